@@ -1,0 +1,221 @@
+"""Spool readers and byte stores: where the text and bytes that tools return are kept.
+
+In memory for tests and short-lived processes, in files for everything else. Ids come from
+callers, so they never become part of a path.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol, TypeGuard
+from uuid import uuid4
+
+from gateway.core.lines import IndexedReader, LineIndex, encode
+from gateway.errors import ArtifactGone, NoReaderResolver, ReaderNotDescribable
+
+Content = str | bytes | bytearray | memoryview
+Stream = Iterable[Content] | AsyncIterable[Content]
+
+_CHUNK: Final = 1 << 20
+
+
+class SpoolReader(Protocol):
+    """Line-indexed text. Each method may be sync or async; `line` answers `None` out of range.
+
+    An optional `describe()` returns `{"tag": ..., "locator": ...}`, so that the reader can be
+    persisted and found again.
+    """
+
+    def line(self, index: int) -> Any: ...
+
+    def byte_length(self) -> Any: ...
+
+    def line_count(self) -> Any: ...
+
+    def read_all(self) -> Any: ...
+
+
+class ByteStore(Protocol):
+    """Keeps bytes under an id. Rewriting an id leaves readers handed out earlier on the old bytes."""
+
+    async def write(self, id: str, content: Content | Stream) -> SpoolReader: ...
+
+    async def read(self, id: str) -> SpoolReader | None: ...
+
+    async def delete(self, id: str) -> bool: ...
+
+
+def is_spool_reader(value: object) -> TypeGuard[SpoolReader]:
+    return all(callable(getattr(value, name, None)) for name in ("line", "byte_length", "line_count", "read_all"))
+
+
+def describe_reader(reader: object) -> dict[str, Any]:
+    """The handle under which a reader can be found again by `resolve_reader`."""
+    describe = getattr(reader, "describe", None)
+    if describe is None:
+        raise ReaderNotDescribable(f"{type(reader).__name__} cannot be persisted: it has no describe()")
+    return dict(describe())
+
+
+def resolve_reader(handle: Mapping[str, Any], resolvers: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """The reader a handle stands for; `resolvers` are found by the handle's tag."""
+    tag = handle.get("tag")
+    resolver = resolvers.get(tag) if isinstance(tag, str) else None
+    if resolver is None:
+        raise NoReaderResolver(f"no resolver is known for readers tagged {tag!r}")
+    return resolver(handle.get("locator"))
+
+
+class InMemoryReader(IndexedReader):
+    def __init__(self, content: Content) -> None:
+        self._content = as_bytes(content)
+        index = LineIndex()
+        index.feed(self._content)
+        super().__init__(index)
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        return self._content[offset : offset + length]
+
+
+class InMemoryStore:
+    def __init__(self) -> None:
+        self._readers: dict[str, InMemoryReader] = {}
+
+    async def write(self, id: str, content: Content | Stream) -> InMemoryReader:
+        reader = InMemoryReader(b"".join([chunk async for chunk in chunks_of(content)]))
+        self._readers[id] = reader
+        return reader
+
+    async def read(self, id: str) -> InMemoryReader | None:
+        return self._readers.get(id)
+
+    async def delete(self, id: str) -> bool:
+        return self._readers.pop(id, None) is not None
+
+
+class FileReader(IndexedReader):
+    """Reads a file range by range; no handle stays open between two reads."""
+
+    def __init__(self, path: Path, index: LineIndex | None = None) -> None:
+        self._path = path
+        super().__init__(index or _stored_index(path) or _index_of(path))
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                return os.pread(file.fileno(), length, offset)
+        except FileNotFoundError as error:
+            raise ArtifactGone() from error
+
+    def describe(self) -> dict[str, Any]:
+        return {"tag": "file", "locator": str(self._path)}
+
+
+class FileStore:
+    """One folder per id with numbered generations inside; the highest is the current one.
+
+    A generation appears in one step, when its file gets its final name, and is never changed.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+
+    async def write(self, id: str, content: Content | Stream) -> FileReader:
+        folder = self._folder(id)
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{uuid4().hex}.part"
+        index = LineIndex()
+        try:
+            with part.open("xb") as file:
+                async for chunk in chunks_of(content):
+                    await _append(file, index, chunk)
+            path = _publish(part, index)
+        finally:
+            part.unlink(missing_ok=True)
+        return FileReader(path, index)
+
+    async def read(self, id: str) -> FileReader | None:
+        generations = _generations(self._folder(id))
+        return FileReader(generations[-1]) if generations else None
+
+    async def delete(self, id: str) -> bool:
+        folder = self._folder(id)
+        existed = bool(_generations(folder))
+        shutil.rmtree(folder, ignore_errors=True)
+        return existed
+
+    def _folder(self, id: str) -> Path:
+        digest = sha256(encode(id)).hexdigest()
+        return self._root / digest[:2] / digest
+
+
+def as_bytes(content: Content) -> bytes:
+    if isinstance(content, str):
+        return encode(content)
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"spooled content is text or bytes, not {type(content).__name__}")
+
+
+async def chunks_of(content: Content | Stream) -> AsyncIterator[bytes]:
+    """The content as chunks of bytes, whether it is one value, a file or a stream."""
+    if isinstance(content, str | bytes | bytearray | memoryview):
+        yield as_bytes(content)
+    elif isinstance(content, AsyncIterable):
+        async for chunk in content:
+            yield as_bytes(chunk)
+    elif callable(read := getattr(content, "read", None)):
+        while chunk := await asyncio.to_thread(read, _CHUNK):
+            yield as_bytes(chunk)
+    elif isinstance(content, Iterable):
+        for chunk in content:
+            yield as_bytes(chunk)
+    else:
+        raise TypeError(f"spooled content is text, bytes or a stream of them, not {type(content).__name__}")
+
+
+async def _append(file: BinaryIO, index: LineIndex, chunk: bytes) -> None:
+    def append() -> None:
+        file.write(chunk)
+        index.feed(chunk)
+
+    if len(chunk) < _CHUNK:  # a thread hop costs more than writing this
+        append()
+    else:
+        await asyncio.to_thread(append)
+
+
+def _publish(part: Path, index: LineIndex) -> Path:
+    """Give the finished file the next free number; a number, once given, is never given again."""
+    number = len(_generations(part.parent))
+    while True:
+        path = part.parent / f"{number:08d}.bytes"
+        try:
+            os.link(part, path)
+        except FileExistsError:  # another writer of the same id was faster
+            number += 1
+            continue
+        path.with_suffix(".lines").write_bytes(index.to_bytes())
+        return path
+
+
+def _generations(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.bytes"))
+
+
+def _stored_index(path: Path) -> LineIndex | None:
+    try:
+        return LineIndex.from_bytes(path.with_suffix(".lines").read_bytes(), path.stat().st_size)
+    except OSError:
+        return None
+
+
+def _index_of(path: Path) -> LineIndex:
+    index = LineIndex()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            index.feed(chunk)
+    return index

@@ -1,0 +1,264 @@
+"""Tool and ArtifactTool: immutable descriptions of something a model may call, and the one way to run them.
+
+The order of steps in `executor` is the contract: call id, validation, start event, handler,
+end event. A tool knows nothing of registries, records or rendering.
+"""
+
+import inspect
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeGuard, get_args
+
+from gateway.core.canonical import call_id
+from gateway.core.events import Event, ToolExecutionEnd, ToolExecutionStart, milliseconds, now
+from gateway.core.registry import Registry, copy_containers
+from gateway.core.schemas import ModelClass, Schema
+from gateway.errors import (
+    InvalidInitialToolValue,
+    InvalidToolArgs,
+    ToolDownstreamError,
+    ValidationException,
+    problem,
+)
+
+OnCollision = Literal["throw", "replace", "keep"]
+Handler = Callable[[dict[str, Any], Any, Registry], Any]
+ArtifactConstructor = Callable[[], type]
+
+ARTIFACT_METHODS: Final = ("head", "tail", "grep", "cat", "byte_length", "line_count", "estimate_tokens")
+"""A class whose instances offer these is an artifact class, whatever it derives from."""
+
+_MISSING: Final[Any] = object()
+
+
+class ToolContext(Protocol):
+    """What the executor needs to know of the context it runs in."""
+
+    @property
+    def turn_id(self) -> str: ...
+
+    @property
+    def dispatch_id(self) -> str: ...
+
+    def emit(self, event: Event) -> None: ...
+
+
+class Tool:
+    """Something a model may call.
+
+    `artifact_constructor` is a function without arguments that returns the artifact class for
+    text and bytes results; `on_collision` is read when this tool is the incoming one of a merge.
+    Every problem of a definition is reported at once, as the cause of `InvalidInitialToolValue`.
+    """
+
+    __slots__ = (
+        "__handler",
+        "artifact_constructor",
+        "description",
+        "ephemeral",
+        "input_schema",
+        "meta",
+        "name",
+        "on_collision",
+        "trusted",
+    )
+
+    __handler: Handler
+    name: str
+    description: str
+    input_schema: Schema
+    artifact_constructor: ArtifactConstructor | None
+    meta: Registry
+    ephemeral: bool
+    trusted: bool
+    on_collision: OnCollision
+
+    def __init__(
+        self,
+        *,
+        name: str = _MISSING,
+        description: str = _MISSING,
+        input_schema: Schema | type[ModelClass] = _MISSING,
+        handler: Handler = _MISSING,
+        artifact_constructor: ArtifactConstructor | None = None,
+        meta: dict[str, Any] | None = None,
+        ephemeral: bool = False,
+        trusted: bool = False,
+        on_collision: OnCollision = "throw",
+        **unknown: object,
+    ) -> None:
+        schema, schema_problems = _schema_of(input_schema)
+        problems = [
+            *_text_problems("name", name),
+            *_text_problems("description", description),
+            *schema_problems,
+            *_handler_problems(handler),
+            *self._constructor_problems(artifact_constructor),
+            *_meta_problems(meta),
+            *_bool_problems("ephemeral", ephemeral),
+            *_bool_problems("trusted", trusted),
+            *_collision_problems(on_collision),
+            *(problem(f"{key!r} is not a field of a tool", [key], "unknown") for key in unknown),
+        ]
+        if problems:
+            raise InvalidInitialToolValue(cause=ValidationException(problems))
+        values = {
+            "name": name,
+            "description": description,
+            "input_schema": schema,
+            "artifact_constructor": artifact_constructor,
+            "meta": Registry(meta, frozen=True),
+            "ephemeral": ephemeral,
+            "trusted": trusted,
+            "on_collision": on_collision,
+            "_Tool__handler": handler,
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+
+    @staticmethod
+    def is_tool(value: object) -> "TypeGuard[Tool]":
+        return isinstance(value, Tool)
+
+    def describe(self) -> dict[str, Any]:
+        """What a model may know: name, description and input schema, as plain data."""
+        return {"name": self.name, "description": self.description, "input_schema": self.input_schema.describe()}
+
+    async def validate(self, args: Any) -> Any:
+        """`args` with defaults filled in; raises `InvalidToolArgs` with the field errors as its cause."""
+        try:
+            return await self.input_schema.validate(args)
+        except ValidationException as error:
+            raise InvalidToolArgs() from error
+
+    def executor(self, ctx: ToolContext) -> Callable[..., Awaitable[Any]]:
+        """An async function that runs this tool in `ctx`; keep it and call it as often as needed."""
+        handler = self.__handler
+
+        async def execute(args: Any = None) -> Any:
+            raw = {} if args is None else args
+            checksum = call_id(self.name, raw)
+            validated = await self.validate(raw)
+            started_at = now()
+
+            def end(is_error: bool) -> None:
+                ended_at = now()
+                took = milliseconds(started_at, ended_at)
+                names = (self.name, ctx.turn_id, ctx.dispatch_id, checksum)
+                ctx.emit(ToolExecutionEnd(*names, started_at, ended_at, took, is_error))
+
+            # Observers get their own copy: what they do to it must not reach the handler.
+            seen = copy_containers(validated)
+            ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, checksum, seen, started_at))
+            try:
+                value = handler(validated, ctx, self.meta)
+                if inspect.isawaitable(value):
+                    value = await value
+            except Exception as error:
+                end(is_error=True)
+                raise ToolDownstreamError() from error
+            except BaseException:  # cancellation and interpreter exit pass through unwrapped
+                end(is_error=True)
+                raise
+            end(is_error=False)
+            return value
+
+        return execute
+
+    def _constructor_problems(self, resolver: Any) -> list[dict[str, Any]]:
+        if resolver is None:
+            return []
+        return artifact_constructor_problems(resolver)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def __setattr__(self, key: str, value: object) -> NoReturn:
+        raise AttributeError(f"a tool is immutable; {key!r} cannot be set")
+
+    def __delattr__(self, key: str) -> NoReturn:
+        raise AttributeError(f"a tool is immutable; {key!r} cannot be deleted")
+
+    def __copy__(self) -> "Tool":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Tool":
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a tool holds its handler and cannot be serialised; use describe()")
+
+
+class ArtifactTool(Tool):
+    """A tool that queries existing artifacts. Its answer is text, so there is nothing to query in turn."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def is_artifact_tool(value: object) -> "TypeGuard[ArtifactTool]":
+        return isinstance(value, ArtifactTool)
+
+    def _constructor_problems(self, resolver: Any) -> list[dict[str, Any]]:
+        if resolver is None:
+            return []
+        return [
+            problem("'artifact_constructor' is forbidden on an artifact tool", ["artifact_constructor"], "forbidden")
+        ]
+
+
+def is_artifact_class(value: object) -> TypeGuard[type]:
+    return isinstance(value, type) and all(callable(getattr(value, method, None)) for method in ARTIFACT_METHODS)
+
+
+def artifact_constructor_problems(resolver: Any) -> list[dict[str, Any]]:
+    where = ["artifact_constructor"]
+    if not callable(resolver) or isinstance(resolver, type):
+        return [problem("'artifact_constructor' is a function that returns an artifact class", where, "type")]
+    try:
+        found = resolver()
+    except Exception as error:  # whatever it raises, the definition is at fault
+        return [problem(f"'artifact_constructor' raised {type(error).__name__}: {error}", where, "resolver")]
+    if not is_artifact_class(found):
+        return [problem(f"'artifact_constructor' returned {found!r}, which is not an artifact class", where, "class")]
+    return []
+
+
+def _text_problems(field: str, value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, str) and value:
+        return []
+    return [problem(f"{field!r} is a non-empty string", [field], "required" if value is _MISSING else "type")]
+
+
+def _schema_of(value: Any) -> tuple[Schema | None, list[dict[str, Any]]]:
+    if value is _MISSING:
+        return None, [problem("'input_schema' is required", ["input_schema"], "required")]
+    if isinstance(value, type) and isinstance(value, ModelClass):
+        value = Schema.of_model(value)
+    if not isinstance(value, Schema):
+        help_text = "'input_schema' is a compiled Schema(...) or a model class, not a look-alike"
+        return None, [problem(help_text, ["input_schema"], "type")]
+    if not value.describes_object:
+        return None, [problem("'input_schema' must describe an object", ["input_schema"], "type")]
+    return value, []
+
+
+def _handler_problems(handler: Any) -> list[dict[str, Any]]:
+    if callable(handler):
+        return []
+    return [problem("'handler' is a callable", ["handler"], "required" if handler is _MISSING else "type")]
+
+
+def _meta_problems(meta: Any) -> list[dict[str, Any]]:
+    if meta is None or (isinstance(meta, dict) and all(isinstance(key, str) for key in meta)):
+        return []
+    return [problem("'meta' is a dict with string keys", ["meta"], "type")]
+
+
+def _bool_problems(field: str, value: Any) -> list[dict[str, Any]]:
+    return [] if isinstance(value, bool) else [problem(f"{field!r} is true or false", [field], "type")]
+
+
+def _collision_problems(value: Any) -> list[dict[str, Any]]:
+    if value in get_args(OnCollision):
+        return []
+    return [problem("'on_collision' is 'throw', 'replace' or 'keep'", ["on_collision"], "enum")]

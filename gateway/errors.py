@@ -1,0 +1,369 @@
+"""Every error the gateway raises, grouped by what a caller would catch.
+
+    GatewayError                     code · status · fatal · help · cause
+    ├─ ProgramError                  fatal: wrong program or configuration, raised on the spot
+    │  ├─ InvalidInitialToolValue, InvalidInitialToolCallValue, InvalidInitialRegistryValue,
+    │  │  InvalidInitialMediaValue, InvalidInitialTurnGateValue
+    │  ├─ NotAMediaReader, NotASpoolReader
+    │  ├─ ToolAlreadyRegistered, ArtifactIdCollision, TokenEstimatorShadowsBuiltin
+    │  ├─ InvalidTurnRunnerConfig, InvalidTurnContext
+    │  ├─ InvalidLlmDispatchInput, InvalidLlmExecutionContext, LlmExecutionAlreadySignalled
+    │  ├─ InvalidTurnGateResolution, TokenizableEvaluatorInvalid
+    │  └─ XmlParserPeerMissing
+    ├─ ToolError                     a call failed; toward a model this is a result, not a fault
+    │  ├─ InvalidToolArgs            the cause is a ValidationException with field details
+    │  └─ ToolDownstreamError        the handler raised; the original is the cause
+    ├─ GateError                     TurnGateTimeout, TurnGateAborted, LlmExecutionGateNotSupported
+    ├─ PipelineError                 InputPipelineError, OutputPipelineError, DispatchPipelineError,
+    │                                PipelineShortCircuited, LlmExecutionExecutorError
+    ├─ ArtifactError                 a query could not be answered from an artifact
+    │  ├─ ReaderNotDescribable, NoReaderResolver, ArtifactGone
+    │  ├─ PatternNotSupported, AnswerTooLarge, TokenEstimateUnavailable
+    │  └─ JsonParseError, JsonPathInvalid, YamlParseError, XmlParseFailed, ToonDecodeFailed
+    ├─ PeerMissing                   YamlPeerMissing, ToonPeerMissing, TypescriptPeerMissing
+    ├─ UnsupportedMediaModality
+    ├─ AbortError                    the turn was given up on purpose; never reported as an error
+    └─ ValidationException           cause carrier: one entry in `details` per problem
+
+Messages are one line and safe to show to a model or a user. This module knows nothing of
+HTTP or JSON-RPC; `status` is HTTP-like data for whoever maps errors to a wire.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+
+class GatewayError(Exception):
+    """Base of the tree. Code, status and fatality can be overridden per instance."""
+
+    code: str = "E_GATEWAY"
+    status: int = 500
+    fatal: bool = False
+    default_message: ClassVar[str] = "the gateway failed"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        cause: BaseException | None = None,
+        help: str | None = None,
+        code: str | None = None,
+        status: int | None = None,
+        fatal: bool | None = None,
+    ) -> None:
+        self.message = self.default_message if message is None else message
+        super().__init__(self.message)
+        self.help = help
+        if cause is not None:
+            self.__cause__ = cause
+        if code is not None:
+            self.code = code
+        if status is not None:
+            self.status = status
+        if fatal is not None:
+            self.fatal = fatal
+
+    @property
+    def cause(self) -> BaseException | None:
+        return self.__cause__
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__} [{self.code}]: {self.message}"
+
+
+class ProgramError(GatewayError):
+    code = "E_PROGRAM"
+    fatal = True
+    default_message = "the program or its configuration is wrong"
+
+
+class InvalidInitialToolValue(ProgramError):
+    code = "E_INVALID_INITIAL_TOOL_VALUE"
+    default_message = "the tool definition is invalid"
+
+
+class InvalidInitialToolCallValue(ProgramError):
+    code = "E_INVALID_INITIAL_TOOL_CALL_VALUE"
+    default_message = "the tool call record is invalid"
+
+
+class InvalidInitialRegistryValue(ProgramError):
+    code = "E_INVALID_INITIAL_REGISTRY_VALUE"
+    default_message = "a registry is built from a dict with string keys"
+
+
+class InvalidInitialMediaValue(ProgramError):
+    code = "E_INVALID_INITIAL_MEDIA_VALUE"
+    default_message = "the media value is invalid"
+
+
+class InvalidInitialTurnGateValue(ProgramError):
+    code = "E_INVALID_INITIAL_TURN_GATE_VALUE"
+    default_message = "the gate input is invalid"
+
+
+class NotAMediaReader(ProgramError):
+    code = "E_NOT_A_MEDIA_READER"
+    default_message = "a media reader offers stream() and byte_length()"
+
+
+class NotASpoolReader(ProgramError):
+    code = "E_NOT_A_SPOOL_READER"
+    default_message = "a spool reader offers line(), byte_length(), line_count() and read_all()"
+
+
+class ToolAlreadyRegistered(ProgramError):
+    code = "E_TOOL_ALREADY_REGISTERED"
+    status = 409
+    default_message = "a tool of that name is already registered"
+
+
+class ArtifactIdCollision(ProgramError):
+    code = "E_ARTIFACT_ID_COLLISION"
+    status = 409
+    default_message = "a tool call and a retrieved record share one id"
+
+
+class TokenEstimatorShadowsBuiltin(ProgramError):
+    code = "E_TOKEN_ESTIMATOR_SHADOWS_BUILTIN"
+    status = 409
+    default_message = "a custom estimator may not use the name of a built-in encoding"
+
+
+class InvalidTurnRunnerConfig(ProgramError):
+    code = "E_INVALID_TURN_RUNNER_CONFIG"
+    status = 529
+    default_message = "the turn runner's configuration is invalid"
+
+
+class InvalidTurnContext(ProgramError):
+    code = "E_INVALID_TURN_CONTEXT"
+    status = 529
+    default_message = "the input of run() is invalid"
+
+
+class InvalidLlmDispatchInput(ProgramError):
+    code = "E_INVALID_LLM_DISPATCH_INPUT"
+    status = 529
+    default_message = "a dispatch takes exactly one of source and raw"
+
+
+class InvalidLlmExecutionContext(ProgramError):
+    code = "E_INVALID_LLM_EXECUTION_CONTEXT"
+    status = 529
+    default_message = "the dispatch context is invalid"
+
+
+class LlmExecutionAlreadySignalled(ProgramError):
+    code = "E_LLM_EXECUTION_ALREADY_SIGNALLED"
+    default_message = "the dispatch was already acked or nacked"
+
+
+class InvalidTurnGateResolution(ProgramError):
+    code = "E_INVALID_TURN_GATE_RESOLUTION"
+    default_message = "the value does not satisfy the gate's schema; the gate stays open"
+
+
+class TokenizableEvaluatorInvalid(ProgramError):
+    code = "E_TOKENIZABLE_EVALUATOR_INVALID"
+    default_message = "the evaluator of a dynamic text must return a string"
+
+
+class XmlParserPeerMissing(ProgramError):
+    code = "E_XML_PARSER_PEER_MISSING"
+    default_message = "the XML parser is not installed"
+
+
+class ToolError(GatewayError):
+    code = "E_TOOL"
+    default_message = "the tool call failed"
+
+
+class InvalidToolArgs(ToolError):
+    code = "E_INVALID_TOOL_ARGS"
+    status = 422
+    default_message = "the arguments do not satisfy the tool's input schema:"
+
+
+class ToolDownstreamError(ToolError):
+    code = "E_TOOL_DOWNSTREAM_ERROR"
+    default_message = "the tool failed while running:"
+
+
+class GateError(GatewayError):
+    code = "E_GATE"
+    default_message = "the gate was not resolved"
+
+
+class TurnGateTimeout(GateError):
+    code = "E_TURN_GATE_TIMEOUT"
+    status = 408
+    default_message = "nobody settled the gate in time"
+
+
+class TurnGateAborted(GateError):
+    code = "E_TURN_GATE_ABORTED"
+    status = 499
+    default_message = "the gate was aborted"
+
+
+class LlmExecutionGateNotSupported(GateError):
+    code = "E_LLM_EXECUTION_GATE_NOT_SUPPORTED"
+    status = 501
+    default_message = "this context was built without gate support"
+
+
+class PipelineError(GatewayError):
+    code = "E_PIPELINE"
+    default_message = "a pipeline failed"
+
+
+class InputPipelineError(PipelineError):
+    code = "E_INPUT_PIPELINE_ERROR"
+    default_message = "the turn input pipeline failed"
+
+
+class OutputPipelineError(PipelineError):
+    code = "E_OUTPUT_PIPELINE_ERROR"
+    default_message = "the turn output pipeline failed"
+
+
+class DispatchPipelineError(PipelineError):
+    code = "E_DISPATCH_PIPELINE_ERROR"
+    default_message = "a dispatch pipeline failed"
+
+
+class PipelineShortCircuited(PipelineError):
+    code = "E_PIPELINE_SHORT_CIRCUITED"
+    default_message = "a middleware neither called next() nor aborted"
+
+    def __init__(self, label: str) -> None:
+        super().__init__(
+            f"a middleware of the {label} pipeline neither called next() nor aborted",
+            help="call next(), or refuse on purpose with ctx.abort() or ctx.nack()",
+        )
+        self.label = label
+
+
+class LlmExecutionExecutorError(PipelineError):
+    code = "E_LLM_EXECUTION_EXECUTOR_ERROR"
+    default_message = "the executor failed"
+
+
+class ArtifactError(GatewayError):
+    code = "E_ARTIFACT"
+    status = 422
+    default_message = "the artifact could not answer"
+
+
+class ReaderNotDescribable(ArtifactError):
+    code = "E_READER_NOT_DESCRIBABLE"
+    default_message = "the reader cannot be persisted: it has no describe()"
+
+
+class NoReaderResolver(ArtifactError):
+    code = "E_NO_READER_RESOLVER"
+    default_message = "no resolver is known for that reader"
+
+
+class ArtifactGone(ArtifactError):
+    code = "E_ARTIFACT_GONE"
+    status = 410
+    default_message = "the artifact's bytes were deleted"
+
+
+class PatternNotSupported(ArtifactError):
+    code = "E_PATTERN_NOT_SUPPORTED"
+    default_message = "the pattern cannot be run"
+
+
+class AnswerTooLarge(ArtifactError):
+    code = "E_ANSWER_TOO_LARGE"
+    default_message = "the answer is too large to return at once"
+
+
+class TokenEstimateUnavailable(ArtifactError):
+    code = "E_TOKEN_ESTIMATE_UNAVAILABLE"
+    default_message = "the encoding cannot be loaded"
+
+
+class JsonParseError(ArtifactError):
+    code = "E_JSON_PARSE_ERROR"
+    default_message = "the text is not JSON"
+
+
+class JsonPathInvalid(ArtifactError):
+    code = "E_JSON_PATH_INVALID"
+    default_message = "the JSONPath cannot be run"
+
+
+class YamlParseError(ArtifactError):
+    code = "E_YAML_PARSE_ERROR"
+    default_message = "the text is not YAML"
+
+
+class XmlParseFailed(ArtifactError):
+    code = "E_XML_PARSE_FAILED"
+    default_message = "the text is not XML"
+
+
+class ToonDecodeFailed(ArtifactError):
+    code = "E_TOON_DECODE_FAILED"
+    default_message = "the text is not TOON"
+
+
+class PeerMissing(GatewayError):
+    code = "E_PEER_MISSING"
+    default_message = "an optional parser is not installed"
+
+
+class YamlPeerMissing(PeerMissing):
+    code = "E_YAML_PEER_MISSING"
+    default_message = "the YAML parser is not installed"
+
+
+class ToonPeerMissing(PeerMissing):
+    code = "E_TOON_PEER_MISSING"
+    default_message = "the TOON parser is not installed"
+
+
+class TypescriptPeerMissing(PeerMissing):
+    code = "E_TYPESCRIPT_PEER_MISSING"
+    default_message = "the source code parser is not installed"
+
+
+class UnsupportedMediaModality(GatewayError):
+    code = "E_UNSUPPORTED_MEDIA_MODALITY"
+    status = 415
+    default_message = "the media kind cannot be expressed for this provider"
+
+
+class AbortError(GatewayError):
+    code = "E_ABORTED"
+    status = 499
+    default_message = "aborted"
+
+
+class ValidationException(GatewayError):
+    """Carries one `{message, path, type, context}` per problem."""
+
+    code = "VALIDATION_EXCEPTION"
+    status = 422
+    default_message = "the value is invalid"
+
+    def __init__(self, details: Iterable[Mapping[str, Any]]) -> None:
+        self.details: list[dict[str, Any]] = [dict(detail) for detail in details]
+        joined = " and ".join(detail["message"] for detail in self.details)
+        super().__init__(joined or None)
+
+
+def problem(message: str, path: Iterable[str | int] = (), type: str = "invalid", **context: Any) -> dict[str, Any]:
+    """One entry of `ValidationException.details`."""
+    return {"message": message, "path": list(path), "type": type, "context": context}
+
+
+def message_of(error: BaseException) -> str:
+    """The text a reader needs: the bare message of ours, the text of theirs, else the class name."""
+    if isinstance(error, GatewayError):
+        return error.message
+    return str(error) or type(error).__name__
