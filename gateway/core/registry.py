@@ -4,6 +4,7 @@ Containers are copied on the way in and on the way out, so neither side can chan
 data. Objects that are not containers (a connection, a Media) are live: they are kept as they are.
 """
 
+from itertools import pairwise
 from typing import Any, Final
 
 from gateway.errors import InvalidInitialRegistryValue
@@ -49,7 +50,7 @@ class Registry:
             return
         _refuse_huge_indexes(segments)
         container: dict[str, Any] | list[Any] = self._data
-        for segment, following in zip(segments, segments[1:], strict=False):
+        for segment, following in pairwise(segments):
             child = _child(container, segment)
             if not _accepts(child, following):
                 child = [] if following.isdecimal() else {}

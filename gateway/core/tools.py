@@ -5,7 +5,6 @@ end event. A tool knows nothing of registries, records or rendering.
 """
 
 import inspect
-from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeGuard, get_args
 
