@@ -13,14 +13,17 @@
     ├─ ToolError                     a call failed; toward a model this is a result, not a fault
     │  ├─ InvalidToolArgs            the cause is a ValidationException with field details
     │  └─ ToolDownstreamError        the handler raised; the original is the cause
-    ├─ GateError                     TurnGateTimeout, TurnGateAborted, LlmExecutionGateNotSupported
-    ├─ PipelineError                 InputPipelineError, OutputPipelineError, DispatchPipelineError,
-    │                                PipelineShortCircuited, LlmExecutionExecutorError
+    ├─ GateError                     nobody said yes
+    │  └─ TurnGateTimeout, TurnGateAborted, LlmExecutionGateNotSupported
+    ├─ PipelineError                 a middleware or the executor failed
+    │  └─ InputPipelineError, OutputPipelineError, DispatchPipelineError,
+    │     PipelineShortCircuited, LlmExecutionExecutorError
     ├─ ArtifactError                 a query could not be answered from an artifact
     │  ├─ ReaderNotDescribable, NoReaderResolver, ArtifactGone
     │  ├─ PatternNotSupported, AnswerTooLarge, TokenEstimateUnavailable
     │  └─ JsonParseError, JsonPathInvalid, YamlParseError, XmlParseFailed, ToonDecodeFailed
-    ├─ PeerMissing                   YamlPeerMissing, ToonPeerMissing, TypescriptPeerMissing
+    ├─ PeerMissing                   an optional parser is not installed
+    │  └─ YamlPeerMissing, ToonPeerMissing, TypescriptPeerMissing
     ├─ UnsupportedMediaModality
     ├─ AbortError                    the turn was given up on purpose; never reported as an error
     └─ ValidationException           cause carrier: one entry in `details` per problem
@@ -69,6 +72,14 @@ class GatewayError(Exception):
 
     def __str__(self) -> str:
         return f"{type(self).__name__} [{self.code}]: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles and copies whatever a subclass's constructor takes.
+
+        A cause of this tree travels along; a foreign one may hold anything and stays behind.
+        """
+        cause = self.__cause__ if isinstance(self.__cause__, GatewayError) else None
+        return _revived, (type(self), self.args), {"__cause__": cause, **self.__dict__}
 
 
 class ProgramError(GatewayError):
@@ -355,6 +366,10 @@ class ValidationException(GatewayError):
         self.details: list[dict[str, Any]] = [dict(detail) for detail in details]
         joined = " and ".join(detail["message"] for detail in self.details)
         super().__init__(joined or None)
+
+
+def _revived(error: type[GatewayError], args: tuple[Any, ...]) -> GatewayError:
+    return error.__new__(error, *args)
 
 
 def problem(message: str, path: Iterable[str | int] = (), type: str = "invalid", **context: Any) -> dict[str, Any]:
