@@ -193,12 +193,12 @@ class ToolError(GatewayError):
 class InvalidToolArgs(ToolError):
     code = "E_INVALID_TOOL_ARGS"
     status = 422
-    default_message = "the arguments do not satisfy the tool's input schema:"
+    default_message = "the arguments do not satisfy the tool's input schema"
 
 
 class ToolDownstreamError(ToolError):
     code = "E_TOOL_DOWNSTREAM_ERROR"
-    default_message = "the tool failed while running:"
+    default_message = "the tool failed while running"
 
 
 class GateError(GatewayError):

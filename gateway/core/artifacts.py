@@ -193,6 +193,11 @@ class SpooledArtifact:
                 yield line
 
 
+def is_artifact(value: object) -> bool:
+    """Whether a value can stand as an artifact: judged by shape, like an artifact constructor."""
+    return is_artifact_class(type(value))
+
+
 def artifact_ids(ctx: Any, owner: type = SpooledArtifact) -> list[str]:
     """Ids whose content is an artifact of class `owner`, in the order of the records."""
     calls = [call.id for call in ctx.turn_tool_calls if not call.from_artifact_tool and isinstance(call.results, owner)]

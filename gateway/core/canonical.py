@@ -17,6 +17,7 @@ MAX_DEPTH: Final = 512
 """Deeper nesting is refused: the walk is recursive, and nothing real is this deep."""
 
 _SAFE_INTEGER: Final = 2**53
+_CACHED_NAME: Final = 128
 _ALWAYS_ALIKE: Final = frozenset({str, bool, type(None)})
 _NUMBERS: Final = frozenset({int, float})
 _NEEDS_ESCAPE: Final = re.compile(r'[\x00-\x1f"\\\ud800-\udfff]')
@@ -37,6 +38,9 @@ class _Undefined:
     def __repr__(self) -> str:
         return "UNDEFINED"
 
+    def __reduce__(self) -> str:
+        return "UNDEFINED"  # copied and pickled by name: there is only one
+
 
 UNDEFINED: Final = _Undefined()
 
@@ -44,15 +48,19 @@ UNDEFINED: Final = _Undefined()
 def canonical(value: Any) -> str:
     """The canonical text of a JSON value.
 
-    Raises `TypeError` for values outside the JSON grammar and `ValueError` for cycles
-    and for nesting past `MAX_DEPTH`.
+    Raises `TypeError` for values outside the JSON grammar and `ValueError` for cycles, for
+    nesting past `MAX_DEPTH` and for two keys that are one text in JavaScript.
     """
     return _encode(value).decode()
 
 
 def call_id(tool: str, args: Any) -> str:
     """SHA-256 of the canonical `{"tool": tool, "args": args}`, in lower-case hex."""
-    return sha256(b'{"args":' + _encode(args) + _tool_suffix(tool)).hexdigest()
+    if not isinstance(tool, str):
+        raise TypeError(f"the name of a tool is a string, not {type(tool).__name__}")
+    # Callers may send any name, and only short ones are worth remembering.
+    suffix = _cached_suffix(tool) if len(tool) <= _CACHED_NAME else _suffix(tool)
+    return sha256(b'{"args":' + _encode(args) + suffix).hexdigest()
 
 
 def pretty(value: Any, indent: int = 2) -> str:
@@ -64,7 +72,7 @@ def js_number(number: int | float) -> str:
     """The text JavaScript prints for a number; `null` where JSON has none."""
     if isinstance(number, int):
         if -_SAFE_INTEGER < number < _SAFE_INTEGER:
-            return str(number)
+            return int.__repr__(number)
         try:
             number = float(number)
         except OverflowError:
@@ -84,9 +92,11 @@ def js_string(text: str) -> str:
     return '"' + _NEEDS_ESCAPE.sub(_escape, text) + '"'
 
 
-@lru_cache(maxsize=4096)
-def _tool_suffix(tool: str) -> bytes:
+def _suffix(tool: str) -> bytes:
     return b',"tool":' + js_string(tool).encode() + b"}"
+
+
+_cached_suffix: Final = lru_cache(maxsize=4096)(_suffix)
 
 
 def _encode(value: Any) -> bytes:
@@ -144,37 +154,50 @@ class _Trail:
         self._open.discard(id(container))
 
 
+# One frame per level, and no generators or comprehensions around the calls: those would be frames
+# of their own, and `MAX_DEPTH` levels would not fit on Python's stack.
+
+
 def _write(value: Any, trail: _Trail) -> str:
     kind = type(value)
+    if kind is not dict and kind is not list:
+        return _scalar(value)
+    trail.enter(value)
+    parts: list[str] = []
     if kind is dict:
-        trail.enter(value)
-        members = sorted((_utf16(key), key, item) for key, item in _members(value))
-        text = ",".join(f"{js_string(key)}:{_write(item, trail)}" for _, key, item in members)
-        trail.leave(value)
-        return "{" + text + "}"
-    if kind is list:
-        trail.enter(value)
-        text = ",".join(_write(None if item is UNDEFINED else item, trail) for item in value)
-        trail.leave(value)
-        return "[" + text + "]"
-    return _scalar(value)
+        for key, item in _sorted_members(value):
+            parts.append(f"{js_string(key)}:{_write(item, trail)}")
+    else:
+        for item in value:
+            parts.append(_write(None if item is UNDEFINED else item, trail))
+    trail.leave(value)
+    return "{" + ",".join(parts) + "}" if kind is dict else "[" + ",".join(parts) + "]"
 
 
 def _pretty(value: Any, indent: str, newline: str, trail: _Trail) -> str:
+    is_object = isinstance(value, dict)
+    if not is_object and not isinstance(value, list | tuple):
+        return _scalar(value)
+    trail.enter(value)
     inner = newline + indent
-    if isinstance(value, dict) and value:
-        trail.enter(value)
-        rows = [f"{js_string(key)}: {_pretty(item, indent, inner, trail)}" for key, item in _members(value)]
-        trail.leave(value)
-        return "{" + inner + ("," + inner).join(rows) + newline + "}"
-    if isinstance(value, list | tuple) and value:
-        trail.enter(value)
-        rows = [_pretty(item, indent, inner, trail) for item in value]
-        trail.leave(value)
-        return "[" + inner + ("," + inner).join(rows) + newline + "]"
-    if isinstance(value, dict | list | tuple):
-        return "{}" if isinstance(value, dict) else "[]"
-    return _scalar(value)
+    rows: list[str] = []
+    if is_object:
+        for key, item in _members(value):
+            rows.append(f"{js_string(key)}: {_pretty(item, indent, inner, trail)}")
+    else:
+        for item in value:
+            rows.append(_pretty(None if item is UNDEFINED else item, indent, inner, trail))
+    trail.leave(value)
+    body = inner + ("," + inner).join(rows) + newline if rows else ""
+    return "{" + body + "}" if is_object else "[" + body + "]"
+
+
+def _sorted_members(value: dict[Any, Any]) -> list[tuple[str, Any]]:
+    members = _members(value)
+    by_units = {_utf16(member[0]): member for member in members}
+    if len(by_units) < len(members):
+        raise ValueError("two keys of an object are the same text, one of them written as a surrogate pair")
+    return [by_units[units] for units in sorted(by_units)]
 
 
 def _members(value: dict[Any, Any]) -> list[tuple[str, Any]]:
@@ -210,7 +233,7 @@ def _escape(match: re.Match[str]) -> str:
 
 def _js_float(number: float) -> str:
     """Shortest digits that round-trip (Python's repr), laid out by JavaScript's rules."""
-    mantissa, _, exponent_text = repr(abs(number)).partition("e")
+    mantissa, _, exponent_text = float.__repr__(abs(number)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = whole + fraction
     point = len(whole) + int(exponent_text or 0)

@@ -110,6 +110,10 @@ class Tokenizable:
         self._value = value
         self._counts: dict[str, int] = {}
 
+    @property
+    def is_dynamic(self) -> bool:
+        return not isinstance(self._value, str)
+
     def render(self, ctx: Any = None) -> str:
         """The text; a dynamic value is evaluated for `ctx`."""
         if isinstance(self._value, str):

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol, TypeGuard, get_args
 
 from gateway.core.canonical import call_id
 from gateway.core.events import Event, ToolExecutionEnd, ToolExecutionStart, milliseconds, now
+from gateway.core.immutable import Immutable
 from gateway.core.registry import Registry, copy_containers
 from gateway.core.schemas import ModelClass, Schema
 from gateway.errors import (
@@ -42,7 +43,7 @@ class ToolContext(Protocol):
     def emit(self, event: Event) -> None: ...
 
 
-class Tool:
+class Tool(Immutable):
     """Something a model may call.
 
     `artifact_constructor` is a function without arguments that returns the artifact class for
@@ -101,19 +102,17 @@ class Tool:
         ]
         if problems:
             raise InvalidInitialToolValue(cause=ValidationException(problems))
-        values = {
-            "name": name,
-            "description": description,
-            "input_schema": schema,
-            "artifact_constructor": artifact_constructor,
-            "meta": Registry(meta, frozen=True),
-            "ephemeral": ephemeral,
-            "trusted": trusted,
-            "on_collision": on_collision,
-            "_Tool__handler": handler,
-        }
-        for key, value in values.items():
-            object.__setattr__(self, key, value)
+        self._decide(
+            name=name,
+            description=description,
+            input_schema=schema,
+            artifact_constructor=artifact_constructor,
+            meta=Registry(meta, frozen=True),
+            ephemeral=ephemeral,
+            trusted=trusted,
+            on_collision=on_collision,
+            _Tool__handler=handler,
+        )
 
     @staticmethod
     def is_tool(value: object) -> "TypeGuard[Tool]":
@@ -171,12 +170,6 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
-
-    def __setattr__(self, key: str, value: object) -> NoReturn:
-        raise AttributeError(f"a tool is immutable; {key!r} cannot be set")
-
-    def __delattr__(self, key: str) -> NoReturn:
-        raise AttributeError(f"a tool is immutable; {key!r} cannot be deleted")
 
     def __copy__(self) -> "Tool":
         return self

@@ -1,0 +1,239 @@
+"""ToolCall: the settled record of one call. It exists only once the call is over.
+
+`checksum` is the content hash of tool and raw arguments, always computed here; a record that
+arrives with a different one was tampered with and is refused.
+"""
+
+import json
+from datetime import UTC, date, datetime, time
+from math import isfinite
+from typing import Any, Final, TypeGuard
+
+from gateway.core.artifacts import SpooledArtifact, is_artifact
+from gateway.core.canonical import call_id
+from gateway.core.immutable import Immutable
+from gateway.core.media import Media
+from gateway.core.registry import copy_containers
+from gateway.core.tokens import Tokenizable
+from gateway.errors import InvalidInitialToolCallValue, ValidationException, problem
+
+Results = SpooledArtifact | list[SpooledArtifact] | Tokenizable | Media | list[Media]
+
+UNNAMED_TOOL: Final = "(unnamed)"
+"""Stands for an empty name, so that the record of such a call can exist."""
+
+_MILLISECONDS_ABOVE: Final = 2e10
+"""Epoch numbers past this are milliseconds (2e10 seconds is the year 2603)."""
+
+_MISSING: Final[Any] = object()
+
+
+class ToolCall(Immutable):
+    """Everything there is to know of a call. A change is a new record with the same `id`.
+
+    `trusted` remembers the tool's flag at call time, so that another tool which later takes the
+    name cannot lift an old result; `None` leaves the decision to the registry.
+    """
+
+    __slots__ = (
+        "args",
+        "checksum",
+        "completed_at",
+        "created_at",
+        "from_artifact_tool",
+        "id",
+        "inline",
+        "is_complete",
+        "is_error",
+        "payload",
+        "replay_compatibility",
+        "results",
+        "tool",
+        "trusted",
+        "updated_at",
+    )
+
+    id: str
+    tool: str
+    args: dict[str, Any]
+    checksum: str
+    is_complete: bool
+    is_error: bool
+    results: Results
+    payload: Any
+    replay_compatibility: str | None
+    from_artifact_tool: bool
+    inline: bool
+    trusted: bool | None
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime
+
+    def __init__(
+        self,
+        *,
+        id: str = _MISSING,
+        tool: str = _MISSING,
+        args: dict[str, Any] | str = _MISSING,
+        is_complete: bool = _MISSING,
+        is_error: bool = _MISSING,
+        results: Results = _MISSING,
+        created_at: datetime | date | str | float = _MISSING,
+        updated_at: datetime | date | str | float = _MISSING,
+        completed_at: datetime | date | str | float = _MISSING,
+        checksum: str | None = None,
+        payload: Any = None,
+        replay_compatibility: str | None = None,
+        from_artifact_tool: bool = False,
+        inline: bool = True,
+        trusted: bool | None = None,
+        **unknown: object,
+    ) -> None:
+        check = _Check()
+        check.text("id", id)
+        check.text("tool", tool)
+        decoded = check.args(args)
+        computed = check.checksum(tool, decoded, checksum)
+        for field, flag in (
+            ("is_complete", is_complete),
+            ("is_error", is_error),
+            ("from_artifact_tool", from_artifact_tool),
+            ("inline", inline),
+            ("trusted", False if trusted is None else trusted),
+        ):
+            check.flag(field, flag)
+        check.results(results)
+        check.replay(payload, replay_compatibility)
+        moments = {
+            "created_at": check.moment("created_at", created_at),
+            "updated_at": check.moment("updated_at", updated_at),
+            "completed_at": check.moment("completed_at", completed_at),
+        }
+        check.unknown(unknown)
+        check.finish()
+        self._decide(
+            id=id,
+            tool=tool,
+            args=decoded,
+            checksum=computed,
+            is_complete=is_complete,
+            is_error=is_error,
+            results=results,
+            payload=payload,
+            replay_compatibility=replay_compatibility,
+            from_artifact_tool=from_artifact_tool,
+            inline=inline,
+            trusted=trusted,
+            **moments,
+        )
+
+    @staticmethod
+    def is_tool_call(value: object) -> "TypeGuard[ToolCall]":
+        return isinstance(value, ToolCall)
+
+    def replace(self, **changes: Any) -> "ToolCall":
+        """A new record with some fields changed; the checksum follows tool and arguments."""
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "checksum"}
+        return ToolCall(**{**fields, **changes})
+
+    def __repr__(self) -> str:
+        return f"ToolCall({self.id!r}, {self.tool!r}, is_error={self.is_error})"
+
+    def __deepcopy__(self, memo: object) -> "ToolCall":
+        return self
+
+
+def decode_args(args: Any) -> dict[str, Any]:
+    """Arguments as a dict, from a dict or from JSON text. Raises `ValueError` that names the defect."""
+    if isinstance(args, str):
+        try:
+            args = json.loads(args, parse_constant=_refuse_constant) if args.strip() else {}
+        except RecursionError:
+            raise ValueError("the argument text is nested too deeply") from None
+        except ValueError as error:
+            raise ValueError(f"the argument text is not JSON: {error}") from error
+    if not isinstance(args, dict):
+        raise ValueError(f"the arguments are a JSON object, not {type(args).__name__}")
+    decoded: dict[str, Any] = copy_containers(args)
+    return decoded
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def as_moment(value: Any) -> datetime:
+    """An aware datetime from a datetime, date, ISO text or epoch number. Naive values are UTC."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+        value = datetime.fromtimestamp(value / 1000 if abs(value) > _MILLISECONDS_ABOVE else value, UTC)
+    elif isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if not isinstance(value, datetime):
+        raise ValueError(f"not a moment: {type(value).__name__}")
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+class _Check:
+    """Collects every problem of a record before one error is raised."""
+
+    def __init__(self) -> None:
+        self._problems: list[dict[str, Any]] = []
+
+    def finish(self) -> None:
+        if self._problems:
+            raise InvalidInitialToolCallValue(cause=ValidationException(self._problems))
+
+    def text(self, field: str, value: Any) -> None:
+        if not isinstance(value, str) or not value:
+            self._add(field, f"{field!r} is a non-empty string", value)
+
+    def flag(self, field: str, value: Any) -> None:
+        if not isinstance(value, bool):
+            self._add(field, f"{field!r} is true or false", value)
+
+    def args(self, value: Any) -> dict[str, Any]:
+        try:
+            return decode_args(value)
+        except ValueError as error:
+            self._add("args", str(error), value)
+            return {}
+
+    def checksum(self, tool: Any, args: dict[str, Any], given: str | None) -> str:
+        try:
+            computed = call_id(tool if isinstance(tool, str) else "", args)
+        except (TypeError, ValueError) as error:
+            self._add("args", f"the arguments cannot be hashed: {error}", args)
+            return ""
+        if given is not None and given != computed:
+            self._add("checksum", "the checksum does not belong to this tool and these arguments", given)
+        return computed
+
+    def results(self, value: Any) -> None:
+        if isinstance(value, Tokenizable | Media) or is_artifact(value):
+            return
+        items = value if isinstance(value, list) else []
+        if items and (all(isinstance(item, Media) for item in items) or all(is_artifact(item) for item in items)):
+            return
+        self._add("results", "'results' is an artifact, a media, a list of either, or a Tokenizable", value)
+
+    def replay(self, payload: Any, compatibility: Any) -> None:
+        if compatibility is None and payload is not None:
+            self._add("replay_compatibility", "a payload needs 'replay_compatibility'", _MISSING)
+        elif compatibility is not None:
+            self.text("replay_compatibility", compatibility)
+
+    def moment(self, field: str, value: Any) -> datetime | None:
+        try:
+            return as_moment(value)
+        except (ValueError, OverflowError, OSError):
+            self._add(field, f"{field!r} is a datetime, an ISO text or an epoch number", value)
+            return None
+
+    def unknown(self, fields: dict[str, object]) -> None:
+        for field in fields:
+            self._problems.append(problem(f"{field!r} is not a field of a tool call", [field], "unknown"))
+
+    def _add(self, field: str, message: str, value: Any) -> None:
+        self._problems.append(problem(message, [field], "required" if value is _MISSING else "invalid"))

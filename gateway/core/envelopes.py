@@ -1,0 +1,128 @@
+"""Trust envelopes: how text of different authority is marked so that it cannot pass for another.
+
+A tag carries a nonce in its name, in opener and closer. For tool results the nonce is an HMAC under
+the turn's secret, so the author of a fetched page cannot compute it; the full checksum is in the
+attribute `call`. In addition every look-alike of our tags in a body is neutralised, reversibly.
+"""
+
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, Literal
+
+from gateway.core.artifacts import SpooledArtifact
+from gateway.core.canonical import js_string
+
+Authority = Literal["trusted", "untrusted"]
+
+_NONCE_HEX: Final = 32
+"""128 bits."""
+
+_NAMES: Final = (
+    r"(?:un)?trusted_content_|system_instructions|memory_|memories\b|retrieved_|message_|thought_|peer_agent_output_"
+)
+_BRACKETS: Final = "<＜﹤‹〈⟨〈"
+_FILLER: Final = r"[\s/\\\u00ad\u200b-\u200f\u2060-\u2064\ufeff]{0,16}"
+_LOOK_ALIKE: Final = re.compile(
+    rf"(?:[{_BRACKETS}]|&(?:amp;)*(?:lt|#x[0-9a-f]{{4}});)(?={_FILLER}(?:{_NAMES}))", re.IGNORECASE
+)
+_NEUTRALISED: Final = re.compile(rf"&(?:amp;)*(?:lt|#x[0-9a-f]{{4}});(?={_FILLER}(?:{_NAMES}))", re.IGNORECASE)
+_TAG_SAFE: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_ATTRIBUTE_ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+_UNSAFE_IN_ATTRIBUTE: Final = re.compile(r'[&<>"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One tagged text. With a nonce the tag's name ends in it and an attribute repeats it."""
+
+    tag: str
+    body: str
+    nonce: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def render(self) -> str:
+        """Opener, newline, body, newline, closer; look-alikes in the body are neutralised."""
+        nonce = None if self.nonce is None else tag_safe(self.nonce)
+        name = self.tag if nonce is None else f"{self.tag}_{nonce}"
+        pairs = self.attributes if nonce is None else {"nonce": nonce, **self.attributes}
+        attributes = "".join(f' {key}="{escape_attribute(value)}"' for key, value in pairs.items())
+        return f"<{name}{attributes}>\n{neutralise(self.body)}\n</{name}>"
+
+
+def nonce_for(secret: bytes, checksum: str, id: str) -> str:
+    """Bound to one call of one turn, and not computable without the turn's secret."""
+    return hmac.new(secret, f"{checksum}{id}".encode("utf-8", "surrogatepass"), sha256).hexdigest()[:_NONCE_HEX]
+
+
+def tag_safe(nonce: str) -> str:
+    """Ids of records serve as nonces and may hold anything; one that cannot stand in a tag name is hashed."""
+    return nonce if _TAG_SAFE.fullmatch(nonce) else sha256(nonce.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def neutralise(body: str) -> str:
+    """Take the leading bracket from whatever looks like one of our tags; `restore` undoes it exactly."""
+    return _LOOK_ALIKE.sub(_neutral, body)
+
+
+def restore(body: str) -> str:
+    """The text that `neutralise` was given."""
+    return _NEUTRALISED.sub(_original, body)
+
+
+def escape_attribute(value: str) -> str:
+    return _UNSAFE_IN_ATTRIBUTE.sub(lambda found: _ATTRIBUTE_ESCAPES.get(found[0], f"&#{ord(found[0])};"), value)
+
+
+def content_envelope(authority: Authority, body: str, *, nonce: str, attributes: Mapping[str, str]) -> Envelope:
+    return Envelope(f"{authority}_content", body, nonce, attributes)
+
+
+def instructions_envelope(body: str, version: str | None = None) -> Envelope:
+    """Standing instructions: the one tag without a nonce, because only the harness ever writes it."""
+    extra = {} if version is None else {"version": version}
+    return Envelope("system_instructions", body, None, {"kind": "developer-rules", **extra})
+
+
+async def handle_text(call_id: str, artifact: SpooledArtifact, *, encoding: str | None = None) -> str:
+    """What stands for an artifact whose body was left out: its sizes, and how to query it."""
+    lines = [
+        "The result was kept as an artifact and left out here to save context.",
+        f"callId: {call_id if call_id.isprintable() else js_string(call_id)}",
+        f"kind: {type(artifact).__name__}",
+        f"byteLength: {await _size(artifact, 'byte_length')}",
+        f"lineCount: {await _size(artifact, 'line_count')}",
+    ]
+    if encoding is not None:
+        lines.append(f"estimatedTokens: {await _size(artifact, 'estimate_tokens', encoding)} ({encoding})")
+    lines.append("Query it with one of these tools, passing the callId above:")
+    lines += [f"- {method.name}: {method.description}" for method in type(artifact).effective_methods()]
+    lines.append("The artifact stays available for the rest of this turn.")
+    return "\n".join(lines)
+
+
+async def _size(artifact: SpooledArtifact, method: str, *args: str) -> int:
+    try:
+        size: int = await getattr(artifact, method)(*args)
+    except Exception:  # a size that cannot be read must not cost the model the handle
+        return 0
+    return size
+
+
+def _neutral(found: re.Match[str]) -> str:
+    text = found[0]
+    if text[0] == "&":
+        return f"&amp;{text[1:]}"
+    return "&lt;" if text == "<" else f"&#x{ord(text):04x};"
+
+
+def _original(found: re.Match[str]) -> str:
+    text = found[0]
+    if text[:5] == "&amp;":
+        return f"&{text[5:]}"
+    if text[1] == "#":
+        char = chr(int(text[3:-1], 16))
+        return char if char in _BRACKETS else text
+    return "<"

@@ -1,0 +1,264 @@
+"""Media: bytes a model is shown rather than text it queries, with who vouches for them and what they may do.
+
+The bytes stay behind a lazy reader. They are read only where a provider block or an upload is
+built; events, records and `to_json` carry the metadata. `MediaReader` and `SpoolReader` are
+disjoint on purpose: media cannot be queried line by line.
+"""
+
+import base64
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TypeGuard, get_args
+from uuid import uuid4
+
+from gateway.core.immutable import Immutable
+from gateway.core.registry import Registry
+from gateway.errors import InvalidInitialMediaValue, NotAMediaReader, ValidationException, problem
+
+MediaKind = Literal["image", "audio", "video", "document"]
+TrustTier = Literal["first-party", "third-party-public", "third-party-private"]
+ModalityHazard = Literal["inert", "extractable-instructions", "opaque-perceptual"]
+ByteStream = Iterable[bytes] | AsyncIterable[bytes]
+
+TIERS: Final[tuple[TrustTier, ...]] = get_args(TrustTier)
+"""From the most to the least trusted."""
+
+_CHUNK: Final = 1 << 20
+_MISSING: Final[Any] = object()
+
+
+class MediaReader(Protocol):
+    """Opaque bytes. `stream()` starts afresh on each call; both methods may be sync or async."""
+
+    def stream(self) -> Any: ...
+
+    def byte_length(self) -> Any: ...
+
+
+def is_media_reader(value: object) -> TypeGuard[MediaReader]:
+    return all(callable(getattr(value, name, None)) for name in ("stream", "byte_length"))
+
+
+class InMemoryMediaReader:
+    def __init__(self, content: bytes | bytearray | memoryview) -> None:
+        self._content = bytes(content)
+
+    def stream(self) -> ByteStream:
+        return [self._content]
+
+    def byte_length(self) -> int:
+        return len(self._content)
+
+
+class FileMediaReader:
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def stream(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+    def byte_length(self) -> int:
+        return self._path.stat().st_size
+
+    def describe(self) -> dict[str, Any]:
+        return {"tag": "media-file", "locator": str(self._path)}
+
+
+class OpenedMediaReader:
+    """Reads from whatever `opener` returns, anew each time: a download, a blob, a generator."""
+
+    def __init__(self, opener: Callable[[], Any], byte_length: int | None = None) -> None:
+        self._opener = opener
+        self._byte_length = byte_length
+
+    def stream(self) -> Any:
+        return self._opener()
+
+    def byte_length(self) -> int | None:
+        return self._byte_length
+
+
+class Media(Immutable):
+    """One asset. Trust tier and hazard have no default: only the producer knows them.
+
+    `stash` maps a name to `{value, trust_tier, derived_from_media?}`: text for consumers that
+    cannot show the bytes. Its content may change, the fields may not.
+    """
+
+    __slots__ = (
+        "filename",
+        "id",
+        "kind",
+        "mime_type",
+        "modality_hazard",
+        "reader",
+        "source",
+        "stash",
+        "trust_tier",
+    )
+
+    id: str
+    kind: MediaKind
+    mime_type: str
+    filename: str
+    reader: MediaReader
+    trust_tier: TrustTier
+    modality_hazard: ModalityHazard
+    source: str | None
+    stash: Registry
+
+    def __init__(
+        self,
+        *,
+        kind: MediaKind = _MISSING,
+        mime_type: str = _MISSING,
+        filename: str = _MISSING,
+        reader: MediaReader = _MISSING,
+        trust_tier: TrustTier = _MISSING,
+        modality_hazard: ModalityHazard = _MISSING,
+        id: str | None = None,
+        source: str | None = None,
+        stash: dict[str, Any] | None = None,
+        **unknown: object,
+    ) -> None:
+        problems = [
+            *_choice_problems("kind", kind, get_args(MediaKind)),
+            *_text_problems("mime_type", mime_type),
+            *_text_problems("filename", filename),
+            *_reader_problems(reader),
+            *_choice_problems("trust_tier", trust_tier, TIERS),
+            *_choice_problems("modality_hazard", modality_hazard, get_args(ModalityHazard)),
+            *([] if id is None else _text_problems("id", id)),
+            *([] if source is None else _text_problems("source", source)),
+            *_stash_problems(stash),
+            *(problem(f"{key!r} is not a field of a media value", [key], "unknown") for key in unknown),
+        ]
+        if problems:
+            raise InvalidInitialMediaValue(cause=ValidationException(problems))
+        self._decide(
+            id=id or str(uuid4()),
+            kind=kind,
+            mime_type=mime_type,
+            filename=filename,
+            reader=reader,
+            trust_tier=trust_tier,
+            modality_hazard=modality_hazard,
+            source=source,
+            stash=Registry(stash),
+        )
+
+    @staticmethod
+    def is_media(value: object) -> "TypeGuard[Media]":
+        return isinstance(value, Media)
+
+    @classmethod
+    def user_attachment(cls, kind: MediaKind, **fields: Any) -> "Media":
+        return cls(kind=kind, trust_tier="third-party-private", modality_hazard=hazard_of(kind), **fields)
+
+    @classmethod
+    def tool_generated(cls, kind: MediaKind, **fields: Any) -> "Media":
+        return cls(kind=kind, trust_tier="first-party", modality_hazard=hazard_of(kind), **fields)
+
+    @classmethod
+    def retrieved_public(cls, kind: MediaKind, **fields: Any) -> "Media":
+        return cls(kind=kind, trust_tier="third-party-public", modality_hazard=hazard_of(kind), **fields)
+
+    @classmethod
+    def retrieved_private(cls, kind: MediaKind, **fields: Any) -> "Media":
+        return cls(kind=kind, trust_tier="third-party-private", modality_hazard=hazard_of(kind), **fields)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The bytes, read now. Each call reads the source afresh."""
+        opened = self.reader.stream()
+        if inspect.isawaitable(opened):
+            opened = await opened
+        if isinstance(opened, AsyncIterable):
+            async for chunk in opened:
+                yield bytes(chunk)
+        else:
+            for chunk in opened:
+                yield bytes(chunk)
+
+    async def byte_length(self) -> int | None:
+        length = self.reader.byte_length()
+        if inspect.isawaitable(length):
+            length = await length
+        return None if length is None else int(length)
+
+    async def as_bytes(self) -> bytes:
+        return b"".join([chunk async for chunk in self.stream()])
+
+    async def as_base64(self) -> str:
+        return base64.b64encode(await self.as_bytes()).decode("ascii")
+
+    def to_json(self) -> dict[str, Any]:
+        """Metadata only; the reader is not touched."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "mimeType": self.mime_type,
+            "filename": self.filename,
+            "trustTier": self.trust_tier,
+            "modalityHazard": self.modality_hazard,
+            **({"source": self.source} if self.source else {}),
+        }
+
+    def __repr__(self) -> str:
+        return f"Media({self.kind!r}, {self.filename!r}, {self.trust_tier!r})"
+
+    def __deepcopy__(self, memo: object) -> "Media":
+        return self
+
+
+def hazard_of(kind: MediaKind) -> ModalityHazard:
+    return "extractable-instructions" if kind == "document" else "opaque-perceptual"
+
+
+def less_trusted(first: TrustTier, second: TrustTier) -> TrustTier:
+    return max(first, second, key=TIERS.index)
+
+
+def require_media_reader(value: object) -> MediaReader:
+    """For callers that take a reader outside of `Media`, which checks its own."""
+    if not is_media_reader(value):
+        raise NotAMediaReader()
+    return value
+
+
+def _text_problems(field: str, value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, str) and value:
+        return []
+    return [problem(f"{field!r} is a non-empty string", [field], "required" if value is _MISSING else "type")]
+
+
+def _choice_problems(field: str, value: Any, choices: tuple[str, ...]) -> list[dict[str, Any]]:
+    if value in choices:
+        return []
+    listed = ", ".join(repr(choice) for choice in choices)
+    return [problem(f"{field!r} is one of {listed}", [field], "required" if value is _MISSING else "enum")]
+
+
+def _reader_problems(reader: Any) -> list[dict[str, Any]]:
+    if is_media_reader(reader):
+        return []
+    return [problem("'reader' offers stream() and byte_length()", ["reader"], "type")]
+
+
+def _stash_problems(stash: Any) -> list[dict[str, Any]]:
+    if stash is None:
+        return []
+    if not isinstance(stash, dict) or not all(isinstance(name, str) for name in stash):
+        return [problem("'stash' is a dict with string keys", ["stash"], "type")]
+    return [found for name, entry in stash.items() for found in _entry_problems(name, entry)]
+
+
+def _entry_problems(name: str, entry: Any) -> list[dict[str, Any]]:
+    where = ["stash", name]
+    if not isinstance(entry, dict) or not {"value", "trust_tier"} <= entry.keys():
+        return [problem(f"the stash entry {name!r} needs 'value' and 'trust_tier'", where, "type")]
+    extra = entry.keys() - {"value", "trust_tier", "derived_from_media"}
+    found = [problem(f"the stash entry {name!r} has an unknown key {key!r}", [*where, key], "unknown") for key in extra]
+    return found + _choice_problems(f"stash.{name}.trust_tier", entry["trust_tier"], TIERS)

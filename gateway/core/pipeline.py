@@ -1,0 +1,98 @@
+"""Onion middleware: each one runs code, calls `next()`, and runs code on the way back.
+
+An exception does not tear the onion: what was not entered yet is skipped, post-steps of the
+middlewares around it still run, and the error is reported once at the end. Refusing on purpose
+is an abort; a middleware that merely forgets `next()` is reported as a short circuit.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.errors import AbortError
+
+Next = Callable[[], Awaitable[None]]
+Middleware = Callable[[Any, Next], Awaitable[None] | None]
+Core = Callable[[], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Passage:
+    """How one pass through a pipeline went."""
+
+    reached_core: bool = False
+    aborted: bool = False
+    errors: list[Exception] = field(default_factory=list)
+
+    @property
+    def short_circuited(self) -> bool:
+        return not (self.reached_core or self.aborted or self.errors)
+
+
+async def run_pipeline(
+    ctx: Any,
+    middlewares: Sequence[Middleware],
+    core: Core | None = None,
+    *,
+    is_aborted: Callable[[], bool] = lambda: False,
+) -> Passage:
+    """Pass through all middlewares, then the core. What they raise is in the passage, not raised.
+
+    Once `is_aborted` says so, the bodies of later middlewares and the core are skipped.
+    Cancellation is no error: it passes through at once.
+    """
+    passage = Passage()
+
+    async def enter(index: int) -> None:
+        if is_aborted():
+            return
+        if index < len(middlewares):
+            answer = middlewares[index](ctx, once(index + 1))
+            if inspect.isawaitable(answer):
+                await answer
+            return
+        passage.reached_core = True
+        if core is not None:
+            await core()
+
+    def once(index: int) -> Next:
+        entered = False
+
+        async def next() -> None:
+            nonlocal entered
+            if not entered:
+                entered = True
+                await guarded(index)
+
+        return next
+
+    async def guarded(index: int) -> None:
+        try:
+            await enter(index)
+        except AbortError:
+            passage.aborted = True
+        except Exception as error:
+            passage.errors.append(error)
+
+    await guarded(0)
+    passage.aborted = passage.aborted or is_aborted()
+    return passage
+
+
+async def run_onion(
+    ctx: Any,
+    middlewares: Sequence[Middleware],
+    core: Core,
+    *,
+    on_no_next: Callable[[], object],
+) -> None:
+    """Run middlewares around `core` and re-raise the last error unchanged.
+
+    `on_no_next` is called when the core never ran although nothing failed or was aborted.
+    """
+    passage = await run_pipeline(ctx, middlewares, core)
+    if passage.errors:
+        raise passage.errors[-1]
+    if passage.short_circuited:
+        on_no_next()

@@ -1,0 +1,72 @@
+"""Renderer: what a model reads of a call's result, chosen by the kind of result and by trust.
+
+Trust is decided by the tool's flag alone, never by names or providers, and only downwards
+afterwards: a tool that is gone, an error and a handle are always untrusted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.core.calls import ToolCall
+from gateway.core.context import Context
+from gateway.core.envelopes import Authority, content_envelope, handle_text, nonce_for
+from gateway.core.media import Media
+from gateway.core.media_blocks import FALLBACK_KEYS, Block, UnsupportedPolicy, openai_blocks, text_block
+from gateway.core.tokens import Tokenizable
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """How results are shown. `handle_encoding` adds a token estimate to handles."""
+
+    unsupported_media: UnsupportedPolicy = "throw"
+    fallback_keys: Sequence[str] = FALLBACK_KEYS
+    handle_encoding: str | None = None
+
+    async def tool_result(self, ctx: Context, call: ToolCall) -> list[Block]:
+        """The blocks of one result: text in its envelope, or media blocks behind their markers."""
+        nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
+        if media := _media_of(call.results):
+            return [block for each in media for block in await self.media(each, nonce)]
+        return [text_block(await self._text(ctx, call, nonce))]
+
+    async def media(self, media: Media, nonce: str) -> list[Block]:
+        return await openai_blocks(
+            media, nonce=nonce, unsupported=self.unsupported_media, fallback_keys=self.fallback_keys
+        )
+
+    async def _text(self, ctx: Context, call: ToolCall, nonce: str) -> str:
+        attributes = {"kind": "tool-result", "tool": call.tool, "call": call.checksum}
+        authority = authority_of(ctx, call)
+        results: Any = call.results
+        if isinstance(results, Tokenizable):
+            if not call.inline:
+                ctx.emit_warning("inline-ignored", f"the text of {call.id!r} has no artifact and is shown inline")
+            body = results.render(ctx)
+        elif isinstance(results, list):
+            body = "\n\n".join([await artifact.as_string() for artifact in results])
+        elif call.inline:
+            body = await results.as_string()
+        else:
+            body = await handle_text(call.id, results, encoding=self.handle_encoding)
+            attributes["kind"] = "artifact-handle"
+            authority = "untrusted"
+        if authority == "trusted":
+            attributes["kind"] = "trusted-tool-result"
+        return content_envelope(authority, body, nonce=nonce, attributes=attributes).render()
+
+
+def authority_of(ctx: Context, call: ToolCall) -> Authority:
+    """Trusted only if the tool is, still is registered, and was at call time; errors never are."""
+    tool = ctx.tools.get(call.tool)
+    if tool is None:
+        ctx.emit_warning("tool-not-registered", f"the tool {call.tool!r} is gone; its result is shown as untrusted")
+        return "untrusted"
+    trusted = tool.trusted and call.trusted is not False and not call.is_error
+    return "trusted" if trusted else "untrusted"
+
+
+def _media_of(results: Any) -> list[Media]:
+    items = results if isinstance(results, list) else [results]
+    return items if all(isinstance(item, Media) for item in items) else []

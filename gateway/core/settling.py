@@ -1,0 +1,146 @@
+"""From a proposed call to its settled record: run the tool, wrap what it returned, report, store.
+
+Whatever is wrong with a call (arguments that are not JSON, an unknown tool, a failing handler, a
+result of the wrong shape) becomes an error record the model can read and learn from.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+from gateway.core.artifacts import SpooledArtifact, is_artifact
+from gateway.core.calls import UNNAMED_TOOL, Results, ToolCall, decode_args
+from gateway.core.canonical import call_id
+from gateway.core.context import DispatchContext
+from gateway.core.events import now
+from gateway.core.media import Media
+from gateway.core.reporting import Reporter
+from gateway.core.spool import ByteStore
+from gateway.core.tokens import Tokenizable
+from gateway.core.tool_registry import ToolRegistry
+from gateway.core.tools import ArtifactTool, Tool
+from gateway.errors import InvalidToolArgs, ToolDownstreamError, message_of
+
+_QUOTED: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedCall:
+    """A call as a model or a client asks for it; `args` may still be JSON text."""
+
+    id: str
+    tool: str
+    args: dict[str, Any] | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    results: Results
+    is_error: bool = False
+
+
+async def settle_calls(
+    ctx: DispatchContext, reporter: Reporter, calls: Iterable[ProposedCall], *, spool: ByteStore, inline: bool = True
+) -> list[ToolCall]:
+    """Settle calls one after the other, in the given order; an abort leaves the rest alone."""
+    settled = []
+    for proposed in calls:
+        if ctx.aborted:
+            break
+        settled.append(await settle_call(ctx, reporter, proposed, spool=spool, inline=inline))
+    return settled
+
+
+async def settle_call(
+    ctx: DispatchContext, reporter: Reporter, proposed: ProposedCall, *, spool: ByteStore, inline: bool = True
+) -> ToolCall:
+    """Run one call and store its record. An id already used in this turn is given a suffix."""
+    created_at = now()
+    id = _unused_id(ctx, proposed.id)
+    name = proposed.tool or UNNAMED_TOOL
+    tool = ctx.tools.get(name)
+    try:
+        args = _decoded(name, proposed.args)
+        defect = None
+    except (TypeError, ValueError) as error:
+        args, defect = {}, error
+    reporter.report_tool_call(id, tool=name, args=args)
+    if defect is not None:
+        outcome = _failure(f"{defect}; received: {_quoted(proposed.args)}")
+    elif tool is None:
+        outcome = _failure(_unknown_tool(name, ctx.tools))
+    else:
+        outcome = await _run(tool, args, ctx, spool, id)
+    completed_at = now()
+    record = ToolCall(
+        id=id,
+        tool=name,
+        args=args,
+        is_complete=True,
+        is_error=outcome.is_error,
+        results=outcome.results,
+        from_artifact_tool=isinstance(tool, ArtifactTool),
+        inline=inline,
+        trusted=tool is not None and tool.trusted,
+        created_at=created_at,
+        updated_at=completed_at,
+        completed_at=completed_at,
+    )
+    reporter.report_tool_call(id, results=record.results, is_error=record.is_error, is_complete=True)
+    await ctx.store_tool_call(record)
+    return record
+
+
+async def _run(tool: Tool, args: dict[str, Any], ctx: DispatchContext, spool: ByteStore, id: str) -> Outcome:
+    try:
+        value = await tool.executor(ctx)(args)
+    except (InvalidToolArgs, ToolDownstreamError) as error:
+        return _failure(f"{error.message}: {message_of(error.cause or error)}")
+    try:
+        return await _wrapped(tool, value, spool, id)
+    except Exception as error:  # the handler did its work: its outcome must not be lost
+        return _failure(f"the tool ran, but its result could not be kept: {message_of(error)}")
+
+
+async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome:
+    if isinstance(tool, ArtifactTool):
+        if isinstance(value, str):
+            value = Tokenizable(value)
+        if isinstance(value, Tokenizable):
+            return Outcome(value)
+        return _failure(f"the query tool returned {type(value).__name__}; it must return text")
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        constructor = tool.artifact_constructor() if tool.artifact_constructor else SpooledArtifact
+        return Outcome(constructor(await spool.write(id, value)))
+    items = value if isinstance(value, list) else [value]
+    if items and (all(isinstance(item, Media) for item in items) or all(is_artifact(item) for item in items)):
+        return Outcome(value)
+    return _failure(f"the tool returned {type(value).__name__}; it must return text, bytes, media or an artifact")
+
+
+def _failure(text: str) -> Outcome:
+    return Outcome(Tokenizable(text), is_error=True)
+
+
+def _unused_id(ctx: DispatchContext, id: str) -> str:
+    """Providers do reuse ids; the first artifact under an id stays reachable."""
+    used = any(record.id == id for record in ctx.turn_tool_calls)
+    return f"{id or 'call'}-{uuid4()}" if used or not id else id
+
+
+def _decoded(name: str, args: dict[str, Any] | str | None) -> dict[str, Any]:
+    decoded = decode_args({} if args is None else args)
+    call_id(name, decoded)  # what cannot be hashed cannot become a record
+    return decoded
+
+
+def _quoted(args: Any) -> str:
+    text = args if isinstance(args, str) else type(args).__name__
+    return repr(text[:_QUOTED]) + ("…" if len(text) > _QUOTED else "")
+
+
+def _unknown_tool(name: str, tools: ToolRegistry) -> str:
+    names = sorted(tool.name for tool in tools.visible())
+    available = f"available tools: {', '.join(names)}" if names else "no tools are available"
+    return f"there is no tool named {name!r}; {available}"
