@@ -1,0 +1,50 @@
+# Everything runs from .venv, which is made from requirements.lock on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=python3.x")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: test
+test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and enforces coverage)
+	$(BIN)/pytest -n auto $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
+ifdef COVERAGE
+	$(BIN)/coverage report --include='gateway/core/*,gateway/errors.py' --fail-under=100
+	$(BIN)/coverage report --include='gateway/formats/*' --fail-under=95
+endif
+
+.PHONY: lint
+lint: $(READY) ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: types
+types: $(READY) ## check types, strictly
+	$(BIN)/mypy
+
+.PHONY: bench
+bench: $(READY) ## print what the core's operations cost
+	$(BIN)/python benchmarks/core.py
+
+.PHONY: lock
+lock: $(READY) ## pin every dependency anew, with hashes (UPGRADE=1 takes the newest versions)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		$(if $(UPGRADE),--upgrade) --all-extras --group dev -o requirements.lock pyproject.toml
+
+.PHONY: clean
+clean: ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

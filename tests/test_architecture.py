@@ -1,0 +1,112 @@
+"""The import arrows: who may import what, held by reading the source."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "gateway"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Outside libraries a folder or file may import; the most specific path wins.
+LIBRARIES: dict[str, set[str]] = {
+    "gateway": set(),
+    "gateway/cli.py": {"typer"},
+    "gateway/core": {"orjson", "jsonschema_rs", "re2"},
+    "gateway/core/tokens.py": {"tiktoken"},
+    "gateway/formats": set(),
+    "gateway/formats/ecmascript.py": {"tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript"},
+    "gateway/formats/jsondoc.py": {"orjson", "json5"},
+    "gateway/formats/markdown_tree.py": {"markdown_it", "mdit_py_plugins"},
+    "gateway/formats/paths.py": {"jsonpath"},
+    "gateway/formats/python_source.py": {"tree_sitter", "tree_sitter_python"},
+    "gateway/formats/source.py": {"tree_sitter"},
+    "gateway/formats/toon.py": {"toon_format"},
+    "gateway/formats/xmldoc.py": {"lxml"},
+    "gateway/formats/yamldoc.py": {"yaml"},
+}
+
+# Which parts of ourselves a part may import. `gateway` itself (the version) is open to the command line only.
+ARROWS: dict[str, set[str]] = {
+    "errors": set(),
+    "core": {"errors", "core"},
+    "formats": {"errors", "core", "formats"},
+    "cli": {"gateway", "errors", "core", "formats"},
+    "__main__": {"cli"},
+    "__init__": {"errors", "core", "formats"},
+}
+
+
+def imported(module: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module.name} uses a relative import"
+            names.add(node.module or "")
+    return names
+
+
+def part_of(module: Path) -> str:
+    inside = module.relative_to(PACKAGE).parts
+    return inside[0].removesuffix(".py")
+
+
+def allowed_libraries(module: Path) -> set[str]:
+    path = module.relative_to(ROOT).as_posix()
+    return LIBRARIES[max((key for key in LIBRARIES if path.startswith(key)), key=len)]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.relative_to(ROOT).as_posix())
+def test_module_imports_only_what_its_place_allows(module: Path) -> None:
+    outside, ours = set(), set()
+    for name in imported(module):
+        top, _, rest = name.partition(".")
+        if top == "gateway":
+            ours.add(rest.partition(".")[0] or "gateway")
+        elif top not in sys.stdlib_module_names:
+            outside.add(top)
+
+    assert outside <= allowed_libraries(module)
+    assert ours <= ARROWS[part_of(module)]
+
+
+def test_every_listed_path_exists() -> None:
+    assert [path for path in LIBRARIES if not (ROOT / path).exists()] == []
+
+
+def test_no_module_grows_past_six_hundred_lines() -> None:
+    lengths = {module.name: len(module.read_text(encoding="utf-8").splitlines()) for module in MODULES}
+
+    assert {name: length for name, length in lengths.items() if length > 600} == {}
+
+
+def test_each_module_imports_alone_in_a_fresh_interpreter() -> None:
+    names = [".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for module in MODULES]
+    script = (
+        "import importlib, sys\n"
+        "before = set(sys.modules)\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(name)\n"
+        "    for loaded in set(sys.modules) - before: del sys.modules[loaded]\n"
+    )
+
+    importable = [name for name in names if name != "gateway.__main__"]
+    # orjson, re2 and the like are C extensions that load once per process: keep them loaded.
+    preload = "import orjson, jsonschema_rs, re2, typer\n"
+    run = subprocess.run([sys.executable, "-c", preload + script, *importable], capture_output=True, text=True)
+
+    assert run.returncode == 0, run.stderr
+
+
+def test_library_import_pulls_in_no_framework() -> None:
+    script = "import sys, gateway; print('\\n'.join(sys.modules))"
+
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    loaded = {name.partition(".")[0] for name in run.stdout.splitlines()}
+    assert loaded.isdisjoint({"starlette", "casbin", "opentelemetry", "typer", "pydantic", "yaml", "lxml", "requests"})
