@@ -1,11 +1,18 @@
-"""Cooperative abort: a controller owns the decision, its signal is what others watch."""
+"""Cooperative abort: a controller owns the decision, its signal is what others watch.
+
+It cancels no task and knows nothing of turns or gates; whoever watches decides what stopping means.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 
 class AbortSignal:
-    """Read side of an abort. Listeners run once, in order, when the abort happens."""
+    """Read side of an abort. Listeners run once, in order, when the abort happens.
+
+    One that raises does not keep the others from running; what was raised leaves afterwards,
+    as an `ExceptionGroup`.
+    """
 
     def __init__(self) -> None:
         self.aborted = False
@@ -19,16 +26,26 @@ class AbortSignal:
             return lambda: None
         key = object()
         self._listeners[key] = listener
-        return lambda: (self._listeners.pop(key, None), None)[1]
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe
 
     def _fire(self, reason: Any) -> None:
         if self.aborted:
             return
         self.aborted = True
         self.reason = reason
-        listeners, self._listeners = list(self._listeners.values()), {}
-        for listener in listeners:
-            listener()
+        errors: list[Exception] = []
+        while self._listeners:  # one by one: a listener may unsubscribe those behind it
+            listener = self._listeners.pop(next(iter(self._listeners)))
+            try:
+                listener()
+            except Exception as error:  # raised again below, when everybody was told
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("listeners of an abort failed", errors)
 
 
 class AbortController:

@@ -1,18 +1,23 @@
 """Registry: a key-value store addressed by dotted paths, used for `meta`, `stash` and media stashes.
 
 Containers are copied on the way in and on the way out, so neither side can change the other's
-data. Objects that are not containers (a connection, a Media) are live: they are kept as they are.
+data; a subclass of dict or list comes out as a plain one. Objects that are not containers (a
+connection, a Media) are live: they are kept as they are.
 """
 
 from itertools import pairwise
 from typing import Any, Final
 
+from gateway.core.canonical import MAX_DEPTH
 from gateway.errors import InvalidInitialRegistryValue
 
 MAX_LIST_INDEX: Final = 9_999
 """A numeric segment past the end of a list fills the gap; this bounds how much one path can allocate."""
 
 _IGNORED_SEGMENTS: Final = frozenset({"__proto__", "prototype", "constructor"})
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_INDEX_DIGITS: Final = 12
+"""Enough to see that a number is too large, without converting thousands of digits."""
 _MISSING: Final = object()
 
 
@@ -29,7 +34,10 @@ class Registry:
             initial = {}
         if not isinstance(initial, dict) or not all(isinstance(key, str) for key in initial):
             raise InvalidInitialRegistryValue()
-        self._data: dict[str, Any] = copy_containers(initial)
+        try:
+            self._data: dict[str, Any] = copy_containers(initial)
+        except ValueError as error:
+            raise InvalidInitialRegistryValue(str(error)) from error
         self._frozen = frozen
 
     def get(self, path: str, default: Any = None) -> Any:
@@ -41,29 +49,33 @@ class Registry:
         """Store a copy of `value`, creating the way to it and replacing scalars that stand in it.
 
         A path through `__proto__`, `prototype` or `constructor` is ignored: the data may
-        end up in JavaScript, where such a key would change every object.
+        end up in JavaScript, where such a key would change every object. A path that asks for
+        too large a list or too deep a nesting raises `ValueError` and changes nothing.
         """
         if self._frozen:
             raise TypeError("this registry is read-only")
         segments = path.split(".")
         if _IGNORED_SEGMENTS.intersection(segments):
             return
-        _refuse_huge_indexes(segments)
-        container: dict[str, Any] | list[Any] = self._data
-        for segment, following in pairwise(segments):
+        if len(segments) > MAX_DEPTH:
+            raise ValueError(f"a registry path has at most {MAX_DEPTH} segments")
+        own = _copy(value, {}, len(segments))
+        container: Any = self._data
+        last = segments[-1]
+        for position, (segment, following) in enumerate(pairwise(segments), start=1):
             child = _child(container, segment)
             if not _accepts(child, following):
-                child = [] if following.isdecimal() else {}
-                _store(container, segment, child)
+                own, last = _grown(segments[position:], own), segment
+                break
             container = child
-        _store(container, segments[-1], copy_containers(value))
+        _store(container, last, own)
 
     def has(self, path: str) -> bool:
         return self._walk(path) is not _MISSING
 
     def keys(self) -> list[str]:
         """The path of every leaf. Lists are leaves; empty dicts contribute nothing."""
-        return _leaf_paths(self._data, "")
+        return _leaf_paths(self._data, "", set())
 
     def all(self) -> dict[str, Any]:
         copied: dict[str, Any] = copy_containers(self._data)
@@ -82,63 +94,86 @@ class Registry:
 
 
 def copy_containers(value: Any) -> Any:
-    """Copy dicts, lists, tuples, sets and byte arrays at every depth; keep everything else as it is."""
-    return _copy(value, {})
+    """Copy dicts, lists, tuples, sets and byte arrays at every depth; keep everything else as it is.
+
+    What is shared or refers to itself stays so in the copy. Raises `ValueError` past `MAX_DEPTH`.
+    """
+    return _copy(value, {}, 0)
 
 
-def _copy(value: Any, seen: dict[int, Any]) -> Any:
+def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:
     kind = type(value)
-    if kind not in (dict, list, tuple, set, bytearray):
+    if kind in _SCALARS:
         return value
     if id(value) in seen:
         return seen[id(value)]
-    if kind is dict:
-        copied: Any = {}
-        seen[id(value)] = copied
-        copied.update((key, _copy(item, seen)) for key, item in value.items())
-    elif kind is list:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the value is nested deeper than {MAX_DEPTH} levels")
+    copied: Any = value
+    if isinstance(value, dict):
+        copied = seen[id(value)] = {}
+        for key, item in value.items():
+            copied[key] = _copy(item, seen, depth + 1)
+    elif isinstance(value, list) or kind is tuple:
         copied = []
-        seen[id(value)] = copied
-        copied.extend(_copy(item, seen) for item in value)
-    elif kind is tuple:
-        copied = tuple(_copy(item, seen) for item in value)
-    else:  # members of a set are hashable, those of a byte array are numbers
-        copied = kind(value)
+        if kind is not tuple:
+            seen[id(value)] = copied
+        for item in value:  # no comprehension: a frame of its own would double the stack
+            copied.append(_copy(item, seen, depth + 1))
+        if kind is tuple:
+            copied = seen[id(value)] = tuple(copied)
+    elif kind is set or kind is bytearray:  # members of a set are hashable, those of a byte array are numbers
+        copied = seen[id(value)] = kind(value)
     return copied
 
 
 def _child(container: Any, segment: str) -> Any:
     if isinstance(container, dict):
         return container.get(segment, _MISSING)
-    if isinstance(container, list) and segment.isdecimal() and int(segment) < len(container):
-        return container[int(segment)]
+    if isinstance(container, list) and (index := _index(segment)) is not None and index < len(container):
+        return container[index]
     return _MISSING
 
 
 def _accepts(container: Any, segment: str) -> bool:
-    return isinstance(container, dict) or (isinstance(container, list) and segment.isdecimal())
+    return isinstance(container, dict) or (isinstance(container, list) and _index(segment) is not None)
+
+
+def _grown(segments: list[str], value: Any) -> Any:
+    """New containers that lead to `value`, a list wherever the next segment is a number."""
+    for segment in reversed(segments):
+        container: dict[str, Any] | list[Any] = {} if _index(segment) is None else []
+        _store(container, segment, value)
+        value = container
+    return value
 
 
 def _store(container: dict[str, Any] | list[Any], segment: str, value: Any) -> None:
     if isinstance(container, dict):
         container[segment] = value
         return
-    index = int(segment)
+    index = int(segment[:_INDEX_DIGITS])
+    if index > MAX_LIST_INDEX:
+        raise ValueError(f"a list index in a registry path is larger than {MAX_LIST_INDEX}")
     container.extend([None] * (index + 1 - len(container)))
     container[index] = value
 
 
-def _refuse_huge_indexes(segments: list[str]) -> None:
-    for segment in segments:
-        if segment.isdecimal() and int(segment) > MAX_LIST_INDEX:
-            raise ValueError(f"list index {segment!r} in a registry path is larger than {MAX_LIST_INDEX}")
+def _index(segment: str) -> int | None:
+    """The list position a segment stands for, as JavaScript reads it: `01` and `٣` are names."""
+    if not (segment.isascii() and segment.isdecimal()) or (segment[0] == "0" and segment != "0"):
+        return None
+    return int(segment[:_INDEX_DIGITS])
 
 
-def _leaf_paths(data: dict[str, Any], prefix: str) -> list[str]:
+def _leaf_paths(data: dict[Any, Any], prefix: str, trail: set[int]) -> list[str]:
+    """`trail` holds the dicts on the way here: one that contains itself is a leaf the second time."""
     paths: list[str] = []
+    trail.add(id(data))
     for key, value in data.items():
-        if isinstance(value, dict):
-            paths += _leaf_paths(value, f"{prefix}{key}.")
+        if isinstance(value, dict) and id(value) not in trail:
+            paths += _leaf_paths(value, f"{prefix}{key}.", trail)
         else:
-            paths.append(prefix + key)
+            paths.append(f"{prefix}{key}")
+    trail.discard(id(data))
     return paths

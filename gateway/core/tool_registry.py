@@ -5,7 +5,7 @@ callable by name, but absent from what the model is shown.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, get_args
 
 from gateway.core.tools import OnCollision, Tool
 from gateway.errors import ToolAlreadyRegistered
@@ -31,6 +31,8 @@ class ToolRegistry:
 
         An overwritten tool gives up its position and its hidden flag to the new one.
         """
+        if not isinstance(tool, Tool):
+            raise TypeError(f"a tool registry holds tools, not {type(tool).__name__}")
         if tool.name in self._tools and not overwrite:
             raise ToolAlreadyRegistered(
                 f"a tool named {tool.name!r} is already registered",
@@ -92,6 +94,8 @@ class ToolRegistry:
         On a clash the incoming tool decides; `"throw"` on a tool means no opinion, and then
         `on_collision` decides. Hidden in any source is hidden in the result.
         """
+        if on_collision not in get_args(OnCollision):
+            raise ValueError(f"on_collision is 'throw', 'replace' or 'keep', not {on_collision!r}")
         merged = ToolRegistry()
         for registry in registries:
             for name, tool in registry._tools.items():
