@@ -23,6 +23,7 @@ _NONCE_HEX: Final = 32
 _NAMES: Final = (
     r"(?:un)?trusted_content_|system_instructions|memory_|memories\b|retrieved_|message_|thought_|peer_agent_output_"
 )
+_STEMS: Final = ("trusted_content_", "system_instructions", "memor", "retrieved_", "message_", "thought_", "peer_agent_")
 _BRACKETS: Final = "<＜﹤‹〈⟨〈"
 _FILLER: Final = r"[\s/\\\u00ad\u200b-\u200f\u2060-\u2064\ufeff]{0,16}"
 _LOOK_ALIKE: Final = re.compile(
@@ -64,6 +65,9 @@ def tag_safe(nonce: str) -> str:
 
 def neutralise(body: str) -> str:
     """Take the leading bracket from whatever looks like one of our tags; `restore` undoes it exactly."""
+    folded = body.casefold()
+    if not any(stem in folded for stem in _STEMS):  # the expression costs twenty times as much as this look
+        return body
     return _LOOK_ALIKE.sub(_neutral, body)
 
 

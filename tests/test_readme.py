@@ -1,0 +1,47 @@
+"""Every Python example of our documents runs and prints what it says it prints."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = [
+    pytest.param(block, id=f"{document.relative_to(ROOT)}-{number}")
+    for document in (ROOT / "README.md", ROOT / "gateway" / "README.md")
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_runs_and_prints_what_its_comments_say(example: str) -> None:
+    promised = re.findall(r"^\s*print\(.*\)  # (.+)$", example, re.MULTILINE)
+
+    run = subprocess.run([sys.executable, "-W", "error", "-c", example], capture_output=True, text=True)
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == promised
+
+
+def test_first_example_is_about_ten_lines() -> None:
+    example = EXAMPLES[0].values[0]
+    assert isinstance(example, str)
+
+    assert len([line for line in example.splitlines() if line.strip()]) <= 16
+
+
+def test_every_module_is_explained() -> None:
+    text = (ROOT / "gateway" / "README.md").read_text(encoding="utf-8")
+    modules = [path.stem for path in (ROOT / "gateway" / "core").glob("*.py") if path.stem != "__init__"]
+
+    assert [module for module in modules if f"`{module}`" not in text] == []
+
+
+def test_every_make_target_of_the_documents_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    documents = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
+
+    assert set(re.findall(r"`make ([a-z]+)`", documents)) - {"serve"} <= targets
