@@ -1,0 +1,176 @@
+"""XML text to JSON values, through lxml without entities, document types or network.
+
+An element becomes a key. Its attributes become keys with a prefix, its text `#text`, or the plain value where it
+has nothing else, and repeated siblings a list; an empty element is "". Names keep the prefix they are written
+with, and namespace declarations are attributes. Text is trimmed, pieces between children are joined by a
+space, and text that spells true, false or a number becomes one: not with leading zeros, in hexadecimal, or
+with more digits than a double keeps. Attributes stay text. Comments and processing instructions are skipped.
+
+Needs lxml; `xmldoc` imports this module on first use.
+"""
+
+import io
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lxml import etree
+
+from gateway.core.lines import encode
+from gateway.errors import XmlParseFailed
+from gateway.formats.documents import require_shallow, too_deep
+
+TEXT_KEY: Final = "#text"
+
+_SPACE: Final = " \t\r\n"
+_PROLOG: Final = re.compile(r"[ \t\r\n]+|<!--.*?-->|<\?.*?\?>", re.DOTALL)
+_XML_NAMESPACE: Final = "http://www.w3.org/XML/1998/namespace"
+_EXACT_DIGITS: Final = 15
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_WORDS: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class XmlDocument:
+    """`content` is `{root: value}`; a blank text has no root and no content."""
+
+    root: str | None
+    content: dict[str, Any]
+    tags: list[str]
+
+
+def parse_document(text: str, *, attribute_prefix: str | None = "_") -> XmlDocument:
+    """The projection of a document; without a prefix attributes are left out."""
+    start = text.lstrip(f"\ufeff{_SPACE}")
+    if not start:
+        return XmlDocument(None, {}, [])
+    _refuse_document_type(start)
+    reading = _Reading(attribute_prefix)
+    # Only a declaration has to come first; otherwise blank lines stay, and line numbers fit.
+    source = encode(start if start.startswith("<?xml") else text)
+    events = etree.iterparse(
+        io.BytesIO(source),
+        events=("start", "end", "start-ns"),
+        encoding="utf-8",  # whatever the declaration says: the text was decoded already
+        resolve_entities=False,
+        load_dtd=False,
+        no_network=True,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
+    )
+    try:
+        for event, item in events:
+            reading.take(event, item)
+    except etree.XMLSyntaxError as error:
+        raise _failed(events.error_log) from error
+    document = reading.document()
+    require_shallow(document.content, XmlParseFailed)
+    return document
+
+
+def _refuse_document_type(text: str) -> None:
+    """A document type comes after comments and instructions and before the root, or it is a syntax error."""
+    at = 0
+    while part := _PROLOG.match(text, at):
+        at = part.end()
+    if text[at : at + 9].upper() == "<!DOCTYPE":
+        raise XmlParseFailed(
+            "a document type is not read, and neither are the entities it declares",
+            help="remove the DOCTYPE and write the entities out",
+        )
+
+
+@dataclass(slots=True)
+class _Element:
+    name: str
+    content: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, key: str, value: Any) -> None:
+        if key not in self.content:
+            self.content[key] = value
+        elif isinstance(self.content[key], list):
+            self.content[key].append(value)
+        else:
+            self.content[key] = [self.content[key], value]
+
+
+class _Reading:
+    """Parse events in, a projection out; elements are emptied as soon as they are read."""
+
+    def __init__(self, attribute_prefix: str | None) -> None:
+        self._prefix = attribute_prefix
+        self._open = [_Element("")]
+        self._declared: list[tuple[str, str]] = []
+        self._tags: set[str] = set()
+
+    def take(self, event: str, item: Any) -> None:
+        if event == "start-ns":
+            self._declared.append(item)
+        elif event == "start":
+            self._start(item)
+        else:
+            self._end(item)
+
+    def document(self) -> XmlDocument:
+        content = self._open[0].content
+        return XmlDocument(next(iter(content)), content, sorted(self._tags))
+
+    def _start(self, element: Any) -> None:
+        opened = _Element(_element_name(element))
+        self._tags.add(opened.name)
+        if self._prefix is not None:
+            for prefix, uri in self._declared:
+                opened.add(f"{self._prefix}xmlns{prefix and f':{prefix}'}", uri)
+            for name, value in element.attrib.items():
+                opened.add(self._prefix + _attribute_name(name, element), value)
+        self._declared.clear()
+        self._open.append(opened)
+
+    def _end(self, element: Any) -> None:
+        closed = self._open.pop()
+        pieces = [element.text, *(child.tail for child in element)]
+        text = " ".join(filter(None, ((piece or "").strip(_SPACE) for piece in pieces)))
+        if closed.content and text:
+            closed.content[TEXT_KEY] = _scalar(text)
+        self._open[-1].add(closed.name, closed.content or _scalar(text))
+        element.clear(keep_tail=True)
+
+
+def _element_name(element: Any) -> str:
+    local: str = element.tag.rpartition("}")[2]
+    return f"{element.prefix}:{local}" if element.prefix else local
+
+
+def _attribute_name(name: str, element: Any) -> str:
+    if not name.startswith("{"):
+        return name
+    uri, _, local = name[1:].partition("}")
+    prefixes = {uri: prefix for prefix, uri in element.nsmap.items() if prefix} | {_XML_NAMESPACE: "xml"}
+    return f"{prefixes[uri]}:{local}"
+
+
+def _scalar(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) > _EXACT_DIGITS * 2 or not _NUMBER.fullmatch(text):
+        return text
+    if sum(map(str.isdigit, re.split("[eE]", text)[0])) > _EXACT_DIGITS:
+        return text
+    number = float(text)
+    if not math.isfinite(number):
+        return text
+    return int(text) if text.lstrip("-").isdigit() else number
+
+
+def _failed(log: Any) -> XmlParseFailed:
+    """What the exception names is not always the reason, but what came of it; the log has the reason first."""
+    errors = log.filter_from_errors()
+    if not errors:
+        return XmlParseFailed("no element found")
+    message, place = errors[0].message, f"(line {errors[0].line}:{errors[0].column})"
+    if "depth" in message:
+        return too_deep(XmlParseFailed)
+    reason = message.partition(", try ")[0]
+    return XmlParseFailed(f"{reason[:1].lower()}{reason[1:]} {place}")
