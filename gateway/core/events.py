@@ -8,8 +8,8 @@ is logged and passed over. Event names are camelCase because they are data on th
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -35,15 +35,19 @@ def milliseconds(start: datetime, end: datetime) -> float:
 
 @dataclass(slots=True)
 class Event:
-    """Base of all events. `name` is the key listeners subscribe to."""
+    """Base of all events. `name` is the key listeners subscribe to.
+
+    Not frozen, because making a frozen one takes four times as long and every call makes several;
+    so nobody in the core reads back an event that listeners have seen.
+    """
 
     name: ClassVar[str] = ""
     functional: ClassVar[bool] = False
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that are set, by their Python names."""
-        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in pairs if value is not None}
+        """The fields by their Python names; optional ones only where they are set."""
+        pairs = ((field, getattr(self, field.name)) for field in fields(self))
+        return {field.name: value for field, value in pairs if value is not None or field.default is MISSING}
 
 
 @dataclass(slots=True)
@@ -166,6 +170,10 @@ class TurnGateOpen(Event):
     name: ClassVar[str] = "turnGateOpen"
     gate: "TurnGate"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The gate as it is published to those who cannot hold the object."""
+        return self.gate.describe()
+
 
 @dataclass(slots=True)
 class TurnGateClosed(Event):
@@ -217,37 +225,54 @@ class ErrorEvent(Event):
 
 
 class EventBus:
-    """Listeners by event name. `emit` never raises and never waits."""
+    """Listeners by event name. `emit` never raises and never waits: async listeners run in the background.
+
+    Listeners of the event's own name are called first, then those of `"*"`, each in the order of
+    subscription.
+    """
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Listener]] = {}
+        self._listeners: dict[str, dict[object, Listener]] = {}
         self._tasks: set[asyncio.Future[object]] = set()
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
         """Subscribe to one event name, or to all with `"*"`; returns an unsubscribe function."""
-        self._listeners.setdefault(name, []).append(listener)
+        if not callable(listener):
+            raise TypeError(f"a listener is a function of one event, not {type(listener).__name__}")
+        key = object()  # the same function may be subscribed twice
+        self._listeners.setdefault(name, {})[key] = listener
 
         def unsubscribe() -> None:
-            if listener in self._listeners.get(name, ()):
-                self._listeners[name].remove(listener)
+            subscribed = self._listeners.get(name, {})
+            subscribed.pop(key, None)
+            if not subscribed:
+                self._listeners.pop(name, None)
 
         return unsubscribe
 
     def listens(self, name: str) -> bool:
-        return bool(self._listeners.get(name) or self._listeners.get("*"))
+        return name in self._listeners or "*" in self._listeners
 
     def emit(self, event: Event) -> None:
         if not self._listeners:
             return
-        for listener in (*self._listeners.get(event.name, ()), *self._listeners.get("*", ())):
+        for listener in (*self._subscribed(event.name), *self._subscribed("*")):
             try:
                 answer = listener(event)
                 if inspect.isawaitable(answer):
                     self._run_in_background(answer, event.name)
-            except Exception:
+            # A listener that asks a cancelled future for its result must not look like our own cancellation.
+            except (Exception, asyncio.CancelledError):
                 _log.exception("a listener of %r failed", event.name)
 
+    def _subscribed(self, name: str) -> Iterable[Listener]:
+        return self._listeners.get(name, {}).values()
+
     def _run_in_background(self, answer: Any, name: str) -> None:
+        if not _has_running_loop():
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise RuntimeError("an async listener was not run: this thread has no running event loop")
         task = asyncio.ensure_future(answer)
         self._tasks.add(task)  # the loop keeps weak references only
 
@@ -263,8 +288,16 @@ class Buses:
     """The pair handed to a turn: emit once, the event knows which bus it belongs to."""
 
     def __init__(self, functional: EventBus | None = None, observability: EventBus | None = None) -> None:
-        self.functional = functional or EventBus()
-        self.observability = observability or EventBus()
+        self.functional = EventBus() if functional is None else functional
+        self.observability = EventBus() if observability is None else observability
 
     def emit(self, event: Event) -> None:
         (self.functional if event.functional else self.observability).emit(event)
+
+
+def _has_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
