@@ -5,25 +5,27 @@ middlewares around it still run, and the error is reported once at the end. Refu
 is an abort; a middleware that merely forgets `next()` is reported as a short circuit.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.errors import AbortError
+from gateway.errors import AbortError, TurnGateAborted
 
 Next = Callable[[], Awaitable[None]]
 Middleware = Callable[[Any, Next], Awaitable[None] | None]
-Core = Callable[[], Awaitable[None]]
+Core = Callable[[], Awaitable[None] | None]
 
 
 @dataclass(slots=True)
 class Passage:
-    """How one pass through a pipeline went."""
+    """How one pass through a pipeline went. `aborts` are exceptions that count as an abort."""
 
     reached_core: bool = False
     aborted: bool = False
     errors: list[Exception] = field(default_factory=list)
+    aborts: list[BaseException] = field(default_factory=list)
 
     @property
     def short_circuited(self) -> bool:
@@ -48,13 +50,11 @@ async def run_pipeline(
         if is_aborted():
             return
         if index < len(middlewares):
-            answer = middlewares[index](ctx, once(index + 1))
-            if inspect.isawaitable(answer):
-                await answer
+            await _done(middlewares[index](ctx, once(index + 1)))
             return
         passage.reached_core = True
         if core is not None:
-            await core()
+            await _done(core())
 
     def once(index: int) -> Next:
         entered = False
@@ -70,13 +70,18 @@ async def run_pipeline(
     async def guarded(index: int) -> None:
         try:
             await enter(index)
-        except AbortError:
-            passage.aborted = True
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            passage.aborts.append(error)
         except Exception as error:
-            passage.errors.append(error)
+            if is_abort(error, is_aborted()):
+                passage.aborts.append(error)
+            else:
+                passage.errors.append(error)
 
     await guarded(0)
-    passage.aborted = passage.aborted or is_aborted()
+    passage.aborted = bool(passage.aborts) or is_aborted()
     return passage
 
 
@@ -89,10 +94,30 @@ async def run_onion(
 ) -> None:
     """Run middlewares around `core` and re-raise the last error unchanged.
 
-    `on_no_next` is called when the core never ran although nothing failed or was aborted.
+    `on_no_next` is called when the core never ran although nothing was raised.
     """
     passage = await run_pipeline(ctx, middlewares, core)
-    if passage.errors:
-        raise passage.errors[-1]
-    if passage.short_circuited:
+    for raised in (passage.errors, passage.aborts):
+        if raised:
+            raise raised[-1]
+    if not passage.reached_core:
         on_no_next()
+
+
+def is_abort(error: Exception, aborted: bool) -> bool:
+    """Whether an exception means "given up on purpose".
+
+    A gate that was given up because the turn was is no failure of whoever waited for it.
+    """
+    return isinstance(error, AbortError) or (aborted and isinstance(error, TurnGateAborted))
+
+
+def is_being_cancelled() -> bool:
+    """Whether somebody cancels this task. A `CancelledError` without that comes from a cancelled future."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def _done(answer: Awaitable[None] | None) -> None:
+    if inspect.isawaitable(answer):
+        await answer
