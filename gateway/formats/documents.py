@@ -73,12 +73,12 @@ class DocumentArtifact(SpooledArtifact, Generic[Parsed]):
         return self._records(await self._document())
 
     async def _get(self, path: str) -> list[Any]:
-        compiled = Path(path)
-        return await asyncio.to_thread(compiled.values, await self._all_records())
+        records = await self._all_records()
+        return await asyncio.to_thread(lambda: Path(path).values(records))
 
     async def _filter(self, path: str) -> list[Any]:
-        compiled = Path(path)
-        return await asyncio.to_thread(compiled.matching, await self._all_records())
+        records = await self._all_records()
+        return await asyncio.to_thread(lambda: Path(path).matching(records))
 
 
 def keys_of(records: Sequence[Any]) -> Any:

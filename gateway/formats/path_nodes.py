@@ -76,8 +76,7 @@ class _BareSegment(JSONPathSegment):
     def __init__(self, env: JSONPathEnvironment, token: Token) -> None:
         super().__init__(env=env, token=token, selectors=())
 
-    def resolve_async(self, nodes: Any) -> Any:
-        raise NotImplementedError
+    def resolve_async(self, nodes: Any) -> Any: ...
 
 
 class ParentSegment(_BareSegment):

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 from gateway.errors import JsonPathInvalid, PeerMissing
 
 MAX_PATH_LENGTH: Final = 2_048
-MAX_NESTING: Final = 64
-"""Brackets, parentheses and negations in one path: the parser recurses into them."""
+MAX_PIECES: Final = 128
+"""Dots, brackets and the like in one path: the parser recurses into some, and every step waits for the next."""
 
 MAX_VISITS: Final = 1_000_000
 """Nodes that one query may look at, some seconds of work; every record adds `_VISITS_PER_RECORD`."""
@@ -64,8 +64,8 @@ def _compile(source: str) -> Any:
         raise JsonPathInvalid("the path is empty", help="use $ for the whole document")
     if len(source) > MAX_PATH_LENGTH:
         raise JsonPathInvalid(f"the path is longer than {MAX_PATH_LENGTH} characters")
-    if sum(source.count(char) for char in "([!") > MAX_NESTING:
-        raise JsonPathInvalid(f"the path has more than {MAX_NESTING} brackets, parentheses and negations")
+    if sum(source.count(char) for char in ".^~([!") > MAX_PIECES:
+        raise JsonPathInvalid(f"the path has more than {MAX_PIECES} dots, brackets and the like")
     return _dialect().compiled(source)
 
 

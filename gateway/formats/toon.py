@@ -65,7 +65,7 @@ class SpooledToonArtifact(DocumentArtifact[list[Any]]):
     def _parse(self, text: str) -> list[Any]:
         library = toon_library()
         try:
-            root = library.loads(text, indent_size=self._indent_size, strict=self._strict)
+            root = library.loads(text, indent_size=self._indent_size, strict=self._strict, parse_int=_integer)
         except library.ToonDecodeError as error:
             raise ToonDecodeFailed(_described(error)) from error
         require_shallow(root, ToonDecodeFailed)
@@ -82,6 +82,13 @@ def toon_library() -> Any:
     except ImportError as error:
         raise ToonPeerMissing(help="install toon-format") from error
     return toon_format
+
+
+def _integer(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:  # Python's own limit, against quadratic time
+        raise ValueError("an integer has thousands of digits") from None
 
 
 def _described(error: Any) -> str:

@@ -166,11 +166,9 @@ def _scalar(text: str) -> Any:
 
 def _failed(log: Any) -> XmlParseFailed:
     """What the exception names is not always the reason, but what came of it; the log has the reason first."""
-    errors = log.filter_from_errors()
-    if not errors:
-        return XmlParseFailed("no element found")
-    message, place = errors[0].message, f"(line {errors[0].line}:{errors[0].column})"
+    first = next(iter(log.filter_from_errors()), None)
+    message, place = (first.message, f" (line {first.line}:{first.column})") if first else ("no element found", "")
     if "depth" in message:
         return too_deep(XmlParseFailed)
     reason = message.partition(", try ")[0]
-    return XmlParseFailed(f"{reason[:1].lower()}{reason[1:]} {place}")
+    return XmlParseFailed(f"{reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]}{place}")

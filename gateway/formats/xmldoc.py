@@ -55,9 +55,8 @@ class SpooledXmlArtifact(DocumentArtifact[Any]):
         return await self._get(path)
 
     async def xml_filter(self, path: str) -> list[Any]:
-        compiled = Path(path)
         document = await self._document()
-        return await asyncio.to_thread(_containers, compiled, document.content)
+        return await asyncio.to_thread(_containers, path, document.content)
 
     async def value(self) -> Any:
         return (await self._document()).content
@@ -78,10 +77,10 @@ def xml_text() -> Any:
     return xml_text
 
 
-def _containers(path: Path, content: dict[str, Any]) -> list[Any]:
+def _containers(path: str, content: dict[str, Any]) -> list[Any]:
     """The elements around the matches. Repeated siblings form a list, which is no element: go one further up."""
     found: dict[int, Any] = {}
-    for place in path.places(content):
+    for place in Path(path).places(content):
         around = place.parent
         while around is not None and isinstance(around.obj, list):
             around = around.parent
