@@ -5,31 +5,46 @@ built; events, records and `to_json` carry the metadata. `MediaReader` and `Spoo
 disjoint on purpose: media cannot be queried line by line.
 """
 
+import asyncio
 import base64
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+import operator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeGuard, get_args
 from uuid import uuid4
 
 from gateway.core.immutable import Immutable
 from gateway.core.registry import Registry
-from gateway.errors import InvalidInitialMediaValue, NotAMediaReader, ValidationException, problem
+from gateway.errors import (
+    InvalidInitialMediaValue,
+    InvalidInitialRegistryValue,
+    NotAMediaReader,
+    ValidationException,
+    problem,
+)
 
 MediaKind = Literal["image", "audio", "video", "document"]
 TrustTier = Literal["first-party", "third-party-public", "third-party-private"]
 ModalityHazard = Literal["inert", "extractable-instructions", "opaque-perceptual"]
-ByteStream = Iterable[bytes] | AsyncIterable[bytes]
+Chunk = bytes | bytearray | memoryview
+ByteStream = Iterable[Chunk] | AsyncIterable[Chunk]
 
 TIERS: Final[tuple[TrustTier, ...]] = get_args(TrustTier)
 """From the most to the least trusted."""
 
 _CHUNK: Final = 1 << 20
+_ENTRY_FIELDS: Final = frozenset({"value", "trust_tier", "derived_from_media"})
 _MISSING: Final[Any] = object()
 
 
 class MediaReader(Protocol):
-    """Opaque bytes. `stream()` starts afresh on each call; both methods may be sync or async."""
+    """Opaque bytes. `stream()` starts afresh on each call; both methods may be sync or async.
+
+    A stream is an iterable of chunks, an async iterable of them, a binary file or bytes. It is closed after use.
+    `byte_length()` answers `None` where the length is unknown.
+    """
 
     def stream(self) -> Any: ...
 
@@ -37,12 +52,15 @@ class MediaReader(Protocol):
 
 
 def is_media_reader(value: object) -> TypeGuard[MediaReader]:
+    """Judged by shape. A class is none: its methods have nothing to read from."""
+    if isinstance(value, type):
+        return False
     return all(callable(getattr(value, name, None)) for name in ("stream", "byte_length"))
 
 
 class InMemoryMediaReader:
-    def __init__(self, content: bytes | bytearray | memoryview) -> None:
-        self._content = bytes(content)
+    def __init__(self, content: Chunk) -> None:
+        self._content = _bytes_of(content)
 
     def stream(self) -> ByteStream:
         return [self._content]
@@ -68,7 +86,11 @@ class FileMediaReader:
 
 
 class OpenedMediaReader:
-    """Reads from whatever `opener` returns, anew each time: a download, a blob, a generator."""
+    """Reads from whatever `opener` returns, anew each time: a download, a blob, a generator.
+
+    An opener that takes its time is an async function; what it opens must not be used up before. A source that can be
+    read only once belongs into an `InMemoryMediaReader`.
+    """
 
     def __init__(self, opener: Callable[[], Any], byte_length: int | None = None) -> None:
         self._opener = opener
@@ -155,38 +177,34 @@ class Media(Immutable):
         return isinstance(value, Media)
 
     @classmethod
-    def user_attachment(cls, kind: MediaKind, **fields: Any) -> "Media":
+    def user_attachment(cls, kind: MediaKind = _MISSING, **fields: Any) -> "Media":
         return cls(kind=kind, trust_tier="third-party-private", modality_hazard=hazard_of(kind), **fields)
 
     @classmethod
-    def tool_generated(cls, kind: MediaKind, **fields: Any) -> "Media":
+    def tool_generated(cls, kind: MediaKind = _MISSING, **fields: Any) -> "Media":
         return cls(kind=kind, trust_tier="first-party", modality_hazard=hazard_of(kind), **fields)
 
     @classmethod
-    def retrieved_public(cls, kind: MediaKind, **fields: Any) -> "Media":
+    def retrieved_public(cls, kind: MediaKind = _MISSING, **fields: Any) -> "Media":
         return cls(kind=kind, trust_tier="third-party-public", modality_hazard=hazard_of(kind), **fields)
 
     @classmethod
-    def retrieved_private(cls, kind: MediaKind, **fields: Any) -> "Media":
+    def retrieved_private(cls, kind: MediaKind = _MISSING, **fields: Any) -> "Media":
         return cls(kind=kind, trust_tier="third-party-private", modality_hazard=hazard_of(kind), **fields)
 
     async def stream(self) -> AsyncIterator[bytes]:
         """The bytes, read now. Each call reads the source afresh."""
-        opened = self.reader.stream()
-        if inspect.isawaitable(opened):
-            opened = await opened
-        if isinstance(opened, AsyncIterable):
-            async for chunk in opened:
-                yield bytes(chunk)
-        else:
-            for chunk in opened:
-                yield bytes(chunk)
+        opened = await _resolved(self.reader.stream())
+        try:
+            async with aclosing(_chunks(opened)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            await _close(opened)
 
     async def byte_length(self) -> int | None:
-        length = self.reader.byte_length()
-        if inspect.isawaitable(length):
-            length = await length
-        return None if length is None else int(length)
+        length = await _resolved(self.reader.byte_length())
+        return None if length is None else operator.index(length)
 
     async def as_bytes(self) -> bytes:
         return b"".join([chunk async for chunk in self.stream()])
@@ -209,6 +227,9 @@ class Media(Immutable):
     def __repr__(self) -> str:
         return f"Media({self.kind!r}, {self.filename!r}, {self.trust_tier!r})"
 
+    def __copy__(self) -> "Media":
+        return self
+
     def __deepcopy__(self, memo: object) -> "Media":
         return self
 
@@ -228,6 +249,42 @@ def require_media_reader(value: object) -> MediaReader:
     return value
 
 
+async def _resolved(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _chunks(opened: Any) -> AsyncGenerator[bytes, None]:
+    if isinstance(opened, Chunk):
+        yield bytes(opened)
+    elif isinstance(opened, AsyncIterable):
+        async for chunk in opened:
+            yield _bytes_of(chunk)
+    elif callable(read := getattr(opened, "read", None)):
+        while chunk := await asyncio.to_thread(read, _CHUNK):
+            yield _bytes_of(chunk)
+    elif isinstance(opened, Iterable):
+        for chunk in opened:
+            yield _bytes_of(chunk)
+    else:
+        raise TypeError(f"a media stream yields bytes; this one is a {type(opened).__name__}")
+
+
+async def _close(opened: Any) -> None:
+    """Let go of a file, a connection or a generator that was not read to its end."""
+    for name in ("aclose", "close"):
+        close = getattr(opened, name, None)
+        if callable(close):
+            await _resolved(close())
+            return
+
+
+def _bytes_of(chunk: Any) -> bytes:
+    """Numbers are refused: `bytes(97)` would be 97 zeros."""
+    if not isinstance(chunk, Chunk):
+        raise TypeError(f"media consist of bytes, not of {type(chunk).__name__}")
+    return bytes(chunk)
+
+
 def _text_problems(field: str, value: Any) -> list[dict[str, Any]]:
     if isinstance(value, str) and value:
         return []
@@ -235,7 +292,7 @@ def _text_problems(field: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _choice_problems(field: str, value: Any, choices: tuple[str, ...]) -> list[dict[str, Any]]:
-    if value in choices:
+    if isinstance(value, str) and value in choices:
         return []
     listed = ", ".join(repr(choice) for choice in choices)
     return [problem(f"{field!r} is one of {listed}", [field], "required" if value is _MISSING else "enum")]
@@ -250,8 +307,10 @@ def _reader_problems(reader: Any) -> list[dict[str, Any]]:
 def _stash_problems(stash: Any) -> list[dict[str, Any]]:
     if stash is None:
         return []
-    if not isinstance(stash, dict) or not all(isinstance(name, str) for name in stash):
-        return [problem("'stash' is a dict with string keys", ["stash"], "type")]
+    try:
+        Registry(stash)
+    except InvalidInitialRegistryValue as error:
+        return [problem(f"'stash' is invalid: {error.message}", ["stash"], "type")]
     return [found for name, entry in stash.items() for found in _entry_problems(name, entry)]
 
 
@@ -259,6 +318,6 @@ def _entry_problems(name: str, entry: Any) -> list[dict[str, Any]]:
     where = ["stash", name]
     if not isinstance(entry, dict) or not {"value", "trust_tier"} <= entry.keys():
         return [problem(f"the stash entry {name!r} needs 'value' and 'trust_tier'", where, "type")]
-    extra = entry.keys() - {"value", "trust_tier", "derived_from_media"}
+    extra = [key for key in entry if key not in _ENTRY_FIELDS]
     found = [problem(f"the stash entry {name!r} has an unknown key {key!r}", [*where, key], "unknown") for key in extra]
     return found + _choice_problems(f"stash.{name}.trust_tier", entry["trust_tier"], TIERS)
