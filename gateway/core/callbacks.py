@@ -1,18 +1,22 @@
-"""Callbacks: what a turn needs from whoever keeps its records. Missing ones are errors, no-ops are fine."""
+"""Callbacks: what a turn needs from whoever keeps its records. Missing ones are errors, no-ops are fine.
+
+Each may be sync or async and gets the context first, then the record, the id, or the id and its
+bytes. A `store_`, `mutate_` or `delete_` that raises leaves the context's records as they were.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.core.media import InMemoryMediaReader
-from gateway.core.records import RECORD_KINDS, RecordSet
+from gateway.core.records import RECORD_KINDS, RecordKind, RecordSet, plural
 from gateway.core.spool import InMemoryReader
 
 Callback = Callable[..., Any]
 
 CALLBACKS: Final = (
     *(f"{verb}_{kind}" for kind in RECORD_KINDS for verb in ("store", "mutate", "delete")),
-    *(f"fetch_{kind}s" if kind != "memory" else "fetch_memories" for kind in RECORD_KINDS),
+    *(f"fetch_{plural(kind)}" for kind in RECORD_KINDS),
     "fetch_tools",
     "store_media_bytes",
     "store_retrievable_bytes",
@@ -39,11 +43,10 @@ def in_memory_callbacks() -> dict[str, Callback]:
     return callbacks
 
 
-def _record_callbacks(kind: str, records: RecordSet) -> Mapping[str, Callback]:
-    plural = "memories" if kind == "memory" else f"{kind}s"
+def _record_callbacks(kind: RecordKind, records: RecordSet) -> Mapping[str, Callback]:
     return {
         f"store_{kind}": lambda ctx, record: records.add(record),
         f"mutate_{kind}": lambda ctx, record: records.replace(record),
         f"delete_{kind}": lambda ctx, key: records.remove(key),
-        f"fetch_{plural}": lambda ctx: list(records),
+        f"fetch_{plural(kind)}": lambda ctx: list(records),
     }

@@ -4,10 +4,11 @@ Messages, memories, thoughts and retrieved records are plain data here: what mat
 is their id, their order and how far their content is trusted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self, TypedDict
 
 from gateway.core.events import now
 from gateway.core.media import Media, TrustTier
@@ -55,36 +56,105 @@ class Retrievable:
 
 
 class RecordSet:
-    """Records in order, addressed by their `id`."""
+    """Records in order, addressed by their `id`. An id may occur more than once until it is replaced."""
 
     def __init__(self, records: Iterable[Any] = ()) -> None:
-        self._records: list[Any] = list(records)
-        self._by_id = {record.id: record for record in reversed(self._records)}
+        self._records: list[Any] = []
+        self._by_id: dict[str, Any] = {}
+        for record in records:
+            self.add(record)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(list(self._records))
+        return iter(tuple(self._records))
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def copy(self) -> Self:
+        """The same records, free to change on its own."""
+        return type(self)(self._records)
 
     def find(self, id: str) -> Any:
         """The first record with that id, or `None`."""
         return self._by_id.get(id)
 
     def add(self, record: Any) -> None:
-        self._records.append(record)
-        self._by_id.setdefault(record.id, record)
+        self._insert(len(self._records), record)
 
     def replace(self, record: Any) -> None:
         """Put `record` where the first one with its id stands and drop the others; unknown ids are added."""
-        first = self._by_id.get(record.id)
-        if first is None:
-            self.add(record)
-            return
-        self._records[self._records.index(first)] = record
-        self._records = [known for known in self._records if known is record or known.id != record.id]
-        self._by_id[record.id] = record
+        position = self._position(record.id)
+        self.remove(record.id)
+        self._insert(position, record)
 
-    def remove(self, id: str) -> None:
-        if self._by_id.pop(id, None) is not None:
-            self._records = [record for record in self._records if record.id != id]
+    def remove(self, id: str) -> list[Any]:
+        """Drop every record with that id; answers what was dropped."""
+        if self._by_id.pop(id, None) is None:
+            return []
+        removed = [record for record in self._records if record.id == id]
+        self._records = [record for record in self._records if record.id != id]
+        return removed
+
+    def _insert(self, position: int, record: Any) -> None:
+        self._records.insert(position, record)
+        self._by_id.setdefault(record.id, record)
+
+    def _position(self, id: str) -> int:
+        """Where the first record with that id stands; the end if there is none."""
+        if id not in self._by_id:
+            return len(self._records)
+        return next(index for index, record in enumerate(self._records) if record.id == id)
+
+
+class ToolCallSet(RecordSet):
+    """Tool calls, and how often each checksum occurs among them."""
+
+    def __init__(self, records: Iterable[Any] = ()) -> None:
+        self._counts: Counter[str] = Counter()
+        super().__init__(records)
+
+    def count(self, checksum: str) -> int:
+        return self._counts[checksum]
+
+    def remove(self, id: str) -> list[Any]:
+        removed = super().remove(id)
+        self._counts.subtract(record.checksum for record in removed)
+        return removed
+
+    def _insert(self, position: int, record: Any) -> None:
+        super()._insert(position, record)
+        self._counts[record.checksum] += 1
+
+
+class RecordSets(TypedDict):
+    """One set per kind of record."""
+
+    message: RecordSet
+    memory: RecordSet
+    retrievable: RecordSet
+    thought: RecordSet
+    tool_call: ToolCallSet
+
+
+def empty_records() -> RecordSets:
+    return {
+        "message": RecordSet(),
+        "memory": RecordSet(),
+        "retrievable": RecordSet(),
+        "thought": RecordSet(),
+        "tool_call": ToolCallSet(),
+    }
+
+
+def copied_records(records: RecordSets) -> RecordSets:
+    return {
+        "message": records["message"].copy(),
+        "memory": records["memory"].copy(),
+        "retrievable": records["retrievable"].copy(),
+        "thought": records["thought"].copy(),
+        "tool_call": records["tool_call"].copy(),
+    }
+
+
+def plural(kind: RecordKind) -> str:
+    return "memories" if kind == "memory" else f"{kind}s"
