@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
+from zlib import crc32
 
 from gateway.core.patterns import Pattern
-from gateway.errors import AnswerTooLarge
+from gateway.errors import AnswerTooLarge, ArtifactGone
 
 BLOCK: Final = 64 * 1024
 MAX_GREP_LINE: Final = 16 << 20
@@ -102,16 +103,22 @@ class LineIndex:
         return block * BLOCK, self._before[block]
 
     def to_bytes(self) -> bytes:
-        return array("Q", [BLOCK, self.size, self._newlines]).tobytes() + self._before.tobytes()
+        """The index for storing: three numbers, one per block, and a checksum over all of them."""
+        numbers = array("Q", [BLOCK, self.size, self._newlines]).tobytes() + self._before.tobytes()
+        return numbers + array("Q", [crc32(numbers)]).tobytes()
+
+    @staticmethod
+    def stored_size(size: int) -> int:
+        """How many bytes `to_bytes` gives for a content of that size."""
+        return 8 * (4 - (-size // BLOCK))
 
     @classmethod
     def from_bytes(cls, data: bytes, size: int) -> "LineIndex | None":
-        """A stored index, or `None` if it does not belong to a content of that size."""
-        numbers = array("Q")
-        if len(data) % numbers.itemsize:
+        """A stored index, or `None` if it is damaged or does not belong to a content of that size."""
+        if len(data) != cls.stored_size(size):
             return None
-        numbers.frombytes(data)
-        if len(numbers) != 3 + -(-size // BLOCK) or numbers[0] != BLOCK or numbers[1] != size:
+        numbers = array("Q", data)
+        if numbers[0] != BLOCK or numbers[1] != size or numbers.pop() != crc32(data[:-8]):
             return None
         index = cls()
         index.size, index._newlines, index._before = size, numbers[2], numbers[3:]
@@ -119,7 +126,7 @@ class LineIndex:
 
 
 class IndexedReader:
-    """A spool reader. Subclasses say how to read a range of bytes."""
+    """A spool reader. Subclasses say how to read a range of bytes; what they give is checked against the index."""
 
     def __init__(self, index: LineIndex) -> None:
         self._index = index
@@ -134,33 +141,34 @@ class IndexedReader:
         return self._index.line_count
 
     def read_all(self) -> str:
-        return decode(self.read_range(0, self._index.size), first=True)
+        return decode(self._read(0, self._index.size), first=True)
 
     def line(self, index: int) -> str | None:
-        if not 0 <= index < self._index.line_count:
-            return None
-        return next(self.lines(index, index + 1))
+        return next(self.lines(index, index + 1), None) if index >= 0 else None
 
     def lines(self, start: int, end: int) -> Iterator[str]:
-        """Lines `[start, end)` inside the content, read block by block."""
+        """Lines `[start, end)` as far as there are any, read block by block."""
+        start, end = max(start, 0), min(end, self._index.line_count)
+        if start >= end:
+            return
         allowance = Allowance()
         offset = self._line_start(start)
         unfinished: list[bytes] = []
         while start < end:
-            chunk = self.read_range(offset, BLOCK)
+            chunk = self._read(offset, BLOCK)
             offset += len(chunk)
-            *complete, rest = chunk.split(b"\n")
-            for text in complete[: end - start]:
+            *complete, rest = chunk.split(b"\n", end - start)
+            for text in complete:
                 allowance.take(len(text))
                 yield decode(b"".join((*unfinished, text)), first=start == 0)
                 start += 1
                 unfinished = []
-            if start < end and offset >= self._index.size:
+            if start < end:
                 allowance.take(len(rest))
-                yield decode(b"".join((*unfinished, rest)), first=start == 0)
+                unfinished.append(rest)
+            if start < end and offset >= self._index.size:
+                yield decode(b"".join(unfinished), first=start == 0)
                 return
-            allowance.take(len(rest))
-            unfinished.append(rest)
 
     def search(self, pattern: Pattern) -> Iterator[str]:
         """Every line in which the pattern is found, in order."""
@@ -172,25 +180,33 @@ class IndexedReader:
 
     def _buffers(self) -> Iterator[bytes]:
         """The content as valid UTF-8, cut between lines (the newline at a cut is left out)."""
-        pending = b""
+        size = self._index.size
+        unfinished: list[bytes] = []
         first = True
-        for offset in range(0, self._index.size, _SCAN):
-            chunk = pending + self.read_range(offset, _SCAN)
-            cut = len(chunk) if offset + _SCAN >= self._index.size else chunk.rfind(b"\n")
-            pending = chunk[cut + 1 :]
+        for offset in range(0, size, _SCAN):
+            chunk = self._read(offset, _SCAN)
+            _refuse_long_line(unfinished, chunk)
+            cut = len(chunk) if offset + _SCAN >= size else chunk.rfind(b"\n")
             if cut < 0:
-                _refuse_long_line(pending)
+                unfinished.append(chunk)
                 continue
-            yield _valid_utf8(chunk[:cut], first)
+            yield _valid_utf8(b"".join((*unfinished, chunk[:cut])), first)
+            unfinished = [chunk[cut + 1 :]]
             first = False
 
     def _line_start(self, line: int) -> int:
         if line == 0:
             return 0
         offset, before = self._index.block_of(line - 1)
-        block = self.read_range(offset, BLOCK)
+        block = self._read(offset, BLOCK)
         rest = block.split(b"\n", line - before)[-1]
         return offset + len(block) - len(rest)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        data = self.read_range(offset, length)
+        if len(data) < min(length, self._index.size - offset):
+            raise ArtifactGone("the artifact's bytes were cut short outside the gateway")
+        return data
 
 
 def _matching_lines(buffer: bytes, pattern: Pattern) -> Iterator[bytes]:
@@ -218,8 +234,11 @@ def _valid_utf8(buffer: bytes, first: bool) -> bytes:
     return buffer
 
 
-def _refuse_long_line(pending: bytes) -> None:
-    if len(pending) > MAX_GREP_LINE:
+def _refuse_long_line(unfinished: list[bytes], chunk: bytes) -> None:
+    """Only the first line of a chunk can be too long: all others begin and end within it."""
+    newline = chunk.find(b"\n")
+    length = sum(map(len, unfinished)) + (len(chunk) if newline < 0 else newline)
+    if length > MAX_GREP_LINE:
         raise AnswerTooLarge(
             f"a line is longer than {MAX_GREP_LINE} bytes and cannot be searched",
             help="query the artifact by its structure, or download it",

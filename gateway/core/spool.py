@@ -5,9 +5,9 @@ callers, so they never become part of a path.
 """
 
 import asyncio
-import os
-import shutil
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, TypeGuard
@@ -20,6 +20,7 @@ Content = str | bytes | bytearray | memoryview
 Stream = Iterable[Content] | AsyncIterable[Content]
 
 _CHUNK: Final = 1 << 20
+_NUMBER_DIGITS: Final = 8
 
 
 class SpoolReader(Protocol):
@@ -99,14 +100,15 @@ class InMemoryStore:
 class FileReader(IndexedReader):
     """Reads a file range by range; no handle stays open between two reads."""
 
-    def __init__(self, path: Path, index: LineIndex | None = None) -> None:
-        self._path = path
-        super().__init__(index or _stored_index(path) or _index_of(path))
+    def __init__(self, path: str | Path, index: LineIndex | None = None) -> None:
+        self._path = Path(path)
+        super().__init__(index or _stored_index(self._path) or _index_of(self._path))
 
     def read_range(self, offset: int, length: int) -> bytes:
         try:
             with self._path.open("rb") as file:
-                return os.pread(file.fileno(), length, offset)
+                file.seek(offset)
+                return file.read(length)
         except FileNotFoundError as error:
             raise ArtifactGone() from error
 
@@ -117,22 +119,24 @@ class FileReader(IndexedReader):
 class FileStore:
     """One folder per id with numbered generations inside; the highest is the current one.
 
-    A generation appears in one step, when its file gets its final name, and is never changed.
+    A generation is written elsewhere and appears in one step, under a name that is never used
+    again: a reader sees its own bytes until they are deleted, and nothing after that. What a
+    crash leaves in `incoming` belongs to no id and can be removed.
     """
 
     def __init__(self, root: str | Path) -> None:
-        self._root = Path(root)
+        self._root = Path(root).absolute()
 
     async def write(self, id: str, content: Content | Stream) -> FileReader:
-        folder = self._folder(id)
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f"{uuid4().hex}.part"
+        incoming = self._root / "incoming"
+        incoming.mkdir(parents=True, exist_ok=True)
+        part = incoming / uuid4().hex
         index = LineIndex()
         try:
             with part.open("xb") as file:
                 async for chunk in chunks_of(content):
                     await _append(file, index, chunk)
-            path = _publish(part, index)
+            path = _publish(part, index, folder=self._folder(id))
         finally:
             part.unlink(missing_ok=True)
         return FileReader(path, index)
@@ -143,12 +147,16 @@ class FileStore:
 
     async def delete(self, id: str) -> bool:
         folder = self._folder(id)
-        existed = bool(_generations(folder))
-        shutil.rmtree(folder, ignore_errors=True)
-        return existed
+        generations = _generations(folder)
+        for path in (*generations, *folder.glob("*.lines")):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # it may never have been there, or another writer was faster
+            folder.rmdir()
+        return bool(generations)
 
     def _folder(self, id: str) -> Path:
-        digest = sha256(encode(id)).hexdigest()
+        # Not `encode`: half a surrogate pair is as good an id as any other and must not be mixed up.
+        digest = sha256(id.encode("utf-8", "surrogatepass")).hexdigest()
         return self._root / digest[:2] / digest
 
 
@@ -168,13 +176,18 @@ async def chunks_of(content: Content | Stream) -> AsyncIterator[bytes]:
         async for chunk in content:
             yield as_bytes(chunk)
     elif callable(read := getattr(content, "read", None)):
-        while chunk := await asyncio.to_thread(read, _CHUNK):
+        while chunk := await _read_some(read):
             yield as_bytes(chunk)
-    elif isinstance(content, Iterable):
+    elif isinstance(content, Iterable) and not isinstance(content, Mapping | Set):
         for chunk in content:
             yield as_bytes(chunk)
     else:
         raise TypeError(f"spooled content is text, bytes or a stream of them, not {type(content).__name__}")
+
+
+async def _read_some(read: Callable[[int], Any]) -> Any:
+    chunk = await asyncio.to_thread(read, _CHUNK)
+    return await chunk if inspect.isawaitable(chunk) else chunk
 
 
 async def _append(file: BinaryIO, index: LineIndex, chunk: bytes) -> None:
@@ -188,18 +201,14 @@ async def _append(file: BinaryIO, index: LineIndex, chunk: bytes) -> None:
         await asyncio.to_thread(append)
 
 
-def _publish(part: Path, index: LineIndex) -> Path:
-    """Give the finished file the next free number; a number, once given, is never given again."""
-    number = len(_generations(part.parent))
-    while True:
-        path = part.parent / f"{number:08d}.bytes"
-        try:
-            os.link(part, path)
-        except FileExistsError:  # another writer of the same id was faster
-            number += 1
-            continue
-        path.with_suffix(".lines").write_bytes(index.to_bytes())
-        return path
+def _publish(part: Path, index: LineIndex, *, folder: Path) -> Path:
+    """Make the finished file the highest generation; whoever sees it finds its index beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generations = _generations(folder)
+    number = int(generations[-1].name[:_NUMBER_DIGITS]) + 1 if generations else 0
+    path = folder / f"{number:0{_NUMBER_DIGITS}d}-{part.name}.bytes"
+    path.with_suffix(".lines").write_bytes(index.to_bytes())
+    return part.rename(path)
 
 
 def _generations(folder: Path) -> list[Path]:
@@ -208,14 +217,19 @@ def _generations(folder: Path) -> list[Path]:
 
 def _stored_index(path: Path) -> LineIndex | None:
     try:
-        return LineIndex.from_bytes(path.with_suffix(".lines").read_bytes(), path.stat().st_size)
+        size = path.stat().st_size
+        with path.with_suffix(".lines").open("rb") as file:
+            return LineIndex.from_bytes(file.read(LineIndex.stored_size(size) + 1), size)
     except OSError:
         return None
 
 
 def _index_of(path: Path) -> LineIndex:
     index = LineIndex()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            index.feed(chunk)
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                index.feed(chunk)
+    except FileNotFoundError as error:
+        raise ArtifactGone() from error
     return index
