@@ -18,13 +18,16 @@ from gateway.formats.paths import MAX_PATH_LENGTH, Path
 MAX_DEPTH: Final = 256
 """Levels of nesting in one document: less than what any parser or writer here can recurse into."""
 
-THREAD_ABOVE: Final = 1 << 20
+_THREAD_ABOVE: Final = 1 << 20
 
 _CONTAINERS: Final = (dict, list)  # a tuple: `dict | list` would be built anew for every value
+_SHOWN: Final = 80
 _VALUE_OVERHEAD: Final = 64
 """What printing one small value costs besides its text, so that many of them count, too."""
 
 Parsed = TypeVar("Parsed")
+Given = TypeVar("Given")
+Answer = TypeVar("Answer")
 Failure = TypeVar("Failure", bound=ArtifactError)
 
 
@@ -61,16 +64,24 @@ class DocumentArtifact(SpooledArtifact, Generic[Parsed]):
                     f"the document has {size} bytes; at most {self.parse_limit} are parsed",
                     help="read it line by line with artifact_grep or artifact_cat",
                 )
-            self._parsed = [await self._load(await self.as_string(), size)]
+            self._parsed = [await self._load(await self.as_string())]
         return self._parsed[0]
 
-    async def _load(self, text: str, size: int) -> Parsed:
-        if size > THREAD_ABOVE:
-            return await asyncio.to_thread(self._parse, text)
-        return self._parse(text)
+    async def _load(self, text: str) -> Parsed:
+        return await self._apply(self._parse, text)
+
+    async def _apply(self, function: Callable[[Given], Answer], value: Given) -> Answer:
+        """Call a function that takes as long as the content is long."""
+        if await self.byte_length() > _THREAD_ABOVE:
+            return await asyncio.to_thread(function, value)
+        return function(value)
 
     async def _all_records(self) -> list[Any]:
         return self._records(await self._document())
+
+    async def _keys(self) -> Any:
+        """The keys of all objects among the records, as they are first seen; missing without an object."""
+        return await self._apply(_keys_of, await self._all_records())
 
     async def _get(self, path: str) -> list[Any]:
         records = await self._all_records()
@@ -81,8 +92,7 @@ class DocumentArtifact(SpooledArtifact, Generic[Parsed]):
         return await asyncio.to_thread(lambda: Path(path).matching(records))
 
 
-def keys_of(records: Sequence[Any]) -> Any:
-    """The keys of all objects among the records, in the order they are first seen; missing without an object."""
+def _keys_of(records: Sequence[Any]) -> Any:
     objects = [record for record in records if isinstance(record, dict)]
     if not objects:
         return UNDEFINED
@@ -109,6 +119,11 @@ def too_deep(error: type[Failure]) -> Failure:
     return error(
         f"the document is nested deeper than {MAX_DEPTH} levels", help="read it line by line with artifact_cat"
     )
+
+
+def clipped(text: str) -> str:
+    """Enough of a document's own words to recognise them in a message."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def bounded_text(answer: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 from gateway.core.artifacts import ToolMethod
 from gateway.core.spool import SpoolReader
 from gateway.errors import ArtifactError, JsonParseError, PeerMissing
-from gateway.formats.documents import PATH_ARGUMENT, RANGE_ARGUMENTS, DocumentArtifact, keys_of, method_builder
+from gateway.formats.documents import PATH_ARGUMENT, RANGE_ARGUMENTS, DocumentArtifact, method_builder
 from gateway.formats.json_text import JsonFormat, JsonText, NotJson, parse_json, parse_json5, parse_lines
 
 _HINTS: Final[dict[str, JsonFormat]] = {"json": "json", "json5": "json5", "jsonl": "jsonl", "ndjson": "jsonl"}
@@ -42,7 +42,7 @@ class SpooledJsonArtifact(DocumentArtifact[JsonText]):
         return (await self._document()).format
 
     async def json_keys(self) -> Any:
-        return keys_of(await self._all_records())
+        return await self._keys()
 
     async def json_length(self) -> int:
         return len(await self._all_records())
@@ -78,9 +78,9 @@ class SpooledJsonArtifact(DocumentArtifact[JsonText]):
                 return JsonText("jsonl", records)
             raise
 
-    async def _load(self, text: str, size: int) -> JsonText:
+    async def _load(self, text: str) -> JsonText:
         try:
-            return await super()._load(text, size)
+            return await super()._load(text)
         except NotJson as error:
             if self._hint in ("json", "jsonl"):
                 raise

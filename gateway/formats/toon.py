@@ -1,6 +1,6 @@
 """SpooledToonArtifact: Token-Oriented Object Notation, a compact text form of JSON, queried by JSONPath."""
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from gateway.core.artifacts import ToolMethod
 from gateway.core.spool import SpoolReader
@@ -9,12 +9,11 @@ from gateway.formats.documents import (
     PATH_ARGUMENT,
     RANGE_ARGUMENTS,
     DocumentArtifact,
-    keys_of,
+    clipped,
     method_builder,
     require_shallow,
 )
 
-_SHOWN: Final = 80
 _method = method_builder("toon")
 
 
@@ -43,7 +42,7 @@ class SpooledToonArtifact(DocumentArtifact[list[Any]]):
         return {"format": "toon"}
 
     async def toon_keys(self) -> Any:
-        return keys_of(await self._document())
+        return await self._keys()
 
     async def toon_length(self) -> int:
         root = await self.value()
@@ -92,9 +91,7 @@ def _integer(digits: str) -> int:
 
 
 def _described(error: Any) -> str:
-    reason: str = error.msg[:1].lower() + error.msg[1:]
+    reason = clipped(error.msg[:1].lower() + error.msg[1:])
     if error.line is None:
         return reason
-    source = error.source or ""
-    shown = source if len(source) <= _SHOWN else f"{source[:_SHOWN]}…"
-    return f"{reason} (line {error.line}: {shown!r})"
+    return f"{reason} (line {error.line}: {clipped(error.source or '')!r})"

@@ -19,7 +19,7 @@ from lxml import etree
 
 from gateway.core.lines import encode
 from gateway.errors import XmlParseFailed
-from gateway.formats.documents import require_shallow, too_deep
+from gateway.formats.documents import clipped, require_shallow, too_deep
 
 TEXT_KEY: Final = "#text"
 
@@ -170,5 +170,5 @@ def _failed(log: Any) -> XmlParseFailed:
     message, place = (first.message, f" (line {first.line}:{first.column})") if first else ("no element found", "")
     if "depth" in message:
         return too_deep(XmlParseFailed)
-    reason = message.partition(", try ")[0]
+    reason = clipped(message.partition(", try ")[0])
     return XmlParseFailed(f"{reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]}{place}")

@@ -21,7 +21,7 @@ from yaml.resolver import Resolver
 from gateway.core.canonical import js_number
 from gateway.core.lines import encode
 from gateway.errors import YamlParseError
-from gateway.formats.documents import MAX_DEPTH, require_shallow, too_deep
+from gateway.formats.documents import MAX_DEPTH, clipped, require_shallow, too_deep
 
 MAX_ALIASED: Final = 4 << 20
 """Characters that all aliases together may stand for, so that none can multiply the others."""
@@ -130,7 +130,7 @@ class _Stream:
 
     def _start(self, container: Any, event: Any, *, tags: frozenset[str | None]) -> None:
         if event.tag not in tags:
-            _refuse(f"the tag {event.tag!r} is not read", event)
+            _refuse(f"the tag {clipped(event.tag)!r} is not read", event)
         if len(self._open) >= MAX_DEPTH:
             raise too_deep(YamlParseError)
         self._open.append(_Collection(container, event.anchor, _SCALAR_OVERHEAD))
@@ -143,9 +143,9 @@ class _Stream:
 
     def _alias(self, event: Any) -> None:
         if any(collection.anchor == event.anchor for collection in self._open):
-            _refuse(f"the anchor {event.anchor!r} contains itself", event)
+            _refuse(f"the anchor {clipped(event.anchor)!r} contains itself", event)
         if event.anchor not in self._anchors:
-            _refuse(f"the alias {event.anchor!r} has no anchor", event)
+            _refuse(f"the alias {clipped(event.anchor)!r} has no anchor", event)
         value, size = self._anchors[event.anchor]
         self._aliased += size
         if self._aliased > MAX_ALIASED:
@@ -196,7 +196,7 @@ def _is_word(value: Any) -> bool:
 def _scalar_value(tag: str, event: Any) -> Any:
     convert = _SCALARS.get(tag)
     if convert is None:
-        _refuse(f"the tag {tag!r} is not read", event)
+        _refuse(f"the tag {clipped(tag)!r} is not read", event)
     try:
         return convert(event.value)
     except (ValueError, LookupError, ArithmeticError, AttributeError) as error:

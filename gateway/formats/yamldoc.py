@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 from gateway.core.artifacts import ToolMethod
 from gateway.core.spool import SpoolReader
 from gateway.errors import ArtifactError, YamlParseError, YamlPeerMissing
-from gateway.formats.documents import PATH_ARGUMENT, RANGE_ARGUMENTS, DocumentArtifact, keys_of, method_builder
+from gateway.formats.documents import PATH_ARGUMENT, RANGE_ARGUMENTS, DocumentArtifact, method_builder
 
 _method = method_builder("yaml")
 
@@ -33,7 +33,7 @@ class SpooledYamlArtifact(DocumentArtifact[list[Any]]):
         return "multi-document" if self._multi_document or several else "single-document"
 
     async def yaml_keys(self) -> Any:
-        return keys_of(await self._document())
+        return await self._keys()
 
     async def yaml_length(self) -> int:
         return len(await self._document())

@@ -86,6 +86,7 @@ BAD_XML = {
     "xml: one long entity, often": xml_entities(f'<!ENTITY e "{"x" * 100_000}">', use="&e;" * 10_000),
     "xml: parameter entities": xml_entities("<!ENTITY % p \"<!ENTITY e 'x'>\">", "%p;", use="&e;"),
     "xml: an external document type": '<!DOCTYPE r SYSTEM "http://127.0.0.1:9/evil.dtd"><r/>',
+    "xml: a name without end": "<" + "x" * 40_000 + "></y>",
     "xml: nested": "<a>" * DEEP + "</a>" * DEEP,
     "xml: nested and never closed": "<a>" * DEEP,
     "xml: nested, with attributes": '<a b="c">' * DEEP,
@@ -99,6 +100,8 @@ BAD_YAML = {
     "yaml: python object": "!!python/object/apply:os.system ['id']",
     "yaml: python name": "a: !!python/name:os.system",
     "yaml: python tuple": "!!python/tuple [1]",
+    "yaml: an alias without end": "*" + "x" * 40_000,
+    "yaml: a tag without end": "!" + "x" * 40_000 + " 1",
     "yaml: nested lists": "[" * DEEP + "]" * DEEP,
     "yaml: nested objects": "{a: " * DEEP,
     "yaml: nested items": "- " * DEEP,
@@ -115,6 +118,7 @@ BAD_JSON = {
     "json: large and nothing": "x" * 2_000_000,
 }
 BAD_TOON = {
+    "toon: a key without end": ("k" * 40_000 + ": 1\n") * 2,
     "toon: nested fields": "[1]" + "{a" * DEEP + "}" * DEEP + ":\n  1",
     "toon: nested objects": "\n".join("  " * level + "a:" for level in range(1_500)),
     "toon: a number without end": "a: " + "9" * 1_000_000,

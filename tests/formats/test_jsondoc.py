@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from document_turns import ask, run, turn_with
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.artifacts import MAX_QUERY_ANSWER, SpooledArtifact
@@ -131,13 +131,15 @@ JSON_VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(JSON_VALUES)
 def test_every_json_value_is_read_back(value: Any) -> None:
     assert parse_json(json.dumps(value)) == value
     assert parse_json(json.dumps(value, ensure_ascii=False, indent=1)) == value
 
 
-@given(st.lists(JSON_VALUES, min_size=2))
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.lists(JSON_VALUES, min_size=2, max_size=5))
 def test_every_list_of_values_is_read_back_from_lines(values: list[Any]) -> None:
     assert parse_lines("\n".join(map(json.dumps, values))) == values
 
@@ -204,12 +206,12 @@ async def test_text_is_parsed_once() -> None:
 
 
 async def test_large_file_of_lines_is_queried(tmp_path: Any) -> None:
-    lines = "".join(f'{{"id": {number}, "even": {json.dumps(number % 2 == 0)}}}\n' for number in range(60_000))
+    lines = "".join(f'{{"id": {number}, "even": {json.dumps(number % 2 == 0)}}}\n' for number in range(40_000))
     document = SpooledJsonArtifact(await FileStore(tmp_path).write("big", lines))
 
-    assert await document.json_length() == 60_000
-    assert len(await document.json_filter("$[?(@ === true)]")) == 30_000
-    assert await document.json_get("$[?(@ === 59999)]") == [59_999]
+    assert await document.json_length() == 40_000
+    assert len(await document.json_filter("$[?(@ === true)]")) == 20_000
+    assert await document.json_get("$[?(@ === 39999)]") == [39_999]
 
 
 async def test_content_past_the_limit_is_not_even_read() -> None:

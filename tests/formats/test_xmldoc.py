@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from document_turns import ask
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.canonical import UNDEFINED
@@ -272,6 +272,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(VALUES)
 def test_whatever_is_written_is_well_formed(value: Any) -> None:
     assert len(project(write_document(value))) == 1
@@ -299,6 +300,7 @@ ELEMENTS = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(ELEMENTS)
 def test_projection_survives_the_way_there_and_back(value: Any) -> None:
     content = {"r": {"_xmlns:n": "urn:n", "v": value}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from document_turns import ask
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.canonical import UNDEFINED
@@ -204,6 +204,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(JSON_VALUES)
 def test_whatever_is_written_is_read_back(value: Any) -> None:
     assert parse(write_document(value)) == value
