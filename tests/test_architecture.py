@@ -19,14 +19,15 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/core/tokens.py": {"tiktoken"},
     "gateway/formats": set(),
     "gateway/formats/ecmascript.py": {"tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript"},
-    "gateway/formats/jsondoc.py": {"orjson", "json5"},
+    "gateway/formats/json_text.py": {"orjson", "json5"},
     "gateway/formats/markdown_tree.py": {"markdown_it", "mdit_py_plugins"},
-    "gateway/formats/paths.py": {"jsonpath"},
+    "gateway/formats/path_dialect.py": {"jsonpath"},
+    "gateway/formats/path_nodes.py": {"jsonpath"},
     "gateway/formats/python_source.py": {"tree_sitter", "tree_sitter_python"},
     "gateway/formats/source.py": {"tree_sitter"},
     "gateway/formats/toon.py": {"toon_format"},
-    "gateway/formats/xmldoc.py": {"lxml"},
-    "gateway/formats/yamldoc.py": {"yaml"},
+    "gateway/formats/xml_text.py": {"lxml"},
+    "gateway/formats/yaml_text.py": {"yaml"},
 }
 
 # Which parts of ourselves a part may import. `gateway` itself (the version) is open to the command line only.
