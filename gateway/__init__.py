@@ -1,1 +1,96 @@
+"""A declarative gateway between agents and the tools they call.
+
+This is the public surface; everything else may change between minor versions.
+"""
+
+from gateway.core.abort import AbortController, AbortSignal
+from gateway.core.artifacts import SpooledArtifact, ToolMethod
+from gateway.core.callbacks import in_memory_callbacks
+from gateway.core.calls import ToolCall
+from gateway.core.canonical import UNDEFINED, call_id, canonical
+from gateway.core.context import DispatchContext, TurnContext
+from gateway.core.definitions import definition, definitions
+from gateway.core.dispatch import dispatch
+from gateway.core.events import EventBus
+from gateway.core.forging import forge_into
+from gateway.core.gates import TurnGate
+from gateway.core.media import FileMediaReader, InMemoryMediaReader, Media, OpenedMediaReader
+from gateway.core.patterns import Pattern
+from gateway.core.prompt import assemble_prompt
+from gateway.core.records import Memory, Message, Retrievable, Thought
+from gateway.core.registry import Registry
+from gateway.core.rendering import Renderer
+from gateway.core.reporting import Reporter
+from gateway.core.schemas import Schema
+from gateway.core.settling import ProposedCall, settle_call, settle_calls
+from gateway.core.spool import FileReader, FileStore, InMemoryReader, InMemoryStore
+from gateway.core.tokens import Tokenizable
+from gateway.core.tool_registry import ToolRegistry
+from gateway.core.tools import ArtifactTool, Tool
+from gateway.core.turns import TurnRunner
+from gateway.errors import GatewayError
+from gateway.formats.converters import converter_tools
+from gateway.formats.ecmascript import SpooledEcmascriptArtifact
+from gateway.formats.jsondoc import SpooledJsonArtifact
+from gateway.formats.markdown import SpooledMarkdownArtifact
+from gateway.formats.python_source import SpooledPythonArtifact
+from gateway.formats.toon import SpooledToonArtifact
+from gateway.formats.xmldoc import SpooledXmlArtifact
+from gateway.formats.yamldoc import SpooledYamlArtifact
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "UNDEFINED",
+    "AbortController",
+    "AbortSignal",
+    "ArtifactTool",
+    "DispatchContext",
+    "EventBus",
+    "FileMediaReader",
+    "FileReader",
+    "FileStore",
+    "GatewayError",
+    "InMemoryMediaReader",
+    "InMemoryReader",
+    "InMemoryStore",
+    "Media",
+    "Memory",
+    "Message",
+    "OpenedMediaReader",
+    "Pattern",
+    "ProposedCall",
+    "Registry",
+    "Renderer",
+    "Reporter",
+    "Retrievable",
+    "Schema",
+    "SpooledArtifact",
+    "SpooledEcmascriptArtifact",
+    "SpooledJsonArtifact",
+    "SpooledMarkdownArtifact",
+    "SpooledPythonArtifact",
+    "SpooledToonArtifact",
+    "SpooledXmlArtifact",
+    "SpooledYamlArtifact",
+    "Thought",
+    "Tokenizable",
+    "Tool",
+    "ToolCall",
+    "ToolMethod",
+    "ToolRegistry",
+    "TurnContext",
+    "TurnGate",
+    "TurnRunner",
+    "assemble_prompt",
+    "call_id",
+    "canonical",
+    "converter_tools",
+    "definition",
+    "definitions",
+    "dispatch",
+    "forge_into",
+    "in_memory_callbacks",
+    "settle_call",
+    "settle_calls",
+]

@@ -8,7 +8,7 @@ import re
 from functools import cache
 from typing import Any, Final
 
-import linkify_it  # type: ignore[import-untyped]  # ships no types
+import linkify_it
 from markdown_it import MarkdownIt
 from markdown_it.parser_inline import ParserInline
 from markdown_it.rules_block import StateBlock
