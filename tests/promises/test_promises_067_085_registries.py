@@ -54,6 +54,7 @@ class Order(BaseModel):
     tags: list[str] = []
     colour: Colour | None = None
     day: date | None = None
+    total: int = 0
 
 
 SCALARS = Schema(
@@ -97,6 +98,7 @@ VALUES: dict[str, list[Any]] = {
     "inner": [{}, {"n": 1}, {"n": 0}, {"n": "1"}, {"other": 1}, []],
     "colour": ["red", "blue", None, 1],
     "day": ["2026-01-31", None, 1],
+    "total": [1, -1.0, 10**15, 2**70, 0.5, "1"],
     "other": [1],
 }
 
@@ -115,7 +117,7 @@ def argument_objects(*names: str) -> st.SearchStrategy[dict[str, Any]]:
         pytest.param(COMPOSED, ("name", "n"), id="composed"),
         pytest.param(Schema({"type": "object", "additionalProperties": {"const": 1}}), ("n",), id="open"),
         pytest.param(Schema({"type": "object"}), ("n",), id="empty"),
-        pytest.param(Order, ("name", "n", "size", "tags", "colour", "day"), id="model"),
+        pytest.param(Order, ("name", "n", "size", "tags", "colour", "day", "total"), id="model"),
     ],
 )
 def test_promise_067_advertised_and_enforced_schema_are_one(schema: Any, names: tuple[str, ...]) -> None:
