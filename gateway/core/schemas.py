@@ -7,13 +7,15 @@ empty says `minLength: 1`, where models can read it.
 """
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import Any, Final, Protocol, runtime_checkable
 from urllib.parse import quote
 
 import jsonschema_rs
 
-from gateway.core.canonical import MAX_DEPTH, canonical
+from gateway.core.canonical import MAX_DEPTH
 from gateway.core.registry import copy_containers
 from gateway.core.schema_closing import close
 from gateway.core.schema_coercion import coerced
@@ -30,7 +32,6 @@ SchemaCheck = Callable[[Any], Awaitable[object] | object]
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000, size_limit=1 << 20)
 _BASE: Final = "urn:gateway:schema"
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
-_SAFE_INTEGER: Final = 2**53
 
 
 @runtime_checkable
@@ -127,7 +128,7 @@ class Schema:
         try:
             if not self.is_valid(value):
                 raise ValidationException(self._problems(value))
-            own = _own_json(value, 0)
+            own = _own_json(value)
         except (ValueError, TypeError, RecursionError) as error:
             raise _not_json(error) from error
         if self._filling.is_needed:
@@ -187,25 +188,25 @@ def _compile(document: Document, registry: jsonschema_rs.Registry | None = None)
         raise ValueError(schema_defect(error)) from error
 
 
-def _own_json(value: Any, depth: int) -> Any:
+def _own_json(value: Any, depth: int = 0, *, whole_below: float = 2**53) -> Any:
     """A copy in which `5.0` is `5`: one number in JSON, one call id, so one value for the handler."""
     kind = type(value)
     if kind in _SCALARS:
         return value
     if kind is float:
-        return int(value) if value.is_integer() and abs(value) < _SAFE_INTEGER else value
+        return int(value) if value.is_integer() and abs(value) < whole_below else value
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     # Scalars are copied here, and no comprehension is used: a call or a frame per item would cost too much.
     if isinstance(value, dict):
         copied: Any = {}
         for key, item in value.items():
-            copied[key] = item if type(item) in _SCALARS else _own_json(item, depth + 1)
+            copied[key] = item if type(item) in _SCALARS else _own_json(item, depth + 1, whole_below=whole_below)
         return copied
     if isinstance(value, list | tuple):
         copied = []
         for item in value:
-            copied.append(item if type(item) in _SCALARS else _own_json(item, depth + 1))
+            copied.append(item if type(item) in _SCALARS else _own_json(item, depth + 1, whole_below=whole_below))
         return copied
     return value
 
@@ -218,7 +219,7 @@ def _model_check(model: ModelClass) -> SchemaCheck:
     def check(value: Any) -> None:
         try:
             # As JSON text: strictness then allows what JSON has no type for, such as moments and sets.
-            model.model_validate_json(canonical(value), strict=True)
+            model.model_validate_json(_json_text(value), strict=True)
         except ValueError as error:
             errors = getattr(error, "errors", None)
             if errors is None:
@@ -228,6 +229,14 @@ def _model_check(model: ModelClass) -> SchemaCheck:
             ) from error
 
     return check
+
+
+def _json_text(value: Any) -> str:
+    """Every number that is whole in JSON Schema is written as one: models tell `1e30` from an integer."""
+    try:
+        return json.dumps(_own_json(value, whole_below=inf))
+    except TypeError as error:
+        raise _not_json(error) from error
 
 
 def _model_message(entry: dict[str, Any]) -> str:

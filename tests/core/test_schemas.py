@@ -620,6 +620,21 @@ async def test_model_refuses(value: dict[str, Any], path: list[Any], text: str) 
     assert text in caught.value.message
 
 
+@pytest.mark.parametrize("number", [2**70, 2.0**70, 1e300, 4.0], ids=str)
+async def test_whole_number_of_any_size_is_an_integer_to_a_model(number: Any) -> None:
+    validated = await Schema.of_model(Order).validate({"number": number})
+
+    assert validated["number"] == number
+
+
+async def test_model_cannot_be_asked_about_what_is_outside_json() -> None:
+    class Anything(BaseModel):
+        a: Any
+
+    with pytest.raises(ValidationException, match="not a JSON value"):
+        await Schema.of_model(Anything).validate({"a": object()})
+
+
 async def test_problem_of_a_whole_model_has_no_place() -> None:
     class Range(BaseModel):
         low: int
