@@ -381,4 +381,7 @@ def message_of(error: BaseException) -> str:
     """The text a reader needs: the bare message of ours, the text of theirs, else the class name."""
     if isinstance(error, GatewayError):
         return error.message
-    return str(error) or type(error).__name__
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # a foreign error may be unable to describe itself
+        return type(error).__name__

@@ -1,12 +1,14 @@
 """Reporter: what an executor announces while it works. Reporting is separate from storing."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
 from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
 from gateway.core.events import GenerationStats, LogEvent, MessageEvent, ThoughtEvent, ToolCallEvent, now
+from gateway.core.registry import copy_containers
 
 Level = Literal["trace", "debug", "info", "warn", "error"]
 
@@ -33,18 +35,48 @@ class Log:
         self._emit("error", entry)
 
     def _emit(self, level: Level, entry: Mapping[str, Any]) -> None:
+        if not isinstance(entry, Mapping) or not {"kind", "message"} <= entry.keys():
+            raise ValueError("a log entry is a mapping with 'kind', 'message' and perhaps 'payload'")
         ctx = self._ctx
-        kind, message = str(entry["kind"]), str(entry["message"])
-        ctx.emit(LogEvent(ctx.dispatch_id, ctx.iteration, now(), level, kind, message, entry.get("payload")))
+        kind, message, payload = str(entry["kind"]), str(entry["message"]), copy_containers(entry.get("payload"))
+        ctx.emit(LogEvent(ctx.dispatch_id, ctx.iteration, now(), level, kind, message, payload))
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """What is known of a message or thought. Kept apart from its events, which listeners could change."""
+
+    created_at: datetime
+    full: str = ""
+    is_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What is known of a call, likewise."""
+
+    created_at: datetime
+    tool: str = ""
+    args: dict[str, Any] | None = None
+    results: Any = None
+    is_error: bool = False
+    is_complete: bool = False
+
+    @property
+    def checksum(self) -> str:
+        return call_id(self.tool, self.args) if self.tool and self.args is not None else ""
 
 
 class Reporter:
-    """Emits progress on the functional bus. State per id lives for the whole dispatch."""
+    """Emits progress on the functional bus. State per id lives for the whole dispatch.
+
+    Reporting an id again after it was complete raises `ValueError`.
+    """
 
     def __init__(self, ctx: DispatchContext) -> None:
         self._ctx = ctx
-        self._texts: dict[tuple[type[MessageEvent], str], MessageEvent] = {}
-        self._calls: dict[str, ToolCallEvent] = {}
+        self._texts: dict[tuple[type[MessageEvent], str], _Text] = {}
+        self._calls: dict[str, _Call] = {}
         self.log = Log(ctx)
 
     def report_message(self, id: str, delta: str, is_complete: bool = False) -> None:
@@ -60,38 +92,45 @@ class Reporter:
         tool: str | None = None,
         args: dict[str, Any] | None = None,
         results: Any = None,
-        is_error: bool = False,
+        is_error: bool | None = None,
         is_complete: bool = False,
     ) -> None:
         """Announce a call or its completion; fields that are left out keep what was reported before."""
-        known = self._calls.get(id)
-        _refuse_update_after_completion(id, known)
         moment = now()
-        tool = tool if tool is not None else known.tool if known else ""
-        args = args if args is not None else known.args if known else None
-        checksum = call_id(tool, args) if tool and args is not None else ""
-        created_at = known.created_at if known else moment
-        completed_at = moment if is_complete else None
+        known = self._calls.get(id) or _Call(moment)
+        _refuse_update_after_completion(id, known)
+        given = {"tool": tool, "args": copy_containers(args), "results": copy_containers(results), "is_error": is_error}
+        changes = {field: value for field, value in given.items() if value is not None}
+        call = replace(known, is_complete=is_complete, **changes)
         event = ToolCallEvent(
-            id, tool, args, checksum, created_at, moment, is_complete, is_error, results, completed_at
+            id=id,
+            tool=call.tool,
+            args=copy_containers(call.args),
+            checksum=call.checksum,
+            created_at=call.created_at,
+            updated_at=moment,
+            is_complete=is_complete,
+            is_error=call.is_error,
+            results=copy_containers(call.results),
+            completed_at=moment if is_complete else None,
         )
-        self._calls[id] = event
+        self._calls[id] = call
         self._ctx.emit(event)
 
     def report_generation_stats(self, stats: Mapping[str, Any]) -> None:
-        self._ctx.emit(GenerationStats(self._ctx.dispatch_id, self._ctx.iteration, now(), dict(stats)))
+        copied = copy_containers(dict(stats))
+        self._ctx.emit(GenerationStats(self._ctx.dispatch_id, self._ctx.iteration, now(), copied))
 
     def _report_text(self, kind: type[MessageEvent], id: str, delta: str, is_complete: bool) -> None:
-        known = self._texts.get((kind, id))
-        _refuse_update_after_completion(id, known)
         moment = now()
-        created_at: datetime = known.created_at if known else moment
-        full = (known.full if known else "") + delta
-        event = kind(id, created_at, moment, full, delta, is_complete, moment if is_complete else None)
-        self._texts[kind, id] = event
-        self._ctx.emit(event)
+        known = self._texts.get((kind, id)) or _Text(moment)
+        _refuse_update_after_completion(id, known)
+        text = _Text(known.created_at, known.full + delta, is_complete)
+        self._texts[kind, id] = text
+        completed_at = moment if is_complete else None
+        self._ctx.emit(kind(id, text.created_at, moment, text.full, delta, is_complete, completed_at))
 
 
-def _refuse_update_after_completion(id: str, known: MessageEvent | ToolCallEvent | None) -> None:
-    if known is not None and known.is_complete:
+def _refuse_update_after_completion(id: str, known: _Text | _Call) -> None:
+    if known.is_complete:
         raise ValueError(f"{id!r} was already reported as complete")

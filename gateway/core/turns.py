@@ -5,12 +5,12 @@ cancellation leave it as exceptions. The configured tools are an immutable basel
 gets a registry of its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.context import TurnContext
-from gateway.core.dispatch import Executor, dispatch
+from gateway.core.dispatch import Executor, dispatch, executor_error, is_list_of
 from gateway.core.events import Buses, ErrorEvent, Event, GenerationStats, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.pipeline import Middleware, run_pipeline
 from gateway.core.tool_registry import ToolRegistry
@@ -19,7 +19,6 @@ from gateway.errors import (
     GatewayError,
     InputPipelineError,
     InvalidTurnRunnerConfig,
-    LlmExecutionExecutorError,
     OutputPipelineError,
     PipelineShortCircuited,
     ToolAlreadyRegistered,
@@ -48,8 +47,8 @@ class TurnRunner:
         _check_config(config)
         self._executor: Executor = config["executor"]
         self._callbacks: dict[str, Callback] = {name: config[name] for name in CALLBACKS}
-        self._tools: tuple[Tool, ...] = tuple(config.get("tools", ()))
-        self._pipelines: dict[str, tuple[Middleware, ...]] = {name: tuple(config.get(name, ())) for name in PIPELINES}
+        self._tools: tuple[Tool, ...] = tuple(config.get("tools") or ())
+        self._pipelines: dict[str, tuple[Middleware, ...]] = {name: tuple(config.get(name) or ()) for name in PIPELINES}
         self._buses = Buses()
         self._dispatch_buses = Buses()
         self.functional = self._buses.functional
@@ -57,11 +56,14 @@ class TurnRunner:
         self.dispatch_observability = self._dispatch_buses.observability
 
     async def run(self, raw: Mapping[str, Any]) -> None:
+        """Run one turn; everything leaves through events. Raises `InvalidTurnContext` for bad input only."""
         ctx = TurnContext(raw, tools=ToolRegistry(self._tools), callbacks=self._callbacks, buses=self._buses)
         started_at = now()
         ctx.emit(TurnStart(ctx.turn_id, started_at))
         try:
             await self._run(ctx)
+        except Exception as error:
+            ctx.emit(ErrorEvent(executor_error(error)))
         finally:
             ended_at = now()
             ctx.emit(TurnEnd(ctx.turn_id, started_at, ended_at, milliseconds(started_at, ended_at)))
@@ -69,17 +71,13 @@ class TurnRunner:
     async def _run(self, ctx: TurnContext) -> None:
         if not await self._pass(ctx, "turn_input_pipeline", InputPipelineError):
             return
-        try:
-            status = await dispatch(
-                source=ctx,
-                executor=self._executor,
-                input_pipeline=self._pipelines["dispatch_input_pipeline"],
-                output_pipeline=self._pipelines["dispatch_output_pipeline"],
-                buses=_Forwarding(self._dispatch_buses, self._buses),
-            )
-        except Exception as error:
-            ctx.emit(ErrorEvent(_as_gateway_error(error)))
-            return
+        status = await dispatch(
+            source=ctx,
+            executor=self._executor,
+            input_pipeline=self._pipelines["dispatch_input_pipeline"],
+            output_pipeline=self._pipelines["dispatch_output_pipeline"],
+            buses=_Forwarding(self._dispatch_buses, self._buses),
+        )
         if status == "ack" and not ctx.aborted:
             await self._pass(ctx, "turn_output_pipeline", OutputPipelineError)
 
@@ -90,6 +88,8 @@ class TurnRunner:
             ctx.emit(ErrorEvent(wrapper(f"{wrapper.default_message}: {message_of(error)}", cause=error)))
         if passage.short_circuited:
             ctx.emit(ErrorEvent(PipelineShortCircuited(name.removesuffix("_pipeline").replace("_", "-"))))
+        if passage.aborts:
+            ctx.abort(passage.aborts[-1])
         return passage.reached_core and not passage.errors and not passage.aborted
 
 
@@ -106,13 +106,6 @@ class _Forwarding(Buses):
             self._turn.emit(event)
 
 
-def _as_gateway_error(error: Exception) -> GatewayError:
-    """An error event carries one of ours; a foreign error that was nacked with is its cause."""
-    if isinstance(error, GatewayError):
-        return error
-    return LlmExecutionExecutorError(f"{LlmExecutionExecutorError.default_message}: {message_of(error)}", cause=error)
-
-
 def _check_config(config: Any) -> None:
     if not isinstance(config, Mapping):
         raise InvalidTurnRunnerConfig(f"the configuration is a mapping, not {type(config).__name__}")
@@ -125,9 +118,9 @@ def _check_config(config: Any) -> None:
     problems += [
         problem(f"{name!r} is a list of functions", [name], "type")
         for name in PIPELINES
-        if not _is_list_of(config.get(name, ()), callable)
+        if config.get(name) is not None and not is_list_of(config[name], callable)
     ]
-    problems += _tool_problems(config.get("tools", ()))
+    problems += _tool_problems(config.get("tools"))
     problems += [problem(f"{name!r} is not a field", [str(name)], "unknown") for name in config if name not in known]
     if problems:
         fields = ", ".join(str(found["path"][0]) for found in problems)
@@ -137,14 +130,12 @@ def _check_config(config: Any) -> None:
 
 
 def _tool_problems(tools: Any) -> Sequence[dict[str, Any]]:
-    if not _is_list_of(tools, Tool.is_tool):
+    if tools is None:
+        return []
+    if not is_list_of(tools, Tool.is_tool):
         return [problem("'tools' is a list of tools", ["tools"], "type")]
     try:
         ToolRegistry(tools)
     except ToolAlreadyRegistered as error:
         return [problem(error.message, ["tools"], "unique")]
     return []
-
-
-def _is_list_of(value: Any, accepts: Any) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) and all(map(accepts, value))
