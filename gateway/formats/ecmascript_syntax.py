@@ -115,6 +115,7 @@ def ecmascript_facts(root: Node, source: Source) -> Facts:
             _declare(item.node, item, findings, exported=False)
     for symbol in findings.facts.symbols:
         symbol["exported"] = symbol["exported"] or symbol["name"] in exported
+    findings.facts.exports.sort(key=lambda entry: int(entry["line"]))
     return findings.finish()
 
 
@@ -147,15 +148,14 @@ def _items(parent: Node, source: Source) -> Iterator[_Item]:
         end = node.end_byte
         if node.type == "comment":
             docs += [span_of(node)] if _is_doc(node, source) else []
-            continue
-        after_something = True
-        if node.type == "decorator":
+        elif node.type == "decorator":
             start = node.start_byte if start is None else start
         elif node.is_named:
             yield _Item(node, node.start_byte if start is None else start, docs, depth)
-            docs, start = [], None
+            docs, start, after_something = [], None, True
         else:
             depth = depth_after(depth, node.type)
+            after_something = True
 
 
 def _is_doc(comment: Node, source: Source) -> bool:
@@ -276,9 +276,10 @@ def _declarations(node: Node, item: _Item, source: Source) -> Iterator[Declarati
 
 def _named(node: Node, item: _Item, source: Source) -> Declaration:
     name = node.child_by_field_name("name")
+    nameless = "default" if item.node.type == "export_statement" else ""
     return Declaration(
         _KINDS[node.type],
-        source.text(name) if name else "default",
+        source.text(name) if name else nameless,
         item.span,
         [_head(item.span, node, source)],
         item.docs,

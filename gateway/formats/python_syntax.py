@@ -87,9 +87,10 @@ def python_facts(root: Node, source: Source) -> Facts:
         if found.kind == "class":
             classes.append((found.name, found))
     _outline(classes, findings)
-    _exports(module, findings)
-    findings.facts.docs[MODULE] = _docstring(root, source)
-    return findings.finish()
+    facts = findings.finish()
+    facts.exports = _exports(module, facts.symbols)
+    facts.docs[MODULE] = _docstring(root, source)
+    return facts
 
 
 def _statements(parent: Node, source: Source, *, margin: bool) -> Iterator[tuple[Node, bool]]:
@@ -184,23 +185,23 @@ def _listed_names(value: Node, source: Source) -> Iterator[tuple[str, int]]:
             yield source.data[slice(*content)].decode(), source.line(node.start_byte)
 
 
-def _exports(module: _Module, findings: Findings) -> None:
+def _exports(module: _Module, symbols: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The names in `__all__`, else the public ones. `kind` is absent where nothing here binds the name."""
-    declared = {symbol["name"]: symbol for symbol in reversed(findings.facts.symbols)}
-    if module.listed is None:
-        names = dict.fromkeys(symbol["name"] for symbol in findings.facts.symbols if symbol["exported"])
-    else:
-        names = dict.fromkeys(module.listed)
-        for symbol in findings.facts.symbols:
-            symbol["exported"] = symbol["name"] in names
-    for name in names:
+    names = module.listed
+    if names is None:
+        names = {symbol["name"]: symbol["startLine"] for symbol in symbols if symbol["exported"]}
+    declared = {symbol["name"]: symbol for symbol in reversed(symbols)}
+    entries: list[dict[str, Any]] = []
+    for symbol in symbols:
+        symbol["exported"] = symbol["name"] in names
+    for name, line in names.items():
         if name in declared:
-            entry = {"name": name, "kind": declared[name]["kind"], "line": declared[name]["startLine"]}
+            entries.append({"name": name, "kind": declared[name]["kind"], "line": declared[name]["startLine"]})
         elif name in module.imported:
-            entry = {"name": name, "kind": "import", "line": module.imported[name]}
+            entries.append({"name": name, "kind": "import", "line": module.imported[name]})
         else:
-            entry = {"name": name, "line": (module.listed or {})[name]}
-        findings.facts.exports.append(entry)
+            entries.append({"name": name, "line": line})
+    return entries
 
 
 def _declarations(statements: Iterable[Node], source: Source, *, margin: bool) -> Iterator[_Found]:

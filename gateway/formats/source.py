@@ -13,7 +13,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from gateway.core.artifacts import SpooledArtifact, ToolMethod
 from gateway.core.lines import encode
@@ -58,6 +58,8 @@ def name_argument(whose: str) -> dict[str, Any]:
 class SourceArtifact(SpooledArtifact):
     """Source code. Subclasses say which language it is in and name the queries."""
 
+    time_limit: ClassVar[float] = MAX_SECONDS
+
     def __init__(self, reader: SpoolReader, *, file_name: str | None = None) -> None:
         super().__init__(reader)
         self.file_name = file_name
@@ -70,7 +72,7 @@ class SourceArtifact(SpooledArtifact):
 
     async def _facts(self) -> Facts:
         if self._known is None:
-            answer = await _ask({"language": self.language}, await self._source())
+            answer = await _ask({"language": self.language}, await self._source(), seconds=self.time_limit)
             self._known = Facts(**answer["facts"])
         return self._known
 
@@ -97,10 +99,10 @@ class SourceArtifact(SpooledArtifact):
     async def _references(self, name: str) -> list[dict[str, int]]:
         if not name:
             return []
-        source = await self._source()
-        if encode(name) not in source:  # spares the parser the commonest answer
+        source, wanted = await self._source(), encode(name)
+        if wanted not in source:  # no need to parse
             return []
-        answer = await _ask({"language": self.language, "name": name}, source)
+        answer = await _ask({"language": self.language, "name": wanted.decode()}, source, seconds=self.time_limit)
         return [{"line": line, "column": column} for line, column in answer["references"]]
 
     async def _source(self) -> bytes:
@@ -124,7 +126,7 @@ def _dedented(source: bytes, start: int, end: int) -> bytes:
     return piece.replace(b"\n" + indent, b"\n") if indent.isspace() else piece
 
 
-async def _ask(request: dict[str, Any], source: bytes) -> dict[str, Any]:
+async def _ask(request: dict[str, Any], source: bytes, *, seconds: float) -> dict[str, Any]:
     _require(request["language"])
     worker = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -138,10 +140,10 @@ async def _ask(request: dict[str, Any], source: bytes) -> dict[str, Any]:
         env=_environment(),
     )
     try:
-        async with asyncio.timeout(MAX_SECONDS):
+        async with asyncio.timeout(seconds):
             output, complaint = await worker.communicate(json.dumps(request).encode() + b"\n" + source)
     except TimeoutError as error:
-        raise AnswerTooLarge(f"parsing took more than {MAX_SECONDS} seconds", help=_OTHER_WAYS) from error
+        raise AnswerTooLarge(f"parsing took more than {seconds:g} seconds", help=_OTHER_WAYS) from error
     finally:
         if worker.returncode is None:
             worker.kill()

@@ -145,7 +145,7 @@ class Source:
 
 
 class Findings:
-    """Gathers facts, and refuses to gather more than `MAX_ENTRIES`."""
+    """Gathers facts, and refuses to gather more than `MAX_ENTRIES`. What has no name, in broken code, is left out."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -159,6 +159,8 @@ class Findings:
             raise TooManyEntries(f"the source declares more than {MAX_ENTRIES} names")
 
     def declare(self, declaration: Declaration, *, exported: bool) -> None:
+        if not declaration.name:
+            return
         self.take()
         self.facts.symbols.append(
             {
@@ -172,11 +174,15 @@ class Findings:
 
     def outline(self, kind: str, name: str, span: Span, members: Iterable[Declaration]) -> None:
         """One class or interface. Its members are found by `name.member`, and by `member` if nothing else is."""
+        if not name:
+            return
         self.take()
         listed: list[dict[str, Any]] = []
         self.facts.outline.append({"kind": kind, "name": name, **self.source.lines(span), "members": listed})
         new: set[str] = set()
         for each in members:
+            if not each.name:
+                continue
             self.take()
             listed.append({"name": each.name, "kind": each.kind, **self.source.lines(each.span)})
             _remember(self._members, f"{name}.{each.name}", each)
@@ -185,7 +191,8 @@ class Findings:
                 _remember(self._members, each.name, each)
 
     def finish(self) -> Facts:
-        self.facts.symbols.sort(key=lambda symbol: int(symbol["startLine"]))  # broken regions are read out of turn
+        for entries in (self.facts.symbols, self.facts.outline):  # broken regions are read out of turn
+            entries.sort(key=lambda entry: int(entry["startLine"]))
         self.facts.signatures = self._members.signatures | self.facts.signatures
         self.facts.docs = self._members.docs | self.facts.docs
         return self.facts
