@@ -14,10 +14,12 @@ from gateway.core.immutable import Immutable
 from gateway.core.registry import Registry, copy_containers
 from gateway.core.schemas import ModelClass, Schema
 from gateway.errors import (
+    InvalidInitialRegistryValue,
     InvalidInitialToolValue,
     InvalidToolArgs,
     ToolDownstreamError,
     ValidationException,
+    message_of,
     problem,
 )
 
@@ -88,26 +90,28 @@ class Tool(Immutable):
         **unknown: object,
     ) -> None:
         schema, schema_problems = _schema_of(input_schema)
+        registry, meta_problems = _meta_of(meta)
         problems = [
             *_text_problems("name", name),
             *_text_problems("description", description),
             *schema_problems,
             *_handler_problems(handler),
             *self._constructor_problems(artifact_constructor),
-            *_meta_problems(meta),
+            *meta_problems,
             *_bool_problems("ephemeral", ephemeral),
             *_bool_problems("trusted", trusted),
             *_collision_problems(on_collision),
             *(problem(f"{key!r} is not a field of a tool", [key], "unknown") for key in unknown),
         ]
         if problems:
-            raise InvalidInitialToolValue(cause=ValidationException(problems))
+            found = ValidationException(problems)
+            raise InvalidInitialToolValue(f"the tool definition is invalid: {found.message}") from found
         self._decide(
             name=name,
             description=description,
             input_schema=schema,
             artifact_constructor=artifact_constructor,
-            meta=Registry(meta, frozen=True),
+            meta=registry,
             ephemeral=ephemeral,
             trusted=trusted,
             on_collision=on_collision,
@@ -171,12 +175,6 @@ class Tool(Immutable):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
-    def __copy__(self) -> "Tool":
-        return self
-
-    def __deepcopy__(self, memo: object) -> "Tool":
-        return self
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("a tool holds its handler and cannot be serialised; use describe()")
 
@@ -210,6 +208,9 @@ def artifact_constructor_problems(resolver: Any) -> list[dict[str, Any]]:
         found = resolver()
     except Exception as error:  # whatever it raises, the definition is at fault
         return [problem(f"'artifact_constructor' raised {type(error).__name__}: {error}", where, "resolver")]
+    if inspect.iscoroutine(found):
+        found.close()
+        return [problem("'artifact_constructor' is not async", where, "resolver")]
     if not is_artifact_class(found):
         return [problem(f"'artifact_constructor' returned {found!r}, which is not an artifact class", where, "class")]
     return []
@@ -222,15 +223,20 @@ def _text_problems(field: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _schema_of(value: Any) -> tuple[Schema | None, list[dict[str, Any]]]:
+    where = ["input_schema"]
     if value is _MISSING:
-        return None, [problem("'input_schema' is required", ["input_schema"], "required")]
+        return None, [problem("'input_schema' is required", where, "required")]
     if isinstance(value, type) and isinstance(value, ModelClass):
-        value = Schema.of_model(value)
+        try:
+            value = Schema.of_model(value)
+        except Exception as error:  # the model is the author's: it may raise anything
+            return None, [problem(f"'input_schema' has no JSON Schema: {message_of(error)}", where, "schema")]
     if not isinstance(value, Schema):
-        help_text = "'input_schema' is a compiled Schema(...) or a model class, not a look-alike"
-        return None, [problem(help_text, ["input_schema"], "type")]
+        return None, [
+            problem("'input_schema' is a compiled Schema(...) or a model class, not a look-alike", where, "type")
+        ]
     if not value.describes_object:
-        return None, [problem("'input_schema' must describe an object", ["input_schema"], "type")]
+        return None, [problem("'input_schema' must describe an object", where, "type")]
     return value, []
 
 
@@ -240,10 +246,11 @@ def _handler_problems(handler: Any) -> list[dict[str, Any]]:
     return [problem("'handler' is a callable", ["handler"], "required" if handler is _MISSING else "type")]
 
 
-def _meta_problems(meta: Any) -> list[dict[str, Any]]:
-    if meta is None or (isinstance(meta, dict) and all(isinstance(key, str) for key in meta)):
-        return []
-    return [problem("'meta' is a dict with string keys", ["meta"], "type")]
+def _meta_of(meta: Any) -> tuple[Registry | None, list[dict[str, Any]]]:
+    try:
+        return Registry(meta, frozen=True), []
+    except InvalidInitialRegistryValue as error:
+        return None, [problem(f"'meta' is a dict with string keys: {error.message}", ["meta"], "type")]
 
 
 def _bool_problems(field: str, value: Any) -> list[dict[str, Any]]:
