@@ -23,7 +23,15 @@ _NONCE_HEX: Final = 32
 _NAMES: Final = (
     r"(?:un)?trusted_content_|system_instructions|memory_|memories\b|retrieved_|message_|thought_|peer_agent_output_"
 )
-_STEMS: Final = ("trusted_content_", "system_instructions", "memor", "retrieved_", "message_", "thought_", "peer_agent_")
+_STEMS: Final = (
+    "trusted_content_",
+    "system_instructions",
+    "memor",
+    "retrieved_",
+    "message_",
+    "thought_",
+    "peer_agent_",
+)
 _BRACKETS: Final = "<＜﹤‹〈⟨〈"
 _FILLER: Final = r"[\s/\\\u00ad\u200b-\u200f\u2060-\u2064\ufeff]{0,16}"
 _LOOK_ALIKE: Final = re.compile(

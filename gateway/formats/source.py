@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Final
+from weakref import WeakKeyDictionary
 
 from gateway.core.artifacts import SpooledArtifact, ToolMethod
 from gateway.core.lines import encode
@@ -25,6 +26,10 @@ from gateway.formats.syntax import GRAMMARS, MAX_SECONDS, Facts, Span
 MAX_SOURCE: Final = 16 << 20
 """Bytes. A syntax tree takes up to 240 times the memory of its text, and seconds per megabyte."""
 
+MAX_WORKERS: Final = 2
+"""Parsing processes at a time: each may take gigabytes, so further queries wait their turn."""
+
+_SLOTS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 _OTHER_WAYS: Final = "read it with artifact_grep and artifact_cat"
 _HERE: Final = Path(__file__).parent
 # Our packages as bare folders: what they import on their own would treble the time to start.
@@ -128,6 +133,11 @@ def _dedented(source: bytes, start: int, end: int) -> bytes:
 
 async def _ask(request: dict[str, Any], source: bytes, *, seconds: float) -> dict[str, Any]:
     _require(request["language"])
+    async with _SLOTS.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_WORKERS)):
+        return await _ask_worker(request, source, seconds=seconds)
+
+
+async def _ask_worker(request: dict[str, Any], source: bytes, *, seconds: float) -> dict[str, Any]:
     worker = await asyncio.create_subprocess_exec(
         sys.executable,
         "-PS",  # nothing from the working directory, and no start-up hooks

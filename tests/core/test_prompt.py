@@ -96,9 +96,16 @@ async def test_third_party_records_alone_need_no_corpus() -> None:
 
 async def test_timeline_is_sorted_by_time_and_pairs_calls_with_results() -> None:
     ctx = turn()
-    moments = {"created_at": at(2), "updated_at": at(9), "completed_at": at(9)}
     call = ToolCall(
-        id="c1", tool="t", args={"b": 1, "a": 2}, is_complete=True, is_error=False, results=Tokenizable("r"), **moments
+        id="c1",
+        tool="t",
+        args={"b": 1, "a": 2},
+        is_complete=True,
+        is_error=False,
+        results=Tokenizable("r"),
+        created_at=at(2),
+        updated_at=at(9),
+        completed_at=at(9),
     )
     await ctx.store_tool_call(call)
     await ctx.store_message(Message("m3", "assistant", "done", at(3)))

@@ -416,3 +416,12 @@ def test_worker_limits_itself_and_answers_one_request() -> None:
     answered, limits = run.stdout.splitlines()
     assert json.loads(answered) == {"references": [[0, 0], [0, 4]]}
     assert limits == b"0 30 2147483648"
+
+
+async def test_many_queries_at_once_share_a_few_parsing_processes() -> None:
+    """Each parser may take gigabytes: the rest wait their turn, and every one is answered."""
+    artifacts = [SpooledPythonArtifact(InMemoryReader(f"def f{n}(): pass\n")) for n in range(6)]
+
+    symbols = await asyncio.gather(*(artifact.py_symbols() for artifact in artifacts))
+
+    assert [found[0]["name"] for found in symbols] == [f"f{n}" for n in range(6)]
