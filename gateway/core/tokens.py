@@ -6,7 +6,9 @@ loaded degrades to a character heuristic inside a run (with a warning) and raise
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from hashlib import sha1, sha256
 from math import ceil
@@ -53,6 +55,19 @@ class Run(Protocol):
     def emit(self, event: Event) -> None: ...
 
 
+_current_run: ContextVar[Run | None] = ContextVar("current_run", default=None)
+
+
+@contextmanager
+def estimating_in(run: Run) -> Iterator[None]:
+    """Estimates inside the block belong to `run`, also those that nobody tells so."""
+    token = _current_run.set(run)
+    try:
+        yield
+    finally:
+        _current_run.reset(token)
+
+
 class Estimators:
     """Token estimators by encoding name: the built-in ones, and custom ones under new names."""
 
@@ -60,6 +75,8 @@ class Estimators:
         self._custom: dict[str, Estimator] = {}
 
     def register(self, name: str, estimator: Estimator) -> None:
+        if not isinstance(name, str) or not name or not callable(estimator):
+            raise TypeError("an estimator is a function of a text, registered under a non-empty name")
         if name in BUILTIN_ENCODINGS:
             raise TokenEstimatorShadowsBuiltin(f"{name!r} is a built-in encoding", help="choose a new name")
         self._custom[name] = estimator
@@ -68,13 +85,30 @@ class Estimators:
         return [*BUILTIN_ENCODINGS, *self._custom]
 
     def estimate(self, text: str, encoding: str, run: Run | None = None) -> int:
+        """Tokens of `text`. What cannot be counted is guessed inside a run, with a warning, and raises outside."""
         try:
-            return self._estimator(encoding)(text)
+            return self.count(text, encoding)
         except TokenEstimateUnavailable as error:
-            if run is None:
-                raise
-            run.emit(WarningEvent(now(), "tokens", "token-estimation-degraded", error.message, error))
-            return by_characters(text)
+            return self.degraded(text, error, run)
+
+    def count(self, text: str, encoding: str) -> int:
+        """Tokens of `text`, never guessed. Raises `TokenEstimateUnavailable`."""
+        estimator = self._estimator(encoding)
+        try:
+            count = estimator(text)
+        except Exception as error:  # whatever a custom estimator raises, there is no count
+            raise TokenEstimateUnavailable(f"the estimator of encoding {encoding!r} failed") from error
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise TokenEstimateUnavailable(f"the estimator of encoding {encoding!r} returned no count")
+        return count
+
+    def degraded(self, text: str, error: TokenEstimateUnavailable, run: Run | None = None) -> int:
+        """The guess that stands in for a count inside a run; outside one `error` is raised."""
+        run = run or _current_run.get()
+        if run is None:
+            raise error
+        run.emit(WarningEvent(now(), "tokens", "token-estimation-degraded", error.message, error))
+        return by_characters(text)
 
     def _estimator(self, encoding: str) -> Estimator:
         if encoding in self._custom:
@@ -130,7 +164,7 @@ class Tokenizable:
         return self.render()
 
     def estimate_tokens(self: "Tokenizable | str", encoding: str, run: Run | None = None) -> int:
-        """Tokens of the text, counted once per encoding; a dynamic text is counted each time.
+        """Tokens of the text, counted once per encoding; a dynamic text is counted each time, and so is a guess.
 
         `Tokenizable.estimate_tokens(text, encoding)` counts a bare text.
         """
@@ -139,7 +173,10 @@ class Tokenizable:
         if not isinstance(self._value, str):
             return ESTIMATORS.estimate(self.render(run), encoding, run)
         if encoding not in self._counts:
-            self._counts[encoding] = ESTIMATORS.estimate(self._value, encoding, run)
+            try:
+                self._counts[encoding] = ESTIMATORS.count(self._value, encoding)
+            except TokenEstimateUnavailable as error:
+                return ESTIMATORS.degraded(self._value, error, run)
         return self._counts[encoding]
 
     def __str__(self) -> str:
@@ -170,8 +207,15 @@ def _require_vocabularies(encoding: str, folder: str) -> None:
     """tiktoken downloads what it cannot find or verify; nothing may be left for it to fetch."""
     for address, digest in _VOCABULARIES[encoding]:
         file = Path(folder) / sha1(f"{_VOCABULARY_HOST}/{address}".encode(), usedforsecurity=False).hexdigest()
-        if not folder or not file.is_file() or sha256(file.read_bytes()).hexdigest() != digest:
+        if not folder or not _is_intact(file, digest):
             raise TokenEstimateUnavailable(
                 f"no vocabulary for encoding {encoding!r}",
                 help=f"set TIKTOKEN_CACHE_DIR to a folder that holds {file.name}",
             )
+
+
+def _is_intact(file: Path, digest: str) -> bool:
+    try:
+        return sha256(file.read_bytes()).hexdigest() == digest
+    except OSError:
+        return False
