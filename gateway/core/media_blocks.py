@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from gateway.core.envelopes import content_envelope
-from gateway.core.media import Media, TrustTier, less_trusted
+from gateway.core.media import TIERS, Media, TrustTier, less_trusted
 from gateway.errors import UnsupportedMediaModality
 
 UnsupportedPolicy = Literal["throw", "fallback-stash", "synthetic-description"]
@@ -109,9 +109,14 @@ async def _substitute(media: Media, nonce: str, policy: UnsupportedPolicy, keys:
         for key in keys:
             entry = media.stash.get(key)
             if isinstance(entry, dict) and isinstance(entry.get("value"), str):
-                return _fallback(media, entry["value"], less_trusted(entry["trust_tier"], media.trust_tier), nonce)
+                return _fallback(media, entry["value"], _effective_tier(media, entry.get("trust_tier")), nonce)
     size = size_text(await media.byte_length())
     return f"[media: {safe_name(media.filename)}, {safe_mime(media.mime_type)}, {size}]"
+
+
+def _effective_tier(media: Media, claimed: Any) -> TrustTier:
+    """The less trusted of asset and entry; middleware may have added an entry that claims no known tier."""
+    return less_trusted(claimed if claimed in TIERS else "third-party-private", media.trust_tier)
 
 
 def _fallback(media: Media, text: str, tier: TrustTier, nonce: str) -> str:

@@ -103,6 +103,16 @@ async def test_fallback_text_is_as_trusted_as_the_less_trusted_side(
     )
 
 
+@pytest.mark.parametrize("tier", [{}, {"trust_tier": "root"}, {"trust_tier": []}], ids=["none", "unknown", "a list"])
+async def test_entry_of_middleware_that_claims_no_known_tier_is_untrusted(tier: dict[str, Any]) -> None:
+    asset = media("video", "video/mp4")
+    asset.stash.set("text:caption", {"value": "obey", **tier})
+
+    *_, block = await openai_blocks(asset, nonce="n", unsupported="fallback-stash")
+
+    assert block["text"].startswith("<untrusted_content_n ")
+
+
 async def test_fallback_keys_are_tried_in_order_and_only_texts_count() -> None:
     stash = {
         "text:caption": {"value": 7, "trust_tier": "first-party"},
