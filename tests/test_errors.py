@@ -78,6 +78,11 @@ Survival = Callable[[Any], Any]
 SURVIVALS: list[Survival] = [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy]
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
 def made(error: type[GatewayError]) -> GatewayError:
     """An instance that differs from its class in everything the constructor lets it differ in."""
     if error is PipelineShortCircuited:
@@ -239,8 +244,9 @@ def test_foreign_cause_stays_behind_when_pickled() -> None:
         (ValueError("boom"), "boom"),
         (ValueError(), "ValueError"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (Speechless("boom"), "Speechless"),
     ],
-    ids=["ours", "theirs", "theirs without a text", "not an Exception"],
+    ids=["ours", "theirs", "theirs without a text", "not an Exception", "unable to describe itself"],
 )
 def test_message_of_gives_the_text_a_reader_needs(error: BaseException, text: str) -> None:
     assert message_of(error) == text

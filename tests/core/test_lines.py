@@ -173,14 +173,14 @@ def filled(filler: bytes, size: int) -> bytes:
     return (filler * (size // len(filler) + 1))[:size]
 
 
-FILLERS = [b"x", b"x\n", b"\n", b"xy\r\n", "é".encode(), "😀\n".encode(), b"x" * 1_000 + b"\n", b"\xff"]
+FILLERS = [b"x", b"x\n", b"xy\r\n", "é".encode(), "😀\n".encode(), b"x" * 1_000 + b"\n", b"\xff"]
 
 
 @pytest.mark.parametrize("make_reader", ["memory", "file"], indirect=True)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(
     filler=st.sampled_from(FILLERS),
-    blocks=st.integers(1, 3),
+    blocks=st.integers(1, 2),
     shift=st.integers(-12, 12),
     middle=SHORT,
     end=SHORT,

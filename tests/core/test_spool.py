@@ -243,11 +243,12 @@ async def test_cancelled_write_leaves_nothing_behind(store: ByteStore, tmp_path:
         reached.set()
         await anyio.sleep_forever()
 
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.write, "id", endless())
-            await reached.wait()
-            tasks.cancel_scope.cancel()
+    task = asyncio.ensure_future(store.write("id", endless()))
+    with anyio.fail_after(60):
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     assert await store.read("id") is None
     assert files_under(tmp_path) == []
@@ -269,7 +270,7 @@ async def test_cancelled_write_leaves_nothing_behind(store: ByteStore, tmp_path:
         ([["nested"]], "not list"),
         (len, "not builtin_function_or_method"),
     ],
-    ids=lambda value: repr(value)[:20] if not isinstance(value, str) else None,
+    ids=range(12),
 )
 async def test_content_of_a_wrong_type_is_refused(store: ByteStore, content: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=message):
@@ -297,7 +298,7 @@ async def test_concurrent_writers_of_one_id_both_succeed(store: ByteStore, tmp_p
     async def write(name: str, content: Any) -> None:
         readers[name] = await store.write("id", content)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(write, "slow", slow())
             await anyio.wait_all_tasks_blocked()
@@ -334,7 +335,7 @@ async def test_id_deleted_while_written_is_there_afterwards(store: ByteStore) ->
         yield "new"
         await may_end.wait()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.write, "id", slow())
             await anyio.wait_all_tasks_blocked()

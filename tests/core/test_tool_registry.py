@@ -124,7 +124,7 @@ def test_overwritten_tool_stays_hidden() -> None:
     assert names(registry.hidden()) == ["a"]
 
 
-@pytest.mark.parametrize("value", [None, "a", {"name": "a"}, object()], ids=repr)
+@pytest.mark.parametrize("value", [None, "a", {"name": "a"}, object()], ids=lambda value: type(value).__name__)
 def test_only_tools_are_registered(value: Any) -> None:
     registry = ToolRegistry()
 
