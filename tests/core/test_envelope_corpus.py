@@ -20,7 +20,9 @@ from gateway.core.tool_registry import ToolRegistry
 pytestmark = pytest.mark.anyio
 
 CORPUS = Path(__file__).parents[2].parent / "shared" / "data" / "envelope_corpus.jsonl"
-OPENER = re.compile(r'<untrusted_content_([0-9a-f]{32}) nonce="\1" kind="tool-result" tool="([^"<>]*)" call="[0-9a-f]{64}">\n')
+OPENER = re.compile(
+    r'<untrusted_content_([0-9a-f]{32}) nonce="\1" kind="tool-result" tool="([^"<>]*)" call="[0-9a-f]{64}">\n'
+)
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -73,10 +73,13 @@ def test_nonce_depends_on_secret_checksum_and_id() -> None:
 
 
 def test_layout_is_opener_body_and_closer_on_lines_of_their_own() -> None:
-    envelope = content_envelope("trusted", "hello", nonce=NONCE, attributes={"kind": "trusted-tool-result", "tool": "t"})
+    envelope = content_envelope(
+        "trusted", "hello", nonce=NONCE, attributes={"kind": "trusted-tool-result", "tool": "t"}
+    )
 
     assert envelope.render() == (
-        f'<trusted_content_{NONCE} nonce="{NONCE}" kind="trusted-tool-result" tool="t">\nhello\n</trusted_content_{NONCE}>'
+        f'<trusted_content_{NONCE} nonce="{NONCE}" kind="trusted-tool-result" tool="t">\n'
+        f"hello\n</trusted_content_{NONCE}>"
     )
 
 

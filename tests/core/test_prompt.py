@@ -78,9 +78,10 @@ async def test_retrieved_records_are_split_by_who_wrote_them() -> None:
     texts = [block["text"] for block in message["content"] if block["type"] == "text"]
     assert message["role"] == "user"
     assert texts == [
-        f'{RETRIEVED_DIRECTIVE}\n<retrieved_corpus>\n<retrieved_r1 nonce="r1" source="wiki">\nown text\n</retrieved_r1>\n'
-        "</retrieved_corpus>",
-        '<untrusted_content_r2 nonce="r2" kind="retrieved-third-party-public" source="corpus">\npage\n</untrusted_content_r2>',
+        f'{RETRIEVED_DIRECTIVE}\n<retrieved_corpus>\n<retrieved_r1 nonce="r1" source="wiki">\n'
+        "own text\n</retrieved_r1>\n</retrieved_corpus>",
+        '<untrusted_content_r2 nonce="r2" kind="retrieved-third-party-public" source="corpus">\n'
+        "page\n</untrusted_content_r2>",
         "[media id: i | i]",
     ]
 
