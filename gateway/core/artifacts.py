@@ -7,32 +7,44 @@ authorise, de-duplicate or limit anything; that is the business of handlers and 
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeGuard
+from functools import cached_property
+from itertools import zip_longest
+from typing import Any, ClassVar, Final, TypeGuard, TypeVar
 
 from gateway.core.canonical import UNDEFINED, js_number, pretty
-from gateway.core.lines import Allowance, IndexedReader, answer_limit
+from gateway.core.lines import Allowance, IndexedReader, answer_limit, encode
 from gateway.core.patterns import Pattern
 from gateway.core.schemas import Schema
 from gateway.core.spool import SpoolReader, is_spool_reader
-from gateway.core.tokens import BUILTIN_ENCODINGS, ESTIMATORS
+from gateway.core.tokens import BUILTIN_ENCODINGS, ESTIMATORS, TIKTOKEN_ENCODINGS, estimating_in
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool, is_artifact_class
-from gateway.errors import ArtifactIdCollision, NotASpoolReader
+from gateway.errors import (
+    AnswerTooLarge,
+    ArtifactIdCollision,
+    InvalidInitialToolValue,
+    NotASpoolReader,
+    TokenEstimateUnavailable,
+)
 
 MAX_QUERY_ANSWER: Final = 16 << 20
-"""Bytes of lines that one forged query may collect; calls from Python are not limited."""
+"""Bytes that one forged query may collect or answer; calls from Python are not limited."""
 
 _THREAD_ABOVE: Final = 1 << 20
+_CALL_ID: Final = {"type": "string", "description": "The id of the call whose result is queried."}
+
+Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ToolMethod:
     """Describes one query tool: the method it calls and the arguments it takes besides `callId`.
 
-    Arguments are passed by position, in the order of `args_schema`'s properties. `serialise`
-    turns the method's answer into text where the default does not fit.
+    Arguments are passed by position, in the order of `args_schema`'s properties; one that is not
+    given leaves the method its own default. `serialise` turns the method's answer into text where
+    the default does not fit. A descriptor that no tool can be forged from is refused at once.
     """
 
     name: str
@@ -41,8 +53,40 @@ class ToolMethod:
     args_schema: dict[str, Any] | None = None
     serialise: Callable[[Any], str] | None = None
 
+    def __post_init__(self) -> None:
+        try:
+            self.schema([])
+        except (TypeError, ValueError) as error:
+            raise InvalidInitialToolValue(f"the query tool {self.name!r} is invalid: {error}") from error
 
-@dataclass(slots=True)
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the arguments besides `callId`, in the order the method takes them."""
+        return list((self.args_schema or {}).get("properties", ()))
+
+    def schema(self, ids: Sequence[str]) -> Schema:
+        """What the forged tool takes: one of `ids`, and the arguments of the method."""
+        return self._template.narrowed("callId", ids)
+
+    @cached_property
+    def _template(self) -> Schema:
+        """Compiled once; forging only adds the ids."""
+        return _template_of(self)
+
+
+def _template_of(descriptor: ToolMethod) -> Schema:
+    for name in ("name", "method", "description"):
+        if not isinstance(value := getattr(descriptor, name), str) or not value:
+            raise ValueError(f"{name!r} is a non-empty string")
+    document = {"type": "object", "properties": {}, **(descriptor.args_schema or {})}
+    if document["type"] != "object" or "callId" in document["properties"]:
+        raise ValueError("'args_schema' describes an object, and not the callId")
+    document["properties"] = {"callId": _CALL_ID, **document["properties"]}
+    document["required"] = ["callId", *document.get("required", ())]
+    return Schema(document)
+
+
+@dataclass(frozen=True, slots=True)
 class SizeHints:
     byte_length: int | None = None
     line_count: int | None = None
@@ -123,10 +167,9 @@ class SpooledArtifact:
         count = await self.line_count()
         first = max(start, 0)
         last = count if end is None else min(end, count)
-        if first >= last:
-            return []
         if isinstance(reader := self.reader, IndexedReader):
-            return await self._collect(lambda: reader.lines(first, last))
+            last = min(last, reader.line_count())  # a hint may promise more
+            return await self._collect(lambda: reader.lines(first, last)) if first < last else []
         return [line async for line in self._each_line(first, last)]
 
     async def grep(self, pattern: str | Pattern, flags: str = "") -> list[str]:
@@ -147,11 +190,20 @@ class SpooledArtifact:
 
     async def estimate_tokens(self, encoding: str) -> int:
         """Tokens of the whole text, terminators included."""
-        return ESTIMATORS.estimate(await self.as_string(), encoding)
+        size = await self.byte_length()
+        _refuse_uncountable(size)
+        text = await self.as_string()
+        try:
+            if size > _THREAD_ABOVE or encoding in TIKTOKEN_ENCODINGS:  # a vocabulary takes long to load
+                return await asyncio.to_thread(ESTIMATORS.count, text, encoding)
+            return ESTIMATORS.count(text, encoding)
+        except TokenEstimateUnavailable as error:
+            return ESTIMATORS.degraded(text, error)
 
     async def as_string(self) -> str:
         """The whole text, faithful to the bytes."""
-        text: str = await _resolved(self.reader.read_all())
+        read = self.reader.read_all
+        text: str = await _resolved(await self._off_loop(read) if isinstance(self.reader, IndexedReader) else read())
         return text
 
     @classmethod
@@ -161,14 +213,14 @@ class SpooledArtifact:
         The `callId` enum is a snapshot; ids stored later need another forge. Descriptors are
         narrowed to instances of the class that lists them, so a subclass inherits its parent's.
         """
-        forged = ToolRegistry()
+        forged: dict[str, ArtifactTool] = {}
         for owner in reversed(cls.__mro__):
             descriptors = owner.__dict__.get("tool_methods", ())
             ids = artifact_ids(ctx, owner) if descriptors else []
-            if ids:
-                own = [forge_tool(each, ids, owner) for each in descriptors if not forged.has(each.name)]
-                forged = ToolRegistry.merge([forged, ToolRegistry.merge([ToolRegistry([tool]) for tool in own])])
-        return forged
+            # A name that a parent already has stays the parent's: it answers for more artifacts.
+            own = {each.name: forge_tool(each, ids, owner) for each in descriptors if ids and each.name not in forged}
+            forged |= own
+        return ToolRegistry(forged.values())
 
     @classmethod
     def effective_methods(cls) -> list[ToolMethod]:
@@ -180,14 +232,17 @@ class SpooledArtifact:
         return list(found.values())
 
     async def _collect(self, lines: Callable[[], Iterator[str]]) -> list[str]:
-        if await self.byte_length() > _THREAD_ABOVE:  # long enough to hold up every other turn
-            return await asyncio.to_thread(lambda: list(lines()))
-        return list(lines())
+        return await self._off_loop(lambda: list(lines()))
 
-    async def _each_line(self, start: int, end: int) -> Any:
+    async def _off_loop(self, read: Callable[[], Answer]) -> Answer:
+        if await self.byte_length() > _THREAD_ABOVE:  # long enough to hold up every other turn
+            return await asyncio.to_thread(read)
+        return read()
+
+    async def _each_line(self, start: int, end: int) -> AsyncIterator[str]:
         allowance = Allowance()
         for index in range(start, end):
-            line = await _resolved(self.reader.line(index))
+            line: str | None = await _resolved(self.reader.line(index))
             if line is not None:
                 allowance.take(len(line))
                 yield line
@@ -220,27 +275,22 @@ def find_artifact(ctx: Any, id: str, owner: type = SpooledArtifact) -> Any:
 
 def forge_tool(descriptor: ToolMethod, ids: Sequence[str], owner: type) -> ArtifactTool:
     """One query tool, bound to the ids known now and to whatever context it is called in."""
-    document = dict(descriptor.args_schema or {"type": "object", "properties": {}})
-    order = list(document["properties"])
-    choice = {"type": "string", "enum": list(ids), "description": "The id of the call whose result is queried."}
-    document["properties"] = {"callId": choice, **document["properties"]}
-    document["required"] = ["callId", *document.get("required", ())]
 
     async def handle(args: dict[str, Any], ctx: Any, meta: object) -> str:
         artifact = find_artifact(ctx, args["callId"], owner)
         if artifact is None:
             return f"Error: no artifact with the id {args['callId']!r} is available in this turn."
         method = getattr(artifact, descriptor.method, None)
-        if method is None:
+        if not callable(method):
             return f"Error: the artifact has no method {descriptor.method!r}."
-        with answer_limit(MAX_QUERY_ANSWER):
-            answer = await _resolved(method(*_positional(order, args)))
-        return (descriptor.serialise or serialise)(answer)
+        with answer_limit(MAX_QUERY_ANSWER), estimating_in(ctx):
+            answer = await _resolved(method(*_positional(method, descriptor.arguments, args)))
+            return _bounded((descriptor.serialise or serialise)(answer))
 
     return ArtifactTool(
         name=descriptor.name,
         description=descriptor.description,
-        input_schema=Schema(document),
+        input_schema=descriptor.schema(ids),
         handler=handle,
         ephemeral=True,
         on_collision="replace",
@@ -259,20 +309,51 @@ def serialise(answer: Any) -> str:
         if all(isinstance(item, str) for item in answer):
             return "\n".join(answer)
     elif isinstance(answer, int | float) and not isinstance(answer, bool):
-        return js_number(answer)
+        return _number_text(answer)
     return pretty(answer)
+
+
+def _number_text(number: int | float) -> str:
+    text = js_number(number)
+    if text != "null":
+        return text
+    if number != number:
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"
+
+
+def _bounded(text: str) -> str:
+    """What a descriptor's own `serialise` returns is not ours to trust: it may be long, or no text at all."""
+    if isinstance(text, str) and len(text) > MAX_QUERY_ANSWER // 4 and len(encode(text)) > MAX_QUERY_ANSWER:
+        raise AnswerTooLarge(f"the answer is larger than {MAX_QUERY_ANSWER} bytes", help="ask for less at once")
+    return text
+
+
+def _refuse_uncountable(size: int) -> None:
+    try:
+        Allowance().take(size)
+    except AnswerTooLarge as error:
+        raise AnswerTooLarge(
+            f"the text has {size} bytes, too many to count its tokens in one query",
+            help="divide its size by 3.5 for an estimate",
+        ) from error
 
 
 def _retrieved(ctx: Any) -> list[Any]:
     return [record for record in getattr(ctx, "turn_retrievables", ()) if not getattr(record, "inline", True)]
 
 
-def _positional(order: Sequence[str], args: dict[str, Any]) -> list[Any]:
-    """Arguments in declared order; trailing ones that were not given are left to the method's defaults."""
+def _positional(method: Callable[..., Any], order: Sequence[str], args: dict[str, Any]) -> list[Any]:
+    """Arguments in declared order; one that was not given is the method's own default."""
     given = [args.get(name, UNDEFINED) for name in order]
     while given and given[-1] is UNDEFINED:
         given.pop()
-    return [None if value is UNDEFINED else value for value in given]
+    if all(value is not UNDEFINED for value in given):
+        return given
+    parameters = inspect.signature(method).parameters.values()
+    defaults = [None if each.default is each.empty else each.default for each in parameters]
+    filled = zip_longest(given, defaults[: len(given)])
+    return [default if value is UNDEFINED else value for value, default in filled]
 
 
 async def _resolved(value: Any) -> Any:
