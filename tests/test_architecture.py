@@ -36,6 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "core": {"errors", "core"},
     "formats": {"errors", "core", "formats"},
+    "governance": {"errors", "core", "governance"},
     "cli": {"gateway", "errors", "core", "formats"},
     "__main__": {"cli"},
     "__init__": {"errors", "core", "formats"},
