@@ -7,7 +7,7 @@ arrives with a different one was tampered with and is refused.
 import json
 from datetime import UTC, date, datetime, time
 from math import isfinite
-from typing import Any, Final, TypeGuard
+from typing import Any, ClassVar, Final, TypeGuard
 
 from gateway.core.artifacts import SpooledArtifact, is_artifact
 from gateway.core.canonical import call_id
@@ -25,6 +25,7 @@ UNNAMED_TOOL: Final = "(unnamed)"
 _MILLISECONDS_ABOVE: Final = 2e10
 """Epoch numbers past this are milliseconds (2e10 seconds is the year 2603)."""
 
+_LONGEST_INTEGER: Final = 4_000
 _MISSING: Final[Any] = object()
 
 
@@ -36,7 +37,9 @@ class ToolCall(Immutable):
     """
 
     __slots__ = (
-        "args",
+        "_args",
+        "_payload",
+        "_results",
         "checksum",
         "completed_at",
         "created_at",
@@ -45,22 +48,36 @@ class ToolCall(Immutable):
         "inline",
         "is_complete",
         "is_error",
-        "payload",
         "replay_compatibility",
-        "results",
         "tool",
         "trusted",
         "updated_at",
     )
 
+    FIELDS: ClassVar = (
+        "id",
+        "tool",
+        "args",
+        "checksum",
+        "is_complete",
+        "is_error",
+        "results",
+        "payload",
+        "replay_compatibility",
+        "from_artifact_tool",
+        "inline",
+        "trusted",
+        "created_at",
+        "updated_at",
+        "completed_at",
+    )
+    """What a record is made of, and what its constructor takes."""
+
     id: str
     tool: str
-    args: dict[str, Any]
     checksum: str
     is_complete: bool
     is_error: bool
-    results: Results
-    payload: Any
     replay_compatibility: str | None
     from_artifact_tool: bool
     inline: bool
@@ -68,6 +85,9 @@ class ToolCall(Immutable):
     created_at: datetime
     updated_at: datetime
     completed_at: datetime
+    _args: dict[str, Any]
+    _payload: Any
+    _results: Results
 
     def __init__(
         self,
@@ -103,6 +123,7 @@ class ToolCall(Immutable):
         ):
             check.flag(field, flag)
         check.results(results)
+        own_payload = check.payload(payload)
         check.replay(payload, replay_compatibility)
         moments = {
             "created_at": check.moment("created_at", created_at),
@@ -114,12 +135,12 @@ class ToolCall(Immutable):
         self._decide(
             id=id,
             tool=tool,
-            args=decoded,
             checksum=computed,
             is_complete=is_complete,
             is_error=is_error,
-            results=results,
-            payload=payload,
+            _args=decoded,
+            _results=copy_containers(results),
+            _payload=own_payload,
             replay_compatibility=replay_compatibility,
             from_artifact_tool=from_artifact_tool,
             inline=inline,
@@ -127,39 +148,62 @@ class ToolCall(Immutable):
             **moments,
         )
 
+    @property
+    def args(self) -> dict[str, Any]:
+        """The raw arguments: a copy, so that nobody can change what the checksum was computed from."""
+        copied: dict[str, Any] = copy_containers(self._args)
+        return copied
+
+    @property
+    def results(self) -> Results:
+        """What the call produced; a list of artifacts or media is a copy with the same members."""
+        results: Results = copy_containers(self._results)
+        return results
+
+    @property
+    def payload(self) -> Any:
+        """Opaque data of the vendor, as a copy."""
+        return copy_containers(self._payload)
+
     @staticmethod
     def is_tool_call(value: object) -> "TypeGuard[ToolCall]":
         return isinstance(value, ToolCall)
 
     def replace(self, **changes: Any) -> "ToolCall":
         """A new record with some fields changed; the checksum follows tool and arguments."""
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "checksum"}
+        fields = {name: getattr(self, name) for name in self.FIELDS if name != "checksum"}
         return ToolCall(**{**fields, **changes})
 
     def __repr__(self) -> str:
         return f"ToolCall({self.id!r}, {self.tool!r}, is_error={self.is_error})"
 
-    def __deepcopy__(self, memo: object) -> "ToolCall":
-        return self
-
 
 def decode_args(args: Any) -> dict[str, Any]:
-    """Arguments as a dict, from a dict or from JSON text. Raises `ValueError` that names the defect."""
+    """Arguments as a dict of their own, from a dict or from JSON text. Raises `ValueError` that names the defect."""
     if isinstance(args, str):
-        try:
-            args = json.loads(args, parse_constant=_refuse_constant) if args.strip() else {}
-        except RecursionError:
-            raise ValueError("the argument text is nested too deeply") from None
-        except ValueError as error:
-            raise ValueError(f"the argument text is not JSON: {error}") from error
+        args = _parsed(args)
     if not isinstance(args, dict):
         raise ValueError(f"the arguments are a JSON object, not {type(args).__name__}")
     decoded: dict[str, Any] = copy_containers(args)
     return decoded
 
 
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, parse_int=_integer)
+    except RecursionError:
+        raise ValueError("the argument text is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"the argument text is not JSON: {error}") from error
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def _integer(digits: str) -> int | float:
+    """Python refuses to read very long integers; JavaScript reads every one past 308 digits as infinity."""
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
 
 
 def as_moment(value: Any) -> datetime:
@@ -172,7 +216,7 @@ def as_moment(value: Any) -> datetime:
         value = datetime.combine(value, time())
     if not isinstance(value, datetime):
         raise ValueError(f"not a moment: {type(value).__name__}")
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+    return value if value.utcoffset() is not None else value.replace(tzinfo=UTC)
 
 
 class _Check:
@@ -183,7 +227,8 @@ class _Check:
 
     def finish(self) -> None:
         if self._problems:
-            raise InvalidInitialToolCallValue(cause=ValidationException(self._problems))
+            found = ValidationException(self._problems)
+            raise InvalidInitialToolCallValue(f"the tool call record is invalid: {found.message}") from found
 
     def text(self, field: str, value: Any) -> None:
         if not isinstance(value, str) or not value:
@@ -193,16 +238,18 @@ class _Check:
         if not isinstance(value, bool):
             self._add(field, f"{field!r} is true or false", value)
 
-    def args(self, value: Any) -> dict[str, Any]:
+    def args(self, value: Any) -> dict[str, Any] | None:
         try:
             return decode_args(value)
         except ValueError as error:
-            self._add("args", str(error), value)
-            return {}
+            self._add("args", "'args' is required" if value is _MISSING else str(error), value)
+            return None
 
-    def checksum(self, tool: Any, args: dict[str, Any], given: str | None) -> str:
+    def checksum(self, tool: Any, args: dict[str, Any] | None, given: str | None) -> str:
+        if args is None or not isinstance(tool, str):
+            return ""
         try:
-            computed = call_id(tool if isinstance(tool, str) else "", args)
+            computed = call_id(tool, args)
         except (TypeError, ValueError) as error:
             self._add("args", f"the arguments cannot be hashed: {error}", args)
             return ""
@@ -217,6 +264,13 @@ class _Check:
         if items and (all(isinstance(item, Media) for item in items) or all(is_artifact(item) for item in items)):
             return
         self._add("results", "'results' is an artifact, a media, a list of either, or a Tokenizable", value)
+
+    def payload(self, value: Any) -> Any:
+        try:
+            return copy_containers(value)
+        except ValueError as error:
+            self._add("payload", f"the payload cannot be kept: {error}", value)
+            return None
 
     def replay(self, payload: Any, compatibility: Any) -> None:
         if compatibility is None and payload is not None:

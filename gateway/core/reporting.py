@@ -117,6 +117,10 @@ class Reporter:
         self._calls[id] = call
         self._ctx.emit(event)
 
+    def has_reported(self, id: str) -> bool:
+        """Whether a call of that id was announced in this dispatch, finished or not."""
+        return id in self._calls
+
     def report_generation_stats(self, stats: Mapping[str, Any]) -> None:
         copied = copy_containers(dict(stats))
         self._ctx.emit(GenerationStats(self._ctx.dispatch_id, self._ctx.iteration, now(), copied))

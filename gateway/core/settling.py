@@ -23,6 +23,8 @@ from gateway.core.tools import ArtifactTool, Tool
 from gateway.errors import InvalidToolArgs, ToolDownstreamError, message_of
 
 _QUOTED: Final = 200
+_LONGEST_TEXT: Final = 16_384
+"""Characters of an error text: a model pays for every one of them, and upstreams can be long-winded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ async def settle_call(
 ) -> ToolCall:
     """Run one call and store its record. An id already used in this turn is given a suffix."""
     created_at = now()
-    id = _unused_id(ctx, proposed.id)
+    id = _unused_id(ctx, reporter, proposed.id)
     name = proposed.tool or UNNAMED_TOOL
-    tool = ctx.tools.get(name)
+    tool = ctx.tools.get(name) if proposed.tool else None
     try:
         args = _decoded(name, proposed.args)
         defect = None
@@ -71,7 +73,7 @@ async def settle_call(
     elif tool is None:
         outcome = _failure(_unknown_tool(name, ctx.tools))
     else:
-        outcome = await _run(tool, args, ctx, spool, id)
+        outcome = await _run(tool, args, ctx, spool=spool, id=id)
     completed_at = now()
     record = ToolCall(
         id=id,
@@ -92,15 +94,19 @@ async def settle_call(
     return record
 
 
-async def _run(tool: Tool, args: dict[str, Any], ctx: DispatchContext, spool: ByteStore, id: str) -> Outcome:
+async def _run(tool: Tool, args: dict[str, Any], ctx: DispatchContext, *, spool: ByteStore, id: str) -> Outcome:
     try:
         value = await tool.executor(ctx)(args)
     except (InvalidToolArgs, ToolDownstreamError) as error:
-        return _failure(f"{error.message}: {message_of(error.cause or error)}")
+        return _failure(f"{error.message}: {_told(error if error.cause is None else error.cause)}")
+    except Exception as error:  # a custom validator failed; its tool did not run
+        ctx.emit_warning("arguments-not-checked", f"the arguments of {tool.name!r} could not be checked", error)
+        return _failure(f"the arguments could not be checked: {_told(error)}")
     try:
         return await _wrapped(tool, value, spool, id)
     except Exception as error:  # the handler did its work: its outcome must not be lost
-        return _failure(f"the tool ran, but its result could not be kept: {message_of(error)}")
+        ctx.emit_warning("result-not-kept", f"the result of {tool.name!r} could not be kept", error)
+        return _failure(f"the tool ran, but its result could not be kept: {_told(error)}")
 
 
 async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome:
@@ -120,17 +126,25 @@ async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome
 
 
 def _failure(text: str) -> Outcome:
-    return Outcome(Tokenizable(text), is_error=True)
+    return Outcome(Tokenizable(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"), is_error=True)
 
 
-def _unused_id(ctx: DispatchContext, id: str) -> str:
-    """Providers do reuse ids; the first artifact under an id stays reachable."""
-    used = any(record.id == id for record in ctx.turn_tool_calls)
+def _told(error: BaseException) -> str:
+    try:
+        return message_of(error)
+    except Exception:  # an exception that cannot even be printed is still a failure to report
+        return type(error).__name__
+
+
+def _unused_id(ctx: DispatchContext, reporter: Reporter, id: str) -> str:
+    """Providers do reuse ids, even for calls in flight; the first artifact under an id stays reachable."""
+    used = reporter.has_reported(id) or any(record.id == id for record in ctx.turn_tool_calls)
     return f"{id or 'call'}-{uuid4()}" if used or not id else id
 
 
 def _decoded(name: str, args: dict[str, Any] | str | None) -> dict[str, Any]:
-    decoded = decode_args({} if args is None else args)
+    is_blank = args is None or (isinstance(args, str) and not args.strip())
+    decoded = decode_args({} if is_blank else args)
     call_id(name, decoded)  # what cannot be hashed cannot become a record
     return decoded
 
@@ -143,4 +157,4 @@ def _quoted(args: Any) -> str:
 def _unknown_tool(name: str, tools: ToolRegistry) -> str:
     names = sorted(tool.name for tool in tools.visible())
     available = f"available tools: {', '.join(names)}" if names else "no tools are available"
-    return f"there is no tool named {name!r}; {available}"
+    return f"there is no tool named {_quoted(name)}; {available}"

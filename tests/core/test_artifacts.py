@@ -687,7 +687,7 @@ async def test_tokens_of_a_query_are_guessed_where_they_cannot_be_counted(
 @every_reader
 @pytest.mark.parametrize(("name", "args"), [("artifact_cat", {}), ("artifact_grep", {"pattern": "a"})])
 async def test_query_that_collects_too_much_is_refused(reader: Any, name: str, args: dict[str, Any]) -> None:
-    turn = a_turn(("c", SpooledArtifact(reader("a\n" * 300_000))))
+    turn = a_turn(("c", SpooledArtifact(reader(("a" * 4_095 + "\n") * 4_200))))
 
     with pytest.raises(ToolDownstreamError) as caught:
         await answer(turn, name, callId="c", **args)

@@ -388,7 +388,7 @@ async def test_promise_047_minted_ids_are_unguessable() -> None:
 
 async def test_promise_048_checksum_gives_tamper_evidence() -> None:
     seen = await play([tool("pay", returning("paid"))], [call("c", "pay", amount=10, to="ann")])
-    stored = {name: getattr(seen.record("c"), name) for name in ToolCall.__slots__}
+    stored = {name: getattr(seen.record("c"), name) for name in ToolCall.FIELDS}
 
     assert ToolCall(**stored).checksum == seen.record("c").checksum
     for edited in ({"args": {"amount": 10_000, "to": "ann"}}, {"tool": "refund"}):
