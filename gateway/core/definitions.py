@@ -10,6 +10,9 @@ Provider = Literal["openai", "anthropic", "gemini", "mcp"]
 
 
 def definition(tool: Tool, provider: Provider) -> dict[str, Any]:
+    """What one provider is told about one tool. Raises `ValueError` for a provider that is not known."""
+    if provider not in _SHAPES:
+        raise ValueError(f"the provider {provider!r} is not one of {', '.join(_SHAPES)}")
     return _SHAPES[provider](tool.describe())
 
 

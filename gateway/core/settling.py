@@ -98,15 +98,15 @@ async def _run(tool: Tool, args: dict[str, Any], ctx: DispatchContext, *, spool:
     try:
         value = await tool.executor(ctx)(args)
     except (InvalidToolArgs, ToolDownstreamError) as error:
-        return _failure(f"{error.message}: {_told(error if error.cause is None else error.cause)}")
+        return _failure(f"{error.message}: {message_of(error if error.cause is None else error.cause)}")
     except Exception as error:  # a custom validator failed; its tool did not run
         ctx.emit_warning("arguments-not-checked", f"the arguments of {tool.name!r} could not be checked", error)
-        return _failure(f"the arguments could not be checked: {_told(error)}")
+        return _failure(f"the arguments could not be checked: {message_of(error)}")
     try:
         return await _wrapped(tool, value, spool, id)
     except Exception as error:  # the handler did its work: its outcome must not be lost
         ctx.emit_warning("result-not-kept", f"the result of {tool.name!r} could not be kept", error)
-        return _failure(f"the tool ran, but its result could not be kept: {_told(error)}")
+        return _failure(f"the tool ran, but its result could not be kept: {message_of(error)}")
 
 
 async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome:
@@ -127,13 +127,6 @@ async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome
 
 def _failure(text: str) -> Outcome:
     return Outcome(Tokenizable(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"), is_error=True)
-
-
-def _told(error: BaseException) -> str:
-    try:
-        return message_of(error)
-    except Exception:  # an exception that cannot even be printed is still a failure to report
-        return type(error).__name__
 
 
 def _unused_id(ctx: DispatchContext, reporter: Reporter, id: str) -> str:

@@ -207,7 +207,9 @@ def artifact_constructor_problems(resolver: Any) -> list[dict[str, Any]]:
     try:
         found = resolver()
     except Exception as error:  # whatever it raises, the definition is at fault
-        return [problem(f"'artifact_constructor' raised {type(error).__name__}: {error}", where, "resolver")]
+        return [
+            problem(f"'artifact_constructor' raised {type(error).__name__}: {message_of(error)}", where, "resolver")
+        ]
     if inspect.iscoroutine(found):
         found.close()
         return [problem("'artifact_constructor' is not async", where, "resolver")]
