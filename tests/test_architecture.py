@@ -17,6 +17,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/cli.py": {"typer"},
     "gateway/core": {"orjson", "jsonschema_rs", "re2"},
     "gateway/core/tokens.py": {"tiktoken"},
+    "gateway/governance/conditions.py": {"cel"},
     "gateway/formats": set(),
     "gateway/formats/ecmascript.py": {"tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript"},
     "gateway/formats/json_text.py": {"orjson", "json5"},
