@@ -230,7 +230,9 @@ def test_reader_without_a_method_is_refused(missing: str) -> None:
     assert (caught.value.code, caught.value.fatal) == ("E_NOT_A_SPOOL_READER", True)
 
 
-@pytest.mark.parametrize("reader", [None, "text", b"bytes", InMemoryMediaReader(b"x")], ids=repr)
+@pytest.mark.parametrize(
+    "reader", [None, "text", b"bytes", InMemoryMediaReader(b"x")], ids=lambda each: type(each).__name__
+)
 def test_what_is_no_reader_is_refused(reader: Any) -> None:
     with pytest.raises(NotASpoolReader):
         SpooledArtifact(reader)

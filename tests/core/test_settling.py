@@ -327,7 +327,11 @@ async def test_answer_of_a_query_tool_is_text(value: Any) -> None:
     assert await desk.spool.read("c") is None
 
 
-@pytest.mark.parametrize("value", [b"bytes", SpooledArtifact(InMemoryReader("")), a_media(), None], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [b"bytes", SpooledArtifact(InMemoryReader("")), a_media(), None],
+    ids=["bytes", "artifact", "media", "nothing"],
+)
 async def test_any_other_answer_of_a_query_tool_is_an_error(value: Any) -> None:
     record = await Desk(a_tool(returning(value), kind=ArtifactTool)).settle()
 
