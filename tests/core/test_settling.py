@@ -461,9 +461,9 @@ async def test_cancelled_call_leaves_no_record() -> None:
     with fail_after(5):
         await started.wait()
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task])
 
+    assert task.cancelled()
     assert desk.steps == ["ToolCallEvent", "ToolExecutionStart", "ToolExecutionEnd"]
     assert desk.ctx.turn_tool_calls == []
 
