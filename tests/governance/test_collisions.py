@@ -1,0 +1,122 @@
+"""Collisions by declared policy: the 27-row table, trust, folded names, twins and reserved names."""
+
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from gateway.core.tools import OnCollision
+from gateway.governance.collisions import CollisionRules, NamedTool, merge, resolve
+from gateway.governance.diagnostics import Position
+from gateway.governance.names import folded, skeleton
+
+POLICIES: tuple[OnCollision, ...] = get_args(OnCollision)
+
+
+def tool(name: str, source: str = "files", *, rank: int = 0, on_collision: OnCollision = "throw") -> NamedTool:
+    return NamedTool(name, source, rank, Position(f"{source}.yaml", 1), on_collision)
+
+
+@pytest.mark.parametrize(("existing", "incoming", "option"), list(product(POLICIES, repeat=3)))
+def test_always_honouring_the_tool_is_the_models_table(
+    existing: OnCollision, incoming: OnCollision, option: OnCollision
+) -> None:
+    """The existing tool's policy never matters; `throw` on the incoming one means "no opinion"."""
+    rules = CollisionRules(on_collision=option, honour_tool="always")
+    first, second = tool("a", on_collision=existing), tool("a", "upstream", rank=90, on_collision=incoming)
+
+    outcome = resolve(first, second, rules).outcome
+
+    assert outcome == (option if incoming == "throw" else incoming)
+
+
+@pytest.mark.parametrize(
+    ("rank", "on_collision", "outcome"),
+    [(20, "replace", "throw"), (10, "replace", "replace"), (0, "replace", "replace"), (20, "keep", "keep")],
+)
+def test_less_trusted_tool_cannot_replace_a_more_trusted_one(
+    rank: int, on_collision: OnCollision, outcome: str
+) -> None:
+    rules = CollisionRules(on_collision="keep", honour_tool="sameOrHigherTrust")
+
+    collision = resolve(tool("a", rank=10), tool("a", "upstream", rank=rank, on_collision=on_collision), rules)
+
+    assert collision.outcome == outcome
+    assert collision.is_error == (outcome == "throw")
+
+
+def test_refused_tool_is_left_out_and_the_first_keeps_its_place() -> None:
+    first, other = tool("a"), tool("b")
+    refused, replacing = tool("A", "github"), tool("b", "gitlab", on_collision="replace")
+
+    merged = merge([first, other, refused, replacing], CollisionRules())
+
+    assert merged.tools == (first, replacing)
+    assert [(clash.incoming, clash.outcome) for clash in merged.collisions] == [
+        (refused, "throw"),
+        (replacing, "replace"),
+    ]
+
+
+def test_exact_comparison_keeps_names_apart_that_differ_in_case() -> None:
+    rules = CollisionRules(compare="exact", look_alikes="warn")
+
+    merged = merge([tool("ticket_create"), tool("Ticket-Create")], rules)
+
+    assert merged.collisions == ()
+    assert [(twin.first.name, twin.second.name, twin.is_error) for twin in merged.look_alikes] == [
+        ("ticket_create", "Ticket-Create", False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "twin",
+    ["paym\u0435nt_refund", "p\u0430yment_refund", "\uff50ayment_refund", "payrnent_refund", "payment.refund"],
+    ids=["Cyrillic e", "Cyrillic a", "full-width p", "rn for m", "other separator"],
+)
+def test_twin_of_a_name_is_reported(twin: str) -> None:
+    merged = merge([tool("payment_refund"), tool(twin, "github")], CollisionRules(compare="exact"))
+
+    assert [(found.second.name, found.is_error) for found in merged.look_alikes] == [(twin, True)]
+
+
+@pytest.mark.parametrize("name", ["artifact_head", "Artifact_grep", "gateway.status", "GATEWAY.x"])
+def test_reserved_names_are_refused(name: str) -> None:
+    merged = merge([tool(name), tool("fine")], CollisionRules(reserved=("gateway.*",)))
+
+    assert [refused.name for refused in merged.reserved] == [name]
+    assert [kept.name for kept in merged.tools] == ["fine"]
+
+
+def test_merging_nothing_is_empty() -> None:
+    assert merge([], CollisionRules()).tools == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("Ticket_Create", "ticket-create"), ("a.b", "AB")],
+)
+def test_folding_ignores_case_and_separators(first: str, second: str) -> None:
+    assert folded(first) == folded(second)
+
+
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [
+        ("login", "l0gin"),
+        ("list", "1ist"),
+        ("pay", "рау"),
+        ("modern", "modem"),
+        ("cafe", "café"),
+        ("delete", "de\u200blete"),
+        ("wmega", "ωmega"),
+    ],
+)
+def test_skeletons_of_twins_are_equal(name: str, twin: str) -> None:
+    assert skeleton(name) == skeleton(twin)
+
+
+def test_skeletons_of_different_names_differ() -> None:
+    names = ["ticket_create", "ticket_close", "price_quote", "repo_log", "deploy_start", "payment_refund"]
+
+    assert len({skeleton(name) for name in names}) == len(names)
