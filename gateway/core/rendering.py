@@ -45,9 +45,9 @@ class Renderer:
                 ctx.emit_warning("inline-ignored", f"the text of {call.id!r} has no artifact and is shown inline")
             body = results.render(ctx)
         elif isinstance(results, list):
-            body = "\n\n".join([await artifact.as_string() for artifact in results])
+            body = "\n\n".join([await _whole_text(artifact) for artifact in results])
         elif call.inline:
-            body = await results.as_string()
+            body = await _whole_text(results)
         else:
             body = await handle_text(call.id, results, encoding=self.handle_encoding)
             attributes["kind"] = "artifact-handle"
@@ -65,6 +65,13 @@ def authority_of(ctx: Context, call: ToolCall) -> Authority:
         return "untrusted"
     trusted = tool.trusted and call.trusted is not False and not call.is_error
     return "trusted" if trusted else "untrusted"
+
+
+async def _whole_text(artifact: Any) -> str:
+    """The body; an artifact judged by its shape alone need not offer more than its lines."""
+    if hasattr(artifact, "as_string"):
+        return str(await artifact.as_string())
+    return "\n".join(await artifact.cat())
 
 
 def _media_of(results: Any) -> list[Media]:

@@ -79,6 +79,16 @@ async def test_flag_of_the_tool_chooses_the_envelope(
     assert last == f"</{first[1:].split(' ')[0]}>"
 
 
+async def test_artifact_by_shape_alone_is_shown_by_its_lines() -> None:
+    class Shaped:
+        async def cat(self, start: int = 0, end: int | None = None) -> list[str]:
+            return ["one", "two"]
+
+        head = tail = grep = byte_length = line_count = estimate_tokens = cat
+
+    assert "\none\ntwo\n" in await shown(turn(), call(Shaped()))
+
+
 async def test_handle_is_untrusted_even_for_a_trusted_tool() -> None:
     text = await shown(turn(trusted=True), call(artifact("secret body"), inline=False))
 
