@@ -15,6 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LIBRARIES: dict[str, set[str]] = {
     "gateway": set(),
     "gateway/cli.py": {"typer"},
+    "gateway/config/source.py": {"yaml"},
     "gateway/core": {"orjson", "jsonschema_rs", "re2"},
     "gateway/core/tokens.py": {"tiktoken"},
     "gateway/governance/conditions.py": {"cel"},
@@ -38,6 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "core": {"errors", "core"},
     "formats": {"errors", "core", "formats"},
     "governance": {"errors", "core", "governance"},
+    "config": {"errors", "core", "formats", "governance", "config"},
     "cli": {"gateway", "errors", "core", "formats"},
     "__main__": {"cli"},
     "__init__": {"errors", "core", "formats"},
