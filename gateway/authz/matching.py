@@ -1,0 +1,82 @@
+"""The five functions of the policy matcher, and what a legal name or pattern is.
+
+All are pure and answer a real boolean (the policy engine refuses anything else). The only pattern is an anchored
+glob in which `*` stands for any run of characters; nothing here can take longer than the texts are long.
+"""
+
+import re
+from collections.abc import Mapping, Set
+from typing import Final
+
+ACTIONS: Final = ("discover", "invoke", "read", "approve", "administer")
+EFFECTS: Final = ("allow", "deny")
+OBJECT_KINDS: Final = ("tool", "class", "catalogue", "approval", "prompt", "resource")
+SUBJECT_KINDS: Final = ("user", "agent", "role")
+CONFIG: Final = "config"
+"""The one object without a kind: the gateway's own configuration."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
+_SUBJECT_NAME: Final = re.compile(r"[A-Za-z0-9_.@+=/:~-]{1,256}")
+
+
+def holds(who: Set[str], subject: str) -> bool:
+    """Whether the caller is, or inherits, the row's subject; `who` is already the whole set."""
+    return subject in who
+
+
+def names(catalogue: str, pattern: str) -> bool:
+    return matches(catalogue, pattern)
+
+
+def covers(object: str, pattern: str, groups: Mapping[str, Set[str]]) -> bool:
+    """Whether the pattern fits the object, or a group the object belongs to."""
+    return matches(object, pattern) or any(matches(group, pattern) for group in groups.get(object, ()))
+
+
+def does(action: str, actions: str) -> bool:
+    """Whether the verb is one of a `|` list."""
+    return action in actions.split("|")
+
+
+def within(tier: str, ceiling: str, ranks: Mapping[str, int]) -> bool:
+    """Whether the tier is at most as risky as the ceiling; a tier nobody declared never is."""
+    return tier in ranks and ceiling in ranks and ranks[tier] <= ranks[ceiling]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether the whole name fits the glob. Greedy from the left, which is exact for `*` alone."""
+    head, *middle = pattern.split("*")
+    if not middle:
+        return name == pattern
+    tail = middle.pop()
+    end = len(name) - len(tail)
+    at = len(head)
+    if end < at or not name.startswith(head) or not name.endswith(tail):
+        return False
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def is_pattern(text: str) -> bool:
+    """A name in which single stars may stand."""
+    return _PATTERN.fullmatch(text) is not None and "**" not in text
+
+
+def is_subject(text: str) -> bool:
+    """`user:`, `agent:` or `role:` and a name; identity providers use `@`, `/` and `:` in theirs."""
+    kind, _, name = text.partition(":")
+    return kind in SUBJECT_KINDS and _SUBJECT_NAME.fullmatch(name) is not None
+
+
+def is_object(text: str) -> bool:
+    kind, _, name = text.partition(":")
+    return text == CONFIG or (kind in OBJECT_KINDS and is_name(name))
