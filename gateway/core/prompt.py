@@ -3,7 +3,7 @@
 Messages have the shape of OpenAI's chat API. What others wrote never stands in the system role.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
 from gateway.core.artifacts import SpooledArtifact
@@ -33,24 +33,18 @@ async def assemble_prompt(
     renderer = renderer or Renderer()
     messages = [_message("system", _text(ctx, ctx.system_prompt))]
     for bucket in buckets:
-        match bucket:
-            case "standing_instructions":
-                messages += _standing_instructions(ctx)
-            case "memories":
-                messages += _memories(ctx)
-            case "retrieved":
-                messages += await _retrieved(ctx, renderer)
-            case "timeline":
-                messages += await _timeline(ctx, renderer)
+        if bucket not in _BUCKETS:
+            raise ValueError(f"there is no bucket {bucket!r}; the buckets are {', '.join(_BUCKETS)}")
+        messages += await _BUCKETS[bucket](ctx, renderer)
     return messages
 
 
-def _standing_instructions(ctx: Context) -> list[ChatMessage]:
+async def _standing_instructions(ctx: Context, renderer: Renderer) -> list[ChatMessage]:
     texts = [instructions_envelope(_text(ctx, text)).render() for text in ctx.standing_instructions]
     return [_message("system", "\n\n".join(texts))] if texts else []
 
 
-def _memories(ctx: Context) -> list[ChatMessage]:
+async def _memories(ctx: Context, renderer: Renderer) -> list[ChatMessage]:
     if not ctx.turn_memories:
         return []
     children = [_child("memory", ctx, memory) for memory in ctx.turn_memories]
@@ -142,3 +136,11 @@ def _message(role: str, text: str) -> ChatMessage:
 
 def _text(ctx: Context, content: Any) -> str:
     return content.render(ctx) if isinstance(content, Tokenizable) else str(content)
+
+
+_BUCKETS: Final[dict[Bucket, Callable[[Context, Renderer], Awaitable[list[ChatMessage]]]]] = {
+    "standing_instructions": _standing_instructions,
+    "memories": _memories,
+    "retrieved": _retrieved,
+    "timeline": _timeline,
+}

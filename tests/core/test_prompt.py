@@ -161,3 +161,8 @@ async def test_buckets_can_be_chosen_and_reordered() -> None:
     messages = await assemble_prompt(ctx, buckets=("timeline", "standing_instructions"))
 
     assert [message["role"] for message in messages] == ["system", "user", "system"]
+
+
+async def test_unknown_bucket_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no bucket 'thoughts'"):
+        await assemble_prompt(turn(), buckets=("thoughts",))  # type: ignore[arg-type]  # that is the point
