@@ -15,6 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LIBRARIES: dict[str, set[str]] = {
     "gateway": set(),
     "gateway/cli.py": {"typer"},
+    "gateway/config": {"pydantic", "pydantic_core"},
     "gateway/config/source.py": {"yaml"},
     "gateway/core": {"orjson", "jsonschema_rs", "re2"},
     "gateway/core/tokens.py": {"tiktoken"},
