@@ -1,0 +1,87 @@
+"""Upstream: a server whose tools are imported, and on which terms."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gateway.config.specs.backends import Argument, Sandbox, program_problems
+from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec
+from gateway.config.specs.common import Auth, Document, Env, Headers, Limits, OwnedMetadata, Trust, credentials_as_text
+from gateway.config.specs.scalars import AbsolutePath, Duration, FilePath, Pattern, Url
+
+
+class StreamableHttpTransport(Spec):
+    """An MCP server over HTTP."""
+
+    type: Literal["streamable-http"] = Field(description="An MCP server over HTTP.")
+    url: Url = Field(description="Address of the server's endpoint.")
+    headers: Headers = Field({}, description="Fixed headers.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        yield from credentials_as_text(self.headers, "headers")
+
+
+class StdioTransport(Spec):
+    """An MCP server that the gateway starts as a program."""
+
+    type: Literal["stdio"] = Field(description="An MCP server started as a program.")
+    argv: Some[Argument] = Field(description="Program, by its absolute path, and arguments.")
+    env: Env = Field({}, description="The whole environment of the program.")
+    workdir: Maybe[AbsolutePath] = Field(None, description="Folder it starts in.")
+    sandbox: Maybe[Sandbox] = Field(None, description="What it may use.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        yield from program_problems(self.argv)
+
+
+class OpenApiTransport(Spec):
+    """An HTTP service described by OpenAPI; each operation becomes a tool."""
+
+    type: Literal["openapi"] = Field(description="An HTTP service described by OpenAPI.")
+    document: FilePath = Field(description="Path or address of the OpenAPI document.")
+    server: Url = Field(description="Address of the service; what the document says about it is not used.")
+
+
+Transport = Annotated[StreamableHttpTransport | StdioTransport | OpenApiTransport, Field(discriminator="type")]
+
+
+class Import(Spec):
+    """Which tools are imported, and on which terms."""
+
+    include: Some[Pattern] = Field(description="Names or patterns of tools to import.")
+    exclude: Many[Pattern] = Field((), description="Names or patterns to leave out again.")
+    trust: Maybe[Trust] = Field(None, description="Trust of imported tools that no Tool document declares.")
+    on_change: Literal["quarantine", "accept"] = Field(
+        "quarantine", description="What happens to a tool whose definition differs from the lock file."
+    )
+
+
+class Health(Spec):
+    """How the server is watched."""
+
+    every: Duration = Field(timedelta(seconds=30), description="Time between two probes.")
+    fail_after: Annotated[int, Field(ge=1)] = Field(3, description="Failed probes after which it counts as down.")
+
+
+class UpstreamSpec(Spec):
+    """A server and what is taken from it."""
+
+    transport: Transport = Field(description="How the server is reached.")
+    auth: Maybe[Auth] = Field(None, description="Credentials for the server.")
+    import_: Import = Field(description="Which tools are imported, and on which terms.")
+    limits: Maybe[Limits] = Field(None, description="What a call of an imported tool may cost.")
+    health: Maybe[Health] = Field(None, description="How the server is watched.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        if self.auth is not None and self.transport.type == "stdio":
+            yield Broken(("auth",), "a program takes no credentials", "give them in transport.env", at_key=True)
+
+
+class UpstreamDocument(Document):
+    """A server whose tools are imported."""
+
+    kind: Literal["Upstream"] = Field(description="Kind of the document.")
+    metadata: OwnedMetadata = Field(description="Who the document is and who answers for it.")
+    spec: UpstreamSpec = Field(description="The server and what is taken from it.")

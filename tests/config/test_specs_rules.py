@@ -1,0 +1,461 @@
+"""Rules over several fields of one document: which break, where, and what is said."""
+
+from typing import Any
+
+import pytest
+from example_documents import changed, example, without
+
+from gateway.config.kinds import SpecProblem, validate
+
+TICKET = "Tool-ticket_create"
+LOG = "Tool-repo_log"
+REFUND = "GateRule-refunds-over-500"
+RATE = "GateRule-fair-use"
+QUOTA = "GateRule-search-budget"
+HOURS = "GateRule-deploy-hours"
+CATALOGUE = "Catalogue-engineering"
+TESTS = "PolicyTest-engineering"
+MEDIA = {
+    "kind": "image",
+    "mimeType": "image/png",
+    "filename": "a.png",
+    "trustTier": "first-party",
+    "hazard": "inert",
+}
+
+BROKEN: list[tuple[str, dict[str, Any], str, str, str]] = [
+    (
+        "deprecated without a last day",
+        changed(TICKET, "spec.lifecycle", "deprecated"),
+        "missing-field",
+        "spec",
+        "a deprecated tool needs 'deprecation'",
+    ),
+    (
+        "removed before it was deprecated",
+        changed("Tool-code_find", "spec.deprecation.removeAfter", "2026-08-31"),
+        "bad-date",
+        "spec.deprecation.removeAfter",
+        "removeAfter is before since",
+    ),
+    (
+        "artifact and media",
+        changed(TICKET, "spec.output", {"artifact": "ticket", "media": MEDIA}),
+        "wrong-value",
+        "spec.output.media",
+        "a result is an artifact or media, not both",
+    ),
+    (
+        "media with a schema",
+        changed(TICKET, "spec.output", {"media": MEDIA, "schema": {}}),
+        "wrong-value",
+        "spec.output.schema",
+        "media has no schema",
+    ),
+    (
+        "input that is no object",
+        changed(TICKET, "spec.input.schema.type", "array"),
+        "wrong-value",
+        "spec.input.schema",
+        "arguments are an object",
+    ),
+    (
+        "properties that are no mapping",
+        changed(TICKET, "spec.input.schema.properties", ["subject"]),
+        "wrong-type",
+        "spec.input.schema.properties",
+        "expected a mapping",
+    ),
+    (
+        "own backend without input",
+        without(TICKET, "spec.input"),
+        "missing-field",
+        "spec",
+        "a tool with its own backend needs 'input'",
+    ),
+    (
+        "unknown argument in the URL",
+        changed(TICKET, "spec.backend.url", "https://helpdesk.example.com/{subjekt}"),
+        "wrong-value",
+        "spec.backend.url",
+        "'subjekt' is not a property of the input schema",
+    ),
+    (
+        "argument in the URL that may be missing",
+        changed("Tool-ticket_read", "spec.backend.url", "https://helpdesk.example.com/{number}/{full}"),
+        "wrong-value",
+        "spec.backend.url",
+        "argument 'full' may be missing",
+    ),
+    (
+        "stray brace in the URL",
+        changed(TICKET, "spec.backend.url", "https://helpdesk.example.com/{subject"),
+        "bad-url",
+        "spec.backend.url",
+        "a brace in the URL is not part of a {placeholder}",
+    ),
+    (
+        "unknown argument in the body",
+        changed(TICKET, "spec.backend.body.only", ["subject", "bodi"]),
+        "wrong-value",
+        "spec.backend.body.only[1]",
+        "'bodi' is not a property of the input schema",
+    ),
+    (
+        "body of a GET",
+        changed("Tool-ticket_read", "spec.backend.body", {"from": "arguments"}),
+        "wrong-value",
+        "spec.backend.body",
+        "a GET request has no body",
+    ),
+    (
+        "credential as a header",
+        changed(TICKET, "spec.backend.headers", {"X-Api-Key": "abc"}),
+        "secret-as-text",
+        "spec.backend.headers.X-Api-Key",
+        "a credential is not a plain header",
+    ),
+    (
+        "credential as a header of an upstream",
+        changed("Upstream-github", "spec.transport.headers", {"Authorization": "Bearer abc"}),
+        "secret-as-text",
+        "spec.transport.headers.Authorization",
+        "a credential is not a plain header",
+    ),
+    (
+        "program that is not absolute",
+        changed(LOG, "spec.backend.argv.0", "git"),
+        "wrong-value",
+        "spec.backend.argv[0]",
+        "the program is a fixed absolute path",
+    ),
+    (
+        "program that is an argument",
+        changed(LOG, "spec.backend.argv.0", "/bin/{workspace}"),
+        "wrong-value",
+        "spec.backend.argv[0]",
+        "the program is a fixed absolute path",
+    ),
+    (
+        "program of an upstream that climbs",
+        changed("Upstream-files", "spec.transport.argv.0", "/usr/bin/../../tmp/x"),
+        "wrong-value",
+        "spec.transport.argv[0]",
+        "the program is a fixed absolute path",
+    ),
+    (
+        "placeholder inside an argument",
+        changed(LOG, "spec.backend.argv.2", "--root={workspace}"),
+        "wrong-value",
+        "spec.backend.argv[2]",
+        "a placeholder is a whole argument",
+    ),
+    (
+        "unknown placeholder",
+        changed(LOG, "spec.backend.argv.6", "{limits}"),
+        "wrong-value",
+        "spec.backend.argv[6]",
+        "'limits' is not a property of the input schema",
+    ),
+    (
+        "exit status with two meanings",
+        changed(LOG, "spec.backend.exit", {"ok": [0, 1], "failed": [1]}),
+        "wrong-value",
+        "spec.backend.exit.failed[0]",
+        "exit status 1 cannot be both ok and failed",
+    ),
+    (
+        "auth for a program",
+        changed("Upstream-files", "spec.auth", {"scheme": "bearer", "token": {"fromEnv": "T"}}),
+        "wrong-value",
+        "spec.auth",
+        "a program takes no credentials",
+    ),
+    (
+        "neither base nor class",
+        without("ArtifactClass-ticket", "spec.base"),
+        "missing-field",
+        "spec",
+        "an artifact class needs 'base' or 'class'",
+    ),
+    (
+        "both base and class",
+        changed("ArtifactClass-ticket", "spec.class", "acme:Ticket"),
+        "wrong-value",
+        "spec.class",
+        "an artifact class takes only one of 'base' or 'class'",
+    ),
+    (
+        "inline above the largest size",
+        changed("ArtifactClass-ticket", "spec.inlineBelow", "2MiB"),
+        "wrong-value",
+        "spec.inlineBelow",
+        "inlineBelow is larger than maxSize",
+    ),
+    (
+        "collision order with a gap",
+        changed("CollisionPolicy-careful", "spec.order", ["tools", "tools"]),
+        "wrong-value",
+        "spec.order",
+        "order names tools and upstreams once each",
+    ),
+    (
+        "more approvals than approvers",
+        changed(REFUND, "spec.check.from", ["user:ana"]),
+        "wrong-value",
+        "spec.check.count",
+        "2 approvals are asked for, but only 1 can approve",
+    ),
+    (
+        "answer that is no object",
+        changed(REFUND, "spec.check.resolution", {"type": "string"}),
+        "wrong-value",
+        "spec.check.resolution",
+        "an answer is an object",
+    ),
+    (
+        "rate over a day",
+        changed(RATE, "spec.check.per", "1d"),
+        "wrong-value",
+        "spec.check.per",
+        "a rate is counted over an hour at most",
+    ),
+    (
+        "burst above the limit",
+        changed(RATE, "spec.check.burst", 61),
+        "wrong-value",
+        "spec.check.burst",
+        "burst is larger than limit",
+    ),
+    (
+        "quota over a minute",
+        changed(QUOTA, "spec.check.per", "1m"),
+        "wrong-value",
+        "spec.check.per",
+        "a quota is counted over an hour at least",
+    ),
+    (
+        "quota over ten years",
+        changed(QUOTA, "spec.check.per", "3660d"),
+        "wrong-value",
+        "spec.check.per",
+        "a quota is counted over a year at most",
+    ),
+    (
+        "window that closes before it opens",
+        changed(HOURS, "spec.check.open.1.to", "08:00"),
+        "wrong-value",
+        "spec.check.open[1].to",
+        "'to' is not later than 'from'",
+    ),
+    (
+        "day named twice",
+        changed(HOURS, "spec.check.open.0.days", ["mon", "mon"]),
+        "wrong-value",
+        "spec.check.open[0].days",
+        "a day is named twice",
+    ),
+    (
+        "budget of nothing",
+        changed("GateRule-turn-budget", "spec.check", {"type": "budget"}),
+        "missing-field",
+        "spec.check",
+        "a budget needs 'calls' or 'bytes'",
+    ),
+    (
+        "rule that matches nothing",
+        changed(RATE, "spec.match", {"tools": []}),
+        "wrong-value",
+        "spec.match",
+        "nothing is selected",
+    ),
+    (
+        "stage listed twice",
+        changed("Pipeline-standard", "spec.dispatchOutput", [{"use": "redact"}, {"use": "redact"}]),
+        "wrong-value",
+        "spec.dispatchOutput[1].use",
+        "stage 'redact' is listed twice",
+    ),
+    (
+        "waiver of nothing",
+        changed(CATALOGUE, "spec.waivers.0.forbidTogether", ["private-data", "egress"]),
+        "wrong-value",
+        "spec.waivers[0].forbidTogether",
+        "the waiver lifts nothing",
+    ),
+    (
+        "document patched twice",
+        changed("Overlay-prod", "spec.patches.1.target", {"kind": "Telemetry", "name": "default"}),
+        "wrong-value",
+        "spec.patches[1].target",
+        "Telemetry/default is patched twice",
+    ),
+    (
+        "case that calls and discovers",
+        changed(TESTS, "spec.cases.0.discover", True),
+        "wrong-value",
+        "spec.cases[0].discover",
+        "a case takes only one of 'call' or 'discover'",
+    ),
+    (
+        "case that asks nothing",
+        without(TESTS, "spec.cases.1.discover"),
+        "missing-field",
+        "spec.cases[1]",
+        "a case needs 'call' or 'discover'",
+    ),
+    (
+        "arguments without a call",
+        changed(TESTS, "spec.cases.1.with", {}),
+        "wrong-value",
+        "spec.cases[1].with",
+        "only a call has arguments",
+    ),
+    (
+        "call that expects tools",
+        changed(TESTS, "spec.cases.0.expect", {"tools": []}),
+        "missing-field",
+        "spec.cases[0].expect",
+        "a call expects a 'decision'",
+    ),
+    (
+        "discovery that expects a decision",
+        changed(TESTS, "spec.cases.1.expect", {"decision": "allow"}),
+        "missing-field",
+        "spec.cases[1].expect",
+        "discovering expects 'tools'",
+    ),
+    (
+        "reason for a list of tools",
+        changed(TESTS, "spec.cases.1.expect", {"tools": [], "because": {"gate": "x"}}),
+        "wrong-value",
+        "spec.cases[1].expect.because",
+        "only a decision has a reason",
+    ),
+    (
+        "two cases of one name",
+        changed(TESTS, "spec.cases.1.name", "an engineer may open a ticket"),
+        "wrong-value",
+        "spec.cases[1].name",
+        "another case has this name",
+    ),
+    (
+        "case without a catalogue",
+        without("PolicyTest-taint", "spec.cases.0.in"),
+        "missing-field",
+        "spec.cases[0]",
+        "a case needs 'in', or 'given' a catalogue",
+    ),
+    (
+        "two reasons",
+        changed(TESTS, "spec.cases.0.expect.because.gate", "x"),
+        "wrong-value",
+        "spec.cases[0].expect.because.gate",
+        "a reason takes only one of 'policy' or 'gate' or 'tier'",
+    ),
+    (
+        "key set from nowhere",
+        changed("IdentityProvider-corp", "spec.keys", {}),
+        "missing-field",
+        "spec.keys",
+        "a key set needs 'fromFile' or 'fromUrl'",
+    ),
+]
+
+
+def written(problem: SpecProblem) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem.path)[1:]
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "path", "message"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN]
+)
+def test_broken_rule_is_one_problem_at_its_place(document: dict[str, Any], code: str, path: str, message: str) -> None:
+    model, problems = validate(document)
+
+    assert model is None
+    assert [(problem.code, written(problem), problem.message) for problem in problems] == [(code, path, message)]
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/x", "/v1", "/admin", "/livez", "/readyz", "/.well-known/x"])
+def test_paths_of_the_gateway_itself_are_reserved(path: str) -> None:
+    _, problems = validate(changed(CATALOGUE, "spec.publish.path", path))
+
+    assert [problem.path for problem in problems] == [("spec", "publish", "path")]
+    assert "belongs to the gateway itself" in problems[0].message
+
+
+def test_path_that_only_begins_like_a_reserved_one_is_free() -> None:
+    assert validate(changed(CATALOGUE, "spec.publish.path", "/mcp-tools"))[1] == []
+
+
+def test_several_broken_rules_of_one_block_are_told_together() -> None:
+    document = changed(RATE, "spec.check", {"type": "rate", "limit": 5, "per": "2h", "burst": 6})
+
+    _, problems = validate(document)
+
+    assert [problem.path[-1] for problem in problems] == ["per", "burst"]
+
+
+def test_roles_may_stand_for_any_number_of_approvers() -> None:
+    document = changed(REFUND, "spec.check.from", ["user:ana", "role:finance-lead"])
+
+    assert validate(document)[1] == []
+
+
+def test_waiver_may_list_its_flags_in_another_order() -> None:
+    document = changed(CATALOGUE, "spec.waivers.0.forbidTogether", ["egress", "private-data", "untrusted-output"])
+
+    assert validate(document)[1] == []
+
+
+def test_braces_that_name_nothing_are_plain_arguments() -> None:
+    document = changed(LOG, "spec.backend.argv", ["/usr/bin/find", "{workspace}", "-exec", "ls", "{}", ";"])
+
+    assert validate(document)[1] == []
+
+
+@pytest.mark.parametrize("check", ["approval", "window"])
+def test_approval_needs_its_timeout_and_a_window_its_hours(check: str) -> None:
+    document = without(*{"approval": (REFUND, "spec.check.timeout"), "window": (HOURS, "spec.check.open")}[check])
+
+    _, problems = validate(document)
+
+    assert [(problem.code, problem.path) for problem in problems] == [("missing-field", ("spec", "check"))]
+
+
+@pytest.mark.parametrize("field", ["kind", "mimeType", "filename", "trustTier", "hazard"])
+def test_media_needs_all_five(field: str) -> None:
+    _, problems = validate(without("Tool-price_chart", f"spec.output.media.{field}"))
+
+    assert [problem.message for problem in problems] == [f"spec.output.media needs {field!r}"]
+
+
+def test_rank_is_never_negative() -> None:
+    _, problems = validate(changed("TrustTier-internal", "spec.rank", -1))
+
+    assert [(problem.path, problem.message) for problem in problems] == [(("spec", "rank"), "must be at least 0")]
+
+
+@pytest.mark.parametrize("kind", ["Overlay", "PolicyTest", "Nothing"])
+def test_overlay_touches_declarations_only(kind: str) -> None:
+    _, problems = validate(changed("Overlay-prod", "spec.patches.0.target.kind", kind))
+
+    assert [problem.path for problem in problems] == [("spec", "patches", 0, "target", "kind")]
+
+
+def test_empty_patch_is_refused() -> None:
+    _, problems = validate(changed("Overlay-prod", "spec.patches.0.merge", {}))
+
+    assert [problem.path for problem in problems] == [("spec", "patches", 0, "merge")]
+
+
+def test_defaults_are_the_careful_ones() -> None:
+    document = example("GateRule-no-egress-after-untrusted-text")
+    del document["spec"]["mode"]
+
+    rule, _ = validate(document)
+
+    spec = rule.spec  # type: ignore[union-attr]  # a GateRule, as the example says
+    assert (spec.mode, spec.check.count, spec.check.exclude_requester) == ("enforce", 1, True)
+    assert spec.hold_for.total_seconds() == 45

@@ -1,0 +1,57 @@
+"""Secrets are objects, and neither they nor values in their place are ever printed."""
+
+from typing import Any
+
+import pytest
+from example_documents import changed, example
+
+from gateway.config.kinds import validate
+
+TOKEN = "spec.backend.auth.token"
+
+
+@pytest.mark.parametrize("value", ["hunter2", 5, 1.5, True], ids=["text", "number", "float", "bool"])
+def test_secret_as_text_says_what_to_write(value: Any) -> None:
+    _, problems = validate(changed("Tool-ticket_create", TOKEN, value))
+
+    assert [(problem.code, problem.path, problem.message) for problem in problems] == [
+        (
+            "secret-as-text",
+            ("spec", "backend", "auth", "token"),
+            "secrets are objects: write {fromEnv: NAME} or {fromFile: path}",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["hunter2", ["hunter2"], {"fromEnv": "hunter2 x"}, {"value": "hunter2"}, {"fromEnv": "A", "fromFile": "hunter2"}],
+    ids=["text", "list", "bad name", "wrong key", "both"],
+)
+def test_no_problem_repeats_a_secret(value: Any) -> None:
+    _, problems = validate(changed("Tool-ticket_create", TOKEN, value))
+
+    assert problems
+    assert "hunter2" not in repr([(problem.message, problem.help) for problem in problems])
+
+
+def test_secret_is_masked_wherever_it_is_printed() -> None:
+    tool, _ = validate(example("Tool-ticket_create"))
+
+    assert tool is not None
+    printed = (repr(tool), str(tool), repr(tool.model_dump()), tool.model_dump_json(by_alias=True))
+    assert all("(secret)" in text for text in printed)
+    assert not any("HELPDESK_TOKEN" in text for text in printed)
+
+
+def test_secret_still_knows_where_it_comes_from() -> None:
+    tool, _ = validate(example("Tool-ticket_create"))
+
+    token = tool.spec.backend.auth.token  # type: ignore[union-attr]  # a Tool, as the example says
+    assert (token.from_env, token.from_file) == ("HELPDESK_TOKEN", None)
+
+
+def test_environment_of_a_program_takes_text_and_secrets() -> None:
+    document = changed("Tool-disk_usage", "spec.backend.env", {"LANG": "C", "TOKEN": {"fromEnv": "T"}})
+
+    assert validate(document)[1] == []
