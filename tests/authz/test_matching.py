@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.authz.matching import (
@@ -53,6 +53,7 @@ def test_star_is_the_only_special_character(name: str, pattern: str, fits: bool)
     assert names(name, pattern) is fits
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=10))
 def test_glob_means_what_the_anchored_expression_means(pattern: str, name: str) -> None:
     expression = ".*".join(re.escape(part) for part in pattern.split("*"))

@@ -1,0 +1,63 @@
+"""The index leaves out only rows that the matcher would refuse, and keeps their order."""
+
+from random import Random
+
+from policy_samples import policy_set, random_policies, random_request
+
+from gateway.authz.closure import graph, reach
+from gateway.authz.index import RowIndex
+from gateway.authz.matching import covers, does, holds, names
+
+
+def lines(
+    index: RowIndex, *who: str, catalogue: str = "eng", object: str = "tool:log", action: str = "invoke"
+) -> list[int]:
+    found = index.candidates(frozenset(who), catalogue=catalogue, object=object, action=action)
+    return [row.position.line for row in found]
+
+
+def test_rows_are_found_by_each_column() -> None:
+    rows = [
+        "role:a, *, tool:log, invoke, internal, allow",
+        "role:b, *, tool:log, invoke, internal, allow",
+        "role:a, ops, tool:log, invoke, internal, allow",
+        "role:a, *, tool:pay, invoke, internal, allow",
+        "role:a, *, tool:log, read, internal, allow",
+        "role:a, eng, tool:l*, read|invoke, quarantine, deny",
+        "role:a, eng, tool:*t, invoke, internal, allow",
+        "role:a, eng, class:text, invoke, internal, allow",
+        "role:a, eng, class:t*, invoke, internal, allow",
+    ]
+    groups = {"tool:log": frozenset({"tool:log", "class:text"})}
+
+    index = RowIndex(policy_set(rows).permissions, groups)
+
+    assert lines(index, "role:a") == [1, 6, 8, 9]
+    assert lines(index, "role:a", "role:b") == [1, 2, 6, 8, 9]
+    assert lines(index, "role:a", catalogue="ops") == [1, 3]
+    assert lines(index, "role:a", action="read") == [5, 6]
+    assert lines(index, "role:a", object="tool:pay") == [4]
+    assert lines(index, "role:c") == []
+    assert lines(index) == []
+
+
+def test_index_finds_what_the_functions_find() -> None:
+    random = Random(7)
+    for _ in range(200):
+        policies = random_policies(random)
+        groups = {name: reach((name,), graph(policies.objects)) for name in graph(policies.objects)}
+        index = RowIndex(policies.permissions, groups)
+        for _ in range(20):
+            asked = random_request(random)
+            expected = [
+                row
+                for row in policies.permissions
+                if holds(asked.names, row.subject.text)
+                and names(asked.catalogue, row.catalogue.text)
+                and covers(asked.object, row.object.text, groups)
+                and does(asked.action, row.actions.text)
+            ]
+
+            found = index.candidates(asked.names, catalogue=asked.catalogue, object=asked.object, action=asked.action)
+
+            assert found == expected
