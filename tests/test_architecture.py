@@ -14,6 +14,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Outside libraries a folder or file may import; the most specific path wins.
 LIBRARIES: dict[str, set[str]] = {
     "gateway": set(),
+    "gateway/authz": set(),
+    "gateway/authz/enforcer.py": {"casbin"},
     "gateway/cli.py": {"typer"},
     "gateway/config": {"pydantic", "pydantic_core"},
     "gateway/config/source.py": {"yaml"},
@@ -40,6 +42,7 @@ ARROWS: dict[str, set[str]] = {
     "core": {"errors", "core"},
     "formats": {"errors", "core", "formats"},
     "governance": {"errors", "core", "governance"},
+    "authz": {"errors", "core", "governance", "authz"},
     "config": {"errors", "core", "formats", "governance", "config"},
     "cli": {"gateway", "errors", "core", "formats"},
     "__main__": {"cli"},
