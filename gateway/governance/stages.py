@@ -4,7 +4,7 @@ A wrong order is found when a pipeline is declared, not when a call goes wrong. 
 authorisation are no stages: no pipeline can leave them out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,7 +22,6 @@ class Stage:
     phase: Phase
     description: str
     outside: frozenset[str] = frozenset()
-    refuses_flags: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,8 @@ class StageProblem:
     help: str | None = None
 
 
-def _stage(name: str, phase: Phase, description: str, *outside: str, refuses: Iterable[str] = ()) -> Stage:
-    return Stage(name, phase, description, frozenset(outside), frozenset(refuses))
+def _stage(name: str, phase: Phase, description: str, *outside: str) -> Stage:
+    return Stage(name, phase, description, frozenset(outside))
 
 
 _AROUND_BACKEND: Final = ("cache", "idempotency", "timeout", "retry", "circuit-breaker", "concurrency")
@@ -48,7 +47,7 @@ BUILT_IN: Final[Mapping[str, Stage]] = {
         _stage("select-tools", "turnInput", "Chooses the tools of the turn's catalogue."),
         _stage("loop-guard", "dispatchInput", "Stops a turn that repeats the same call."),
         _stage("gates", "call", "Applies the gate rules.", *_AROUND_BACKEND),
-        _stage("cache", "call", "Answers equal calls from memory.", *_AROUND_BACKEND[1:], refuses=("writes",)),
+        _stage("cache", "call", "Answers equal calls from memory.", *_AROUND_BACKEND[1:]),
         _stage("idempotency", "call", "Answers a repeated key with the first outcome.", *_AROUND_BACKEND[2:]),
         _stage("timeout", "call", "Gives up after a while.", "retry", "circuit-breaker", "concurrency"),
         _stage("retry", "call", "Tries again where that is safe.", "circuit-breaker", "concurrency"),
