@@ -4,10 +4,10 @@ Problems, the editor schema and the field documentation all walk these shapes, s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import Tag
 from pydantic.fields import FieldInfo
@@ -16,16 +16,28 @@ from pydantic_core import PydanticUndefined
 from gateway.config.specs.base import Spec, without_none
 from gateway.config.specs.scalars import Text
 
-_PLAIN = {str: "text", bool: "true or false", int: "a whole number", float: "a number", Any: "anything"}
+Type = Literal["string", "boolean", "integer", "number", "any"]
+
+_PLAIN: Final[Mapping[Any, tuple[str, Type]]] = {
+    str: ("text", "string"),
+    bool: ("true or false", "boolean"),
+    int: ("a whole number", "integer"),
+    float: ("a number", "number"),
+    Any: ("anything", "any"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value. `choices` are all it can be, where that is a closed list."""
+    """One value. `choices` are all it can be, where that is a closed list; `pattern` is how a text looks."""
 
     name: str
+    type: Type = "string"
     choices: tuple[str, ...] = ()
+    pattern: str | None = None
     wanted: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,7 @@ class Items:
     """A list."""
 
     item: "Shape"
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +61,7 @@ class Entries:
 
     key: "Shape"
     value: "Shape"
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +97,23 @@ def shape_of(annotation: Any, metadata: tuple[Any, ...] = (), tag: str | None = 
     """The shape behind a type annotation and what is written beside it."""
     if get_origin(annotation) is Annotated:
         inner, *beside = get_args(annotation)
-        tags = [note.discriminator for note in beside if isinstance(note, FieldInfo)]
-        return shape_of(inner, (*beside, *metadata), next((name for name in tags if isinstance(name, str)), tag))
+        fields = [note for note in beside if isinstance(note, FieldInfo)]
+        tags = [field.discriminator for field in fields if isinstance(field.discriminator, str)]
+        limits = [limit for field in fields for limit in field.metadata]
+        return shape_of(inner, (*beside, *limits, *metadata), tags[0] if tags else tag)
     if text := next((note for note in metadata if isinstance(note, Text)), None):
-        return Scalar(text.name, wanted=text.wanted)
+        return Scalar(text.name, pattern=text.pattern, wanted=text.wanted)
     bare = without_none(annotation)
     if bare is not annotation:
         return shape_of(bare, metadata, tag)
-    return _container(annotation, tag)
+    return _container(annotation, metadata, tag)
 
 
 def described(shape: Shape) -> str:
     """A shape's type in a few words."""
     match shape:
         case Scalar(choices=()):
-            return shape.name
+            return shape.name + _range(shape)
         case Scalar():
             return " | ".join(shape.choices)
         case Object():
@@ -112,6 +128,15 @@ def described(shape: Shape) -> str:
             return f"a mapping, by {shape.tag}: {' | '.join(name for name, _ in shape.shapes)}"
 
 
+def _range(shape: Scalar) -> str:
+    bounds = [
+        f"{words} {bound}"
+        for words, bound in (("at least", shape.minimum), ("at most", shape.maximum))
+        if bound is not None
+    ]
+    return f", {', '.join(bounds)}" if bounds else ""
+
+
 def _part(field: FieldInfo) -> Part:
     tag = field.discriminator if isinstance(field.discriminator, str) else None
     return Part(
@@ -123,19 +148,32 @@ def _part(field: FieldInfo) -> Part:
     )
 
 
-def _container(annotation: Any, tag: str | None) -> Shape:
+def _container(annotation: Any, metadata: tuple[Any, ...], tag: str | None) -> Shape:
     origin, arguments = get_origin(annotation), get_args(annotation)
+    least = max(_limits("min_length", metadata), default=0)
     if origin is Literal:
-        return Scalar("one of", tuple("true" if choice is True else str(choice) for choice in arguments))
+        return Scalar("true", "boolean", ("true",)) if arguments == (True,) else Scalar("a word", choices=arguments)
     if origin is tuple:
-        return Items(shape_of(arguments[0]))
+        return Items(shape_of(arguments[0]), least)
     if origin is dict:
-        return Entries(shape_of(arguments[0]), shape_of(arguments[1]))
+        return Entries(shape_of(arguments[0]), shape_of(arguments[1]), least)
     if origin in (Union, UnionType):
         return _variants(arguments, tag)
     if isinstance(annotation, type) and issubclass(annotation, Spec):
         return Object(annotation)
-    return Scalar(_PLAIN[annotation])
+    return _number(Scalar(*_PLAIN[annotation]), metadata)
+
+
+def _number(scalar: Scalar, metadata: tuple[Any, ...]) -> Scalar:
+    return replace(
+        scalar,
+        minimum=max(_limits("ge", metadata), default=None),
+        maximum=min(_limits("le", metadata), default=None),
+    )
+
+
+def _limits(name: str, metadata: tuple[Any, ...]) -> list[int]:
+    return [getattr(note, name) for note in metadata if hasattr(note, name)]
 
 
 def _variants(members: tuple[Any, ...], tag: str | None) -> Variants:

@@ -4,8 +4,8 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from example_documents import DOCUMENTS, changed, example, label, without
-from hypothesis import given
+from example_documents import DOCUMENTS, changed, example, without
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config.kinds import KINDS, SpecProblem, validate
@@ -233,9 +233,10 @@ def spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [spot for key, each in inner for spot in ((*path, key), *spots(each, (*path, key)))]
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_any_junk_anywhere_gives_paths_that_exist(data: st.DataObject) -> None:
-    document = deepcopy(data.draw(st.sampled_from(DOCUMENTS).filter(lambda each: label(each) != "")))
+    document = deepcopy(data.draw(st.sampled_from(DOCUMENTS)))
     *parents, last = data.draw(st.sampled_from(spots(document)))
     holder: Any = document
     for part in parents:

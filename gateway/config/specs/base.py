@@ -14,7 +14,6 @@ from pydantic import (
     Discriminator,
     Field,
     GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     Strict,
     Tag,
     model_validator,
@@ -101,9 +100,6 @@ class _OnlyTrue:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_plain_validator_function(self.read)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"const": True}
 
     def read(self, value: object) -> Literal[True]:
         if value is not True:

@@ -1,7 +1,7 @@
 """Tool: one thing an agent can call, with its input, output, trust, limits and backend."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -16,6 +16,20 @@ MimeType = Annotated[
     Text("a media type", "write a type and a subtype: image/png", r"[a-z]+/[A-Za-z0-9.+-]{1,100}"),
 ]
 FileName = Annotated[str, Text("a file name", "write a file name without a folder", r"[^/\\\x00-\x1f]{1,255}")]
+
+_SCHEMA_OF_AN_OBJECT: Final[Any] = {
+    "properties": {"schema": {"required": ["type"], "properties": {"type": {"const": "object"}}}}
+}
+_NEEDS_BY_STATE: Final[Any] = [
+    {
+        "if": {"properties": {"lifecycle": {"const": "deprecated"}}, "required": ["lifecycle"]},
+        "then": {"required": ["deprecation"]},
+    },
+    {
+        "if": {"properties": {"backend": {"properties": {"type": {"enum": ["http", "python", "command"]}}}}},
+        "then": {"required": ["input"]},
+    },
+]
 
 
 class Deprecation(Spec):
@@ -32,6 +46,8 @@ class Deprecation(Spec):
 
 class Input(Spec):
     """What a call takes."""
+
+    model_config = ConfigDict(json_schema_extra={"allOf": [_SCHEMA_OF_AN_OBJECT]})
 
     schema_: Json = Field(description="JSON Schema of the arguments; its type is object.")
 
@@ -76,6 +92,8 @@ class Output(Spec):
 
 class ToolSpec(Spec):
     """What the tool does, for whom, and how."""
+
+    model_config = ConfigDict(json_schema_extra={"allOf": _NEEDS_BY_STATE})
 
     version: Version = Field(description="Version of the definition.")
     lifecycle: Literal["draft", "active", "deprecated", "retired"] = Field(
