@@ -24,7 +24,7 @@ _Loader: Final[Any] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLo
 
 _SYNTAX_HELP: Final = (
     ("mapping values are not allowed", "put a value that contains ': ' in quotes"),
-    ("cannot start any token", "put the value in quotes; indent with spaces, not tabs"),
+    ("cannot start any token", "put the value in quotes"),
     ("scanning a quoted scalar", "a quote is opened and never closed"),
     ("scanning an alias", "put a value that starts with '*' in quotes"),
     ("scanning an anchor", "put a value that starts with '&' in quotes"),
@@ -154,12 +154,16 @@ class _Reading:
         if error.context and error.context_mark:
             began = self._at(error.context_mark)
             related = ((error.context, began),) if began.line != position.line else ()
-        told = f"{error.context} {problem}"
-        help = next((help for part, help in _SYNTAX_HELP if part in told), None)
-        if help is None and (position is not stopped or stopped.line - 1 in self._markers):
-            help = "a bracket or brace above is opened and never closed"
+        is_end = position is not stopped or stopped.line - 1 in self._markers
+        help = self._syntax_help(f"{error.context} {problem}", position, is_end=is_end)
         self._problems.note("yaml-syntax", problem, position, help=help, related=related)
         return stopped.line - 1
+
+    def _syntax_help(self, told: str, position: Position, *, is_end: bool) -> str | None:
+        if self._lines[position.line - 1][position.column - 1 :].startswith("\t"):
+            return "indent with spaces, not tabs"
+        known = next((help for part, help in _SYNTAX_HELP if part in told), None)
+        return known or ("a bracket or brace above is opened and never closed" if is_end else None)
 
     def _is_blank_from(self, line: int) -> bool:
         return not any(each.strip() for each in self._lines[line:])

@@ -118,7 +118,7 @@ class Tree:
             parent = self._open[-1]
             path = parent.next_path()
             if parent.awaits_key:
-                self._note("key-type", "a list or mapping cannot be a key", token, help="write a text")
+                self._note("key-type", "a list or mapping cannot be a key", token, help="a key is a text")
         if path is not None:
             self._tokens[path] = token
         self._open.append(_Open(container, path, anchor))

@@ -203,7 +203,8 @@ def test_problem_points_at_its_token(text: str, problems: list[tuple[str, int, i
     ("text", "help"),
     [
         ("a: b: c", "put a value that contains ': ' in quotes"),
-        ("a:\n\tb: 1", "put the value in quotes; indent with spaces, not tabs"),
+        ("a:\n\tb: 1", "indent with spaces, not tabs"),
+        ("a: `b`", "put the value in quotes"),
         ("a: 'x\n", "a quote is opened and never closed"),
         ("a: *\n", "put a value that starts with '*' in quotes"),
         ("a: & b\n", "put a value that starts with '&' in quotes"),
