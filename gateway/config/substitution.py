@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway.config.nodes import Document, Path
-from gateway.config.text import clipped
+from gateway.config.text import MAX_BYTES, Problems, TooManyProblems, clipped
 from gateway.governance.diagnostics import Diagnostic, Position
 
 _DOLLAR: Final = re.compile(r"\$(?:\$|\{([^}]*)(\}?))")
@@ -34,12 +34,17 @@ def substitute(document: Document, environ: Mapping[str, str]) -> tuple[Document
 
     A value with a problem keeps its text as written, so that later layers can go on.
     """
-    filling = _Filling(document, environ)
-    data = filling.filled(document.data, ())
+    problems = Problems()
+    filling = _Filling(document, environ, problems=problems)
+    try:
+        data = filling.filled(document.data, ())
+    except TooManyProblems:
+        problems.close()
+        return document, problems.found, filling.uses
     if data is document.data:
-        return document, filling.problems, filling.uses
+        return document, problems.found, filling.uses
     substituted = document.substituted | filling.substituted
-    return replace(document, data=data, substituted=substituted), filling.problems, filling.uses
+    return replace(document, data=data, substituted=substituted), problems.found, filling.uses
 
 
 class _Unfilled(Exception):
@@ -49,12 +54,13 @@ class _Unfilled(Exception):
 class _Filling:
     """One document: unchanged parts are shared with the original."""
 
-    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
-        self.problems: list[Diagnostic] = []
+    def __init__(self, document: Document, environ: Mapping[str, str], *, problems: Problems) -> None:
         self.uses: list[EnvUse] = []
         self.substituted: set[Path] = set()
         self._document = document
         self._environ = environ
+        self._problems = problems
+        self._inserted = 0
 
     def filled(self, value: Any, path: Path) -> Any:
         match value:
@@ -77,7 +83,7 @@ class _Filling:
             except _Unfilled as unfilled:
                 code, message, help = unfilled.args
                 at = self._position(text, path, offset=match.start(), width=len(match[0]))
-                self.problems.append(Diagnostic(code, message, at, help=help))
+                self._problems.note(code, message, at, help=help)
                 is_sound = False
         if not is_sound:
             return text
@@ -111,6 +117,11 @@ class _Filling:
             raise _Unfilled("env-missing", f"environment variable {name} is {state}", help)
         if not _is_utf8(value):
             raise _Unfilled("env-encoding", f"environment variable {name} is not UTF-8", f"set {name} to UTF-8 text")
+        self._inserted += len(value)
+        if self._inserted > MAX_BYTES:  # a long value in many places: a small file could fill the memory
+            raise _Unfilled(
+                "env-limit", "the variables of this document stand for more than 1 MiB", "use fewer of them"
+            )
         return value
 
     def _position(self, text: str, path: Path, *, offset: int, width: int) -> Position:

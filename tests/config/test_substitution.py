@@ -5,6 +5,7 @@ import pytest
 from gateway.config.nodes import Document
 from gateway.config.source import read_text
 from gateway.config.substitution import EnvUse, substitute
+from gateway.config.text import MAX_BYTES
 from gateway.governance.diagnostics import Diagnostic, Position
 
 ENVIRON = {"HOST": "example.com", "EMPTY": "", "LOOP": "${HOST} $$ ${LOOP}", "PORT": "80", "BROKEN": "\udcff"}
@@ -148,3 +149,22 @@ def test_aliased_value_is_filled_wherever_it_is_used() -> None:
 def test_many_dollars_take_one_pass() -> None:
     assert filled("'" + "$" * 200_000 + "'") == "$" * 100_000
     assert filled("'" + "$${" * 100_000 + "'") == "${" * 100_000
+
+
+def test_small_file_cannot_grow_without_limit() -> None:
+    before = document("a: ['${BIG}', '${BIG}']\nb: ${BIG}\n")
+
+    after, (problem,), _ = substitute(before, {"BIG": "x" * (MAX_BYTES // 2)})
+
+    assert (problem.code, problem.position) == ("env-limit", Position("a.yaml", 2, 4, 6))
+    assert len(after.data["a"][1]) == MAX_BYTES // 2
+    assert after.data["b"] == "${BIG}"
+
+
+def test_problems_are_told_up_to_a_hundred_variables() -> None:
+    before = document("a: '" + "${NONE}" * 5_000 + "'\nb: ${HOST}\n")
+
+    after, problems, _ = substitute(before, ENVIRON)
+
+    assert after is before
+    assert [each.code for each in problems] == ["env-missing"] * 100 + ["too-many-problems"]
