@@ -22,23 +22,28 @@ class GovernedTool:
     flags: frozenset[str] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
     upstream: str | None = None
+    artifact: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Chooses tools. Everything that is given must hold; of several patterns, flags or upstreams, any one."""
+    """Chooses tools. Everything that is given must hold; of several entries under one of them, any."""
 
     tools: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     upstreams: tuple[str, ...] = ()
+    tiers: tuple[str, ...] = ()
+    artifacts: tuple[str, ...] = ()
     max_rank: int | None = None
 
     def chooses(self, tool: GovernedTool) -> bool:
         return (
             _any_of(self.tools, lambda pattern: glob_matches(tool.name, pattern))
             and _any_of(self.flags, tool.flags.__contains__)
-            and _any_of(self.upstreams, lambda upstream: upstream == tool.upstream)
+            and _any_of(self.upstreams, lambda pattern: glob_matches(tool.upstream, pattern))
+            and _any_of(self.tiers, lambda tier: tier == tool.tier)
+            and _any_of(self.artifacts, lambda artifact: artifact == tool.artifact)
             and all(tool.labels.get(key) == value for key, value in self.labels.items())
             and (self.max_rank is None or tool.rank <= self.max_rank)
         )

@@ -13,9 +13,9 @@ from gateway.governance.diagnostics import Position
 from gateway.governance.globs import glob_matches
 from gateway.governance.names import folded, skeleton
 
-HonourTool = Literal["always", "sameOrHigherTrust"]
+HonourTool = Literal["always", "sameOrHigherTrust", "never"]
 Compare = Literal["exact", "folded"]
-LookAlikes = Literal["throw", "warn"]
+LookAlikes = Literal["throw", "ignore"]
 Outcome = Literal["throw", "replace", "keep"]
 
 FORGED_NAMES: Final = "artifact_*"
@@ -67,7 +67,6 @@ class LookAlike:
 
     first: NamedTool
     second: NamedTool
-    is_error: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,9 @@ def merge(tools: Iterable[NamedTool], rules: CollisionRules) -> Merged:
 def resolve(existing: NamedTool, incoming: NamedTool, rules: CollisionRules) -> Collision:
     """Who gets the name: the incoming tool's opinion where it counts, the policy otherwise."""
     own = incoming.on_collision
-    if own == "throw":
-        return Collision(existing, incoming, rules.on_collision, "the policy decides: the incoming tool has no opinion")
+    if own == "throw" or rules.honour_tool == "never":
+        why = "the incoming tool has no opinion" if own == "throw" else "no tool has a say"
+        return Collision(existing, incoming, rules.on_collision, f"the policy decides: {why}")
     if own == "replace" and rules.honour_tool == "sameOrHigherTrust" and incoming.rank > existing.rank:
         return Collision(existing, incoming, "throw", "a less trusted tool may not replace a more trusted one")
     return Collision(existing, incoming, own, f"the incoming tool says {own}")
@@ -117,7 +117,7 @@ def _is_reserved(name: str, rules: CollisionRules) -> bool:
 
 def _look_alikes(tools: Sequence[NamedTool], rules: CollisionRules) -> Iterable[LookAlike]:
     first_of: dict[str, NamedTool] = {}
-    for tool in tools:
+    for tool in tools if rules.look_alikes == "throw" else ():
         first = first_of.setdefault(skeleton(tool.name), tool)
         if first is not tool:
-            yield LookAlike(first, tool, rules.look_alikes == "throw")
+            yield LookAlike(first, tool)

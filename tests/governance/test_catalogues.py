@@ -17,7 +17,7 @@ from gateway.governance.catalogues import (
 
 TODAY = date(2026, 11, 16)
 TRIFECTA = frozenset({"private-data", "untrusted-output", "egress"})
-TICKET = GovernedTool("ticket_create", "partner", 10, frozenset({"writes"}), {"system": "helpdesk"})
+TICKET = GovernedTool("ticket_create", "partner", 10, frozenset({"writes"}), {"system": "helpdesk"}, artifact="ticket")
 LOG = GovernedTool("repo_log", "internal", 0, frozenset({"private-data"}), {"system": "git"})
 SEARCH = GovernedTool(
     "github_search", "partner", 10, frozenset({"untrusted-output", "egress"}), {"system": "git"}, "github"
@@ -34,6 +34,9 @@ TOOLS = [TICKET, LOG, SEARCH, WIPE]
         ({"labels": {"system": "git"}}, [LOG, SEARCH]),
         ({"flags": ("destructive", "egress")}, [SEARCH, WIPE]),
         ({"upstreams": ("github",)}, [SEARCH]),
+        ({"upstreams": ("*",)}, [SEARCH]),
+        ({"tiers": ("internal", "community")}, [LOG, WIPE]),
+        ({"artifacts": ("ticket",)}, [TICKET]),
         ({"max_rank": 10}, [TICKET, LOG, SEARCH]),
         ({"labels": {"system": "git"}, "max_rank": 0}, [LOG]),
         ({"tools": ("*",), "flags": ("writes",), "max_rank": 10}, [TICKET]),

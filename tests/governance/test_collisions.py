@@ -45,6 +45,13 @@ def test_less_trusted_tool_cannot_replace_a_more_trusted_one(
     assert collision.is_error == (outcome == "throw")
 
 
+@pytest.mark.parametrize("own", POLICIES)
+def test_policy_may_leave_tools_without_a_say(own: OnCollision) -> None:
+    rules = CollisionRules(on_collision="keep", honour_tool="never")
+
+    assert resolve(tool("a"), tool("a", "upstream", on_collision=own), rules).outcome == "keep"
+
+
 def test_refused_tool_is_left_out_and_the_first_keeps_its_place() -> None:
     first, other = tool("a"), tool("b")
     refused, replacing = tool("A", "github"), tool("b", "gitlab", on_collision="replace")
@@ -59,14 +66,12 @@ def test_refused_tool_is_left_out_and_the_first_keeps_its_place() -> None:
 
 
 def test_exact_comparison_keeps_names_apart_that_differ_in_case() -> None:
-    rules = CollisionRules(compare="exact", look_alikes="warn")
+    rules = CollisionRules(compare="exact", look_alikes="ignore")
 
     merged = merge([tool("ticket_create"), tool("Ticket-Create")], rules)
 
-    assert merged.collisions == ()
-    assert [(twin.first.name, twin.second.name, twin.is_error) for twin in merged.look_alikes] == [
-        ("ticket_create", "Ticket-Create", False)
-    ]
+    assert [kept.name for kept in merged.tools] == ["ticket_create", "Ticket-Create"]
+    assert (merged.collisions, merged.look_alikes) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_exact_comparison_keeps_names_apart_that_differ_in_case() -> None:
 def test_twin_of_a_name_is_reported(twin: str) -> None:
     merged = merge([tool("payment_refund"), tool(twin, "github")], CollisionRules(compare="exact"))
 
-    assert [(found.second.name, found.is_error) for found in merged.look_alikes] == [(twin, True)]
+    assert [(found.first.name, found.second.name) for found in merged.look_alikes] == [("payment_refund", twin)]
 
 
 @pytest.mark.parametrize("name", ["artifact_head", "Artifact_grep", "gateway.status", "GATEWAY.x"])
