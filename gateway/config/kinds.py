@@ -3,15 +3,16 @@
 It works on plain data, one document at a time: no file, no reference to other documents.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gateway.config.problems import SpecProblem, quoted, spec_problems
+from gateway.config.problems import SpecProblem, discreet, quoted, spec_problems
 from gateway.config.shapes import Object, fields_of
 from gateway.config.specs.artifacts import ArtifactClassDocument
+from gateway.config.specs.base import Path
 from gateway.config.specs.catalogues import CatalogueDocument
 from gateway.config.specs.collisions import CollisionPolicyDocument
 from gateway.config.specs.common import API_VERSION, Document, OwnedMetadata
@@ -75,13 +76,19 @@ KINDS: Final[Mapping[str, Kind]] = {
 """Every kind, in the order in which people read a configuration."""
 
 
-def validate(data: object) -> tuple[Document | None, list[SpecProblem]]:
+def validate(data: object, *, hidden: Collection[Path] = ()) -> tuple[Document | None, list[SpecProblem]]:
     """The document, or everything that is wrong with its shape.
 
-    Rules over several fields are asked once each of these fields is right by itself.
+    Rules over several fields are asked once each of these fields is right by itself. Values under `hidden` paths,
+    such as those that come from the environment, are never quoted.
     """
     if not isinstance(data, dict):
         return None, [SpecProblem("wrong-type", (), f"a document is a mapping, not {type_name(data)}")]
+    document, problems = _read(data)
+    return document, [discreet(problem, hidden) for problem in problems]
+
+
+def _read(data: dict[Any, Any]) -> tuple[Document | None, list[SpecProblem]]:
     if problems := _unreadable(data):
         return None, problems
     model = KINDS[data["kind"]].model

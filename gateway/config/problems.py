@@ -5,8 +5,8 @@ on. It knows no file: who read the document maps paths to lines and columns. No 
 short ones in places where only a closed list of words is allowed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic_core import ErrorDetails
@@ -18,6 +18,8 @@ from gateway.config.specs.scalars import type_name
 from gateway.governance.diagnostics import did_you_mean
 
 _LONGEST_QUOTE: Final = 60
+_ABOUT_NAMES: Final = frozenset({"unknown-field", "missing-field"})
+"""Problems that quote field names only."""
 
 _EXPECTED: Final = {
     "string_type": "text",
@@ -38,7 +40,10 @@ _BOUNDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SpecProblem:
-    """One problem. `at_key` says that the last key of `path` is meant rather than its value."""
+    """One problem. `at_key` says that the last key of `path` is meant rather than its value.
+
+    What is missing has no place of its own: `path` leads to the mapping that lacks it.
+    """
 
     code: str
     path: Path
@@ -58,9 +63,17 @@ class _Spot:
 
 
 def spec_problems(errors: Iterable[ErrorDetails], data: Mapping[Any, Any], root: Shape) -> list[SpecProblem]:
-    """Each problem once, in the order of the document's fields."""
+    """Each problem once."""
     found = [problem for error in errors for problem in _translated(error, data, root)]
     return list(dict.fromkeys(found))
+
+
+def discreet(problem: SpecProblem, hidden: Collection[Path]) -> SpecProblem:
+    """The problem without a quotation, if it is about a value that must not be printed."""
+    is_about = any(path[: len(problem.path)] == problem.path for path in hidden)
+    if problem.code in _ABOUT_NAMES or not is_about or not set(problem.message) & set("'\""):
+        return problem
+    return replace(problem, message="the value does not fit here; it comes from the environment, so it is not shown")
 
 
 def place(path: Path) -> str:

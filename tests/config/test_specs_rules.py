@@ -415,6 +415,18 @@ def test_braces_that_name_nothing_are_plain_arguments() -> None:
     assert validate(document)[1] == []
 
 
+@pytest.mark.parametrize("required", [5, True, None, "workspace", {"workspace": True}], ids=repr)
+def test_hostile_required_list_means_that_nothing_is_required(required: Any) -> None:
+    _, problems = validate(changed(LOG, "spec.input.schema.required", required))
+
+    assert [problem.message for problem in problems] == ["argument 'workspace' may be missing"]
+
+
+@pytest.mark.parametrize("name", ["Tool-code_search", "Tool-price_quote"])
+def test_backend_without_placeholders_takes_any_input(name: str) -> None:
+    assert validate(changed(name, "spec.input", {"schema": {"type": "object"}}))[1] == []
+
+
 @pytest.mark.parametrize("check", ["approval", "window"])
 def test_approval_needs_its_timeout_and_a_window_its_hours(check: str) -> None:
     document = without(*{"approval": (REFUND, "spec.check.timeout"), "window": (HOURS, "spec.check.open")}[check])

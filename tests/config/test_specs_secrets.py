@@ -51,6 +51,40 @@ def test_secret_still_knows_where_it_comes_from() -> None:
     assert (token.from_env, token.from_file) == ("HELPDESK_TOKEN", None)
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("Tool-ticket_create", "spec.onCollision"),
+        ("Tool-ticket_create", "spec.backend.method"),
+        ("Tool-ticket_create", "kind"),
+        ("Tool-ticket_create", "apiVersion"),
+    ],
+)
+def test_value_from_the_environment_is_never_quoted(name: str, path: str) -> None:
+    hidden = {tuple(path.split("."))}
+    _, problems = validate(changed(name, path, "hunter2"), hidden=hidden)
+
+    assert [problem.path for problem in problems] == list(hidden)
+    assert "hunter2" not in repr(problems)
+
+
+def test_part_of_a_value_from_the_environment_is_never_quoted() -> None:
+    document = changed("Tool-ticket_create", "spec.backend.url", "https://example.com/{hunter2}")
+
+    _, problems = validate(document, hidden={("spec", "backend", "url")})
+
+    assert [problem.path for problem in problems] == [("spec", "backend", "url")]
+    assert "hunter2" not in repr(problems)
+
+
+def test_other_problems_of_a_document_with_hidden_values_stay_as_they_are() -> None:
+    document = changed("Tool-ticket_create", "spec.onColision", "throw")
+
+    _, problems = validate(document, hidden={("spec", "description")})
+
+    assert problems == validate(document)[1]
+
+
 def test_environment_of_a_program_takes_text_and_secrets() -> None:
     document = changed("Tool-disk_usage", "spec.backend.env", {"LANG": "C", "TOKEN": {"fromEnv": "T"}})
 

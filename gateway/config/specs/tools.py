@@ -128,13 +128,14 @@ class ToolSpec(Spec):
 
     def _wrong_mentions(self, schema: Json) -> Iterator[Broken]:
         properties = schema.get("properties", {})
-        required = schema.get("required", ())
+        required = schema.get("required")
+        always = required if isinstance(required, list) else ()
         for path, name in (*self.backend.mentions(), *self.backend.picks()):
             if name not in properties:
-                known = did_you_mean(name, map(str, properties))
-                yield Broken(("backend", *path), f"{name!r} is not a property of the input schema", known)
+                near = did_you_mean(name, (known for known in properties if isinstance(known, str)))
+                yield Broken(("backend", *path), f"{name!r} is not a property of the input schema", near)
         for path, name in self.backend.mentions():
-            if name in properties and name not in required and not _has_default(properties[name]):
+            if name in properties and name not in always and not _has_default(properties[name]):
                 yield Broken(
                     ("backend", *path),
                     f"argument {name!r} may be missing",
