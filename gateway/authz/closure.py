@@ -29,6 +29,11 @@ def reach(names: Iterable[str], direct: Graph) -> frozenset[str]:
     return frozenset(reached)
 
 
+def above(direct: Graph) -> Graph:
+    """Each member with every group it is in, however far up."""
+    return {member: reach((member,), direct) - {member} for member in direct}
+
+
 def depths(direct: Graph) -> dict[str, int]:
     """The longest chain of links above each member; members that lead into a cycle have no depth and are left out."""
     members: dict[str, list[str]] = {}

@@ -1,39 +1,40 @@
 """Finds the rows that could decide a request, without looking at the others.
 
 A row is left out only when one of the matcher's own functions refuses it, so what is found is always enough to decide;
-the tier and the effect are not looked at. Rows come out in the order they went in.
+the tier and the effect are not looked at.
 """
 
 from collections.abc import Iterable, Iterator
-from collections.abc import Set as AbstractSet
 
 from gateway.authz.closure import Graph
 from gateway.authz.matching import covers, names
 from gateway.authz.rules import Permission
 
+_Columns = tuple[str, str]
+"""The object and the catalogue of a row: rows that have both in common are looked at once."""
+
 
 class _Bucket:
     """The rows of one subject and one verb, by their whole object or by what stands before its first star."""
 
-    __slots__ = ("lengths", "patterns", "whole")
+    __slots__ = ("heads", "lengths", "whole")
 
     def __init__(self) -> None:
-        self.whole: dict[str, list[int]] = {}
-        self.patterns: dict[str, list[int]] = {}
+        self.whole: dict[str, dict[_Columns, list[int]]] = {}
+        self.heads: dict[str, dict[_Columns, list[int]]] = {}
         self.lengths: set[int] = set()
 
-    def add(self, number: int, pattern: str) -> None:
-        head, star, _ = pattern.partition("*")
+    def add(self, number: int, row: Permission) -> None:
+        head, star, _ = row.object.text.partition("*")
         if star:
-            self.patterns.setdefault(head, []).append(number)
             self.lengths.add(len(head))
-        else:
-            self.whole.setdefault(pattern, []).append(number)
+        rows = (self.heads if star else self.whole).setdefault(head, {})
+        rows.setdefault((row.object.text, row.catalogue.text), []).append(number)
 
-    def find(self, object: str) -> Iterator[int]:
-        yield from self.whole.get(object, ())
+    def find(self, object: str) -> Iterator[tuple[_Columns, list[int]]]:
+        yield from self.whole.get(object, {}).items()
         for length in self.lengths:
-            yield from self.patterns.get(object[:length], ())
+            yield from self.heads.get(object[:length], {}).items()
 
 
 class RowIndex:
@@ -46,19 +47,27 @@ class RowIndex:
         self._buckets: dict[tuple[str, str], _Bucket] = {}
         for number, row in enumerate(self._rows):
             for action in set(row.actions.text.split("|")):
-                self._buckets.setdefault((row.subject.text, action), _Bucket()).add(number, row.object.text)
+                self._buckets.setdefault((row.subject.text, action), _Bucket()).add(number, row)
 
-    def candidates(self, who: AbstractSet[str], *, catalogue: str, object: str, action: str) -> list[Permission]:
+    def candidates(self, who: Iterable[str], *, catalogue: str, object: str, action: str) -> list[Permission]:
+        """The rows that fit, in the order they were given in."""
         numbers: set[int] = set()
+        for found in self._fitting(who, catalogue=catalogue, object=object, action=action):
+            numbers.update(found)
+        return [self._rows[number] for number in sorted(numbers)]
+
+    def some(self, who: Iterable[str], *, catalogue: str, object: str, action: str) -> Iterator[Permission]:
+        """The same rows as they are found, some of them perhaps twice: for those who stop at the first."""
+        for found in self._fitting(who, catalogue=catalogue, object=object, action=action):
+            yield from (self._rows[number] for number in found)
+
+    def _fitting(self, who: Iterable[str], *, catalogue: str, object: str, action: str) -> Iterator[list[int]]:
         objects = (object, *self._groups.get(object, ()))
         for subject in who:
             bucket = self._buckets.get((subject, action))
-            if bucket is not None:
-                for name in objects:
-                    numbers.update(bucket.find(name))
-        rows = (self._rows[number] for number in sorted(numbers))
-        return [
-            row
-            for row in rows
-            if names(catalogue, row.catalogue.text) and covers(object, row.object.text, self._groups)
-        ]
+            if bucket is None:
+                continue
+            for name in objects:
+                for (pattern, catalogues), numbers in bucket.find(name):
+                    if names(catalogue, catalogues) and covers(object, pattern, self._groups):
+                        yield numbers

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from gateway.authz.closure import cycles, depths, graph, reach
+from gateway.authz.closure import above, cycles, depths, graph, reach
 from gateway.authz.index import RowIndex
 from gateway.authz.matching import (
     ACTIONS,
@@ -22,11 +22,11 @@ from gateway.authz.matching import (
     is_object,
     is_pattern,
     is_subject,
-    matches,
     within,
 )
 from gateway.authz.rules import Cell, Link, Permission, PolicySet
 from gateway.governance.diagnostics import Diagnostic, did_you_mean, in_order
+from gateway.governance.globs import glob_matches
 
 MAX_DEPTH: Final = 8
 """Casbin itself stops following chains at ten links, silently; ours are refused before."""
@@ -64,7 +64,7 @@ class _Declared:
         for name in islice(self._sorted, bisect_left(self._sorted, head), None):
             if not name.startswith(head):
                 return False
-            if matches(name, pattern):
+            if glob_matches(name, pattern):
                 return True
         return False
 
@@ -223,19 +223,17 @@ def _shadowed(policies: PolicySet, tiers: Mapping[str, int] | None) -> Iterator[
     A pattern covers another when it matches the other's text: its own stars are the only place where the other's stars
     can fall. So each allow is asked about as if it were a request, of an index over the denies.
     """
-    members, objects = graph(policies.members), graph(policies.objects)
-    groups = {name: reach((name,), objects) for name in objects}
+    members, groups = graph(policies.members), above(graph(policies.objects))
     denies = RowIndex((row for row in policies.permissions if row.effect.text == "deny"), groups)
     ceiling: Callable[[str, str], bool] = str.__eq__ if tiers is None else lambda low, high: within(low, high, tiers)
     for row in policies.permissions:
         if row.effect.text != "allow":
             continue
-        who = reach((row.subject.text,), members)
-        covering = [
-            next((deny for deny in found if ceiling(row.tier.text, deny.tier.text)), None)
-            for action in row.actions.text.split("|")
-            for found in [denies.candidates(who, catalogue=row.catalogue.text, object=row.object.text, action=action)]
-        ]
+        who = sorted(reach((row.subject.text,), members))
+        covering = []
+        for action in row.actions.text.split("|"):
+            found = denies.some(who, catalogue=row.catalogue.text, object=row.object.text, action=action)
+            covering.append(next((deny for deny in found if ceiling(row.tier.text, deny.tier.text)), None))
         if (deny := covering[0]) is not None and None not in covering:
             yield _warning(
                 "shadowed-allow", "a deny covers all of it", row.effect, related=("denied here", deny.effect)

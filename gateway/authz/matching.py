@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Set
 from typing import Final
 
+from gateway.governance.globs import glob_matches
+
 ACTIONS: Final = ("discover", "invoke", "read", "approve", "administer")
 EFFECTS: Final = ("allow", "deny")
 OBJECT_KINDS: Final = ("tool", "class", "catalogue", "approval", "prompt", "resource")
@@ -26,12 +28,12 @@ def holds(who: Set[str], subject: str) -> bool:
 
 
 def names(catalogue: str, pattern: str) -> bool:
-    return matches(catalogue, pattern)
+    return glob_matches(catalogue, pattern)
 
 
 def covers(object: str, pattern: str, groups: Mapping[str, Set[str]]) -> bool:
     """Whether the pattern fits the object, or a group the object belongs to."""
-    return matches(object, pattern) or any(matches(group, pattern) for group in groups.get(object, ()))
+    return glob_matches(object, pattern) or any(glob_matches(group, pattern) for group in groups.get(object, ()))
 
 
 def does(action: str, actions: str) -> bool:
@@ -42,24 +44,6 @@ def does(action: str, actions: str) -> bool:
 def within(tier: str, ceiling: str, ranks: Mapping[str, int]) -> bool:
     """Whether the tier is at most as risky as the ceiling; a tier nobody declared never is."""
     return tier in ranks and ceiling in ranks and ranks[tier] <= ranks[ceiling]
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether the whole name fits the glob. Greedy from the left, which is exact for `*` alone."""
-    head, *middle = pattern.split("*")
-    if not middle:
-        return name == pattern
-    tail = middle.pop()
-    end = len(name) - len(tail)
-    at = len(head)
-    if end < at or not name.startswith(head) or not name.endswith(tail):
-        return False
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True
 
 
 def is_name(text: str) -> bool:

@@ -14,7 +14,7 @@ from policy_samples import RANKS, policy_set, request
 from gateway.authz.closure import graph, reach
 from gateway.authz.enforcer import CasbinAuthoriser
 from gateway.authz.lint import KnownNames, lint
-from gateway.authz.matching import is_object, matches
+from gateway.authz.matching import is_object, names
 from gateway.authz.model import MODEL
 from gateway.authz.rules import read_policies
 
@@ -101,7 +101,7 @@ def test_built_in_matchers_let_other_names_through_but_ours_do_not() -> None:
     assert regex_match("tool_read_all", "tool_read")
     assert key_match("github/../admin", "github/*")
 
-    assert not matches("tool_read_all", "tool_read")
+    assert not names("tool_read_all", "tool_read")
     assert not is_object("tool:github/../admin")
 
 

@@ -2,7 +2,7 @@
 
 from policy_samples import policy_set
 
-from gateway.authz.closure import Graph, cycles, depths, graph, reach
+from gateway.authz.closure import Graph, above, cycles, depths, graph, reach
 
 
 def links(*rows: str) -> Graph:
@@ -13,6 +13,12 @@ def test_closure_follows_every_link() -> None:
     direct = links("user:ana, role:a", "role:a, role:b", "role:a, role:c", "user:bo, role:d")
 
     assert reach(["user:ana"], direct) == {"user:ana", "role:a", "role:b", "role:c"}
+
+
+def test_groups_above_a_member_are_not_the_member_itself() -> None:
+    direct = links("user:ana, role:a", "role:a, role:b")
+
+    assert above(direct) == {"user:ana": {"role:a", "role:b"}, "role:a": {"role:b"}}
 
 
 def test_unknown_names_reach_only_themselves() -> None:

@@ -14,7 +14,6 @@ from gateway.authz.matching import (
     is_object,
     is_pattern,
     is_subject,
-    matches,
     names,
     within,
 )
@@ -49,7 +48,6 @@ GLOBS = [
 
 @pytest.mark.parametrize(("name", "pattern", "fits"), GLOBS)
 def test_star_is_the_only_special_character(name: str, pattern: str, fits: bool) -> None:
-    assert matches(name, pattern) is fits
     assert names(name, pattern) is fits
 
 
@@ -58,12 +56,12 @@ def test_star_is_the_only_special_character(name: str, pattern: str, fits: bool)
 def test_glob_means_what_the_anchored_expression_means(pattern: str, name: str) -> None:
     expression = ".*".join(re.escape(part) for part in pattern.split("*"))
 
-    assert matches(name, pattern) is (re.fullmatch(expression, name) is not None)
+    assert names(name, pattern) is (re.fullmatch(expression, name) is not None)
 
 
 def test_hostile_pattern_is_answered() -> None:
-    assert not matches("a" * 100_000, "a*" * 1_000 + "b")
-    assert not matches("a" * 100_000, "a*" * 1_000 + "b*")
+    assert not names("a" * 100_000, "a*" * 1_000 + "b")
+    assert not names("a" * 100_000, "a*" * 1_000 + "b*")
 
 
 def test_subject_is_held_only_if_it_is_in_the_set() -> None:
