@@ -19,8 +19,13 @@ test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and 
 	$(BIN)/pytest -n auto $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
 ifdef COVERAGE
 	$(BIN)/coverage report --include='gateway/core/*,gateway/errors.py' --fail-under=100
+	$(BIN)/coverage report --include='gateway/authz/*,gateway/governance/ports.py' --fail-under=100
 	$(BIN)/coverage report --include='gateway/formats/*' --fail-under=95
 endif
+
+.PHONY: test-long
+test-long: $(READY) ## compare ten million random decisions with the reference (about half an hour)
+	$(BIN)/python tests/authz/long_differential.py
 
 .PHONY: lint
 lint: $(READY) ## check style and formatting
@@ -32,8 +37,9 @@ types: $(READY) ## check types, strictly
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: $(READY) ## print what the core's operations cost
+bench: $(READY) ## print what the core's operations and decisions cost
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/authz.py
 
 .PHONY: lock
 lock: $(READY) ## pin every dependency anew, with hashes (UPGRADE=1 takes the newest versions)
@@ -47,4 +53,4 @@ clean: ## remove the environment and everything that was built
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
