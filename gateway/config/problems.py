@@ -7,6 +7,7 @@ short ones in places where only a closed list of words is allowed.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from pydantic_core import ErrorDetails
@@ -16,6 +17,9 @@ from gateway.config.specs import base
 from gateway.config.specs.base import Broken, Path
 from gateway.config.specs.scalars import type_name
 from gateway.governance.diagnostics import did_you_mean
+
+MAX_PROBLEMS: Final = 100
+"""Problems per document; whoever has more starts with the first hundred."""
 
 _LONGEST_QUOTE: Final = 60
 _ABOUT_NAMES: Final = frozenset({"unknown-field", "missing-field"})
@@ -63,9 +67,14 @@ class _Spot:
 
 
 def spec_problems(errors: Iterable[ErrorDetails], data: Mapping[Any, Any], root: Shape) -> list[SpecProblem]:
-    """Each problem once."""
-    found = [problem for error in errors for problem in _translated(error, data, root)]
-    return list(dict.fromkeys(found))
+    """Each problem once, up to a limit."""
+    every = (problem for error in errors for problem in _translated(error, data, root))
+    found = list(dict.fromkeys(islice(every, MAX_PROBLEMS + 1)))
+    problems = found[:MAX_PROBLEMS]
+    if len(found) > MAX_PROBLEMS:
+        help = "correct the problems above and check again"
+        problems.append(SpecProblem("too-many-problems", (), "the rest of the document is not checked", help, True))
+    return problems
 
 
 def discreet(problem: SpecProblem, hidden: Collection[Path]) -> SpecProblem:

@@ -201,6 +201,18 @@ def test_key_of_free_values_is_text() -> None:
     assert (problem.code, problem.path, problem.at_key) == ("wrong-type", ("spec", "meta", 404), True)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("spec.limits", {f"timeout{number}": "1s" for number in range(5000)}), ("spec.trust.flags", ["a b"] * 5000)],
+    ids=["fields", "entries"],
+)
+def test_hundred_problems_are_enough(path: str, value: Any) -> None:
+    _, problems = validate(changed(TICKET, path, value))
+
+    assert len(problems) == 101
+    assert problems[-1].code == "too-many-problems"
+
+
 def test_long_values_are_cut_in_messages() -> None:
     problem = only(changed(TICKET, "spec.onCollision", "x" * 100_000))
 
