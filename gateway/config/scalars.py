@@ -11,6 +11,10 @@ from typing import Final
 Scalar = str | int | float | bool | None
 
 _WORDS: Final[dict[str, Scalar]] = {"": None, "~": None, "null": None, "true": True, "false": False}
+MERGE: Final = "<<"
+"""The key that other readers replace by the fields of its value."""
+
+_NOT_KEYS: Final = frozenset((MERGE, *_WORDS))
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?")
 _NUMERIC: Final = frozenset("-0123456789")
 _LONGEST_INTEGER: Final = 20
@@ -35,8 +39,11 @@ def plain(text: str) -> Scalar:
 
 
 def is_text_as_key(text: str) -> bool:
-    """Whole numbers count as text, so that a table of status codes needs no quotes: JSON has text keys only."""
-    if text in _WORDS:
+    """Whether an unquoted key is what it looks like.
+
+    Whole numbers count as text, so that a table of status codes needs no quotes: JSON has text keys only.
+    """
+    if text in _NOT_KEYS:
         return False
     if text[0] not in _NUMERIC:
         return True

@@ -44,7 +44,7 @@ def read_text(text: str, file: str, *, loader: Any = _Loader) -> tuple[list[Docu
     A document whose problems are local (a repeated key, a tag) is among them, so that later layers can say what
     else is wrong; one that is cut short by a syntax error or is not a mapping is not. `file` only names it.
     """
-    if len(text) > MAX_BYTES or len(text.encode(errors="replace")) > MAX_BYTES:
+    if len(text) > MAX_BYTES or (not text.isascii() and len(text.encode(errors="replace")) > MAX_BYTES):
         return [], [too_large(file)]
     problems = Problems()
     tree = Tree(file, problems)
@@ -82,6 +82,7 @@ class _Reading:
                 return
             self._lines_before = resume
             self._characters_before = self._places.offset_of(resume)
+        raise TooManyProblems
 
     @cached_property
     def _places(self) -> Places:
@@ -105,9 +106,12 @@ class _Reading:
                 event = next_event()
                 kind = type(event)
                 if kind is yaml.ScalarEvent:
-                    if event.tag is not None:
+                    if event.tag is None:
+                        is_plain = event.implicit[0]
+                    else:  # never implicit: without its tag it is plain if it has no quotes
                         self._refuse_tag(event)
-                    tree.scalar(event.value, token(event), is_plain=_is_plain(event), anchor=event.anchor)
+                        is_plain = not event.style
+                    tree.scalar(event.value, token(event), is_plain=is_plain, anchor=event.anchor)
                 elif kind is yaml.MappingStartEvent:
                     self._start({}, event)
                 elif kind is yaml.SequenceStartEvent:
@@ -177,12 +181,6 @@ class _Reading:
 
     def _at(self, mark: Any) -> Position:
         return Position(self._file, self._lines_before + mark.line + 1, mark.column + 1)
-
-
-def _is_plain(event: Any) -> bool:
-    if event.tag is None:
-        return bool(event.implicit[0])
-    return not event.style  # a tagged scalar is never implicit: without its tag it is plain if it has no quotes
 
 
 class _Abandoned(Exception):

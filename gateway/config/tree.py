@@ -7,7 +7,7 @@ in `scalars`. Knows no YAML library.
 from typing import Any, Final
 
 from gateway.config.nodes import Document, Path, Positions, Token
-from gateway.config.scalars import OutOfRange, Scalar, is_text_as_key, plain
+from gateway.config.scalars import MERGE, OutOfRange, Scalar, is_text_as_key, plain
 from gateway.config.text import MAX_BYTES, Problems, clipped
 from gateway.governance.diagnostics import Position, did_you_mean
 
@@ -51,7 +51,7 @@ class _Open:
     def drop_next(self) -> None:
         self.awaits_key, self.key, self.target = False, None, None
 
-    def add(self, value: Any, *, size: int) -> None:
+    def add(self, value: Any, size: int) -> None:
         self.size += size
         if type(self.container) is list:
             self.container.append(value)
@@ -97,16 +97,22 @@ class Tree:
 
     def scalar(self, text: str, token: Token, *, is_plain: bool, anchor: str | None) -> None:
         parent = self._open[-1] if self._open else None
-        size = _SCALAR_OVERHEAD + len(text)
         value: Scalar = text
         if parent is not None and parent.awaits_key:
-            self._scalar_key(parent, text, token, is_plain=is_plain)
+            if is_plain and not is_text_as_key(text):
+                self._odd_key(parent, text, token)
+            else:
+                self._key(parent, text, token)
         else:
             if is_plain:
-                value = self._plain(text, token)
-            self._place(parent, value, token, size=size)
+                try:
+                    value = plain(text)
+                except OutOfRange:
+                    help = "put it in quotes if it is text"
+                    self._note("number-range", "the number is too large", token, help=help)
+            self._place(parent, value, token, size=_SCALAR_OVERHEAD + len(text))
         if anchor is not None:
-            self._anchors[anchor] = (value, size, 0)
+            self._anchors[anchor] = (value, _SCALAR_OVERHEAD + len(text), 0)
 
     def start(self, container: Any, token: Token, *, anchor: str | None) -> None:
         """A list or mapping opens; raises `TooDeep`."""
@@ -135,7 +141,7 @@ class Tree:
         if parent.awaits_key:
             parent.drop_next()
         else:
-            parent.add(closed.container, size=closed.size)
+            parent.add(closed.container, closed.size)
 
     def alias(self, anchor: str, token: Token) -> None:
         parent = self._open[-1] if self._open else None
@@ -150,22 +156,14 @@ class Tree:
             parent.height = max(parent.height, height + 1)
         self._place(parent, value, token, size=size)
 
-    def _plain(self, text: str, token: Token) -> Scalar:
-        try:
-            return plain(text)
-        except OutOfRange:
-            self._note("number-range", "the number is too large", token, help="put it in quotes if it is text")
-            return text
-
-    def _scalar_key(self, parent: _Open, text: str, token: Token, *, is_plain: bool) -> None:
-        if is_plain and text == "<<":
+    def _odd_key(self, parent: _Open, text: str, token: Token) -> None:
+        if text == MERGE:
             help = "write the fields out; what differs by environment belongs in an overlay"
             self._note("merge-key", "merge keys are not read", token, help=help)
             parent.drop_next()
             return
-        if is_plain and not is_text_as_key(text):
-            help = f'put it in quotes: "{text}"' if text else "write a key in front of ':'"
-            self._note("key-type", f"the key {clipped(text)} is not text", token, help=help)
+        help = f'put it in quotes: "{text}"' if text else "write a key in front of ':'"
+        self._note("key-type", f"the key {clipped(text)} is not text", token, help=help)
         self._key(parent, text, token)
 
     def _alias_key(self, parent: _Open, value: Any, token: Token) -> None:
@@ -196,7 +194,7 @@ class Tree:
         path = parent.next_path()
         if path is not None:
             self._tokens[path] = token
-        parent.add(value, size=size)
+        parent.add(value, size)
 
     def _aliased_value(self, anchor: str, token: Token) -> _Aliased:
         if any(each.anchor == anchor for each in self._open):
