@@ -18,6 +18,27 @@ from gateway.config.specs.base import Broken, Path
 from gateway.config.specs.scalars import type_name
 from gateway.governance.diagnostics import did_you_mean
 
+CODES: Final[Mapping[str, str]] = {
+    "unknown-kind": "No document has this kind.",
+    "unknown-version": "The format has no such version.",
+    "unknown-field": "The mapping has no such field; unknown fields are refused at every depth.",
+    "missing-field": "A field that is needed here is not there.",
+    "wrong-type": "The value is of another type; nothing is converted, so 5 is not text and 1 is not true.",
+    "wrong-value": "The value has the right type, but cannot stand here or does not fit the fields around it.",
+    "bad-duration": "A duration is a number and a unit.",
+    "bad-size": "A size is a number and a unit.",
+    "bad-date": "A day or a moment does not exist, is written in another way, or lies on the wrong side of another.",
+    "bad-time": "A time of day has two digits for the hour and two for the minute.",
+    "bad-version": "A version has three numbers.",
+    "bad-name": "A name holds other characters than its kind of name allows, or lacks its prefix.",
+    "bad-url": "An address is not a full one, carries a user name, or has a placeholder outside its path.",
+    "bad-path": "A path is not of the kind that is needed here.",
+    "bad-entrypoint": "A Python object is named by its module, a colon and its name.",
+    "secret-as-text": "A secret stands in the document; write where it comes from instead.",
+    "too-many-problems": "The document has more problems than are worth reading at once.",
+}
+"""Every code of this layer and what it means."""
+
 MAX_PROBLEMS: Final = 100
 """Problems per document; whoever has more starts with the first hundred."""
 

@@ -1,7 +1,7 @@
 """The table of kinds, and problems: all at once, with exact paths."""
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from example_documents import DOCUMENTS, changed, example, without
@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config.kinds import KINDS, SpecProblem, validate
+from gateway.config.problems import CODES
+from gateway.config.specs.overlays import PatchedKind
 
 TICKET = "Tool-ticket_create"
 
@@ -25,6 +27,10 @@ def test_table_lists_all_kinds() -> None:
     assert list(KINDS) == [kind.name for kind in KINDS.values()]
     assert len(KINDS) == len({kind.plural for kind in KINDS.values()}) == 15
     assert all("\n" not in kind.summary and kind.summary.endswith(".") for kind in KINDS.values())
+
+
+def test_overlays_may_change_every_kind_of_declaration() -> None:
+    assert set(get_args(PatchedKind)) == KINDS.keys() - {"Overlay", "PolicyTest"}
 
 
 def test_only_flags_and_tiers_need_no_owner() -> None:
@@ -258,6 +264,7 @@ def test_any_junk_anywhere_gives_paths_that_exist(data: st.DataObject) -> None:
     model, problems = validate(document)
 
     assert (model is None) == bool(problems)
+    assert {problem.code for problem in problems} <= CODES.keys()
     for problem in problems:
         spot: Any = document
         for part in problem.path:

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 from pydantic_core import PydanticCustomError
 
+from gateway.config.problems import CODES
 from gateway.config.specs import scalars
 from gateway.config.specs.backends import Argument, Status
 from gateway.config.specs.catalogues import PublishPath
@@ -128,6 +129,7 @@ def test_scalar_is_refused_with_its_code(kind: Any, code: str, written: str) -> 
         scalar.read(written)
 
     assert refusal.value.type == code
+    assert code in CODES
     assert refusal.value.message() == scalar.wanted
 
 
