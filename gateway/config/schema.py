@@ -21,7 +21,7 @@ STRICTER: Final = (
     "names of other documents must exist",
     "names of fields that point into the same document must exist there: placeholders, waivers, duplicated entries",
     "days, moments, time zones, hosts and ports must exist, not only look right",
-    "values must fit each other: from before to, burst within limit, count within approvers, ok apart from failed",
+    "values must fit each other: from before to, rates over short times, count within approvers, ok apart from failed",
     "a selection must choose something, not only have a key",
     "a path must not belong to the gateway itself, a credential must not be a plain header",
     "a whole number has no decimal point",

@@ -221,13 +221,6 @@ BROKEN: list[tuple[str, dict[str, Any], str, str, str]] = [
         "a rate is counted over an hour at most",
     ),
     (
-        "burst above the limit",
-        changed(RATE, "spec.check.burst", 61),
-        "wrong-value",
-        "spec.check.burst",
-        "burst is larger than limit",
-    ),
-    (
         "quota over a minute",
         changed(QUOTA, "spec.check.per", "1m"),
         "wrong-value",
@@ -390,11 +383,23 @@ def test_path_that_only_begins_like_a_reserved_one_is_free() -> None:
 
 
 def test_several_broken_rules_of_one_block_are_told_together() -> None:
-    document = changed(RATE, "spec.check", {"type": "rate", "limit": 5, "per": "2h", "burst": 6})
+    document = changed(HOURS, "spec.check.open.0", {"days": ["mon", "mon"], "from": "09:00", "to": "08:00"})
 
     _, problems = validate(document)
 
-    assert [problem.path[-1] for problem in problems] == ["per", "burst"]
+    assert [problem.path[-1] for problem in problems] == ["to", "days"]
+
+
+def test_burst_may_be_larger_than_a_small_limit() -> None:
+    document = changed(RATE, "spec.check", {"type": "rate", "limit": 1, "per": "1s", "burst": 10})
+
+    assert validate(document)[1] == []
+
+
+def test_window_may_last_the_whole_day() -> None:
+    document = changed(HOURS, "spec.check.open.0", {"days": ["sun"], "from": "00:00", "to": "24:00"})
+
+    assert validate(document)[1] == []
 
 
 def test_roles_may_stand_for_any_number_of_approvers() -> None:

@@ -59,7 +59,7 @@ class FromArguments(Spec):
     """Takes values from the call's arguments."""
 
     from_: Literal["arguments"] = Field(description="Take the call's arguments.")
-    only: Many[Line] = Field((), description="Just these; without it, all that the path does not use.")
+    only: Maybe[Some[Line]] = Field(None, description="Just these; without it, all that the path does not use.")
 
 
 class HttpBackend(Spec):
@@ -81,7 +81,7 @@ class HttpBackend(Spec):
 
     def picks(self) -> Iterator[Mention]:
         for field, source in (("query", self.query), ("body", self.body)):
-            for index, name in enumerate(source.only if source else ()):
+            for index, name in enumerate((source and source.only) or ()):
                 yield (field, "only", index), name
 
     def broken_rules(self) -> Iterable[Broken]:

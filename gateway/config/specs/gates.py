@@ -10,6 +10,7 @@ from gateway.config.specs.base import Broken, Many, Maybe, OnlyTrue, Some, Spec
 from gateway.config.specs.common import Action, Document, Json, OwnedMetadata, Selector
 from gateway.config.specs.scalars import (
     Clock,
+    ClosingClock,
     Day,
     Duration,
     Expression,
@@ -85,8 +86,6 @@ class RateCheck(Spec):
     def broken_rules(self) -> Iterable[Broken]:
         if self.per > _LONGEST_RATE:
             yield Broken(("per",), "a rate is counted over an hour at most", "use type: quota for longer budgets")
-        if self.burst is not None and self.burst > self.limit:
-            yield Broken(("burst",), "burst is larger than limit")
 
 
 class QuotaCheck(Spec):
@@ -110,7 +109,7 @@ class Opening(Spec):
 
     days: Some[WeekDay] = Field(description="Days of the week.")
     from_: Clock = Field(description="First minute.")
-    to: Clock = Field(description="Minute at which it closes.")
+    to: ClosingClock = Field(description="Minute at which it closes.")
 
     def broken_rules(self) -> Iterable[Broken]:
         if self.from_ >= self.to:

@@ -88,6 +88,10 @@ def _url(text: str) -> str:
     return text
 
 
+def _closing(text: str) -> time:
+    return time.max if text == "24:00" else time.fromisoformat(text)
+
+
 def _zone(text: str) -> str:
     try:
         ZoneInfo(text)
@@ -168,6 +172,16 @@ Clock = Annotated[
         r"(?:[01][0-9]|2[0-3]):[0-5][0-9]",
         code="bad-time",
         convert=time.fromisoformat,
+    ),
+]
+ClosingClock = Annotated[
+    time,
+    Text(
+        "a time of day",
+        'write a time of day as "18:00", or "24:00" for the end of the day',
+        r"(?:[01][0-9]|2[0-3]):[0-5][0-9]|24:00",
+        code="bad-time",
+        convert=_closing,
     ),
 ]
 TimeZone = Annotated[
