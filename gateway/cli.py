@@ -1,12 +1,17 @@
 """The `gateway` command. Each subcommand is one function; what it prints is for people unless it says JSON."""
 
 import json
+import os
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
 from gateway import __version__
+from gateway.config.folders import sources_in
+from gateway.config.loader import load
+from gateway.config.report import render
 from gateway.core.canonical import call_id, canonical
 
 app = typer.Typer(
@@ -53,3 +58,24 @@ def print_call_id(
         typer.echo(f"the arguments cannot be used: {error}", err=True)
         raise typer.Exit(2) from error
     typer.echo(answer)
+
+
+@app.command("check")
+def check(
+    folder: Annotated[Path, typer.Argument(help="The folder of YAML documents.")] = Path("configs"),
+    environment: Annotated[
+        str | None, typer.Option(envvar="GATEWAY_ENVIRONMENT", help="Whose overlay to apply.")
+    ] = None,
+    output: Annotated[
+        Literal["text", "json", "github", "sarif", "junit"], typer.Option(help="For people, or for which program.")
+    ] = "text",
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+) -> None:
+    """Show every problem of a configuration. Exit code 0: none, 1: some."""
+    loaded = load([folder], environ=os.environ, environment=environment)
+    report = render(loaded.diagnostics, sources=sources_in(folder, prefix=folder.as_posix()), output=output)
+    if output == "text" and not loaded.diagnostics:
+        report = f"{len(loaded.documents)} documents, no problems\n"
+    typer.echo(report, nl=not report.endswith("\n"))
+    if loaded.has_errors or (strict and loaded.diagnostics):
+        raise typer.Exit(1)

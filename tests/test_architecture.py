@@ -44,7 +44,7 @@ ARROWS: dict[str, set[str]] = {
     "governance": {"errors", "core", "governance"},
     "authz": {"errors", "core", "governance", "authz"},
     "config": {"errors", "core", "formats", "governance", "config"},
-    "cli": {"gateway", "errors", "core", "formats"},
+    "cli": {"gateway", "errors", "core", "formats", "governance", "config"},
     "__main__": {"cli"},
     "__init__": {"errors", "core", "formats"},
 }

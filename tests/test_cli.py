@@ -1,7 +1,9 @@
 """The `gateway` command, run as a user runs it."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +46,46 @@ def test_bad_arguments_get_one_line_and_exit_code_two(args: str) -> None:
     assert answer.returncode == 2
     assert answer.stderr.startswith("the arguments cannot be used: ")
     assert answer.stderr.count("\n") == 1
+
+
+def test_check_shows_every_problem_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("kind: Tol\n", encoding="utf-8")
+
+    answer = run("check", str(tmp_path))
+
+    assert answer.returncode == 1
+    assert f"{tmp_path}/a.yaml:1:7: unknown-kind: there is no kind 'Tol'" in answer.stdout
+    assert "1 | kind: Tol\n  |       ^^^\n  = did you mean 'Tool'?" in answer.stdout
+
+
+def test_check_speaks_to_programs(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("kind: Tol\n", encoding="utf-8")
+
+    problems = json.loads(run("check", str(tmp_path), "--output", "json").stdout)
+
+    assert [found["code"] for found in problems] == ["no-gateway", "unknown-kind"]
+
+
+def test_check_of_a_right_folder_is_green(tmp_path: Path) -> None:
+    documents = [
+        ("Gateway", "acme", "{defaults: {pipeline: p, collisionPolicy: c, tier: t}, identity: [i], storage: s}"),
+        ("Pipeline", "p", "{call: [{use: gates}]}"),
+        ("CollisionPolicy", "c", "{onCollision: throw}"),
+        ("TrustTier", "t", "{rank: 0, description: Ours., origin: first-party}"),
+        ("IdentityProvider", "i", '{type: none, subject: "user:dev"}'),
+        ("Storage", "s", "{type: sqlite, path: /tmp/gateway.db}"),
+    ]
+    text = "\n---\n".join(
+        f"apiVersion: gateway/v1\nkind: {kind}\nmetadata: {{name: {name}, owner: team}}\nspec: {spec}"
+        for kind, name, spec in documents
+    )
+    (tmp_path / "all.yaml").write_text(text, encoding="utf-8")
+
+    answer = run("check", str(tmp_path), "--strict")
+
+    assert (answer.returncode, answer.stdout) == (0, "6 documents, no problems\n")
+
+
+def test_warnings_count_when_strict(tmp_path: Path) -> None:
+    assert run("check", str(tmp_path)).returncode == 0
+    assert run("check", str(tmp_path), "--strict").returncode == 1

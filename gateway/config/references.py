@@ -143,7 +143,7 @@ def _gateways(documents: Sequence[Document], named: _Named) -> Iterator[Diagnost
             "no-gateway",
             "there is no Gateway document",
             documents[0].position(()),
-            help="add one document of kind Gateway; gateway init shows how",
+            help="add one document of kind Gateway",
         )
 
 

@@ -1,0 +1,99 @@
+"""From a folder to checked documents: read, fill in the environment, apply the overlay, check shapes and references.
+
+Every step goes on after problems, so that one run shows all of them. What the documents mean together is not
+decided here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config.folders import read_folder
+from gateway.config.kinds import SpecProblem, validate
+from gateway.config.nodes import Document
+from gateway.config.overlays import apply, is_overlay
+from gateway.config.references import check_references
+from gateway.config.specs.common import Document as Spec
+from gateway.config.substitution import EnvUse, substitute
+from gateway.governance.diagnostics import Diagnostic, in_order
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A document whose shape is right, with the data and positions it came from."""
+
+    spec: Spec
+    source: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a folder holds in one environment. With errors among the diagnostics, `documents` is incomplete."""
+
+    documents: tuple[Checked, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    environment: tuple[EnvUse, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        return any(found.is_error for found in self.diagnostics)
+
+
+def load(
+    folders: Sequence[Path], *, environ: Mapping[str, str], environment: str | None = None, prefixes: bool = True
+) -> Loaded:
+    """Load all folders as one configuration. Positions name files by folder and path, unless `prefixes` is false."""
+    documents: list[Document] = []
+    problems: list[Diagnostic] = []
+    for folder in folders:
+        read, found = read_folder(folder, prefix=folder.as_posix() if prefixes else "")
+        documents += read
+        problems += found
+    filled, uses = _filled(documents, environ, problems)
+    overlays = [document for document in filled if is_overlay(document)]
+    plain = [document for document in filled if not is_overlay(document)]
+    effective, found = apply(plain, overlays, environment=environment)
+    problems += found
+    checked = _checked([*effective, *overlays], problems)
+    problems += check_references(effective)
+    return Loaded(tuple(checked), tuple(in_order(problems)), tuple(uses))
+
+
+def _filled(
+    documents: Iterable[Document], environ: Mapping[str, str], problems: list[Diagnostic]
+) -> tuple[list[Document], list[EnvUse]]:
+    filled: list[Document] = []
+    uses: list[EnvUse] = []
+    for document in documents:
+        replaced, found, asked = substitute(document, environ)
+        filled.append(replaced)
+        problems += found
+        uses += asked
+    return filled, uses
+
+
+def _checked(documents: Iterable[Document], problems: list[Diagnostic]) -> list[Checked]:
+    checked: list[Checked] = []
+    for document in documents:
+        spec, found = validate(document.data)
+        shapes = [_diagnostic(document, each) for each in found]
+        problems += [each for each in shapes if not _follows_from(each, problems)]
+        if spec is not None:
+            checked.append(Checked(spec, document))
+    return checked
+
+
+def _follows_from(shape: Diagnostic, problems: Iterable[Diagnostic]) -> bool:
+    """Whether a value has the wrong shape only because a variable in it could not be filled in."""
+    start = shape.position
+    return any(
+        found.code.startswith("env-")
+        and (found.position.file, found.position.line) == (start.file, start.line)
+        and start.column <= found.position.column < start.column + start.width
+        for found in problems
+    )
+
+
+def _diagnostic(document: Document, problem: SpecProblem) -> Diagnostic:
+    position = document.key_position(problem.path) if problem.at_key else document.position(problem.path)
+    return Diagnostic(problem.code, problem.message, position, help=problem.help)
