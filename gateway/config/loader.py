@@ -75,7 +75,7 @@ def _filled(
 def _checked(documents: Iterable[Document], problems: list[Diagnostic]) -> list[Checked]:
     checked: list[Checked] = []
     for document in documents:
-        spec, found = validate(document.data)
+        spec, found = validate(document.data, hidden=document.substituted)
         shapes = [_diagnostic(document, each) for each in found]
         problems += [each for each in shapes if not _follows_from(each, problems)]
         if spec is not None:

@@ -126,3 +126,16 @@ def test_missing_folder_is_one_clear_problem(tmp_path: Path) -> None:
 
     assert len(loaded.diagnostics) == 1
     assert loaded.has_errors
+
+
+def test_value_from_the_environment_is_never_quoted(folder: Path) -> None:
+    (folder / "tools" / "price.yaml").write_text(TOOL.replace("tier: internal", "tier: internal, trusted: 1"), "utf-8")
+    broken = TOOL.replace("name: price_quote", "name: other").replace(
+        "version: 1.0.0", "version: 1.0.0\n  lifecycle: ${STATE}"
+    )
+    (folder / "tools" / "other.yaml").write_text(broken, encoding="utf-8")
+
+    loaded = load([folder], environ={"STATE": "hunter2"}, prefixes=False)
+
+    assert [found.code for found in loaded.diagnostics] == ["wrong-value", "wrong-type"]
+    assert "hunter2" not in repr(loaded.diagnostics)
