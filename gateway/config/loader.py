@@ -1,4 +1,4 @@
-"""From a folder to checked documents: read, fill in the environment, apply the overlay, check shapes and references.
+"""From a folder to checked documents: read, fill in the environment, apply the overlay, check what stands in them.
 
 Every step goes on after problems, so that one run shows all of them. What the documents mean together is not
 decided here.
@@ -12,6 +12,7 @@ from gateway.config.folders import read_folder
 from gateway.config.kinds import SpecProblem, validate
 from gateway.config.nodes import Document
 from gateway.config.overlays import apply, is_overlay
+from gateway.config.programs import check_programs
 from gateway.config.references import check_references
 from gateway.config.specs.common import Document as Spec
 from gateway.config.substitution import EnvUse, substitute
@@ -56,6 +57,7 @@ def load(
     problems += found
     checked = _checked([*effective, *overlays], problems)
     problems += check_references(effective)
+    problems += check_programs(effective)
     return Loaded(tuple(checked), tuple(in_order(problems)), tuple(uses))
 
 

@@ -263,13 +263,6 @@ BROKEN: list[tuple[str, dict[str, Any], str, str, str]] = [
         "nothing is selected",
     ),
     (
-        "stage listed twice",
-        changed("Pipeline-standard", "spec.dispatchOutput", [{"use": "redact"}, {"use": "redact"}]),
-        "wrong-value",
-        "spec.dispatchOutput[1].use",
-        "stage 'redact' is listed twice",
-    ),
-    (
         "waiver of nothing",
         changed(CATALOGUE, "spec.waivers.0.forbidTogether", ["private-data", "egress"]),
         "wrong-value",

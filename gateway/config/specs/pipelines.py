@@ -1,18 +1,15 @@
 """Pipeline: the stages around a turn, a dispatch and a call, in order.
 
-What a stage takes under `with` is the stage's own business, checked where pipelines are linked.
+Which stages there are, and in which order they make sense, is not a matter of shape.
 """
 
-from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
 
-from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec
+from gateway.config.specs.base import Many, Maybe, Some, Spec
 from gateway.config.specs.common import Document, Json, OwnedMetadata
 from gateway.config.specs.scalars import Name
-
-STAGE_LISTS = ("turn_input", "dispatch_input", "call", "dispatch_output", "turn_output")
 
 
 class Stage(Spec):
@@ -37,15 +34,6 @@ class PipelineSpec(Spec):
     dispatch_output: Many[Stage] = Field((), description="After the calls of an iteration.")
     turn_output: Many[Stage] = Field((), description="After a turn.")
     refuses: Maybe[Refuses] = Field(None, description="Tools that may not run through it.")
-
-    def broken_rules(self) -> Iterable[Broken]:
-        for field in STAGE_LISTS:
-            seen: set[str] = set()
-            for index, stage in enumerate(getattr(self, field)):
-                if stage.use in seen:
-                    alias = type(self).model_fields[field].alias or field
-                    yield Broken((alias, index, "use"), f"stage {stage.use!r} is listed twice")
-                seen.add(stage.use)
 
 
 class PipelineDocument(Document):
