@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 import typer
 
 from gateway import __version__
+from gateway.config.explain import UnknownField, explain
 from gateway.config.folders import sources_in
 from gateway.config.loader import load
 from gateway.config.report import render
+from gateway.config.schema import editor_schema
 from gateway.core.canonical import call_id, canonical
 
 app = typer.Typer(
@@ -60,9 +62,12 @@ def print_call_id(
     typer.echo(answer)
 
 
+Folder = Annotated[Path, typer.Argument(help="The folder of YAML documents.")]
+
+
 @app.command("check")
 def check(
-    folder: Annotated[Path, typer.Argument(help="The folder of YAML documents.")] = Path("configs"),
+    folder: Folder = Path("configs"),
     environment: Annotated[
         str | None, typer.Option(envvar="GATEWAY_ENVIRONMENT", help="Whose overlay to apply.")
     ] = None,
@@ -79,3 +84,42 @@ def check(
     typer.echo(report, nl=not report.endswith("\n"))
     if loaded.has_errors or (strict and loaded.diagnostics):
         raise typer.Exit(1)
+
+
+@app.command("explain")
+def explain_field(
+    field: Annotated[str, typer.Argument(help="A kind, or a path into one: tool.spec.backend.")],
+    recursive: Annotated[bool, typer.Option("--recursive", help="Everything below it, too.")] = False,
+) -> None:
+    """Document a field of a YAML kind: what it is for, what it takes, what it defaults to."""
+    try:
+        typer.echo(explain(field, recursive=recursive).rstrip("\n"))
+    except UnknownField as error:
+        typer.echo(f"{error.message}; {error.help}" if error.help else error.message, err=True)
+        raise typer.Exit(2) from error
+
+
+@app.command("schema")
+def print_schema(
+    write: Annotated[Path | None, typer.Option(help="Write it to this file instead of printing it.")] = None,
+) -> None:
+    """Print the JSON Schema of all kinds, for editors."""
+    text = json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
+    if write is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        write.parent.mkdir(parents=True, exist_ok=True)
+        write.write_text(text, encoding="utf-8")
+    except OSError as error:
+        typer.echo(f"{write} cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"wrote {write}")
+
+
+@app.command("env")
+def list_environment(folder: Folder = Path("configs")) -> None:
+    """List the environment variables a configuration reads: where, whether set, and the default. Never a value."""
+    for use in load([folder], environ=os.environ).environment:
+        state = "set" if use.is_set else "not set" if use.default is None else "default"
+        typer.echo(f"{use.name:32} {state:8} {use.position}")

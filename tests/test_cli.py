@@ -1,6 +1,7 @@
 """The `gateway` command, run as a user runs it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,3 +90,50 @@ def test_check_of_a_right_folder_is_green(tmp_path: Path) -> None:
 def test_warnings_count_when_strict(tmp_path: Path) -> None:
     assert run("check", str(tmp_path)).returncode == 0
     assert run("check", str(tmp_path), "--strict").returncode == 1
+
+
+def test_explain_documents_a_field() -> None:
+    answer = run("explain", "tool.spec.limits")
+
+    assert answer.returncode == 0
+    assert "timeout" in answer.stdout
+    assert "Longest time for one call." in answer.stdout
+
+
+def test_explain_of_an_unknown_field_suggests_one() -> None:
+    answer = run("explain", "tool.spec.limts")
+
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "limits" in answer.stderr
+
+
+def test_schema_is_printed_or_written(tmp_path: Path) -> None:
+    file = tmp_path / ".schema" / "gateway.v1.json"
+
+    assert run("schema", "--write", str(file)).stdout == f"wrote {file}\n"
+    assert file.read_text(encoding="utf-8") == run("schema").stdout
+    assert json.loads(file.read_text(encoding="utf-8"))["$schema"]
+
+
+def test_schema_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    answer = run("schema", "--write", str(tmp_path))
+
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"{tmp_path} cannot be written: ")
+
+
+def test_env_lists_variables_and_never_their_values(tmp_path: Path) -> None:
+    text = "kind: Tool\nspec: {a: '${SET_ONE}', b: '${UNSET}', c: '${OTHER:-x}'}\n"
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    environ = {**os.environ, "SET_ONE": "hunter2"}
+
+    answer = subprocess.run(
+        [sys.executable, "-m", "gateway", "env", str(tmp_path)], env=environ, capture_output=True, text=True
+    )
+
+    assert [line.split()[:2] for line in answer.stdout.splitlines()] == [
+        ["SET_ONE", "set"],
+        ["UNSET", "not"],
+        ["OTHER", "default"],
+    ]
+    assert "hunter2" not in answer.stdout + answer.stderr
