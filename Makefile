@@ -16,7 +16,7 @@ $(READY): requirements.lock pyproject.toml
 
 .PHONY: test
 test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and enforces coverage)
-	$(BIN)/pytest -n auto $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto --dist worksteal $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
 ifdef COVERAGE
 	$(BIN)/coverage report --include='gateway/core/*,gateway/errors.py' --fail-under=100
 	$(BIN)/coverage report --include='gateway/authz/*,gateway/governance/ports.py' --fail-under=100
