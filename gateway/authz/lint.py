@@ -12,21 +12,11 @@ from typing import Final
 
 from gateway.authz.closure import above, cycles, depths, graph, reach
 from gateway.authz.index import RowIndex
-from gateway.authz.matching import (
-    ACTIONS,
-    CONFIG,
-    EFFECTS,
-    OBJECT_KINDS,
-    SUBJECT_KINDS,
-    is_name,
-    is_object,
-    is_pattern,
-    is_subject,
-    within,
-)
+from gateway.authz.matching import ACTIONS, EFFECTS, is_name, is_object, is_pattern, is_subject, within
 from gateway.authz.rules import Cell, Link, Permission, PolicySet
 from gateway.governance.diagnostics import Diagnostic, did_you_mean, in_order
 from gateway.governance.globs import glob_matches
+from gateway.governance.names import CONFIG, OBJECT_KINDS, SUBJECT_KINDS
 
 MAX_DEPTH: Final = 8
 """Casbin itself stops following chains at ten links, silently; ours are refused before."""

@@ -9,17 +9,14 @@ from collections.abc import Mapping, Set
 from typing import Final
 
 from gateway.governance.globs import glob_matches
+from gateway.governance.names import CONFIG, NAME, OBJECT_KINDS, PATTERN, SUBJECT_KINDS, SUBJECT_NAME
 
 ACTIONS: Final = ("discover", "invoke", "read", "approve", "administer")
 EFFECTS: Final = ("allow", "deny")
-OBJECT_KINDS: Final = ("tool", "class", "catalogue", "approval", "prompt", "resource")
-SUBJECT_KINDS: Final = ("user", "agent", "role")
-CONFIG: Final = "config"
-"""The one object without a kind: the gateway's own configuration."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
-_SUBJECT_NAME: Final = re.compile(r"[A-Za-z0-9_.@+=/:~-]{1,256}")
+_NAME: Final = re.compile(NAME)
+_PATTERN: Final = re.compile(PATTERN)
+_SUBJECT_NAME: Final = re.compile(SUBJECT_NAME)
 
 
 def holds(who: Set[str], subject: str) -> bool:
@@ -52,11 +49,11 @@ def is_name(text: str) -> bool:
 
 def is_pattern(text: str) -> bool:
     """A name in which single stars may stand."""
-    return _PATTERN.fullmatch(text) is not None and "**" not in text
+    return _PATTERN.fullmatch(text) is not None
 
 
 def is_subject(text: str) -> bool:
-    """`user:`, `agent:` or `role:` and a name; identity providers use `@`, `/` and `:` in theirs."""
+    """`user:`, `agent:`, `service:` or `role:` and a name."""
     kind, _, name = text.partition(":")
     return kind in SUBJECT_KINDS and _SUBJECT_NAME.fullmatch(name) is not None
 

@@ -1,7 +1,22 @@
-"""When two names are one to a reader: differing in case and separators only, or in characters that look alike."""
+"""How names are written, and when two of them are one to a reader: alike but for case and separators, or to the eye.
+
+Documents and policies take their alphabets from here, so that what one of them accepts the other can say.
+"""
 
 import unicodedata
 from typing import Final
+
+SUBJECT_KINDS: Final = ("user", "agent", "service", "role")
+OBJECT_KINDS: Final = ("tool", "class", "catalogue", "approval", "prompt", "resource")
+CONFIG: Final = "config"
+"""The one object without a kind: the gateway's own configuration."""
+
+NAME: Final = r"[A-Za-z0-9_.-]{1,128}"
+PATTERN: Final = r"(?:[A-Za-z0-9_.-]|\*(?!\*)){1,128}"
+"""A name in which single stars may stand."""
+
+SUBJECT_NAME: Final = r"[A-Za-z0-9_.@+=/:~|-]{1,256}"
+"""What stands behind a subject's kind; identity providers use `@`, `/`, `:` and `|` in theirs."""
 
 _SEPARATORS: Final = str.maketrans("", "", "-_. ")
 _TWINS: Final = str.maketrans(

@@ -12,7 +12,7 @@ from gateway.governance.ports import AccessRequest
 
 ACTIONS = {"discover", "invoke", "read", "approve", "administer"}
 NAME = r"[A-Za-z0-9_.-]{1,128}"
-SUBJECT = r"(user|agent|role):[A-Za-z0-9_.@+=/:~-]{1,256}"
+SUBJECT = r"(user|agent|service|role):[A-Za-z0-9_.@+=/:~|-]{1,256}"
 OBJECT = rf"config|(tool|class|catalogue|approval|prompt|resource):{NAME}"
 
 

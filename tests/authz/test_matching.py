@@ -129,17 +129,32 @@ def test_names_use_the_alphabet_of_tool_names() -> None:
     assert is_name("x" * 128)
     assert is_pattern("ticket_*-*")
     assert not is_pattern("ticket_**")
+    assert is_pattern("*" + "x" * 127)
     assert not is_pattern("")
+    assert not is_pattern("ticket_?")
+    assert not is_pattern("*" + "x" * 128)
 
 
 @pytest.mark.parametrize(
-    "text", ["user:ana", "agent:release-bot", "role:a", "user:ana@example.com", "user:https://i/1"]
+    "text",
+    [
+        "user:ana",
+        "agent:release-bot",
+        "service:billing",
+        "role:a",
+        "user:ana@example.com",
+        "user:https://i/1",
+        "user:auth0|5f7c8ec7c33c6c004bbafe82",
+        "user:" + "x" * 256,
+    ],
 )
 def test_such_texts_are_subjects(text: str) -> None:
     assert is_subject(text)
 
 
-@pytest.mark.parametrize("text", ["", "ana", "user:", "User:ana", "group:a", "role:*", "role:a b", "user:a\n", ":a"])
+@pytest.mark.parametrize(
+    "text", ["", "ana", "user:", "User:ana", "group:a", "role:*", "role:a b", "user:a\n", ":a", "user:" + "x" * 257]
+)
 def test_such_texts_are_no_subjects(text: str) -> None:
     assert not is_subject(text)
 

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 from pydantic_core import PydanticCustomError
 
+from gateway.authz.matching import is_object, is_subject
 from gateway.config.problems import CODES
 from gateway.config.specs import scalars
 from gateway.config.specs.backends import Argument, Status
@@ -14,6 +15,7 @@ from gateway.config.specs.collisions import Prefix
 from gateway.config.specs.gateway import SubjectPrefix
 from gateway.config.specs.scalars import Text
 from gateway.config.specs.tools import FileName, MimeType
+from gateway.governance.names import OBJECT_KINDS, SUBJECT_KINDS
 
 
 def text(annotation: Any) -> Text:
@@ -42,6 +44,8 @@ READ = [
     (scalars.Name, "a.b_c-D9", "a.b_c-D9"),
     (scalars.Name, "x" * 128, "x" * 128),
     (scalars.Pattern, "list_*", "list_*"),
+    (scalars.Pattern, "*_a*b", "*_a*b"),
+    (scalars.Pattern, "*" + "x" * 127, "*" + "x" * 127),
     (scalars.Url, "https://example.com:8443/a?b=c", "https://example.com:8443/a?b=c"),
     (scalars.Url, "http://[::1]:4318", "http://[::1]:4318"),
     (scalars.UrlTemplate, "https://example.com/a/{id}?x=1", "https://example.com/a/{id}?x=1"),
@@ -50,7 +54,12 @@ READ = [
     (scalars.Subject, "agent:release-bot", "agent:release-bot"),
     (scalars.Role, "role:sre", "role:sre"),
     (scalars.Principal, "user:ana@example.com", "user:ana@example.com"),
+    (scalars.Principal, "user:auth0|5f7c8ec7", "user:auth0|5f7c8ec7"),
+    (scalars.Principal, "service:spiffe://acme/billing~1", "service:spiffe://acme/billing~1"),
+    (scalars.Subject, "user:" + "x" * 256, "user:" + "x" * 256),
     (scalars.PolicyObject, "class:payment", "class:payment"),
+    (scalars.PolicyObject, "prompt:review_*", "prompt:review_*"),
+    (scalars.PolicyObject, "resource:*", "resource:*"),
     (scalars.PolicyObject, "config", "config"),
     (scalars.JsonPath, "$.address.*", "$.address.*"),
     (Status, 404, 404),
@@ -76,7 +85,7 @@ REFUSED = [
     (scalars.TimeZone, "wrong-value", ["Europe/Berln", "../etc/passwd", "/etc/passwd", "", "Europe"]),
     (scalars.Version, "bad-version", ["1.0", "v1.0.0", "1.0.0.0", "01.0.0", ""]),
     (scalars.Name, "bad-name", ["", "x" * 129, "a b", "é", "a/b", "a\n", "*"]),
-    (scalars.Pattern, "bad-name", ["", "a/b", "[ab]", "a*\n"]),
+    (scalars.Pattern, "bad-name", ["", "a/b", "[ab]", "a*\n", "a?", "a**", "**", "*" + "x" * 128]),
     (
         scalars.Url,
         "bad-url",
@@ -101,9 +110,13 @@ REFUSED = [
     (scalars.UrlTemplate, "bad-url", ["https://{host}/a", "https://example.com/?q={id}", "https://a@b/{id}"]),
     (scalars.AbsolutePath, "bad-path", ["srv", "/srv/../etc", "", "/a\x00b"]),
     (scalars.EntryPoint, "bad-entrypoint", ["acme", "acme.tools", ":x", "a:", "a-b:c", "a:b.c", "a..b:c"]),
-    (scalars.Subject, "bad-name", ["ana", "role:admin", "user:", "user:a b", "user:a,b"]),
+    (
+        scalars.Subject,
+        "bad-name",
+        ["ana", "role:admin", "user:", "user:a b", "user:a,b", "user:*", "user:" + "x" * 257],
+    ),
     (scalars.Role, "bad-name", ["engineer", "user:ana", "role:"]),
-    (scalars.PolicyObject, "bad-name", ["payment", "tool:", "config:x"]),
+    (scalars.PolicyObject, "bad-name", ["payment", "tool:", "config:x", "tool:a?", "tool:**", "config*", "*"]),
     (scalars.Prose, "wrong-value", ["", " \n\t"]),
     (scalars.HeaderValue, "wrong-value", ["a\r\nb: c", "é"]),
     (scalars.JsonPath, "bad-path", ["ticket", ""]),
@@ -134,6 +147,25 @@ def test_scalar_is_refused_with_its_code(kind: Any, code: str, written: str) -> 
     assert refusal.value.type == code
     assert code in CODES
     assert refusal.value.message() == scalar.wanted
+
+
+@pytest.mark.parametrize("subject", [f"{kind}:a@b|c/d:e~f+g=h" for kind in SUBJECT_KINDS])
+def test_documents_and_policies_agree_on_subjects(subject: str) -> None:
+    assert is_subject(subject)
+    assert text(scalars.Principal).read(subject) == subject
+
+
+def test_callers_of_an_identity_provider_are_the_subjects_that_are_no_role() -> None:
+    kinds = [kind for kind in SUBJECT_KINDS if kind != "role"]
+
+    assert [text(SubjectPrefix).read(f"{kind}:") for kind in kinds] == [f"{kind}:" for kind in kinds]
+    assert [text(scalars.Subject).read(f"{kind}:a") for kind in kinds] == [f"{kind}:a" for kind in kinds]
+
+
+@pytest.mark.parametrize("kind", OBJECT_KINDS)
+def test_documents_and_policies_agree_on_objects(kind: str) -> None:
+    assert is_object(f"{kind}:a.b_c-d")
+    assert text(scalars.PolicyObject).read(f"{kind}:a.b_c-d") == f"{kind}:a.b_c-d"
 
 
 @pytest.mark.parametrize(

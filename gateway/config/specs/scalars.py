@@ -14,6 +14,8 @@ from zoneinfo import ZoneInfo
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
+from gateway.governance.names import CONFIG, NAME, OBJECT_KINDS, PATTERN, SUBJECT_KINDS, SUBJECT_NAME
+
 ENV_REFERENCE: Final = r"\$\{"
 """Editors see `${NAME}` before it is resolved, so a text with a reference passes their check."""
 
@@ -106,19 +108,18 @@ def _path(text: str) -> str:
     return text
 
 
-_NAME: Final = r"[A-Za-z0-9_.-]{1,128}"
-_WHO: Final = r"[A-Za-z0-9_.@+|/=-]{1,128}"
+_CALLERS: Final = "|".join(kind for kind in SUBJECT_KINDS if kind != "role")
 
 Name = Annotated[
     str,
-    Text("a name", "write 1 to 128 letters, digits, '_', '-' or '.'", _NAME, code="bad-name"),
+    Text("a name", "write 1 to 128 letters, digits, '_', '-' or '.'", NAME, code="bad-name"),
 ]
 Pattern = Annotated[
     str,
     Text(
         "a name pattern",
-        "write a name of letters, digits, '_', '-' or '.', with '*' and '?' as wildcards",
-        r"[A-Za-z0-9_.*?-]{1,128}",
+        "write a name of letters, digits, '_', '-' or '.', in which '*' stands for any run of characters",
+        PATTERN,
         code="bad-name",
     ),
 ]
@@ -253,14 +254,14 @@ JsonPath = Annotated[
 Expression = Annotated[str, Text("a CEL expression", "write an expression: args.amount > 500", r"[\s\S]*\S[\s\S]*")]
 Role = Annotated[
     str,
-    Text("a role", "write a role with its prefix: role:engineer", rf"role:{_WHO}", code="bad-name"),
+    Text("a role", "write a role with its prefix: role:engineer", rf"role:{SUBJECT_NAME}", code="bad-name"),
 ]
 Subject = Annotated[
     str,
     Text(
         "a subject",
         "write a subject with its prefix: user:ana, agent:release-bot, service:billing",
-        rf"(?:user|agent|service):{_WHO}",
+        rf"(?:{_CALLERS}):{SUBJECT_NAME}",
         code="bad-name",
     ),
 ]
@@ -268,8 +269,8 @@ Principal = Annotated[
     str,
     Text(
         "a role or a subject",
-        "write it with its prefix: role:engineer, user:ana, agent:release-bot",
-        rf"(?:role|user|agent|service):{_WHO}",
+        "write it with its prefix: role:engineer, user:ana, agent:release-bot, service:billing",
+        rf"(?:{'|'.join(SUBJECT_KINDS)}):{SUBJECT_NAME}",
         code="bad-name",
     ),
 ]
@@ -277,8 +278,8 @@ PolicyObject = Annotated[
     str,
     Text(
         "an object of the policy",
-        "write tool:NAME, class:NAME, catalogue:NAME, approval:NAME or config",
-        r"(?:tool|class|catalogue|approval):[A-Za-z0-9_.*?-]{1,128}|config",
+        f"write {', '.join(f'{kind}:NAME' for kind in OBJECT_KINDS)} or {CONFIG}",
+        rf"(?:{'|'.join(OBJECT_KINDS)}):{PATTERN}|{CONFIG}",
         code="bad-name",
     ),
 ]
