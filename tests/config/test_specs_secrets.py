@@ -1,5 +1,6 @@
 """Secrets are objects, and neither they nor values in their place are ever printed."""
 
+import json
 from typing import Any
 
 import pytest
@@ -49,6 +50,40 @@ def test_secret_still_knows_where_it_comes_from() -> None:
 
     token = tool.spec.backend.auth.token  # type: ignore[union-attr]  # a Tool, as the example says
     assert (token.from_env, token.from_file) == ("HELPDESK_TOKEN", None)
+
+
+@pytest.mark.parametrize("reference", [{"fromEnv": "HELPDESK_TOKEN"}, {"fromFile": "keys/helpdesk"}])
+@pytest.mark.parametrize("by_alias", [True, False])
+def test_whoever_asks_for_references_gets_the_place_of_a_secret(reference: dict[str, str], by_alias: bool) -> None:
+    tool, _ = validate(changed("Tool-ticket_create", TOKEN, reference))
+
+    assert tool is not None
+    dumped = tool.model_dump(by_alias=by_alias, context={"references": True})
+    assert dumped["spec"]["backend"]["auth"]["token"] == reference
+    assert json.loads(tool.model_dump_json(context={"references": True})) == tool.model_dump(
+        mode="json", context={"references": True}
+    )
+
+
+@pytest.mark.parametrize(
+    "context",
+    [None, {}, {"references": False}, {"references": "yes"}, {"references": 1}, ["references"], "references"],
+    ids=repr,
+)
+def test_secret_stays_masked_unless_references_are_asked_for(context: Any) -> None:
+    tool, _ = validate(example("Tool-ticket_create"))
+
+    assert tool is not None
+    assert tool.model_dump(context=context)["spec"]["backend"]["auth"]["token"] == "(secret)"
+
+
+def test_environment_of_a_program_names_its_secrets_by_reference() -> None:
+    env = {"LANG": "C", "TOKEN": {"fromEnv": "T"}, "KEY": {"fromFile": "keys/k"}}
+    tool, _ = validate(changed("Tool-disk_usage", "spec.backend.env", env))
+
+    assert tool is not None
+    assert tool.model_dump(context={"references": True})["spec"]["backend"]["env"] == env
+    assert tool.model_dump()["spec"]["backend"]["env"] == {"LANG": "C", "TOKEN": "(secret)", "KEY": "(secret)"}
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def _word_or_list(value: object) -> str:
 
 
 def _text_or_object(value: object) -> str:
-    return "object" if isinstance(value, dict) else "text"
+    return "object" if isinstance(value, dict | BaseModel) else "text"
 
 
 Word = TypeVar("Word")

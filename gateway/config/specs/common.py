@@ -1,9 +1,9 @@
 """Parts that several kinds share: the envelope, secrets, credentials, selections of tools, limits."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, model_serializer, model_validator
+from pydantic import ConfigDict, Field, SerializationInfo, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.config.specs.base import Broken, Many, Maybe, Spec, TextOrObject, exactly_one, one_of_missing
@@ -73,8 +73,12 @@ class Secret(Spec):
         yield from one_of_missing({"fromEnv": self.from_env, "fromFile": self.from_file}, "a secret")
 
     @model_serializer
-    def _masked(self) -> str:
-        return "(secret)"
+    def _dumped(self, info: SerializationInfo) -> str | dict[str, str]:
+        """`(secret)`; with the context `{"references": True}`, the object that names its place."""
+        if not isinstance(info.context, Mapping) or info.context.get("references") is not True:
+            return repr(self)
+        places = {"fromEnv": self.from_env, "fromFile": self.from_file}
+        return {key: place for key, place in places.items() if place is not None}
 
     def __repr__(self) -> str:
         return "(secret)"
