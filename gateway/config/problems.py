@@ -163,7 +163,8 @@ def _at_value(error: ErrorDetails, spot: _Spot) -> SpecProblem:
 
 def _unknown_field(parent: _Spot, name: str) -> SpecProblem:
     known = _fields_at(parent)
-    suggestion = did_you_mean(name, known) or f"fields here: {', '.join(known)}"
+    listed = f"fields here: {', '.join(known)}" if known else "there are no fields here"
+    suggestion = did_you_mean(name, known) or listed
     message = f"{quoted(name)} is not a field of {place(parent.path)}"
     return SpecProblem("unknown-field", (*parent.path, name), message, suggestion, True)
 

@@ -1,4 +1,4 @@
-"""What documents carry in other languages: CEL expressions, JSON Schemas and orders of stages, judged where they stand.
+"""What documents carry in other languages: CEL expressions, JSON Schemas, JSONPaths, stages; judged where they stand.
 
 Compiling happens again when documents are linked; here it only finds out what is wrong before anything starts.
 """
@@ -6,8 +6,16 @@ Compiling happens again when documents are linked; here it only finds out what i
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from gateway.config.nodes import Document, Path
+from gateway.config.problems import SpecProblem, discreet, spec_problems
+from gateway.config.references import EACH
+from gateway.config.shapes import Entries, Object, Scalar, Shape
+from gateway.config.specs.stages import STAGE_OPTIONS, stage_options
 from gateway.core.schemas import Schema
+from gateway.errors import JsonPathInvalid
+from gateway.formats.paths import Path as JsonPath
 from gateway.governance.conditions import ConditionProblem, compile_condition
 from gateway.governance.diagnostics import Diagnostic, Position
 from gateway.governance.stages import PHASES, check_phase
@@ -17,10 +25,15 @@ _SCHEMAS: Final[dict[str, tuple[Path, ...]]] = {
     "Tool": (("spec", "input", "schema"), ("spec", "output", "schema")),
     "GateRule": (("spec", "check", "resolution"),),
 }
+_PATHS: Final[dict[str, tuple[Path, ...]]] = {
+    "Tool": (("spec", "backend", "pick"),),
+    "ArtifactClass": (("spec", "redact", EACH),),
+}
+_KEY: Final = Scalar("a key")
 
 
 def check_programs(documents: Iterable[Document]) -> Iterator[Diagnostic]:
-    """Every expression, schema and stage that cannot be used; wrong shapes are somebody else's problem."""
+    """Every expression, schema, path and stage that cannot be used; wrong shapes are somebody else's problem."""
     for document in documents:
         kind = document.data.get("kind")
         if isinstance(kind, str):
@@ -28,8 +41,12 @@ def check_programs(documents: Iterable[Document]) -> Iterator[Diagnostic]:
                 yield from _expression(document, path)
             for path in _SCHEMAS.get(kind, ()):
                 yield from _schema(document, path)
+            for path in _PATHS.get(kind, ()):
+                for each in _each(document, path):
+                    yield from _path(document, each)
             if kind == "Pipeline":
                 yield from _stages(document)
+                yield from _options(document)
 
 
 def _expression(document: Document, path: Path) -> Iterator[Diagnostic]:
@@ -59,6 +76,51 @@ def _schema(document: Document, path: Path) -> Iterator[Diagnostic]:
         yield Diagnostic("bad-schema", str(error), document.key_position(path))
 
 
+def _path(document: Document, path: Path) -> Iterator[Diagnostic]:
+    source = _value_at(document.data, path)
+    if not isinstance(source, str) or not source.startswith("$") or "\n" in source or "\r" in source:
+        return
+    try:
+        JsonPath(source)
+    except JsonPathInvalid as error:
+        hidden = "the path cannot be read; it comes from the environment, so it is not shown"
+        message = hidden if path in document.substituted else error.message
+        yield Diagnostic("bad-path", message, document.position(path), help=error.help)
+
+
+def _options(document: Document) -> Iterator[Diagnostic]:
+    for path in (each for phase in PHASES for each in _each(document, ("spec", phase, EACH))):
+        stage = _value_at(document.data, path)
+        name, given = (stage.get("use"), stage.get("with", {})) if isinstance(stage, dict) else (None, None)
+        if isinstance(name, str) and name in STAGE_OPTIONS and isinstance(given, dict):
+            for problem in _option_problems(name, given, path=(*path, "with")):
+                yield _at(document, discreet(problem, document.substituted))
+
+
+def _option_problems(name: str, given: dict[Any, Any], *, path: Path) -> list[SpecProblem]:
+    try:
+        stage_options(name, given)
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False, include_input=False)
+        for error in errors:
+            error["loc"] = (*path, *error["loc"])
+        data, shape = _placed(given, Object(STAGE_OPTIONS[name]), path=path)
+        return spec_problems(errors, data, shape)
+    return []
+
+
+def _placed(value: Any, shape: Shape, *, path: Path) -> tuple[dict[Any, Any], Shape]:
+    """The value and its shape as a document that has nothing but them, so that problems name the whole path."""
+    for step in reversed(path):
+        value, shape = {step: value}, Entries(_KEY, shape)
+    return value, shape
+
+
+def _at(document: Document, problem: SpecProblem) -> Diagnostic:
+    position = document.key_position(problem.path) if problem.at_key else document.position(problem.path)
+    return Diagnostic(problem.code, problem.message, position, help=problem.help)
+
+
 def _stages(document: Document) -> Iterator[Diagnostic]:
     for phase in PHASES:
         listed = _value_at(document.data, ("spec", phase))
@@ -69,9 +131,20 @@ def _stages(document: Document) -> Iterator[Diagnostic]:
                 yield Diagnostic(problem.code, problem.message, position, help=problem.help)
 
 
+def _each(document: Document, path: Path) -> list[Path]:
+    """The path itself; where it ends in `EACH`, that of every entry of the list."""
+    if path[-1] != EACH:
+        return [path]
+    listed = _value_at(document.data, path[:-1])
+    return [(*path[:-1], index) for index in range(len(listed))] if isinstance(listed, list) else []
+
+
 def _value_at(data: Any, path: Path) -> Any:
     for step in path:
-        if not isinstance(data, dict):
+        if isinstance(data, list) and isinstance(step, int):
+            data = data[step]
+        elif isinstance(data, dict):
+            data = data.get(step)
+        else:
             return None
-        data = data.get(str(step))
     return data

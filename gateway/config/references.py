@@ -63,7 +63,7 @@ REFERENCES: Final[Mapping[str, Sequence[Reference]]] = {
         *_references("TrustFlag", "flow.blockedBy.*"),
     ],
     "GateRule": [*_selector("match"), *_references("Catalogue", "match.catalogues.*")],
-    "Pipeline": _references("TrustFlag", "refuses.flags.*"),
+    "Pipeline": _references("TrustFlag", "refuses.flags.*", "call.*.with.unlessFlags.*"),
     "Tool": [
         *_trust("trust"),
         *_references("ArtifactClass", "output.artifact", built_in=BUILT_IN_ARTIFACTS),

@@ -4,7 +4,9 @@ import pytest
 
 from gateway.config.kinds import KINDS
 from gateway.config.references import EACH, REFERENCES, check_references, identity_of
+from gateway.config.shapes import fields_of
 from gateway.config.source import read_text
+from gateway.config.specs.stages import STAGE_OPTIONS
 from gateway.governance.diagnostics import Position
 
 GATEWAY = """\
@@ -159,5 +161,8 @@ def test_every_reference_is_a_field_of_its_kind() -> None:
         assert kind in KINDS
         for reference in references:
             assert reference.target in KINDS
-            fields = ".".join(step for step in reference.path if step != EACH)
-            assert explain(f"{kind}.spec.{fields}")
+            fields = [step for step in reference.path if step != EACH]
+            if "with" in fields:
+                *fields, option = fields
+                assert any(option in fields_of(model) for model in STAGE_OPTIONS.values())
+            assert explain(f"{kind}.spec.{'.'.join(fields)}")
