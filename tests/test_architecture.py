@@ -22,6 +22,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/core": {"orjson", "jsonschema_rs", "re2"},
     "gateway/core/tokens.py": {"tiktoken"},
     "gateway/governance/conditions.py": {"cel"},
+    "gateway/examples": set(),
     "gateway/formats": set(),
     "gateway/formats/ecmascript.py": {"tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript"},
     "gateway/formats/json_text.py": {"orjson", "json5"},
@@ -45,6 +46,7 @@ ARROWS: dict[str, set[str]] = {
     "authz": {"errors", "core", "governance", "authz"},
     "config": {"errors", "core", "formats", "governance", "config"},
     "cli": {"gateway", "errors", "core", "formats", "governance", "config"},
+    "examples": {"errors", "core", "formats", "examples"},
     "__main__": {"cli"},
     "__init__": {"errors", "core", "formats"},
 }

@@ -1,0 +1,1 @@
+"""The tools of a small company: what the example configuration publishes, runnable without a network."""
