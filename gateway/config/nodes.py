@@ -5,7 +5,7 @@ the token a person would edit.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.governance.diagnostics import Position
@@ -49,6 +49,9 @@ class Document:
     key_positions: Mapping[Path, Position]
     substituted: frozenset[Path] = frozenset()
     """Values that contain text from the environment: later layers do not print them."""
+
+    written: Mapping[Path, str] = field(default_factory=dict)
+    """Values that were filled in, from the environment or not, as they stand in the file."""
 
     def position(self, path: Path) -> Position:
         """The value's token, or that of the nearest value around it that has one."""

@@ -127,10 +127,16 @@ class _Copy:
         self._positions = dict(original.positions)
         self._key_positions = dict(original.key_positions)
         self._substituted = set(original.substituted)
+        self._written = dict(original.written)
 
     def document(self) -> Document:
         return Document(
-            self._data, self._original.file, self._positions, self._key_positions, frozenset(self._substituted)
+            self._data,
+            self._original.file,
+            self._positions,
+            self._key_positions,
+            substituted=frozenset(self._substituted),
+            written=self._written,
         )
 
     def merge(self, given: _Given) -> Iterator[Diagnostic]:
@@ -158,6 +164,7 @@ class _Copy:
             self._positions.pop(path, None)
             self._key_positions.pop(path, None)
             self._substituted.discard(path)
+            self._written.pop(path, None)
 
     def _replace(self, spot: _Spot, given: _Given) -> None:
         self._remove(spot)
@@ -171,6 +178,8 @@ class _Copy:
                 self._key_positions[path] = overlay.key_positions[origin]
             if origin in overlay.substituted:
                 self._substituted.add(path)
+            if origin in overlay.written:
+                self._written[path] = overlay.written[origin]
 
 
 def _identity(document: Document) -> _Target | None:

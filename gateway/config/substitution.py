@@ -41,10 +41,10 @@ def substitute(document: Document, environ: Mapping[str, str]) -> tuple[Document
     except TooManyProblems:
         problems.close()
         return document, problems.found, filling.uses
-    if data is document.data:
+    if not filling.written:
         return document, problems.found, filling.uses
-    substituted = document.substituted | filling.substituted
-    return replace(document, data=data, substituted=substituted), problems.found, filling.uses
+    substituted, written = document.substituted | filling.substituted, {**document.written, **filling.written}
+    return replace(document, data=data, substituted=substituted, written=written), problems.found, filling.uses
 
 
 class _Unfilled(Exception):
@@ -57,6 +57,7 @@ class _Filling:
     def __init__(self, document: Document, environ: Mapping[str, str], *, problems: Problems) -> None:
         self.uses: list[EnvUse] = []
         self.substituted: set[Path] = set()
+        self.written: dict[Path, str] = {}
         self._document = document
         self._environ = environ
         self._problems = problems
@@ -85,8 +86,9 @@ class _Filling:
                 at = self._position(text, path, offset=match.start(), width=len(match[0]))
                 self._problems.note(code, message, at, help=help)
                 is_sound = False
-        if not is_sound:
+        if not parts or not is_sound:
             return text
+        self.written[path] = text
         if any(self._environ.get(use.name) for use in self.uses[before:]):
             self.substituted.add(path)
         return "".join((*parts, text[end:]))

@@ -127,13 +127,14 @@ def test_values_from_the_environment_stay_marked() -> None:
     base, _, _ = substitute(
         read("kind: Tool\nmetadata: {name: t}\nspec: {a: $A, b: '${A}', c: ['${A}']}\n")[0], {"A": "s"}
     )
-    change = overlay("{target: {kind: Tool, name: t}, merge: {a: '${A}', c: null, d: {e: '${A}'}}}")
+    change = overlay("{target: {kind: Tool, name: t}, merge: {a: '${A:-x}', c: null, d: {e: '${A}'}}}")
     filled, _, _ = substitute(change, {"A": "s"})
 
     (after,), _ = apply([base], [filled], environment="prod")
 
     assert after.data["spec"] == {"a": "s", "b": "s", "d": {"e": "s"}}
     assert after.substituted == {("spec", "a"), ("spec", "b"), ("spec", "d", "e")}
+    assert after.written == {("spec", "a"): "${A:-x}", ("spec", "b"): "${A}", ("spec", "d", "e"): "${A}"}
 
 
 def test_aliased_patch_has_the_position_of_the_alias() -> None:

@@ -122,8 +122,22 @@ def test_what_came_from_the_environment_is_remembered() -> None:
     assert problems == []
     assert after.data == {"a": ["x", "y example.com", "z", "z", "$"], "b": {"c": "80"}, "d": "same"}
     assert after.substituted == {("a", 1), ("b", "c")}
+    assert after.written == {
+        ("a", 1): "y ${HOST}",
+        ("a", 2): "${UNSET:-z}",
+        ("a", 3): "${EMPTY:-z}",
+        ("a", 4): "$$",
+        ("b", "c"): "${PORT}",
+    }
     assert after.positions is before.positions
     assert before.data["b"] == {"c": "${PORT}"}
+
+
+@pytest.mark.parametrize("value", ["^[a-z]+$", "$.items", "'${NONE} ${HOST}'", "'${'"])
+def test_value_that_stays_as_it_is_has_no_second_form(value: str) -> None:
+    before = document(f"a: {value}\n")
+
+    assert substitute(before, ENVIRON)[0] is before
 
 
 def test_uses_are_listed_for_people() -> None:
@@ -143,6 +157,7 @@ def test_aliased_value_is_filled_wherever_it_is_used() -> None:
 
     assert after.data["b"] == {"u": "example.com"}
     assert after.substituted == {("a", "u"), ("b", "u")}
+    assert after.written == {("a", "u"): "${HOST}", ("b", "u"): "${HOST}"}
     assert problems[0].position == Position("a.yaml", 3, 4, 12)
 
 
