@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import gateway
+
+SMALL = Path(__file__).parent / "projects" / "small"
 
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -64,32 +67,28 @@ def test_check_speaks_to_programs(tmp_path: Path) -> None:
 
     problems = json.loads(run("check", str(tmp_path), "--output", "json").stdout)
 
-    assert [found["code"] for found in problems] == ["no-gateway", "unknown-kind"]
+    assert [found["code"] for found in problems] == ["file-missing", "file-missing", "no-gateway", "unknown-kind"]
 
 
-def test_check_of_a_right_folder_is_green(tmp_path: Path) -> None:
-    documents = [
-        ("Gateway", "acme", "{defaults: {pipeline: p, collisionPolicy: c, tier: t}, identity: [i], storage: s}"),
-        ("Pipeline", "p", "{call: [{use: gates}]}"),
-        ("CollisionPolicy", "c", "{onCollision: throw}"),
-        ("TrustTier", "t", "{rank: 0, description: Ours., origin: first-party}"),
-        ("IdentityProvider", "i", '{type: none, subject: "user:dev"}'),
-        ("Storage", "s", "{type: sqlite, path: /tmp/gateway.db}"),
-    ]
-    text = "\n---\n".join(
-        f"apiVersion: gateway/v1\nkind: {kind}\nmetadata: {{name: {name}, owner: team}}\nspec: {spec}"
-        for kind, name, spec in documents
-    )
-    (tmp_path / "all.yaml").write_text(text, encoding="utf-8")
+def test_check_of_a_right_folder_is_green() -> None:
+    answer = run("check", str(SMALL), "--strict", "--on", "2026-11-16")
 
-    answer = run("check", str(tmp_path), "--strict")
-
-    assert (answer.returncode, answer.stdout) == (0, "6 documents, no problems\n")
+    assert (answer.returncode, answer.stdout) == (0, "19 documents, no problems\n")
 
 
-def test_warnings_count_when_strict(tmp_path: Path) -> None:
-    assert run("check", str(tmp_path)).returncode == 0
-    assert run("check", str(tmp_path), "--strict").returncode == 1
+def test_warnings_count_when_strict() -> None:
+    """A review that is overdue on that day, but not yet twice over."""
+    assert run("check", str(SMALL), "--on", "2027-05-01").returncode == 0
+    assert run("check", str(SMALL), "--on", "2027-05-01", "--strict").returncode == 1
+
+
+def test_check_without_policies_says_so(tmp_path: Path) -> None:
+    shutil.copytree(SMALL / "configs", tmp_path / "configs")
+
+    answer = run("check", str(tmp_path), "--on", "2026-11-16")
+
+    assert answer.returncode == 1
+    assert "policies/policy.csv:1:1: file-missing: there is no file policy.csv" in answer.stdout
 
 
 def test_explain_documents_a_field() -> None:

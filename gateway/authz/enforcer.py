@@ -60,6 +60,9 @@ class CasbinAuthoriser:
         )
         self._remembered = _Memory(cache_size)
 
+    def held_by(self, names: frozenset[str]) -> frozenset[str]:
+        return reach(names, self._members)
+
     def decide(self, request: AccessRequest) -> AccessDecision:
         try:
             decision = self._remembered.get(request)
@@ -74,7 +77,7 @@ class CasbinAuthoriser:
         refusal = self._refusal(request)
         if refusal is not None:  # not remembered: such requests could be of any size and number
             return AccessDecision(False, refusal)
-        who = reach(request.names, self._members)
+        who = self.held_by(request.names)
         rows = self._index.candidates(who, catalogue=request.catalogue, object=request.object, action=request.action)
         enforcer = _showing(self._enforcer, _differing(rows))
         verdict = enforcer.enforce(who, request.catalogue, request.object, request.action, request.tier)

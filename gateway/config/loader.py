@@ -13,7 +13,7 @@ from gateway.config.kinds import SpecProblem, validate
 from gateway.config.nodes import Document
 from gateway.config.overlays import apply, is_overlay
 from gateway.config.programs import check_programs
-from gateway.config.references import check_references
+from gateway.config.references import check_references, identity_of
 from gateway.config.specs.common import Document as Spec
 from gateway.config.substitution import EnvUse, substitute
 from gateway.governance.diagnostics import Diagnostic, in_order
@@ -34,6 +34,8 @@ class Loaded:
     documents: tuple[Checked, ...]
     diagnostics: tuple[Diagnostic, ...]
     environment: tuple[EnvUse, ...]
+    names: Mapping[str, frozenset[str]]
+    """The names of all documents by kind, of those with a wrong shape, too."""
 
     @property
     def has_errors(self) -> bool:
@@ -57,8 +59,15 @@ def load(
     problems += found
     checked = _checked([*effective, *overlays], problems)
     problems += check_references(effective)
-    problems += check_programs(effective)
-    return Loaded(tuple(checked), tuple(in_order(problems)), tuple(uses))
+    problems += [each for each in check_programs(effective) if not _follows_from(each, problems)]
+    return Loaded(tuple(checked), tuple(in_order(problems)), tuple(uses), _names(effective))
+
+
+def _names(documents: Iterable[Document]) -> Mapping[str, frozenset[str]]:
+    named: dict[str, set[str]] = {}
+    for kind, name in filter(None, map(identity_of, documents)):
+        named.setdefault(kind, set()).add(name)
+    return {kind: frozenset(names) for kind, names in named.items()}
 
 
 def _filled(

@@ -95,7 +95,7 @@ class Schema:
 
     async def validate(self, value: Any) -> Any:
         """A copy of `value` with defaults filled in. Raises `ValidationException` with the problems found."""
-        filled = self._accepted(value)
+        filled = self.accepted(value)
         for check in self._checks:
             answer = check(filled)
             if inspect.isawaitable(answer):
@@ -105,7 +105,7 @@ class Schema:
     def coerce(self, value: Any) -> Any:
         """Like `validate`, after turning texts into the scalars the schema asks for; checks that wait are refused."""
         try:
-            filled = self._accepted(coerced(self._subschemas, value))
+            filled = self.accepted(coerced(self._subschemas, value))
         except RecursionError as error:
             raise _not_json(error) from error
         for check in self._checks:
@@ -116,15 +116,11 @@ class Schema:
                 raise TypeError("a check that has to be awaited cannot run here")
         return filled
 
-    def is_valid(self, value: Any) -> bool:
-        """Whether the document accepts `value`; custom checks are not asked."""
-        return self._compiled.is_valid(value)
+    def accepted(self, value: Any) -> Any:
+        """What `validate` gives before custom checks are asked.
 
-    def __repr__(self) -> str:
-        return f"Schema(properties={list(self._document.get('properties', ()))!r})"
-
-    def _accepted(self, value: Any) -> Any:
-        """A copy for the handler, which may change its arguments while the record must not follow."""
+        It is a copy: a handler may change its arguments, and the record must not follow.
+        """
         try:
             if not self.is_valid(value):
                 raise ValidationException(self._problems(value))
@@ -134,6 +130,13 @@ class Schema:
         if self._filling.is_needed:
             self._filling.fill(own)
         return own
+
+    def is_valid(self, value: Any) -> bool:
+        """Whether the document accepts `value`; custom checks are not asked."""
+        return self._compiled.is_valid(value)
+
+    def __repr__(self) -> str:
+        return f"Schema(properties={list(self._document.get('properties', ()))!r})"
 
     @property
     def _compiled(self) -> jsonschema_rs.Draft202012Validator:

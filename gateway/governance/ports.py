@@ -35,6 +35,10 @@ class AccessDecision:
 
 
 class Authoriser(Protocol):
+    def held_by(self, names: frozenset[str]) -> frozenset[str]:
+        """The names and every role that comes with them."""
+        ...
+
     def decide(self, request: AccessRequest) -> AccessDecision:
         """Always answers: whatever goes wrong on the way is a denial with a reason, never an exception."""
         ...

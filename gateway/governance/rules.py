@@ -5,10 +5,10 @@ and decides nothing. Counting (rates, quotas, loops) needs memory, so such check
 judged where the memory is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
-from typing import Final, Literal, Protocol
+from datetime import date, datetime, time, timedelta
+from typing import Any, Final, Literal, Protocol
 from zoneinfo import ZoneInfo
 
 from gateway.governance.catalogues import GovernedTool, Selector
@@ -44,6 +44,10 @@ class Approval:
     approvers: tuple[str, ...]
     reason: str
     count: int = 1
+    timeout: timedelta | None = None
+    show: tuple[str, ...] = ()
+    resolution: Mapping[str, Any] | None = None
+    reuse_for: timedelta | None = None
 
     def judge(self, scope: Scope, may: MayDo) -> Judgement:
         needed = f"{self.count} of {', '.join(self.approvers)}"
@@ -126,7 +130,13 @@ class GateRule:
     position: Position
     when: Condition | None = None
     mode: Mode = "enforce"
+    catalogues: frozenset[str] = frozenset()
+    hold_for: timedelta = timedelta(seconds=45)
     description: str = field(default="", compare=False)
+
+    def is_about(self, tool: GovernedTool, catalogue: str) -> bool:
+        """Whether calls of the tool through the catalogue are its business; without catalogues, all are."""
+        return (not self.catalogues or catalogue in self.catalogues) and self.match.chooses(tool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +161,10 @@ class Outcome:
     verdicts: tuple[Verdict, ...]
 
 
-def judge_call(rules: Iterable[GateRule], tool: GovernedTool, scope: Scope, *, may: MayDo) -> Outcome:
+def judge_call(rules: Iterable[GateRule], tool: GovernedTool, scope: Scope, *, catalogue: str, may: MayDo) -> Outcome:
     """Ask every rule that is about the call. The gravest verdict decides; of equals, the first by name."""
-    asked = (_verdict(rule, scope, may) for rule in rules if rule.mode != "disabled" and rule.match.chooses(tool))
+    about = (rule for rule in rules if rule.mode != "disabled" and rule.is_about(tool, catalogue))
+    asked = (_verdict(rule, scope, may) for rule in about)
     verdicts = sorted((verdict for verdict in asked if verdict is not None), key=lambda verdict: verdict.rule.name)
     decided_by = _gravest([verdict for verdict in verdicts if verdict.counts])
     decision: Decision = decided_by.judgement.decision if decided_by else "allow"

@@ -82,6 +82,8 @@ class TrustProblem:
     field: Field
     severity: Severity = "error"
     help: str | None = None
+    flag: str | None = None
+    """The flag at fault, where the field is `flags`; it may come from the tier or from another flag."""
 
 
 def effective_trust(
@@ -126,7 +128,9 @@ def hints_of(names: Iterable[str], flags: Mapping[str, Flag]) -> dict[Hint, bool
 
 def _forbidden_flags(flags: frozenset[str], tier: Tier) -> list[TrustProblem]:
     return [
-        TrustProblem("tier-forbids-flag", f"tier {tier.name!r} forbids tools with the flag {flag!r}", "flags")
+        TrustProblem(
+            "tier-forbids-flag", f"tier {tier.name!r} forbids tools with the flag {flag!r}", "flags", flag=flag
+        )
         for flag in sorted(flags & tier.forbidden_flags)
     ]
 

@@ -66,7 +66,7 @@ def nobody(action: str, object: str) -> bool:
 
 
 def decide(*rules: GateRule, at: Scope | None = None, may: MayDo = nobody) -> Decision:
-    return judge_call(rules, TOOL, at or scope(), may=may).decision
+    return judge_call(rules, TOOL, at or scope(), catalogue="support", may=may).decision
 
 
 def test_call_without_rules_is_allowed() -> None:
@@ -87,6 +87,7 @@ def test_outcome_names_the_verdict_that_decided() -> None:
         [rule(Says("hold"), name="b"), rule(Says("hold"), name="a"), rule(Says("allow"), name="c")],
         TOOL,
         scope(),
+        catalogue="support",
         may=nobody,
     )
 
@@ -96,7 +97,7 @@ def test_outcome_names_the_verdict_that_decided() -> None:
 
 
 def test_observing_rule_is_heard_and_decides_nothing() -> None:
-    outcome = judge_call([rule(Says("deny"), mode="observe")], TOOL, scope(), may=nobody)
+    outcome = judge_call([rule(Says("deny"), mode="observe")], TOOL, scope(), catalogue="support", may=nobody)
 
     assert (outcome.decision, outcome.decided_by) == ("allow", None)
     assert [verdict.judgement.decision for verdict in outcome.verdicts] == ["deny"]
@@ -105,7 +106,7 @@ def test_observing_rule_is_heard_and_decides_nothing() -> None:
 def test_disabled_rule_and_rule_about_other_tools_are_not_asked() -> None:
     others = rule(Breaks(), tools=("ticket_*",))
 
-    assert judge_call([rule(Breaks(), mode="disabled"), others], TOOL, scope(), may=nobody).verdicts == ()
+    assert judge_call([rule(Breaks(), mode="disabled"), others], TOOL, scope(), catalogue="support", may=nobody).verdicts == ()
 
 
 def test_condition_narrows_and_its_failure_does_not() -> None:
@@ -113,12 +114,12 @@ def test_condition_narrows_and_its_failure_does_not() -> None:
 
     assert decide(large, at=scope(amount=900)) == "hold"
     assert decide(large, at=scope(amount=10)) == "allow"
-    [verdict] = judge_call([large], TOOL, scope(), may=nobody).verdicts
+    [verdict] = judge_call([large], TOOL, scope(), catalogue="support", may=nobody).verdicts
     assert (verdict.judgement.decision, verdict.failure) == ("hold", "there is no 'amount'")
 
 
 def test_check_that_breaks_denies_without_telling_its_secret() -> None:
-    outcome = judge_call([rule(Breaks())], TOOL, scope(), may=nobody)
+    outcome = judge_call([rule(Breaks())], TOOL, scope(), catalogue="support", may=nobody)
 
     assert outcome.decision == "deny"
     assert outcome.decided_by is not None
@@ -126,7 +127,7 @@ def test_check_that_breaks_denies_without_telling_its_secret() -> None:
 
 
 def test_approval_holds_and_says_for_whom() -> None:
-    outcome = judge_call([rule(Approval(("role:lead",), "large refund", 2))], TOOL, scope(), may=nobody)
+    outcome = judge_call([rule(Approval(("role:lead",), "large refund", 2))], TOOL, scope(), catalogue="support", may=nobody)
 
     assert outcome.decision == "hold"
     assert outcome.verdicts[0].judgement.reason == "large refund: waits for 2 of role:lead"
@@ -155,7 +156,7 @@ def test_permission_asks_about_another_object(granted: bool, decision: Decision)
 def test_requirement_on_arguments(args: dict[str, Any], decision: Decision, reason: str) -> None:
     check = Arguments(condition("args.limit <= 500"), "limit is at most 500")
 
-    outcome = judge_call([rule(check)], TOOL, scope(**args), may=nobody)
+    outcome = judge_call([rule(check)], TOOL, scope(**args), catalogue="support", may=nobody)
 
     assert (outcome.decision, outcome.verdicts[0].judgement.reason) == (decision, reason)
 

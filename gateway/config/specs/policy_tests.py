@@ -100,6 +100,13 @@ class PolicyTestSpec(Spec):
                 yield Broken(
                     ("cases", index), "a case needs 'in', or 'given' a catalogue", code="missing-field", at_key=True
                 )
+            if case.at is None and (self.given is None or self.given.at is None):
+                yield Broken(
+                    ("cases", index, "name"),
+                    "a case needs 'at', or 'given' a moment",
+                    "a test that reads the clock fails one day",
+                    code="missing-field",
+                )
 
 
 class PolicyTestDocument(Document):

@@ -1,49 +1,18 @@
-"""The `gateway` command. Each subcommand is one function; what it prints is for people unless it says JSON."""
+"""Commands that answer from the gateway itself: field documentation, the editor schema, call ids, the environment."""
 
 import json
-import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from gateway import __version__
+from gateway.cli.project import DEFAULT_FOLDER, Folder, Policies, assembled, project_at
 from gateway.config.explain import UnknownField, explain
-from gateway.config.folders import sources_in
-from gateway.config.loader import load
-from gateway.config.report import render
 from gateway.config.schema import editor_schema
 from gateway.core.canonical import call_id, canonical
 
-app = typer.Typer(
-    name="gateway",
-    help="A declarative gateway between agents and the tools they call.",
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,  # locals may hold arguments of calls
-)
 
-
-def main() -> None:
-    app()
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Options that stand before any subcommand."""
-
-
-@app.command("call-id")
 def print_call_id(
     tool: Annotated[str, typer.Argument(help="The tool's name.")],
     args: Annotated[str, typer.Argument(help="The arguments as a JSON object, or - to read it from standard input.")],
@@ -62,31 +31,6 @@ def print_call_id(
     typer.echo(answer)
 
 
-Folder = Annotated[Path, typer.Argument(help="The folder of YAML documents.")]
-
-
-@app.command("check")
-def check(
-    folder: Folder = Path("configs"),
-    environment: Annotated[
-        str | None, typer.Option(envvar="GATEWAY_ENVIRONMENT", help="Whose overlay to apply.")
-    ] = None,
-    output: Annotated[
-        Literal["text", "json", "github", "sarif", "junit"], typer.Option(help="For people, or for which program.")
-    ] = "text",
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
-) -> None:
-    """Show every problem of a configuration. Exit code 0: none, 1: some."""
-    loaded = load([folder], environ=os.environ, environment=environment)
-    report = render(loaded.diagnostics, sources=sources_in(folder, prefix=folder.as_posix()), output=output)
-    if output == "text" and not loaded.diagnostics:
-        report = f"{len(loaded.documents)} documents, no problems\n"
-    typer.echo(report, nl=not report.endswith("\n"))
-    if loaded.has_errors or (strict and loaded.diagnostics):
-        raise typer.Exit(1)
-
-
-@app.command("explain")
 def explain_field(
     field: Annotated[str, typer.Argument(help="A kind, or a path into one: tool.spec.backend.")],
     recursive: Annotated[bool, typer.Option("--recursive", help="Everything below it, too.")] = False,
@@ -99,7 +43,6 @@ def explain_field(
         raise typer.Exit(2) from error
 
 
-@app.command("schema")
 def print_schema(
     write: Annotated[Path | None, typer.Option(help="Write it to this file instead of printing it.")] = None,
 ) -> None:
@@ -117,9 +60,8 @@ def print_schema(
     typer.echo(f"wrote {write}")
 
 
-@app.command("env")
-def list_environment(folder: Folder = Path("configs")) -> None:
+def list_environment(folder: Folder = DEFAULT_FOLDER, policies: Policies = None) -> None:
     """List the environment variables a configuration reads: where, whether set, and the default. Never a value."""
-    for use in load([folder], environ=os.environ).environment:
+    for use in assembled(project_at(folder, policies), environment=None, today=None).loaded.environment:
         state = "set" if use.is_set else "not set" if use.default is None else "default"
         typer.echo(f"{use.name:32} {state:8} {use.position}")

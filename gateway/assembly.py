@@ -1,0 +1,135 @@
+"""From folders to a snapshot with its authoriser: what every command, and the server, start with.
+
+Reading, linking and linting happen here and nowhere else, so what is checked is what is started.
+"""
+
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from gateway.access import Access
+from gateway.authz.enforcer import CasbinAuthoriser
+from gateway.authz.lint import KnownNames, lint
+from gateway.authz.rules import Cell, Link, PolicySet, read_policies
+from gateway.config.linker import link
+from gateway.config.linking.python_objects import ALLOW_LIST
+from gateway.config.linking.tools import ImportedTool
+from gateway.config.loader import Loaded, load
+from gateway.config.specs.upstreams import UpstreamDocument
+from gateway.governance.diagnostics import Diagnostic, in_order
+from gateway.snapshot import DeclaredTool, Snapshot, revision_of
+
+INTERPRETER: Final = "GATEWAY_PYTHON"
+"""Documents may start programs with the interpreter that runs the gateway; its path is given under this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Where the documents are and where the policies are."""
+
+    configs: Path
+    policies: Path
+
+    @classmethod
+    def at(cls, folder: Path, *, policies: Path | None = None) -> "Project":
+        """A folder that holds `configs` and `policies`, or `configs` itself with `policies` beside it."""
+        inside = folder / "configs"
+        configs = inside if inside.is_dir() else folder
+        beside = configs.parent if configs.name else Path("..")
+        return cls(configs, policies or beside / "policies")
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """What a project means on one day. `access` is `None` if there are errors."""
+
+    access: Access | None
+    loaded: Loaded
+    policies: PolicySet
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def has_errors(self) -> bool:
+        return any(found.is_error for found in self.diagnostics)
+
+
+def assemble(
+    project: Project,
+    *,
+    environ: Mapping[str, str],
+    today: date,
+    environment: str | None = None,
+    imports: Collection[ImportedTool] = (),
+) -> Assembled:
+    """Everything a project declares, with every problem of its documents and its policies."""
+    folders = [
+        folder for folder in (project.configs, project.policies) if folder == project.configs or _has_tests(folder)
+    ]
+    loaded = load(folders, environ={INTERPRETER: sys.executable, **environ}, environment=environment)
+    linked = link(loaded, today=today, packages=_packages(environ), imports=imports)
+    policies, of_files = read_policies(project.policies)
+    known = _conceivable(loaded, linked.snapshot, policies)
+    diagnostics = in_order([*linked.diagnostics, *of_files, *lint(policies, known)])
+    if linked.snapshot is None or any(found.is_error for found in diagnostics):
+        return Assembled(None, loaded, policies, tuple(diagnostics))
+    return Assembled(_access(linked.snapshot, policies), loaded, policies, tuple(diagnostics))
+
+
+def _access(snapshot: Snapshot, policies: PolicySet) -> Access:
+    """Names that nobody declared are denied; each tool belongs to the class of the artifacts it yields."""
+    implied = [_membership(tool) for tool in snapshot.tools.values() if tool.artifact in snapshot.artifacts]
+    complete = replace(policies, objects=(*policies.objects, *implied))
+    known = KnownNames(
+        tools=frozenset(snapshot.tools),
+        classes=_classes(snapshot.artifacts, policies),
+        catalogues=frozenset(snapshot.catalogues),
+        tiers=snapshot.ranks,
+    )
+    authoriser = CasbinAuthoriser(complete, ranks=snapshot.ranks, known=known)
+    return Access(replace(snapshot, revision=revision_of(snapshot, list(_rows(policies)))), authoriser)
+
+
+def _membership(tool: DeclaredTool) -> Link:
+    return Link(Cell(tool.object, tool.position), Cell(f"class:{tool.artifact}", tool.position))
+
+
+def _conceivable(loaded: Loaded, snapshot: Snapshot | None, policies: PolicySet) -> KnownNames:
+    """What rows may speak of. Tools that an upstream may bring count, too, as far as its import names them."""
+    names = loaded.names
+    upstreams = [each.spec for each in loaded.documents if isinstance(each.spec, UpstreamDocument)]
+    brought = {
+        f"{upstream.metadata.name}.{pattern.replace('*', '')}"
+        for upstream in upstreams
+        for pattern in upstream.spec.import_.include
+    }
+    imported = frozenset(snapshot.tools) if snapshot else frozenset()
+    return KnownNames(
+        tools=names.get("Tool", frozenset()) | imported | brought,
+        classes=_classes(names.get("ArtifactClass", ()), policies),
+        catalogues=names.get("Catalogue", frozenset()),
+        tiers=snapshot.ranks if snapshot else None,
+        roles=snapshot.roles if snapshot else None,
+    )
+
+
+def _classes(artifacts: Iterable[str], policies: PolicySet) -> frozenset[str]:
+    """Artifact classes, and groups that `g2` rows make."""
+    return frozenset(artifacts) | {link.group.text.removeprefix("class:") for link in policies.objects}
+
+
+def _rows(policies: PolicySet) -> Iterable[tuple[str, ...]]:
+    for permission in policies.permissions:
+        yield ("p", *permission.texts)
+    for section, links in (("g", policies.members), ("g2", policies.objects)):
+        yield from ((section, link.member.text, link.group.text) for link in links)
+
+
+def _packages(environ: Mapping[str, str]) -> list[str]:
+    return environ.get(ALLOW_LIST, "").replace(",", " ").split()
+
+
+def _has_tests(folder: Path) -> bool:
+    return any(folder.rglob("*.y*ml")) if folder.is_dir() else False

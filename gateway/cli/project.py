@@ -1,0 +1,63 @@
+"""What commands about a project share: where it is, whose overlay counts, which day it is, what is wrong with it."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.assembly import Assembled, Project, assemble
+from gateway.config.folders import sources_in
+from gateway.config.report import Sources, render
+from gateway.snapshot import Snapshot
+
+
+def _day(text: str | date) -> date:
+    try:
+        return text if isinstance(text, date) else date.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("write a day as 2026-11-16") from None
+
+
+Folder = Annotated[Path, typer.Argument(help="The project: a folder with configs and policies, or configs itself.")]
+Policies = Annotated[
+    Path | None, typer.Option(help="The folder of policies, if it is not the one beside configs.", show_default=False)
+]
+Environment = Annotated[str | None, typer.Option(envvar="GATEWAY_ENVIRONMENT", help="Whose overlay to apply.")]
+Today = Annotated[
+    date | None,
+    typer.Option("--on", parser=_day, metavar="DAY", help="As of another day than today.", show_default=False),
+]
+DEFAULT_FOLDER = Path()
+
+
+def project_at(folder: Path, policies: Path | None) -> Project:
+    return Project.at(folder, policies=policies)
+
+
+def assembled(project: Project, *, environment: str | None, today: date | None) -> Assembled:
+    return assemble(project, environ=os.environ, today=today or datetime.now(UTC).date(), environment=environment)
+
+
+def sources_of(project: Project) -> Sources:
+    """A file's text by the name that positions give it."""
+    folders: list[Callable[[str], str | None]] = [
+        sources_in(folder, prefix=folder.as_posix()) for folder in (project.configs, project.policies)
+    ]
+    return lambda file: next((text for source in folders if (text := source(file)) is not None), None)
+
+
+def sound(found: Assembled, project: Project) -> Assembled:
+    """The same, if it has no errors; otherwise they are shown and the command ends."""
+    if found.access is None:
+        errors = [each for each in found.diagnostics if each.is_error]
+        typer.echo(render(errors, sources=sources_of(project)), err=True, nl=False)
+        raise typer.Exit(1)
+    return found
+
+
+def snapshot_of(found: Assembled) -> Snapshot:
+    assert found.access is not None, "only sound projects have a snapshot"  # noqa: S101 - `sound` has seen to it
+    return found.access.snapshot

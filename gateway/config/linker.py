@@ -1,0 +1,97 @@
+"""From checked documents to one immutable snapshot: what they mean together.
+
+Linking goes on after problems, so that one run shows all of them; a snapshot comes out only if there is no error.
+What depends on the day is asked about the day that is given, never about the clock.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+from gateway.config.linking.artifacts import link_artifacts
+from gateway.config.linking.cases import expired_tokens, known_callers, link_cases
+from gateway.config.linking.catalogues import Parts, link_catalogues
+from gateway.config.linking.entries import Entries, entries
+from gateway.config.linking.gates import link_gates
+from gateway.config.linking.mentions import unknown_tools
+from gateway.config.linking.naming import link_collision_policies
+from gateway.config.linking.pipelines import link_pipelines
+from gateway.config.linking.tools import ImportedTool, link_tools
+from gateway.config.linking.trust import TrustScale, link_flags, link_tiers
+from gateway.config.loader import Loaded
+from gateway.config.specs.gateway import GatewayDocument
+from gateway.governance.diagnostics import Diagnostic, in_order
+from gateway.snapshot import Declared, Registry, Snapshot
+
+_NOT_LINKED: Final = frozenset({"Overlay", "PolicyTest"})
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """`snapshot` is `None` if there are errors, here or where the documents were loaded."""
+
+    snapshot: Snapshot | None
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def link(
+    loaded: Loaded, *, today: date, packages: Collection[str] = (), imports: Collection[ImportedTool] = ()
+) -> Linked:
+    """Link the documents as of a day. `packages` are those that Python code may be imported from."""
+    checked = [(each.spec, each.source) for each in loaded.documents]
+    found = entries(checked, names=loaded.names, is_complete=not loaded.has_errors, today=today)
+    snapshot, problems = _snapshot(found, packages=packages, imports=imports)
+    diagnostics = in_order([*loaded.diagnostics, *problems])
+    is_sound = not any(each.is_error for each in diagnostics)
+    return Linked(snapshot if is_sound else None, tuple(diagnostics))
+
+
+def _snapshot(
+    found: Entries, *, packages: Collection[str], imports: Collection[ImportedTool]
+) -> tuple[Snapshot | None, list[Diagnostic]]:
+    gateway = found.only(GatewayDocument)
+    defaults = gateway.document.spec.defaults if gateway else None
+    flags, tiers = link_flags(found), link_tiers(found)
+    scale = TrustScale(flags, tiers, defaults.tier if defaults else None, found.today)
+    artifacts, problems = link_artifacts(found, packages=packages)
+    tools, of_tools = link_tools(found, scale, imports=imports, packages=packages)
+    gates, of_gates = link_gates(found, tools)
+    problems += [*of_tools, *of_gates, *unknown_tools(found), *expired_tokens(found)]
+    if gateway is None or defaults is None:
+        return None, problems
+    pipelines, policies = link_pipelines(found), link_collision_policies(found)
+    parts = Parts(tools, tiers, pipelines, policies, defaults.pipeline, defaults.collision_policy)
+    catalogues, of_catalogues = link_catalogues(found, parts)
+    roles, subjects = known_callers(found)
+    snapshot = Snapshot(
+        gateway.name,
+        _registries(found),
+        flags=flags,
+        tiers=tiers,
+        artifacts=artifacts,
+        collision_policies=policies,
+        gates=gates,
+        pipelines=pipelines,
+        tools=tools,
+        catalogues=catalogues,
+        default_catalogue=defaults.catalogue,
+        cases=tuple(link_cases(found)),
+        roles=roles,
+        subjects=subjects,
+    )
+    return snapshot, problems + of_catalogues
+
+
+def _registries(found: Entries) -> Mapping[str, Registry]:
+    """Every document by kind and name, as plain data without what is only a default."""
+    registries: dict[str, dict[str, Declared]] = {}
+    for entry in found.documents:
+        data = entry.document.model_dump(
+            mode="json", by_alias=True, exclude_defaults=True, context={"references": True}
+        )
+        kind = data.pop("kind")
+        if kind not in _NOT_LINKED:
+            owner = data["metadata"].get("owner")
+            registries.setdefault(kind, {})[entry.name] = Declared(kind, entry.name, owner, entry.position, data)
+    return registries

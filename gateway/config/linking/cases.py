@@ -1,0 +1,80 @@
+"""Policy tests as cases, and who the identity providers can let in."""
+
+from collections.abc import Iterator
+
+from gateway.config.linking.entries import Entries, Entry
+from gateway.config.specs.gateway import (
+    IdentityProviderDocument,
+    JwtProviderSpec,
+    NoneProviderSpec,
+    TokenProviderSpec,
+)
+from gateway.config.specs.policy_tests import Because as BecauseSpec
+from gateway.config.specs.policy_tests import Case, PolicyTestDocument
+from gateway.governance.cases import Because, PolicyCase
+from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.principals import Principal
+
+
+def link_cases(entries: Entries) -> list[PolicyCase]:
+    return [
+        _case(entry, index, case)
+        for entry in entries.of(PolicyTestDocument).values()
+        for index, case in enumerate(entry.document.spec.cases)
+    ]
+
+
+def known_callers(entries: Entries) -> tuple[frozenset[str], frozenset[str]]:
+    """Every role that an identity provider can give, and every subject that one names."""
+    roles: set[str] = set()
+    subjects: set[str] = set()
+    for entry in entries.of(IdentityProviderDocument).values():
+        match entry.document.spec:
+            case JwtProviderSpec(roles=claim):
+                roles |= set(claim.map.values()) if claim else set()
+            case TokenProviderSpec(tokens=tokens):
+                subjects |= {token.subject for token in tokens}
+                roles |= {role for token in tokens for role in token.roles}
+            case NoneProviderSpec(subject=subject, roles=given):
+                subjects.add(subject)
+                roles |= set(given)
+    return frozenset(roles), frozenset(subjects)
+
+
+def expired_tokens(entries: Entries) -> Iterator[Diagnostic]:
+    for entry in entries.of(IdentityProviderDocument).values():
+        spec = entry.document.spec
+        for index, token in enumerate(spec.tokens) if isinstance(spec, TokenProviderSpec) else ():
+            if token.expires < entries.today:
+                message = f"the token's last day was {token.expires}"
+                place = ("spec", "tokens", index, "expires")
+                yield entry.problem("token-expired", message, place, help="remove or renew it", severity="warning")
+
+
+def _case(entry: Entry[PolicyTestDocument], index: int, case: Case) -> PolicyCase:
+    given, caller = entry.document.spec.given, case.as_
+    catalogue, at = case.in_ or (given and given.catalogue), case.at or (given and given.at)
+    expected = case.expect.decision or frozenset(case.expect.tools or ())
+    assert catalogue, "a case without a catalogue has the wrong shape"  # noqa: S101 - told where shapes are checked
+    assert at, "a case without a moment has the wrong shape"  # noqa: S101 - told where shapes are checked
+    return PolicyCase(
+        entry.name,
+        case.name,
+        Principal(caller.subject, frozenset(caller.roles), caller.tenant),
+        catalogue,
+        at,
+        entry.at("spec", "cases", index, "name"),
+        expected,
+        tool=case.call,
+        args=case.with_ or {},
+        saw=frozenset(case.turn.saw) if case.turn else frozenset(),
+        because=_because(case.expect.because),
+    )
+
+
+def _because(spec: BecauseSpec | None) -> Because | None:
+    if spec is None:
+        return None
+    if spec.policy is not None:
+        return Because("policy", spec.policy)
+    return Because("gate", spec.gate) if spec.gate is not None else Because("tier", spec.tier or "")

@@ -1,0 +1,193 @@
+"""Catalogues: which tools each one gets, under which names, and which combinations of abilities meet in it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.config.linking.entries import Entries, Entry
+from gateway.config.linking.gates import selector_of
+from gateway.config.linking.naming import NamedTools, name_tools
+from gateway.config.linking.pipelines import pipeline_problems
+from gateway.config.nodes import Path
+from gateway.config.specs.catalogues import CatalogueDocument, CatalogueSelector
+from gateway.governance.catalogues import (
+    Combination,
+    GovernedTool,
+    Selector,
+    Waiver,
+    forbidden_combinations,
+    select,
+)
+from gateway.governance.diagnostics import Diagnostic, Position
+from gateway.governance.globs import glob_matches
+from gateway.governance.trust import Tier
+from gateway.snapshot import Catalogue, CollisionPolicy, DeclaredTool, Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What catalogues are made of."""
+
+    tools: Mapping[str, DeclaredTool]
+    tiers: Mapping[str, Tier]
+    pipelines: Mapping[str, Pipeline]
+    policies: Mapping[str, CollisionPolicy]
+    default_pipeline: str
+    default_policy: str
+
+
+def link_catalogues(entries: Entries, parts: Parts) -> tuple[dict[str, Catalogue], list[Diagnostic]]:
+    linked: dict[str, Catalogue] = {}
+    problems: list[Diagnostic] = []
+    governed = [tool.governed for tool in parts.tools.values()]
+    for name, entry in entries.of(CatalogueDocument).items():
+        catalogue, found = _catalogue(entry, entries, parts, governed)
+        problems += found
+        if catalogue is not None:
+            linked[name] = catalogue
+    problems += _shared_paths(entries)
+    if entries.is_complete:
+        problems += _unpublished(parts.tools, linked)
+    return linked, problems
+
+
+def _catalogue(
+    entry: Entry[CatalogueDocument], entries: Entries, parts: Parts, governed: Sequence[GovernedTool]
+) -> tuple[Catalogue | None, list[Diagnostic]]:
+    spec = entry.document.spec
+    pipeline = parts.pipelines.get(spec.pipeline or parts.default_pipeline)
+    policy = parts.policies.get(spec.collision_policy or parts.default_policy)
+    if pipeline is None or policy is None:
+        return None, []
+    selection = select(governed, _selectors(spec.include, parts), _selectors(spec.exclude, parts))
+    chosen = [parts.tools[tool.name] for tool in selection.tools]
+    named, problems = name_tools(entry, chosen, policy)
+    tools = list(named.tools.values())
+    problems += pipeline_problems(entry, pipeline, tools)
+    combinations, found = _combinations(entry, entries, tools)
+    problems += found
+    if entries.is_complete:
+        problems += _idle(entry, selection.idle_includes, selection.idle_excludes)
+        problems += _idle_hidden(entry, named)
+    catalogue = _linked(entry, named, pipeline=pipeline, combinations=combinations)
+    return catalogue, problems
+
+
+def _linked(
+    entry: Entry[CatalogueDocument], named: NamedTools, *, pipeline: Pipeline, combinations: Sequence[Combination]
+) -> Catalogue:
+    metadata, spec = entry.document.metadata, entry.document.spec
+    hidden = {name for name in named.tools if any(glob_matches(name, pattern) for pattern in spec.hidden)}
+    return Catalogue(
+        entry.name,
+        frozenset(spec.audience),
+        {name: tool.name for name, tool in named.tools.items()},
+        pipeline.name,
+        spec.publish.path,
+        entry.position,
+        title=metadata.title,
+        owner=metadata.owner,
+        hidden=frozenset(hidden),
+        protocols=spec.publish.as_,
+        render=spec.publish.render,
+        instructions=spec.instructions,
+        collisions=named.collisions,
+        combinations=tuple(combinations),
+    )
+
+
+def _selectors(specs: Sequence[CatalogueSelector], parts: Parts) -> list[Selector]:
+    selectors = []
+    for spec in specs:
+        tier = parts.tiers.get(spec.max_tier) if spec.max_tier else None
+        selectors.append(selector_of(spec, max_rank=tier.rank if tier else None))
+    return selectors
+
+
+def _combinations(
+    entry: Entry[CatalogueDocument], entries: Entries, tools: Sequence[DeclaredTool]
+) -> tuple[list[Combination], list[Diagnostic]]:
+    spec = entry.document.spec
+    waivers = [Waiver(frozenset(each.forbid_together), each.until, each.by, each.because) for each in spec.waivers]
+    forbidden = [frozenset(flags) for flags in spec.forbid_together]
+    governed = [tool.governed for tool in tools]
+    found = forbidden_combinations(governed, forbidden, waivers, today=entries.today)
+    problems: list[Diagnostic] = []
+    for combination in found:
+        if combination.waiver is None:
+            problems.append(_met(entry, combination, tools, place=_place(forbidden, waivers, combination.flags)))
+    if entries.is_complete:
+        problems += _idle_waivers(entry, waivers, found)
+    return found, problems
+
+
+def _place(forbidden: Sequence[frozenset[str]], waivers: Sequence[Waiver], flags: frozenset[str]) -> Path:
+    """The day on which a waiver ended, or, if nobody waived it, the combination."""
+    for index, waiver in enumerate(waivers):
+        if waiver.flags == flags:
+            return ("spec", "waivers", index, "until")
+    return ("spec", "forbidTogether", forbidden.index(flags))
+
+
+def _met(
+    entry: Entry[CatalogueDocument], combination: Combination, tools: Sequence[DeclaredTool], *, place: Path
+) -> Diagnostic:
+    together = ", ".join(sorted(combination.flags))
+    positions = {tool.name: tool.position for tool in tools}
+    related: list[tuple[str, Position]] = [
+        (f"{flag} comes with {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""), positions[names[0]])
+        for flag, names in sorted(combination.brought_by.items())
+    ]
+    if "waivers" in place:
+        message = f"the waiver has ended, and {together} still meet in the catalogue"
+        help = "exclude a tool that completes the combination, or have the waiver renewed"
+        return entry.problem("waiver-expired", message, place, help=help, related=related)
+    message = f"{together} meet in the catalogue"
+    help = "exclude a tool that completes the combination, or add a waiver with a last day"
+    return entry.problem("forbidden-combination", message, place, help=help, related=related)
+
+
+def _idle_waivers(
+    entry: Entry[CatalogueDocument], waivers: Sequence[Waiver], found: Sequence[Combination]
+) -> Iterator[Diagnostic]:
+    completed = {combination.flags for combination in found}
+    for index, waiver in enumerate(waivers):
+        if waiver.flags not in completed:
+            message = "the waiver is not needed: the combination does not meet in the catalogue"
+            place = ("spec", "waivers", index, "forbidTogether")
+            yield entry.problem("idle-waiver", message, place, help="remove it", severity="warning")
+
+
+def _idle(entry: Entry[CatalogueDocument], includes: Sequence[int], excludes: Sequence[int]) -> Iterator[Diagnostic]:
+    for field, indexes in (("include", includes), ("exclude", excludes)):
+        for index in indexes:
+            selector = getattr(entry.document.spec, field)[index]
+            help = "imported tools are known once they are locked" if selector.upstreams else None
+            message = "the selector chooses no declared tool"
+            yield entry.problem("idle-selector", message, ("spec", field, index), help=help, severity="warning")
+
+
+def _idle_hidden(entry: Entry[CatalogueDocument], named: NamedTools) -> Iterator[Diagnostic]:
+    for index, pattern in enumerate(entry.document.spec.hidden):
+        if not any(glob_matches(name, pattern) for name in named.tools):
+            message = f"no tool of the catalogue is called {pattern!r}"
+            yield entry.problem("idle-selector", message, ("spec", "hidden", index), severity="warning")
+
+
+def _shared_paths(entries: Entries) -> Iterator[Diagnostic]:
+    first: dict[str, Entry[CatalogueDocument]] = {}
+    for entry in entries.of(CatalogueDocument).values():
+        path = entry.document.spec.publish.path
+        before = first.setdefault(path, entry)
+        if before is not entry:
+            related = [("the other one", before.at("spec", "publish", "path"))]
+            message = f"another catalogue is published under {path!r}"
+            yield entry.problem("path-taken", message, ("spec", "publish", "path"), related=related)
+
+
+def _unpublished(tools: Mapping[str, DeclaredTool], catalogues: Mapping[str, Catalogue]) -> Iterator[Diagnostic]:
+    published = {tool for catalogue in catalogues.values() for tool in catalogue.tools.values()}
+    for name, tool in tools.items():
+        if name not in published and tool.lifecycle == "active" and not tool.is_imported:
+            message = f"no catalogue publishes {name!r}"
+            help = "include it in a catalogue, or set lifecycle: draft"
+            yield Diagnostic("unpublished-tool", message, tool.position, "warning", help)

@@ -1,0 +1,128 @@
+"""Gate rules with their conditions compiled, and what is odd about the calls they are meant for."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from zoneinfo import ZoneInfo
+
+from gateway.config.linking.entries import Entries, Entry
+from gateway.config.specs import gates as specs
+from gateway.config.specs.common import Selector as SelectorSpec
+from gateway.config.specs.gates import GateRuleDocument
+from gateway.governance.catalogues import Selector
+from gateway.governance.conditions import Condition, compile_condition
+from gateway.governance.diagnostics import Diagnostic, did_you_mean
+from gateway.governance.rules import (
+    Approval,
+    Arguments,
+    Check,
+    Counting,
+    GateRule,
+    Opening,
+    Permission,
+    Window,
+)
+from gateway.snapshot import DeclaredTool
+
+
+def link_gates(entries: Entries, tools: Mapping[str, DeclaredTool]) -> tuple[dict[str, GateRule], list[Diagnostic]]:
+    """Rules whose conditions compile; what is wrong with the others has been told where they stand."""
+    linked: dict[str, GateRule] = {}
+    problems: list[Diagnostic] = []
+    for name, entry in entries.of(GateRuleDocument).items():
+        rule = _rule(entry)
+        if rule is not None:
+            linked[name] = rule
+            problems += _oddities(entry, rule, tools.values()) if entries.is_complete else ()
+    return linked, problems
+
+
+def selector_of(spec: SelectorSpec, *, max_rank: int | None = None) -> Selector:
+    return Selector(
+        tools=spec.tools,
+        labels=dict(spec.labels),
+        flags=spec.flags,
+        upstreams=spec.upstreams,
+        tiers=spec.tiers,
+        artifacts=spec.artifacts,
+        max_rank=max_rank,
+    )
+
+
+def _rule(entry: Entry[GateRuleDocument]) -> GateRule | None:
+    spec = entry.document.spec
+    when = _compiled(spec.when) if spec.when is not None else None
+    check = _check(spec.check)
+    if check is None or (when is None and spec.when is not None):
+        return None
+    return GateRule(
+        entry.name,
+        selector_of(spec.match),
+        check,
+        entry.position,
+        when=when,
+        mode=spec.mode,
+        catalogues=frozenset(spec.match.catalogues),
+        hold_for=spec.hold_for,
+        description=spec.description,
+    )
+
+
+def _compiled(source: str) -> Condition | None:
+    return compile_condition(source)[0]
+
+
+def _check(spec: specs.Check) -> Check | None:
+    match spec:
+        case specs.ApprovalCheck():
+            return _approval(spec)
+        case specs.PermissionCheck():
+            return Permission(spec.action, spec.object)
+        case specs.WindowCheck():
+            return _window(spec)
+        case specs.ArgumentsCheck():
+            condition = _compiled(spec.require)
+            return Arguments(condition, spec.message) if condition is not None else None
+        case _:
+            return Counting(spec.type)
+
+
+def _approval(spec: specs.ApprovalCheck) -> Approval:
+    reuse_for: timedelta | None = spec.reuse.for_ if spec.reuse else None
+    return Approval(
+        spec.from_,
+        spec.reason,
+        spec.count,
+        timeout=spec.timeout,
+        show=spec.show,
+        resolution=spec.resolution,
+        reuse_for=reuse_for,
+    )
+
+
+def _window(spec: specs.WindowCheck) -> Window:
+    openings = tuple(Opening(frozenset(each.days), each.from_, each.to) for each in spec.open)
+    return Window(ZoneInfo(spec.timezone), openings, frozenset(spec.closed), spec.outside)
+
+
+def _oddities(entry: Entry[GateRuleDocument], rule: GateRule, tools: Iterable[DeclaredTool]) -> Iterator[Diagnostic]:
+    chosen = [tool for tool in tools if rule.match.chooses(tool.governed)]
+    if not chosen:
+        message = "the rule is about no declared tool"
+        help = "imported tools are known once they are locked" if entry.document.spec.match.upstreams else None
+        yield entry.problem("idle-rule", message, ("spec", "match"), help=help, severity="warning")
+        return
+    yield from _unshown(entry, chosen)
+
+
+def _unshown(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:
+    """Arguments to show that no tool of the rule takes: approvers would decide without them."""
+    check = entry.document.spec.check
+    schemas = [tool.input_schema for tool in chosen]
+    if not isinstance(check, specs.ApprovalCheck) or None in schemas:
+        return
+    known = {name for schema in schemas if schema for name in schema.get("properties", ())}
+    for index, name in enumerate(check.show):
+        if name not in known:
+            message = f"no tool of the rule takes an argument {name!r}"
+            help = did_you_mean(name, known)
+            yield entry.problem("unknown-argument", message, ("spec", "check", "show", index), help=help)

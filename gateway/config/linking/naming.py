@@ -1,0 +1,87 @@
+"""Names that a catalogue advertises tools under: prefixes of imports, collisions, look-alikes, reserved names."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.config.linking.entries import Entries, Entry
+from gateway.config.specs.catalogues import CatalogueDocument
+from gateway.config.specs.collisions import CollisionPolicyDocument, CollisionPolicySpec, Imports, Names
+from gateway.governance.collisions import Collision, CollisionRules, Merged, NamedTool, merge
+from gateway.governance.diagnostics import Diagnostic
+from gateway.snapshot import CollisionPolicy, DeclaredTool
+
+DECLARED: Final = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTools:
+    """Tools under their advertised names, and every collision with its outcome."""
+
+    tools: Mapping[str, DeclaredTool]
+    collisions: tuple[Collision, ...]
+
+
+def link_collision_policies(entries: Entries) -> dict[str, CollisionPolicy]:
+    return {name: _policy(name, entry.document.spec) for name, entry in entries.of(CollisionPolicyDocument).items()}
+
+
+def name_tools(
+    catalogue: Entry[CatalogueDocument], tools: Sequence[DeclaredTool], policy: CollisionPolicy
+) -> tuple[NamedTools, list[Diagnostic]]:
+    """The catalogue's names, settled by the policy in its declared order."""
+    by_source: dict[tuple[str, str], DeclaredTool] = {}
+    incoming = []
+    for tool in sorted(
+        tools, key=lambda each: policy.order.index(_group(each))
+    ):  # stable: files and upstreams in order
+        named = _named(tool, policy)
+        by_source[named.source, named.name] = tool
+        incoming.append(named)
+    merged = merge(incoming, policy.rules)
+    advertised = {each.name: by_source[each.source, each.name] for each in merged.tools}
+    return NamedTools(advertised, merged.collisions), list(_problems(catalogue, merged))
+
+
+def _policy(name: str, spec: CollisionPolicySpec) -> CollisionPolicy:
+    names = spec.names or Names.model_construct()
+    rules = CollisionRules(
+        on_collision=spec.on_collision,
+        honour_tool=spec.honour_tool,
+        compare=names.compare,
+        look_alikes=names.lookalikes,
+        reserved=names.reserved,
+    )
+    prefix = (spec.imports or Imports.model_construct()).prefix
+    return CollisionPolicy(name, rules, prefix, spec.order)
+
+
+def _group(tool: DeclaredTool) -> str:
+    return "upstreams" if tool.is_imported else DECLARED
+
+
+def _named(tool: DeclaredTool, policy: CollisionPolicy) -> NamedTool:
+    rank = tool.trust.tier.rank
+    if not tool.is_imported:
+        return NamedTool(tool.name, DECLARED, rank, tool.position, tool.on_collision)
+    upstream = tool.upstream or ""
+    name = policy.prefix.replace("{upstream}", upstream) + (tool.remote_name or "")
+    return NamedTool(name, upstream, rank, tool.position, tool.on_collision)
+
+
+def _problems(catalogue: Entry[CatalogueDocument], merged: Merged) -> Iterator[Diagnostic]:
+    here = ("in the catalogue", catalogue.position)
+    for collision in merged.collisions:
+        if collision.is_error:
+            existing, incoming = collision.existing, collision.incoming
+            message = f"the name {incoming.name!r} is taken by {existing.name!r} ({collision.reason})"
+            help = "rename one of them, or let the CollisionPolicy replace or keep"
+            related = [("the other tool", existing.position), here]
+            yield Diagnostic("name-collision", message, incoming.position, help=help, related=related)
+    for pair in merged.look_alikes:
+        message = f"the name {pair.second.name!r} looks like {pair.first.name!r}"
+        related = [("the other tool", pair.first.position), here]
+        yield Diagnostic("look-alike", message, pair.second.position, help="rename one of them", related=related)
+    for tool in merged.reserved:
+        message = f"the name {tool.name!r} is reserved"
+        yield Diagnostic("reserved-name", message, tool.position, help="choose another name", related=[here])

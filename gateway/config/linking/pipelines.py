@@ -1,0 +1,60 @@
+"""Pipelines, and whether the tools of a catalogue may run through the one it uses."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from gateway.config.linking.entries import Entries, Entry
+from gateway.config.specs.catalogues import CatalogueDocument
+from gateway.config.specs.pipelines import PipelineDocument
+from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.stages import PHASES
+from gateway.snapshot import DeclaredTool, Pipeline, StageUse
+
+WRITES: Final = "writes"
+RETRY: Final = "retry"
+
+
+def link_pipelines(entries: Entries) -> dict[str, Pipeline]:
+    return {name: _pipeline(entry) for name, entry in entries.of(PipelineDocument).items()}
+
+
+def pipeline_problems(
+    catalogue: Entry[CatalogueDocument], pipeline: Pipeline, tools: Iterable[DeclaredTool]
+) -> Iterator[Diagnostic]:
+    """Tools that the pipeline refuses, and writing tools that it would try twice."""
+    retry = pipeline.stage(RETRY)
+    spared = frozenset(retry.options.get("unlessFlags", ())) if retry else frozenset()
+    for tool in tools:
+        if refused := sorted(tool.trust.flags & pipeline.refuses):
+            yield _refusal(catalogue, pipeline, tool, flag=refused[0])
+        if retry and WRITES in tool.trust.flags and not tool.idempotent and not tool.trust.flags & spared:
+            yield _retry(catalogue, retry, tool)
+
+
+def _pipeline(entry: Entry[PipelineDocument]) -> Pipeline:
+    spec = entry.document.spec
+    lists = (spec.turn_input, spec.dispatch_input, spec.call, spec.dispatch_output, spec.turn_output)
+    phases = {
+        phase: tuple(
+            StageUse(stage.use, stage.with_, entry.at("spec", phase, index, "use"))
+            for index, stage in enumerate(stages)
+        )
+        for phase, stages in zip(PHASES, lists, strict=True)
+    }
+    refuses = frozenset(spec.refuses.flags) if spec.refuses else frozenset()
+    return Pipeline(entry.name, phases, entry.position, refuses=refuses)
+
+
+def _refusal(catalogue: Entry[CatalogueDocument], pipeline: Pipeline, tool: DeclaredTool, *, flag: str) -> Diagnostic:
+    message = f"pipeline {pipeline.name!r} refuses tools with the flag {flag!r}, and {tool.name} has it"
+    place = ("spec", "pipeline") if catalogue.has("spec", "pipeline") else ("metadata", "name")
+    related = [("the tool", tool.position), ("the pipeline", pipeline.position)]
+    help = f"exclude {tool.name}, or use another pipeline"
+    return catalogue.problem("pipeline-refuses", message, place, help=help, related=related)
+
+
+def _retry(catalogue: Entry[CatalogueDocument], retry: StageUse, tool: DeclaredTool) -> Diagnostic:
+    message = f"calls of {tool.name} write and would be tried again"
+    help = "add unlessFlags: [writes] to the stage, or declare the tool idempotent if calling it twice is harmless"
+    related = [("the tool", tool.position), ("the catalogue", catalogue.position)]
+    return Diagnostic("retry-writes", message, retry.position, help=help, related=related)

@@ -1,0 +1,221 @@
+"""Tools: declared ones and those an upstream brings, each with its effective trust, its schema and its life."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gateway.config.linking.entries import Entries, Entry
+from gateway.config.linking.python_objects import Unusable, find_object
+from gateway.config.linking.trust import TrustScale, link_trust
+from gateway.config.specs.backends import McpBackend, PythonBackend
+from gateway.config.specs.tools import ToolDocument
+from gateway.config.specs.upstreams import UpstreamDocument
+from gateway.core.schemas import Schema
+from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.globs import glob_matches
+from gateway.governance.trust import EffectiveTrust, hints_of
+from gateway.snapshot import DeclaredTool, Deprecation
+
+_SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTool:
+    """A tool as its upstream server defines it. Nothing of it says how far it is trusted."""
+
+    upstream: str
+    name: str
+    description: str = ""
+    input_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
+    is_pinned: bool = False
+
+    @property
+    def identity(self) -> str:
+        """What policies call it, whatever name a catalogue advertises it under."""
+        return f"{self.upstream}.{self.name}"
+
+
+def link_tools(
+    entries: Entries, scale: TrustScale, *, imports: Collection[ImportedTool], packages: Collection[str]
+) -> tuple[dict[str, DeclaredTool], list[Diagnostic]]:
+    """Tools by identity: declared ones in the order of their files, then imported ones by upstream and name."""
+    linked: dict[str, DeclaredTool] = {}
+    problems: list[Diagnostic] = []
+    pinned = {(each.upstream, each.name) for each in imports if each.is_pinned}
+    for name, entry in entries.of(ToolDocument).items():
+        tool, found = _declared(entry, scale, pinned=pinned, packages=packages)
+        problems += found
+        if tool is not None:
+            linked[name] = tool
+    published = {(tool.upstream, tool.remote_name) for tool in linked.values()}
+    undeclared = [each for each in imports if (each.upstream, each.name) not in published]
+    for _, upstream in sorted(entries.of(UpstreamDocument).items()):
+        tools, found = _imported(upstream, scale, brought=_brought(upstream, undeclared))
+        problems += found
+        problems += _taken_identities(upstream, tools, linked)
+        linked = tools | linked  # a declared tool keeps its name
+    problems += _replacements(entries, linked)
+    return linked, problems
+
+
+def _brought(upstream: Entry[UpstreamDocument], imports: Collection[ImportedTool]) -> list[ImportedTool]:
+    terms = upstream.document.spec.import_
+    own = [each for each in imports if each.upstream == upstream.name]
+    included = [each for each in own if any(glob_matches(each.name, pattern) for pattern in terms.include)]
+    return [each for each in included if not any(glob_matches(each.name, pattern) for pattern in terms.exclude)]
+
+
+def _taken_identities(
+    upstream: Entry[UpstreamDocument], tools: Collection[str], linked: Mapping[str, DeclaredTool]
+) -> Iterator[Diagnostic]:
+    for identity in tools:
+        if identity in linked:
+            message = f"a declared tool has the name {identity!r}, by which policies know the imported one"
+            related = [("declared here", linked[identity].position)]
+            yield upstream.problem("duplicate-name", message, ("metadata", "name"), related=related)
+
+
+def _declared(
+    entry: Entry[ToolDocument], scale: TrustScale, *, pinned: Collection[tuple[str, str]], packages: Collection[str]
+) -> tuple[DeclaredTool | None, list[Diagnostic]]:
+    spec = entry.document.spec
+    backend = spec.backend
+    remote = backend if isinstance(backend, McpBackend) else None
+    trust, problems = link_trust(
+        entry,
+        spec.trust,
+        ("spec", "trust"),
+        scale=scale,
+        backend=backend.type,
+        imported=remote is not None,
+        pinned=remote is not None and (remote.upstream, remote.tool) in pinned,
+    )
+    problems += _style(entry)
+    problems += _life(entry, scale)
+    problems += _code(entry, packages)
+    return (None if trust is None else _tool(entry, trust, scale)), problems
+
+
+def _tool(entry: Entry[ToolDocument], trust: EffectiveTrust, scale: TrustScale) -> DeclaredTool:
+    metadata, spec = entry.document.metadata, entry.document.spec
+    remote = spec.backend if isinstance(spec.backend, McpBackend) else None
+    ends = spec.deprecation
+    return DeclaredTool(
+        entry.name,
+        spec.description,
+        trust,
+        spec.backend.type,
+        entry.position,
+        title=metadata.title,
+        owner=metadata.owner,
+        version=spec.version,
+        lifecycle=spec.lifecycle,
+        deprecation=Deprecation(ends.since, ends.remove_after, ends.use) if ends else None,
+        labels=dict(metadata.labels),
+        upstream=remote.upstream if remote else None,
+        remote_name=remote.tool if remote else None,
+        artifact=(spec.output.artifact if spec.output else None) or "text",
+        inline=spec.output.inline if spec.output else True,
+        idempotent=spec.idempotent,
+        ephemeral=spec.ephemeral,
+        on_collision=spec.on_collision,
+        input_schema=_schema(entry),
+        hints=hints_of(trust.flags, scale.flags) | ({"idempotent": True} if spec.idempotent else {}),
+        meta=spec.meta,
+    )
+
+
+def _schema(entry: Entry[ToolDocument]) -> Mapping[str, Any] | None:
+    """The schema as it is enforced. One that cannot be compiled has been told where schemas are checked."""
+    given = entry.document.spec.input
+    if given is None:
+        return None
+    try:
+        return Schema(given.schema_).describe()
+    except ValueError:
+        return given.schema_
+
+
+def _style(entry: Entry[ToolDocument]) -> Iterator[Diagnostic]:
+    if not _SNAKE_CASE.fullmatch(entry.name):
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", entry.name)
+        better = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+        message = f"{entry.name!r} is not lower-case snake_case, which models spell best"
+        help = f"consider {better!r}" if _SNAKE_CASE.fullmatch(better) else None
+        yield entry.problem("name-style", message, ("metadata", "name"), help=help, severity="warning")
+
+
+def _life(entry: Entry[ToolDocument], scale: TrustScale) -> Iterator[Diagnostic]:
+    spec = entry.document.spec
+    ends = spec.deprecation
+    if spec.lifecycle != "deprecated" or ends is None:
+        return
+    if scale.today > ends.remove_after:
+        message = f"the tool's last day was {ends.remove_after}"
+        place = ("spec", "deprecation", "removeAfter")
+        yield entry.problem("past-removal", message, place, help="remove the document, or set lifecycle: retired")
+    if ends.use is None:
+        message = "callers are not told what to use instead"
+        help = "name the replacement: use: other_tool"
+        yield entry.problem("no-replacement", message, ("spec", "deprecation"), help=help, severity="warning")
+
+
+def _replacements(entries: Entries, tools: Mapping[str, DeclaredTool]) -> Iterator[Diagnostic]:
+    for entry in entries.of(ToolDocument).values():
+        ends = entry.document.spec.deprecation
+        use = tools.get(ends.use) if ends is not None and ends.use is not None else None
+        if use is not None and not use.is_in_use(entries.today):
+            message = f"the replacement {use.name!r} is {use.lifecycle} and cannot be called"
+            yield entry.problem("no-replacement", message, ("spec", "deprecation", "use"), severity="warning")
+
+
+def _code(entry: Entry[ToolDocument], packages: Collection[str]) -> Iterator[Diagnostic]:
+    backend = entry.document.spec.backend
+    if not isinstance(backend, PythonBackend):
+        return
+    place = ("spec", "backend", "entrypoint")
+    found = find_object(backend.entrypoint, packages=packages)
+    if isinstance(found, Unusable):
+        yield entry.problem(found.code, found.message, place, help=found.help)
+    elif not callable(found):
+        yield entry.problem("entrypoint-missing", f"{backend.entrypoint} is not a function", place)
+
+
+def _imported(
+    entry: Entry[UpstreamDocument], scale: TrustScale, *, brought: Collection[ImportedTool]
+) -> tuple[dict[str, DeclaredTool], list[Diagnostic]]:
+    spec = entry.document.spec
+    backend = "http" if spec.transport.type == "openapi" else "mcp"
+    path = ("spec", "import", "trust")
+    tools: dict[str, DeclaredTool] = {}
+    problems: list[Diagnostic] = []
+    pins = {each.is_pinned for each in brought} or {True}  # before anything is imported nothing can be unpinned
+    for pinned in pins:
+        trust, found = link_trust(
+            entry, spec.import_.trust, path, scale=scale, backend=backend, imported=True, pinned=pinned
+        )
+        problems += found
+        if trust is not None:
+            alike = [each for each in brought if each.is_pinned == pinned]
+            tools |= {each.identity: _imported_tool(entry, each, trust, backend, scale=scale) for each in alike}
+    return dict(sorted(tools.items())), problems
+
+
+def _imported_tool(
+    entry: Entry[UpstreamDocument], tool: ImportedTool, trust: EffectiveTrust, backend: str, *, scale: TrustScale
+) -> DeclaredTool:
+    return DeclaredTool(
+        tool.identity,
+        tool.description,
+        trust,
+        backend,
+        entry.at("spec", "import"),
+        owner=entry.document.metadata.owner,
+        labels=dict(entry.document.metadata.labels),
+        upstream=entry.name,
+        remote_name=tool.name,
+        is_imported=True,
+        input_schema=tool.input_schema,
+        hints=hints_of(trust.flags, scale.flags),
+    )

@@ -1,0 +1,113 @@
+"""Flags and tiers as governance knows them, and the effective trust of whatever declares some."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from gateway.config.linking.entries import Entries, Entry
+from gateway.config.nodes import Path
+from gateway.config.specs.common import Trust
+from gateway.config.specs.trust import TrustFlagDocument, TrustTierDocument
+from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.trust import (
+    DeclaredTrust,
+    EffectiveTrust,
+    Flag,
+    Hint,
+    Tier,
+    TrustProblem,
+    effective_trust,
+    with_implied,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrustScale:
+    """Every flag and tier, and the tier of what nobody judged."""
+
+    flags: Mapping[str, Flag]
+    tiers: Mapping[str, Tier]
+    default_tier: str | None
+    today: date
+
+
+def link_flags(entries: Entries) -> dict[str, Flag]:
+    return {name: _flag(entry) for name, entry in entries.of(TrustFlagDocument).items()}
+
+
+def link_tiers(entries: Entries) -> dict[str, Tier]:
+    return {name: _tier(entry) for name, entry in entries.of(TrustTierDocument).items()}
+
+
+def link_trust(
+    entry: Entry[Any], trust: Trust | None, path: Path, *, scale: TrustScale, backend: str, imported: bool, pinned: bool
+) -> tuple[EffectiveTrust | None, list[Diagnostic]]:
+    """What holds for a declaration at a path. `None` if its tier is not known, which is told elsewhere."""
+    declared = trust or Trust.model_construct()
+    tier = scale.tiers.get(declared.tier or scale.default_tier or "")
+    if tier is None:
+        return None, []
+    claims = DeclaredTrust(
+        tier=tier.name,
+        backend=backend,
+        flags=frozenset(declared.flags),
+        trusted=declared.trusted,
+        reviewed=declared.reviewed.date if declared.reviewed else None,
+        imported=imported,
+        pinned=pinned,
+    )
+    effective, problems = effective_trust(claims, tier, scale.flags, today=scale.today)
+    return effective, list(_told(entry, path, problems, declared=declared, scale=scale))
+
+
+def _told(
+    entry: Entry[Any], path: Path, problems: list[TrustProblem], *, declared: Trust, scale: TrustScale
+) -> Iterator[Diagnostic]:
+    for problem in problems:
+        place = _place(entry, path, problem, declared=declared, scale=scale)
+        yield entry.problem(problem.code, problem.message, place, help=problem.help, severity=problem.severity)
+
+
+def _place(entry: Entry[Any], path: Path, problem: TrustProblem, *, declared: Trust, scale: TrustScale) -> Path:
+    """The token at fault: the flag that brings the forbidden one, the review's day, the tier that adds or demands."""
+    if problem.field == "backend":
+        return ("spec", "backend", "type") if entry.has("spec", "backend", "type") else ("spec", "transport", "type")
+    if problem.field == "flags":
+        for index, flag in enumerate(declared.flags):
+            if problem.flag in with_implied([flag], scale.flags):
+                return (*path, "flags", index)
+    elif problem.field in ("trusted", "reviewed"):
+        wanted = (*path, "trusted") if problem.field == "trusted" else (*path, "reviewed", "date")
+        if entry.has(*wanted):
+            return wanted
+    if entry.has(*path, "tier"):
+        return (*path, "tier")
+    return path if entry.has(*path) else ("metadata", "name")
+
+
+def _flag(entry: Entry[TrustFlagDocument]) -> Flag:
+    spec = entry.document.spec
+    given: dict[str, bool] = spec.hint.model_dump(by_alias=True, exclude_none=True) if spec.hint else {}
+    hints: dict[Hint, bool] = {hint: given[hint] for hint in _HINTS if hint in given}
+    return Flag(entry.name, spec.description, frozenset(spec.implies), hints)
+
+
+_HINTS: tuple[Hint, ...] = ("readOnly", "destructive", "idempotent", "openWorld")
+
+
+def _tier(entry: Entry[TrustTierDocument]) -> Tier:
+    spec = entry.document.spec
+    return Tier(
+        entry.name,
+        spec.rank,
+        spec.origin,
+        description=spec.description,
+        may_be_trusted=spec.may_be_trusted,
+        callable=spec.callable,
+        requires_pinned=spec.requires.pinned if spec.requires else False,
+        reviewed_within=spec.requires.reviewed_within if spec.requires else None,
+        forbidden_backends=frozenset(spec.forbids.backends) if spec.forbids else frozenset(),
+        forbidden_flags=frozenset(spec.forbids.flags) if spec.forbids else frozenset(),
+        adds_flags=frozenset(spec.adds_flags),
+    )

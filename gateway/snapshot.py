@@ -1,0 +1,220 @@
+"""Snapshot: everything that is declared, linked and immutable, with where each entry came from.
+
+One registry per kind, looked up by name. A request keeps the snapshot it began with; a changed configuration is
+another snapshot with another revision. Nothing here knows YAML, and no decision is made here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+from gateway.core.canonical import canonical
+from gateway.governance.cases import PolicyCase
+from gateway.governance.catalogues import Combination, GovernedTool
+from gateway.governance.collisions import Collision, CollisionRules
+from gateway.governance.diagnostics import Position
+from gateway.governance.rules import GateRule
+from gateway.governance.stages import Phase
+from gateway.governance.trust import EffectiveTrust, Flag, Hint, Tier
+
+Lifecycle = Literal["draft", "active", "deprecated", "retired"]
+Registry = Mapping[str, "Declared"]
+
+IN_USE: Final[frozenset[Lifecycle]] = frozenset({"active", "deprecated"})
+SHORT_REVISION: Final = 12
+"""Characters of a revision that people, spans and headers are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A document as it counts: its data with environment and overlay applied, defaults and order taken away."""
+
+    kind: str
+    name: str
+    owner: str | None
+    position: Position
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Deprecation:
+    since: date
+    remove_after: date
+    use: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTool:
+    """A tool as governance sees it. `name` is its identity in policies; catalogues may advertise another one.
+
+    `input_schema` is closed, as it is enforced; `None` means that only the upstream server knows it.
+    """
+
+    name: str
+    description: str
+    trust: EffectiveTrust
+    backend: str
+    position: Position
+    title: str | None = None
+    owner: str | None = None
+    version: str | None = None
+    lifecycle: Lifecycle = "active"
+    deprecation: Deprecation | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    upstream: str | None = None
+    remote_name: str | None = None
+    is_imported: bool = False
+    """Whether an upstream brings it; a document that publishes an upstream's tool declares it."""
+    artifact: str = "text"
+    inline: bool = True
+    idempotent: bool = False
+    ephemeral: bool = False
+    on_collision: Literal["throw", "replace", "keep"] = "throw"
+    input_schema: Mapping[str, Any] | None = None
+    hints: Mapping[Hint, bool] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def object(self) -> str:
+        """What policy rows call it."""
+        return f"tool:{self.name}"
+
+    @property
+    def governed(self) -> GovernedTool:
+        """What selectors of catalogues and gate rules look at."""
+        tier = self.trust.tier
+        return GovernedTool(
+            self.name, tier.name, tier.rank, self.trust.flags, self.labels, self.upstream, artifact=self.artifact
+        )
+
+    def is_in_use(self, today: date) -> bool:
+        """Whether its life allows calls: active, or deprecated and not past its last day."""
+        if self.lifecycle not in IN_USE:
+            return False
+        return self.deprecation is None or self.lifecycle != "deprecated" or today <= self.deprecation.remove_after
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactClass:
+    """What the bytes of a result are and what may happen to them. `constructor` is the class that reads them."""
+
+    name: str
+    constructor: type
+    position: Position
+    options: Mapping[str, Any] = field(default_factory=dict)
+    queries: frozenset[str] | None = None
+    sensitivity: str = "internal"
+    max_size: int | None = None
+    inline_below: int | None = None
+    retain: timedelta | None = None
+    redact: tuple[str, ...] = ()
+    max_tier: str | None = None
+    blocked_by: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """A stage where a pipeline uses it, with the options written there."""
+
+    name: str
+    options: Mapping[str, Any]
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    name: str
+    phases: Mapping[Phase, tuple[StageUse, ...]]
+    position: Position
+    refuses: frozenset[str] = frozenset()
+
+    def stage(self, name: str) -> StageUse | None:
+        return next((use for uses in self.phases.values() for use in uses if use.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CollisionPolicy:
+    name: str
+    rules: CollisionRules
+    prefix: str
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The tools an audience gets. `tools` leads from the advertised name to the tool's identity."""
+
+    name: str
+    audience: frozenset[str]
+    tools: Mapping[str, str]
+    pipeline: str
+    path: str
+    position: Position
+    title: str | None = None
+    owner: str | None = None
+    hidden: frozenset[str] = frozenset()
+    protocols: tuple[str, ...] = ("mcp", "http")
+    render: Literal["envelope", "plain"] = "envelope"
+    instructions: str | None = None
+    collisions: tuple[Collision, ...] = ()
+    combinations: tuple[Combination, ...] = ()
+    """Forbidden combinations that are completed; in a linked snapshot each has a waiver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One revision of everything declared."""
+
+    name: str
+    documents: Mapping[str, Registry]
+    """Every document by kind and name, Overlays and PolicyTests left out: they say nothing that is not in here."""
+    flags: Mapping[str, Flag]
+    tiers: Mapping[str, Tier]
+    artifacts: Mapping[str, ArtifactClass]
+    collision_policies: Mapping[str, CollisionPolicy]
+    gates: Mapping[str, GateRule]
+    pipelines: Mapping[str, Pipeline]
+    tools: Mapping[str, DeclaredTool]
+    catalogues: Mapping[str, Catalogue]
+    default_catalogue: str | None = None
+    cases: Sequence[PolicyCase] = ()
+    roles: frozenset[str] = frozenset()
+    """Every role that an identity provider can give."""
+    subjects: frozenset[str] = frozenset()
+    """Every subject that an identity provider names; those of an issuer outside are not known."""
+    revision: str = ""
+
+    @property
+    def short_revision(self) -> str:
+        return self.revision[:SHORT_REVISION]
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        return {name: tier.rank for name, tier in self.tiers.items()}
+
+    def tool_in(self, catalogue: str, advertised: str) -> DeclaredTool | None:
+        """The tool that a catalogue advertises under a name, hidden ones too."""
+        found = self.catalogues.get(catalogue)
+        identity = found.tools.get(advertised) if found else None
+        return self.tools.get(identity) if identity else None
+
+
+def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]]) -> str:
+    """SHA-256 over what the snapshot and the policy rows mean: no position, no order of files or rows, no day.
+
+    What follows from the day (a review that grew old) is left out, so that equal folders have equal revisions.
+    """
+    meaning = {
+        "documents": {
+            kind: {name: each.data for name, each in registry.items()} for kind, registry in snapshot.documents.items()
+        },
+        "tools": {
+            tool.name: [tool.trust.tier.name, sorted(tool.trust.flags), tool.trust.trusted]
+            for tool in snapshot.tools.values()
+        },
+        "catalogues": {each.name: [dict(each.tools), sorted(each.hidden)] for each in snapshot.catalogues.values()},
+        "policy": sorted(map(list, {tuple(row) for row in rows})),
+    }
+    return sha256(canonical(meaning).encode()).hexdigest()
