@@ -104,6 +104,14 @@ def test_problems_of_all_layers_are_told_in_one_run(folder: Path) -> None:
     ]
 
 
+def test_option_that_could_not_be_filled_in_is_one_problem(folder: Path) -> None:
+    stages = "{call: [{use: timeout, with: {after: '${AFTER}'}}, {use: retry, with: {unlessFlags: [writes]}}]}"
+    gateway = GATEWAY.replace("{call: [{use: gates}]}", stages)
+    (folder / "gateway.yaml").write_text(gateway, encoding="utf-8")
+
+    assert problems(folder) == ["gateway.yaml:27:45: env-missing", "gateway.yaml:27:92: unknown-reference"]
+
+
 def test_overlay_counts_in_its_environment_only_and_keeps_its_position(folder: Path) -> None:
     (folder / "overlay.yaml").write_text(OVERLAY, encoding="utf-8")
 
