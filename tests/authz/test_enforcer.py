@@ -64,6 +64,16 @@ def test_allowed_call_names_the_allowing_row(question: AccessRequest, line: int)
     assert decision.reason == f"allowed to {decision.subject} by policy.csv:{line}"
 
 
+@pytest.mark.parametrize("subject", ["service:billing", "user:auth0|5f7c", "user:https://login/1~a"])
+def test_subject_is_compared_as_a_whole(subject: str) -> None:
+    policies = policy_set([f"{subject}, *, tool:*, invoke, internal, allow"], [], [])
+    authoriser = CasbinAuthoriser(policies, ranks=TIERS)
+
+    assert authoriser.decide(asked(subject, on="tool:log")).allowed
+    assert not authoriser.decide(asked(subject[:-1], on="tool:log")).allowed
+    assert not authoriser.decide(asked("user:auth0", on="tool:log")).allowed
+
+
 @pytest.mark.parametrize(
     "question",
     [
