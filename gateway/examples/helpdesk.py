@@ -60,6 +60,8 @@ class HelpdeskHandler(BaseHTTPRequestHandler):
     server: HelpdeskServer
 
     def do_GET(self) -> None:
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # nobody reads that body, so it must not pass for the next request
         self._serve({_TICKETS: self._search})
 
     def do_POST(self) -> None:

@@ -1,7 +1,7 @@
 """The company's wiki as an MCP server over stdio: `python -m gateway.examples.wiki`, one JSON-RPC message per line.
 
 Written on the standard library, so that it can be read in one sitting. It knows tools only: no resources, no prompts,
-nothing that the server asks of the client.
+no batches, nothing that the server asks of the client.
 """
 
 import json

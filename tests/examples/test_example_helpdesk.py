@@ -1,4 +1,4 @@
-"""The helpdesk, started as its users start it and asked over real sockets."""
+"""The helpdesk, asked over real sockets: served from a thread here, and started and ended as its users do it."""
 
 import json
 import os
@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPResponse
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from gateway.examples.helpdesk import MAX_BODY
-from gateway.examples.tickets import MAX_KEPT, Desk, Refused
+from gateway.examples.helpdesk import MAX_BODY, HelpdeskServer
+from gateway.examples.tickets import MAX_KEPT, Desk, Refused, furnished
 
 TOKEN = "a-token-for-tests"
 COMMAND = [sys.executable, "-m", "gateway.examples.helpdesk", "--port"]
@@ -36,9 +37,12 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    process, port = started()
-    yield port
-    assert ended(process) == (0, "")
+    with HelpdeskServer(0, TOKEN, furnished()) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
 
 
 def ask(
@@ -199,10 +203,42 @@ def test_body_of_unknown_length_is_refused(port: int) -> None:
     assert ask(port, "POST", "/api/v2/tickets", headers=headers)[0].status == 411
 
 
+def test_body_of_a_question_does_not_pass_for_the_next_one(port: int) -> None:
+    hidden = b"GET /api/v2/tickets/1002 HTTP/1.1\r\n\r\n"
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Length": str(len(hidden))}
+
+    answer, ticket = ask(port, "GET", "/api/v2/tickets/1001", body=hidden, headers=headers)
+
+    assert (answer.status, ticket["ticket"]["number"]) == (200, 1001)
+    assert answer.headers["Connection"] == "close"
+
+
+def test_connection_serves_one_question_after_the_other(port: int) -> None:
+    connection = HTTPConnection("127.0.0.1", port)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+
+    for method, path in (("POST", "/api/v2/tickets"), ("GET", "/api/v2/tickets/1001"), ("GET", "/api/v2/tickets/1002")):
+        connection.request(method, path, json.dumps(TICKET) if method == "POST" else None, headers)
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status in (200, 201)
+        assert answer.headers["Connection"] is None
+    connection.close()
+
+
 def test_lone_surrogate_comes_back_as_it_went_in(port: int) -> None:
     answer, opened = ask(port, "POST", "/api/v2/tickets", body=b'{"subject": "\\ud800", "body": "b"}')
 
     assert (answer.status, opened["ticket"]["subject"]) == (201, "\ud800")
+
+
+def test_program_serves_until_it_is_told_to_end() -> None:
+    process, port = started()
+
+    answer, found = ask(port, "GET", "/api/v2/tickets/1002")
+
+    assert (answer.status, found["ticket"]["subject"]) == (200, "Desk arrived scratched")
+    assert ended(process) == (0, "")
 
 
 def test_full_desk_takes_no_more() -> None:

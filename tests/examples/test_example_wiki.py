@@ -1,15 +1,18 @@
-"""The wiki, started as a program and asked over its pipes."""
+"""The wiki, started as a program and asked over its pipes; tables of messages are served in this process."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.examples.pages import PAGES
-from gateway.examples.wiki import MAX_LINE, VERSIONS
+from gateway.examples.wiki import MAX_LINE, VERSIONS, serve
 
 COMMAND = [sys.executable, "-m", "gateway.examples.wiki"]
 
@@ -49,6 +52,18 @@ def wiki() -> Iterator[Client]:
     assert client.close() == (b"", b"")
 
 
+def served(*lines: bytes) -> list[Any]:
+    """What the server says to some lines and the end of its input."""
+    sink = BytesIO()
+    serve(BytesIO(b"".join(line + b"\n" for line in lines)), sink)
+    return [json.loads(line) for line in sink.getvalue().splitlines()]
+
+
+def called(tool: str, **arguments: str) -> tuple[str, bool]:
+    [answer] = served(_call(name=tool, arguments=arguments))
+    return text_of(answer)
+
+
 def text_of(answer: Any) -> tuple[str, bool]:
     [block] = answer["result"]["content"]
     return block["text"], answer["result"]["isError"]
@@ -73,19 +88,25 @@ def test_whole_conversation(wiki: Client) -> None:
     assert not is_error
 
 
-@pytest.mark.parametrize(("asked", "given"), [*((each, each) for each in VERSIONS), ("1999-01-01", VERSIONS[0])])
-def test_version_is_the_one_asked_for_or_the_newest(wiki: Client, asked: str, given: str) -> None:
-    assert wiki.ask("initialize", {"protocolVersion": asked})["result"]["protocolVersion"] == given
+@pytest.mark.parametrize(("asked", "offered"), [*((each, each) for each in VERSIONS), ("1999-01-01", VERSIONS[0])])
+def test_version_is_the_one_asked_for_or_the_newest(asked: str, offered: str) -> None:
+    [hello] = served(_line(method="initialize", params={"protocolVersion": asked}))
+
+    assert hello["result"]["protocolVersion"] == offered
 
 
 def test_ping_is_answered_with_nothing(wiki: Client) -> None:
     assert wiki.ask("ping", id=0) == {"jsonrpc": "2.0", "id": 0, "result": {}}
 
 
-def test_every_page_is_found_by_its_name(wiki: Client) -> None:
-    for name, page in PAGES.items():
-        found, _ = text_of(wiki.ask("tools/call", {"name": "search_pages", "arguments": {"query": name}}))
-        assert f"{name}: {page.title}" in found.splitlines()
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_every_page_is_found_by_its_name_and_can_be_read(name: str) -> None:
+    found, _ = called("search_pages", query=name)
+    page, is_error = called("read_page", page=name)
+
+    assert f"{name}: {PAGES[name].title}" in found.splitlines()
+    assert page == f"# {PAGES[name].title}\n\n{PAGES[name].text}"
+    assert not is_error
 
 
 @pytest.mark.parametrize(
@@ -95,10 +116,8 @@ def test_every_page_is_found_by_its_name(wiki: Client) -> None:
         pytest.param("search_pages", {"query": "zebra"}, "no page contains that", False, id="nothing found"),
     ],
 )
-def test_nothing_there_is_said_to_the_model(
-    wiki: Client, tool: str, arguments: dict[str, str], says: str, is_error: bool
-) -> None:
-    text, failed = text_of(wiki.ask("tools/call", {"name": tool, "arguments": arguments}))
+def test_nothing_there_is_said_to_the_model(tool: str, arguments: dict[str, str], says: str, is_error: bool) -> None:
+    text, failed = called(tool, **arguments)
 
     assert text.startswith(says)
     assert failed is is_error
@@ -138,14 +157,18 @@ def _call(**params: Any) -> bytes:
         pytest.param(b" " * (2 * MAX_LINE), None, -32600, id="too long"),
     ],
 )
-def test_bad_message_gets_its_code_and_the_next_one_an_answer(
-    wiki: Client, line: bytes, id: int | None, code: int
-) -> None:
-    wiki.send(line)
-    answer = wiki.read()
+def test_bad_message_gets_its_code_and_the_next_one_an_answer(line: bytes, id: int | None, code: int) -> None:
+    answer, after = served(line, _line(id="after", method="ping"))
 
     assert (answer["id"], answer["error"]["code"]) == (id, code)
-    assert wiki.ask("ping", id="after") == {"jsonrpc": "2.0", "id": "after", "result": {}}
+    assert after == {"jsonrpc": "2.0", "id": "after", "result": {}}
+
+
+def test_program_goes_on_after_a_bad_message(wiki: Client) -> None:
+    wiki.send(b"{")
+
+    assert wiki.read()["error"]["code"] == -32700
+    assert wiki.ask("ping", id="after")["id"] == "after"
 
 
 @pytest.mark.parametrize(
@@ -159,10 +182,15 @@ def test_bad_message_gets_its_code_and_the_next_one_an_answer(
         pytest.param(b"", id="an empty line"),
     ],
 )
-def test_notifications_are_not_answered(wiki: Client, line: bytes) -> None:
-    wiki.send(line)
+def test_notifications_are_not_answered(line: bytes) -> None:
+    assert served(line) == []
 
-    assert wiki.ask("ping", id="next")["id"] == "next"
+
+@given(st.binary(max_size=200))
+def test_whatever_is_sent_gets_answers_that_are_json_rpc(data: bytes) -> None:
+    for answer in served(data):
+        assert answer["jsonrpc"] == "2.0"
+        assert ("result" in answer) != ("error" in answer)
 
 
 def test_client_that_stops_reading_is_no_failure() -> None:
