@@ -21,7 +21,6 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/config/source.py": {"yaml"},
     "gateway/core": {"orjson", "jsonschema_rs", "re2"},
     "gateway/core/tokens.py": {"tiktoken"},
-    "gateway/governance/conditions.py": {"cel"},
     "gateway/examples": set(),
     "gateway/formats": set(),
     "gateway/formats/ecmascript.py": {"tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript"},

@@ -1,6 +1,11 @@
 """The public surface: sorted, complete, and nothing in it by accident."""
 
-import types
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 import gateway
 
@@ -14,14 +19,29 @@ def test_exported_names_are_sorted_and_unique() -> None:
     assert len(set(gateway.__all__)) == len(gateway.__all__)
 
 
-def test_every_public_attribute_is_exported_and_the_reverse() -> None:
-    public = {
-        name
-        for name, value in vars(gateway).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+def test_every_name_comes_from_where_type_checkers_are_told() -> None:
+    tree = ast.parse(Path(gateway.__file__).read_text(encoding="utf-8"))
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gateway.")
+        for alias in node.names
     }
 
-    assert public == set(gateway.__all__)
+    found = {name: getattr(gateway, name) for name in gateway.__all__}
+    assert found == {name: getattr(sys.modules[str(module)], name) for name, module in told.items()}
+
+
+def test_importing_the_package_loads_nothing_of_it() -> None:
+    script = "import sys, gateway; print([name for name in sys.modules if name.startswith('gateway.')])"
+
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_exported_names_are_listed_and_others_are_missing() -> None:
+    assert set(gateway.__all__) <= set(dir(gateway))
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        gateway.Nothing  # noqa: B018 - reading it is the test
 
 
 def test_names_that_others_rely_on_are_where_they_look_for_them() -> None:

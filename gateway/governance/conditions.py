@@ -13,8 +13,7 @@ from datetime import datetime
 from posixpath import normpath
 from typing import Any, Final
 
-import cel
-
+from gateway.governance.cel_extension import CEL
 from gateway.governance.diagnostics import did_you_mean
 from gateway.governance.globs import glob_matches
 
@@ -102,7 +101,7 @@ def compile_condition(source: str) -> tuple[Condition | None, list[ConditionProb
     if len(source) > MAX_LENGTH:
         return None, [ConditionProblem(f"the expression is longer than {MAX_LENGTH} characters")]
     try:
-        program = cel.compile(source)
+        program = CEL.compile(source)
     except ValueError as error:
         return None, _syntax_problems(source, str(error))
     problems = [*_unknown_variables(source, program), *_unknown_functions(source, program)]
