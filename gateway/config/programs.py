@@ -51,9 +51,13 @@ def check_programs(documents: Iterable[Document]) -> Iterator[Diagnostic]:
 
 def _expression(document: Document, path: Path) -> Iterator[Diagnostic]:
     source = _value_at(document.data, path)
-    if not isinstance(source, str) or not source.strip() or path in document.substituted:
+    if not isinstance(source, str) or not source.strip():
         return
     for problem in compile_condition(source)[1]:
+        if path in document.substituted:  # the parser's words quote the text
+            message = "the expression cannot be used with what the environment puts into it"
+            yield Diagnostic("bad-condition", message, document.position(path))
+            return
         position = _inside(document.position(path), source, problem)
         yield Diagnostic("bad-condition", problem.message, position, help=problem.help)
 

@@ -40,6 +40,15 @@ def test_expression_over_several_lines_is_pointed_at_as_a_whole() -> None:
     assert [(position, code) for position, code, *_ in check(text)] == [("a.yaml:4:14", "bad-condition")]
 
 
+def test_expression_from_the_environment_is_compiled_and_never_shown() -> None:
+    text = 'kind: GateRule\nspec: {when: "args.amount > ${LIMIT}"}'
+
+    assert check(text, {"LIMIT": "500"}) == []
+    [(position, code, message, help)] = check(text, {"LIMIT": "hunter2"})
+    assert (position, code) == ("a.yaml:2:14", "bad-condition")
+    assert "hunter2" not in f"{message}{help}"
+
+
 @pytest.mark.parametrize(
     ("text", "position"),
     [

@@ -333,6 +333,13 @@ BROKEN: list[tuple[str, dict[str, Any], str, str, str]] = [
         "a case needs 'in', or 'given' a catalogue",
     ),
     (
+        "case without a moment",
+        without("PolicyTest-taint", "spec.cases.0.at"),
+        "missing-field",
+        "spec.cases[0].name",
+        "a case needs 'at', or 'given' a moment",
+    ),
+    (
         "two reasons",
         changed(TESTS, "spec.cases.0.expect.because.gate", "x"),
         "wrong-value",
