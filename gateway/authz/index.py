@@ -1,7 +1,7 @@
 """Finds the rows that could decide a request, without looking at the others.
 
-A row is left out only when one of the matcher's own functions refuses it, so what is found is always enough to decide;
-the tier and the effect are not looked at.
+A row is left out only when one of the matcher's own functions refuses it, or when an earlier row says the same, so what
+is found is always enough to decide. Whether tier and effect matter is not judged here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,6 +13,9 @@ from gateway.authz.rules import Permission
 _Columns = tuple[str, str]
 """The object and the catalogue of a row: rows that have both in common are looked at once."""
 
+_Firsts = dict[tuple[str, str], int]
+"""The number of the first row of each tier and effect: later ones say the same again and can decide nothing."""
+
 
 class _Bucket:
     """The rows of one subject and one verb, by their whole object or by what stands before its first star."""
@@ -20,8 +23,8 @@ class _Bucket:
     __slots__ = ("heads", "lengths", "whole")
 
     def __init__(self) -> None:
-        self.whole: dict[str, dict[_Columns, list[int]]] = {}
-        self.heads: dict[str, dict[_Columns, list[int]]] = {}
+        self.whole: dict[str, dict[_Columns, _Firsts]] = {}
+        self.heads: dict[str, dict[_Columns, _Firsts]] = {}
         self.lengths: set[int] = set()
 
     def add(self, number: int, row: Permission) -> None:
@@ -29,9 +32,10 @@ class _Bucket:
         if star:
             self.lengths.add(len(head))
         rows = (self.heads if star else self.whole).setdefault(head, {})
-        rows.setdefault((row.object.text, row.catalogue.text), []).append(number)
+        firsts = rows.setdefault((row.object.text, row.catalogue.text), {})
+        firsts.setdefault((row.tier.text, row.effect.text), number)
 
-    def find(self, object: str) -> Iterator[tuple[_Columns, list[int]]]:
+    def find(self, object: str) -> Iterator[tuple[_Columns, _Firsts]]:
         yield from self.whole.get(object, {}).items()
         for length in self.lengths:
             yield from self.heads.get(object[:length], {}).items()
@@ -50,7 +54,7 @@ class RowIndex:
                 self._buckets.setdefault((row.subject.text, action), _Bucket()).add(number, row)
 
     def candidates(self, who: Iterable[str], *, catalogue: str, object: str, action: str) -> list[Permission]:
-        """The rows that fit, in the order they were given in."""
+        """The rows that fit, in the order they were given in, without those that repeat another for the same subject."""
         numbers: set[int] = set()
         for found in self._fitting(who, catalogue=catalogue, object=object, action=action):
             numbers.update(found)
@@ -61,13 +65,13 @@ class RowIndex:
         for found in self._fitting(who, catalogue=catalogue, object=object, action=action):
             yield from (self._rows[number] for number in found)
 
-    def _fitting(self, who: Iterable[str], *, catalogue: str, object: str, action: str) -> Iterator[list[int]]:
+    def _fitting(self, who: Iterable[str], *, catalogue: str, object: str, action: str) -> Iterator[Iterable[int]]:
         objects = (object, *self._groups.get(object, ()))
         for subject in who:
             bucket = self._buckets.get((subject, action))
             if bucket is None:
                 continue
             for name in objects:
-                for (pattern, catalogues), numbers in bucket.find(name):
+                for (pattern, catalogues), firsts in bucket.find(name):
                     if names(catalogue, catalogues) and covers(object, pattern, self._groups):
-                        yield numbers
+                        yield firsts.values()

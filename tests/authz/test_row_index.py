@@ -7,6 +7,7 @@ from policy_samples import policy_set, random_policies, random_request
 from gateway.authz.closure import above, graph
 from gateway.authz.index import RowIndex
 from gateway.authz.matching import covers, does, holds, names
+from gateway.authz.rules import Permission
 
 
 def lines(
@@ -41,6 +42,15 @@ def test_rows_are_found_by_each_column() -> None:
     assert lines(index) == []
 
 
+def _firsts(rows: list[Permission]) -> list[Permission]:
+    """Without rows that say again what an earlier one says."""
+    first: dict[tuple[str, ...], Permission] = {}
+    for row in rows:
+        subject, catalogue, object, _, tier, effect = row.texts
+        first.setdefault((subject, catalogue, object, tier, effect), row)
+    return list(first.values())
+
+
 def test_index_finds_what_the_functions_find() -> None:
     random = Random(7)
     for _ in range(200):
@@ -60,6 +70,6 @@ def test_index_finds_what_the_functions_find() -> None:
 
             found = index.candidates(asked.names, catalogue=asked.catalogue, object=asked.object, action=asked.action)
 
-            assert found == expected
+            assert found == _firsts(expected)
             quick = index.some(asked.names, catalogue=asked.catalogue, object=asked.object, action=asked.action)
             assert set(quick) == set(expected)
