@@ -78,7 +78,7 @@ class Access:
 
     def __init__(self, snapshot: Snapshot, authoriser: Authoriser) -> None:
         self.snapshot = snapshot
-        self._authoriser = authoriser
+        self.authoriser = authoriser
         self._schemas: dict[str, Schema] = {}
 
     def call(self, call: Call) -> Answer:
@@ -118,12 +118,12 @@ class Access:
         return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
 
     def _decided(self, principal: Principal, action: str, *, catalogue: str, object: str, tier: str) -> AccessDecision:
-        return self._authoriser.decide(AccessRequest(principal.names, catalogue, object, action, tier))
+        return self.authoriser.decide(AccessRequest(principal.names, catalogue, object, action, tier))
 
     def _audience(self, principal: Principal, catalogue: Catalogue | None, name: str) -> Step:
         if catalogue is None:
             return Step("audience", "deny", f"there is no catalogue {name!r}")
-        shared = sorted(catalogue.audience & self._authoriser.held_by(principal.names))
+        shared = sorted(catalogue.audience & self.authoriser.held_by(principal.names))
         if not shared:
             return Step("audience", "deny", f"the caller is not in the audience of {name}", catalogue.position)
         return Step("audience", "allow", f"{name} is for {shared[0]}", catalogue.position)
@@ -195,7 +195,7 @@ class Access:
         return Answer((*steps, _gate_step(outcome, steps[-1])), outcome, scope, idle)
 
     def _scope(self, call: Call, tool: DeclaredTool, arguments: Mapping[str, Any]) -> Scope:
-        roles = self._authoriser.held_by(call.principal.names) - {call.principal.subject}
+        roles = self.authoriser.held_by(call.principal.names) - {call.principal.subject}
         caller = {"subject": call.principal.subject, "roles": sorted(roles), "tenant": call.principal.tenant}
         trust = tool.trust
         seen_tool = {"name": tool.name, "tier": trust.tier.name, "flags": sorted(trust.flags), "labels": tool.labels}
