@@ -1,27 +1,46 @@
-"""The `gateway` command. Each subcommand is a function in one of the modules here.
+"""The `gateway` command. Each subcommand is a function in one of the modules here, imported when it is run.
 
 Exit codes, everywhere: 0 all is well, 1 problems were found, 2 the command was used wrongly; `plan` answers 2 for
 changes. What is printed is for people unless `--output` names a program's format.
 """
 
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
 from gateway import __version__
-from gateway.cli.checking import check
-from gateway.cli.reference import explain_field, list_environment, print_call_id, print_schema
+from gateway.cli.lazy import LazyGroup, Subcommand
+
+
+class _Commands(LazyGroup):
+    subcommands = (
+        Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
+        Subcommand("explain", "gateway.cli.reference:explain_field", "Document a field of a YAML kind."),
+        Subcommand("env", "gateway.cli.environment:list_environment", "List what a configuration reads from outside."),
+        Subcommand("schema", "gateway.cli.reference:print_schema", "Print the JSON Schema of all kinds, for editors."),
+        Subcommand("call-id", "gateway.cli.hashing:print_call_id", "Print the id of a call."),
+    )
+
 
 app = typer.Typer(
     name="gateway",
+    cls=_Commands,
     help="A declarative gateway between agents and the tools they call.",
+    epilog="Exit codes: 0 all is well, 1 problems were found, 2 the command was used wrongly. "
+    "plan answers 2 for changes.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,  # locals may hold arguments of calls
 )
 
 
 def main() -> None:
-    app()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # no locale is a reason to end halfway through a report
+    app(prog_name="gateway")
 
 
 def _print_version(wanted: bool) -> None:
@@ -37,10 +56,3 @@ def _root(
     ] = False,
 ) -> None:
     """Options that stand before any subcommand."""
-
-
-app.command("check")(check)
-app.command("explain")(explain_field)
-app.command("schema")(print_schema)
-app.command("env")(list_environment)
-app.command("call-id")(print_call_id)

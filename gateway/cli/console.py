@@ -1,0 +1,91 @@
+"""What people read: colours and folded tables in a terminal, the same words as plain lines everywhere else.
+
+Text that users wrote is never taken for markup, and nothing in it reaches the terminal as a command.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import IO, Final, NoReturn
+
+import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.config.report_text import visible
+
+_UNLIMITED: Final = 1_000_000
+_GAP: Final = "  "
+
+
+def out() -> Console:
+    """Standard output."""
+    return _console(sys.stdout)
+
+
+def err() -> Console:
+    """Standard error: what is not the answer itself."""
+    return _console(sys.stderr)
+
+
+def print_line(console: Console, *parts: str | tuple[str, str]) -> None:
+    """One line of texts, each with or without a style: `print_line(out(), ("✓", "green"), " fine")`."""
+    console.print(Text.assemble(*parts), soft_wrap=True)
+
+
+def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds: bool = True) -> None:
+    """A table with its columns as wide as what is in them. Columns in which every cell is empty are left out."""
+    shown = [[visible(cell) for cell in row] for row in rows]
+    kept = [index for index in range(len(columns)) if index == 0 or any(row[index] for row in shown)]
+    headers = [columns[index] for index in kept]
+    cells = [[row[index] for index in kept] for row in shown]
+    if console.is_terminal and folds:
+        console.print(_folded(headers, cells))
+    else:
+        for line in _aligned([headers, *cells]):
+            console.print(Text(line), soft_wrap=True)
+
+
+def fail(message: str, help: str | None = None, *, code: int = 2) -> NoReturn:
+    """End the command with one line about why."""
+    print_line(err(), ("error: ", "bold red"), visible(f"{message}; {help}" if help else message))
+    raise typer.Exit(code)
+
+
+def note(message: str) -> None:
+    """Something worth knowing that is not the answer."""
+    print_line(err(), ("note: ", "yellow"), visible(message))
+
+
+def _console(stream: IO[str]) -> Console:
+    """Neither FORCE_COLOR nor any other variable makes escapes appear in a file or a pipe."""
+    is_terminal = stream.isatty()
+    return Console(
+        file=stream,
+        force_terminal=is_terminal,
+        color_system=None if os.environ.get("NO_COLOR") or not is_terminal else "auto",
+        width=None if is_terminal else _UNLIMITED,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=not is_terminal,
+    )
+
+
+def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, header in enumerate(headers):
+        table.add_column(Text(header), no_wrap=index == 0, overflow="fold", style="cyan" if index == 0 else "")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    return [
+        _GAP.join(cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]

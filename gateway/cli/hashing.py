@@ -1,0 +1,27 @@
+"""`gateway call-id`: the id of a call, without any project."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from gateway.core.canonical import call_id, canonical
+
+
+def print_call_id(
+    tool: Annotated[str, typer.Argument(help="The tool's name.")],
+    args: Annotated[str, typer.Argument(help="The arguments as a JSON object, or - to read it from standard input.")],
+    show: Annotated[bool, typer.Option("--canonical", help="Print the canonical JSON that is hashed instead.")] = False,
+) -> None:
+    """Print the id of a call: the hash that joins its events, its record and its rendering."""
+    text = sys.stdin.read() if args == "-" else args
+    try:
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ValueError(f"a JSON object is needed, not {type(value).__name__}")
+        answer = canonical({"tool": tool, "args": value}) if show else call_id(tool, value)
+    except (ValueError, RecursionError) as error:
+        typer.echo(f"the arguments cannot be used: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(answer)
