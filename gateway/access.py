@@ -1,12 +1,14 @@
 """What becomes of a call: every step in its fixed order, what decided, and which steps were not asked any more.
 
 Explanations, policy tests, plans and the handlers ask the same steps, so what is told is what happens. The first
-refusal ends the way. Where gates count (rates, quotas, loops), the counting is not done here.
+refusal ends the way, and a step that breaks refuses. Where gates count (rates, quotas, loops), the counting is not
+done here.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Any, Final, Literal
 
 from gateway.core.schemas import Schema
@@ -21,6 +23,9 @@ from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
 
 StepName = Literal["audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates"]
 STEPS: Final[tuple[StepName, ...]] = ("audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates")
+
+
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class Answer:
     scope: Scope | None = None
     idle_rules: tuple[GateRule, ...] = ()
     """Gate rules about the tool whose condition said that they are not about this call."""
+    rows: frozenset[Position] = frozenset()
+    """Policy rows that decided something: the call itself, or a permission that a gate rule asks for."""
 
     @property
     def decision(self) -> Decision:
@@ -73,6 +80,15 @@ class Answer:
         return STEPS[len(self.steps) :]
 
 
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """Whether a caller is shown a tool of a catalogue, by its advertised name, and what decided that."""
+
+    name: str
+    tool: DeclaredTool
+    decision: AccessDecision
+
+
 class Access:
     """Asks about one snapshot and its authoriser. Immutable but for schemas, which are compiled when first needed."""
 
@@ -84,13 +100,14 @@ class Access:
     def call(self, call: Call) -> Answer:
         """Take the steps up to the first refusal."""
         catalogue = self.snapshot.catalogues.get(call.catalogue)
-        steps = [self._audience(call.principal, catalogue, call.catalogue)]
-        if catalogue is None or _is_refused(steps):
-            return Answer(tuple(steps))
+        held = self._held_by(call.principal)
+        steps = [_audience(catalogue, call.catalogue, held=held)]
+        if catalogue is None or held is None or _is_refused(steps):
+            return _refused(steps)
         tool = self.snapshot.tool_in(catalogue.name, call.tool)
         steps.append(self._tool(call, tool))
         if tool is None or _is_refused(steps):
-            return Answer(tuple(steps))
+            return _refused(steps)
         arguments, step = self._arguments(call, tool)
         steps.append(step)
         for ask in (self._tier, self._lifecycle, self._policy):
@@ -98,19 +115,26 @@ class Access:
                 break
             steps.append(ask(call, tool))
         if _is_refused(steps):
-            return Answer(tuple(steps))
-        return self._gates(call, tool, arguments=arguments, steps=steps)
+            return _refused(steps)
+        scope = _scope(call, tool, arguments=arguments, roles=held - {call.principal.subject})
+        return self._gates(call, tool, scope=scope, steps=steps)
 
     def listed(self, principal: Principal, catalogue: str, *, at: datetime) -> list[tuple[str, DeclaredTool]]:
         """The tools a caller is shown in a catalogue, by advertised name; none to those outside its audience."""
+        found = self.discoveries(principal, catalogue, at=at)
+        return [(each.name, each.tool) for each in found if each.decision.allowed]
+
+    def discoveries(self, principal: Principal, catalogue: str, *, at: datetime) -> list[Discovery]:
+        """The same with those that the policy does not show; tools nobody is shown are not asked about."""
         found = self.snapshot.catalogues.get(catalogue)
-        if found is None or self._audience(principal, found, catalogue).decision != "allow":
+        held = self._held_by(principal)
+        if found is None or _audience(found, catalogue, held=held).decision != "allow":
             return []
-        named = [(name, self.snapshot.tools[tool]) for name, tool in found.tools.items() if name not in found.hidden]
+        named = [(name, self.snapshot.tool_in(catalogue, name)) for name in found.tools if name not in found.hidden]
         return [
-            (name, tool)
+            Discovery(name, tool, self.asks(principal, "discover", catalogue=catalogue, tool=tool))
             for name, tool in named
-            if tool.is_in_use(at.date()) and self.asks(principal, "discover", catalogue=catalogue, tool=tool).allowed
+            if tool is not None and tool.is_in_use(_day(at))
         ]
 
     def asks(self, principal: Principal, action: str, *, catalogue: str, tool: DeclaredTool) -> AccessDecision:
@@ -118,15 +142,19 @@ class Access:
         return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
 
     def _decided(self, principal: Principal, action: str, *, catalogue: str, object: str, tier: str) -> AccessDecision:
-        return self.authoriser.decide(AccessRequest(principal.names, catalogue, object, action, tier))
+        try:
+            return self.authoriser.decide(AccessRequest(principal.names, catalogue, object, action, tier))
+        except Exception as error:  # an authoriser that does not keep its promise must not open anything
+            _log.exception("the authoriser failed")
+            return AccessDecision(False, f"authorisation failed ({type(error).__name__})")
 
-    def _audience(self, principal: Principal, catalogue: Catalogue | None, name: str) -> Step:
-        if catalogue is None:
-            return Step("audience", "deny", f"there is no catalogue {name!r}")
-        shared = sorted(catalogue.audience & self.authoriser.held_by(principal.names))
-        if not shared:
-            return Step("audience", "deny", f"the caller is not in the audience of {name}", catalogue.position)
-        return Step("audience", "allow", f"{name} is for {shared[0]}", catalogue.position)
+    def _held_by(self, principal: Principal) -> frozenset[str] | None:
+        """Everything the caller is; `None` if that cannot be told."""
+        try:
+            return self.authoriser.held_by(principal.names)
+        except Exception:  # likewise
+            _log.exception("the authoriser failed")
+            return None
 
     def _tool(self, call: Call, tool: DeclaredTool | None) -> Step:
         """Whether the caller may know of the tool: unknown and not visible are told apart in explanations only."""
@@ -148,6 +176,9 @@ class Access:
         except ValidationException as error:
             problems = "; ".join(_worded(each) for each in error.details)
             return call.args, Step("arguments", "deny", f"they do not fit the schema: {problems}", tool.position)
+        except Exception as error:  # what cannot be checked is not let through; the text could show an argument
+            reason = f"they cannot be checked ({type(error).__name__})"
+            return call.args, Step("arguments", "deny", reason, tool.position)
         return accepted, Step("arguments", "allow", "they fit the schema")
 
     def _schema(self, tool: DeclaredTool, document: Mapping[str, Any]) -> Schema:
@@ -166,7 +197,7 @@ class Access:
         return Step("tier", "allow", f"tools of tier {tier.name!r} can be called", tool.position, because)
 
     def _lifecycle(self, call: Call, tool: DeclaredTool) -> Step:
-        if tool.is_in_use(call.at.date()):
+        if tool.is_in_use(_day(call.at)):
             return Step("lifecycle", "allow", f"the tool is {tool.lifecycle}", tool.position)
         if tool.lifecycle == "deprecated" and tool.deprecation is not None:
             return Step("lifecycle", "deny", f"its last day was {tool.deprecation.remove_after}", tool.position)
@@ -177,30 +208,58 @@ class Access:
         word: Decision = "allow" if decision.allowed else "deny"
         return Step("policy", word, decision.reason, decision.row, _by_policy(decision))
 
-    def _gates(self, call: Call, tool: DeclaredTool, *, arguments: Mapping[str, Any], steps: list[Step]) -> Answer:
-        scope = self._scope(call, tool, arguments)
+    def _gates(self, call: Call, tool: DeclaredTool, *, scope: Scope, steps: list[Step]) -> Answer:
         rules = [
             rule
             for rule in self.snapshot.gates.values()
             if rule.mode != "disabled" and rule.is_about(tool.governed, call.catalogue)
         ]
+        permitting: set[Position] = set()
 
         def may(action: str, object: str) -> bool:
             tier = tool.trust.tier.name
-            return self._decided(call.principal, action, catalogue=call.catalogue, object=object, tier=tier).allowed
+            decision = self._decided(call.principal, action, catalogue=call.catalogue, object=object, tier=tier)
+            permitting.update([decision.row] if decision.row else ())
+            return decision.allowed
 
         outcome = judge_call(rules, tool.governed, scope, catalogue=call.catalogue, may=may)
         said = {verdict.rule.name for verdict in outcome.verdicts}
         idle = tuple(rule for rule in rules if rule.name not in said)
-        return Answer((*steps, _gate_step(outcome, steps[-1])), outcome, scope, idle)
+        taken = (*steps, _gate_step(outcome, steps[-1]))
+        return Answer(taken, outcome, scope, idle, _deciding_rows(steps) | permitting)
 
-    def _scope(self, call: Call, tool: DeclaredTool, arguments: Mapping[str, Any]) -> Scope:
-        roles = self.authoriser.held_by(call.principal.names) - {call.principal.subject}
-        caller = {"subject": call.principal.subject, "roles": sorted(roles), "tenant": call.principal.tenant}
-        trust = tool.trust
-        seen_tool = {"name": tool.name, "tier": trust.tier.name, "flags": sorted(trust.flags), "labels": tool.labels}
-        turn = {"seen": sorted(call.saw), "calls": list(call.calls)}
-        return Scope(dict(arguments), caller, seen_tool, turn, call.at)
+
+def _refused(steps: Sequence[Step]) -> Answer:
+    return Answer(tuple(steps), rows=_deciding_rows(steps))
+
+
+def _deciding_rows(steps: Sequence[Step]) -> frozenset[Position]:
+    by_policy = [step for step in steps if step.because is not None and step.because.kind == "policy"]
+    return frozenset(step.position for step in by_policy if step.position is not None)
+
+
+def _audience(catalogue: Catalogue | None, name: str, *, held: frozenset[str] | None) -> Step:
+    if catalogue is None:
+        return Step("audience", "deny", f"there is no catalogue {name!r}")
+    if held is None:
+        return Step("audience", "deny", "it cannot be told which roles the caller holds", catalogue.position)
+    shared = sorted(catalogue.audience & held)
+    if not shared:
+        return Step("audience", "deny", f"the caller is not in the audience of {name}", catalogue.position)
+    return Step("audience", "allow", f"{name} is for {shared[0]}", catalogue.position)
+
+
+def _scope(call: Call, tool: DeclaredTool, *, arguments: Mapping[str, Any], roles: frozenset[str]) -> Scope:
+    caller = {"subject": call.principal.subject, "roles": sorted(roles), "tenant": call.principal.tenant}
+    trust = tool.trust
+    seen_tool = {"name": tool.name, "tier": trust.tier.name, "flags": sorted(trust.flags), "labels": tool.labels}
+    turn = {"seen": sorted(call.saw), "calls": list(call.calls)}
+    return Scope(dict(arguments), caller, seen_tool, turn, call.at)
+
+
+def _day(at: datetime) -> date:
+    """Days end at midnight UTC, for every caller alike."""
+    return at.astimezone(UTC).date()
 
 
 def _is_refused(steps: Sequence[Step]) -> bool:
@@ -210,11 +269,17 @@ def _is_refused(steps: Sequence[Step]) -> bool:
 def _gate_step(outcome: Outcome, policy: Step) -> Step:
     verdict = outcome.decided_by
     if verdict is None or outcome.decision == "allow":  # then it was the policy that let the call through
-        words = f"{len(outcome.verdicts)} asked, none holds or denies" if outcome.verdicts else "no rule is about it"
-        return Step("gates", "allow", words, policy.position, policy.because)
+        return Step("gates", "allow", _nothing_against(outcome), policy.position, policy.because)
     rule = verdict.rule
     reason = f"{rule.name}: {verdict.judgement.reason}"
     return Step("gates", outcome.decision, reason, rule.position, Because("gate", rule.name))
+
+
+def _nothing_against(outcome: Outcome) -> str:
+    asked = [verdict for verdict in outcome.verdicts if verdict.counts]
+    observing = len(outcome.verdicts) - len(asked)
+    words = f"{len(asked)} asked, none holds or denies" if asked else "no rule is about it"
+    return f"{words}; {observing} only observe{'s' * (observing == 1)}" if observing else words
 
 
 def _by_policy(decision: AccessDecision) -> Because | None:

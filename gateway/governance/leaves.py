@@ -1,0 +1,154 @@
+"""Which part of a condition decided, so that people are shown `args.amount > 500` and not twenty lines of it.
+
+An expression is split where `&&` and `||` stand outside brackets and texts, and the parts are evaluated with the same
+scope. This is for showing only: the answer is always that of the whole expression, and where the parts would tell
+another story the whole is shown.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from gateway.governance.conditions import Condition, Scope, compile_condition
+
+_MAX_LEVELS: Final = 32
+"""Levels of `&&`, `||` and brackets that are looked into; each costs as much as compiling the expression."""
+
+_SHOWN: Final = 60
+"""Characters of an argument that are shown."""
+
+_LONG: Final = r'"""(?:\\[\s\S]|[^\\])*?"""', r"'''(?:\\[\s\S]|[^\\])*?'''"
+_SHORT: Final = r'"(?:\\.|[^"\\\n])*"', r"'(?:\\.|[^'\\\n])*'"
+_RAW: Final = r'"""[\s\S]*?"""', r"'''[\s\S]*?'''", r'"[^"\n]*"', r"'[^'\n]*'"
+_TOKEN: Final = re.compile(
+    rf"(?P<comment>//[^\n]*)|(?P<text>[bB]?(?:[rR](?:{'|'.join(_RAW)})|{'|'.join((*_LONG, *_SHORT))}))"
+    r"|(?P<word>\w+)|(?P<operator>&&|\|\|)|(?P<other>[\s\S])"
+)
+_MENTION: Final = re.compile(r"(?<![\w.])args((?:\s*\.\s*[A-Za-z_]\w*)+)")
+_INDEXED: Final = re.compile(r"""(?<![\w.])args\s*\[\s*(?:"(\w+)"|'(\w+)')\s*\]""")
+
+_Operator = Literal["&&", "||"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A part of a condition with what it says of one call; `value` is `None` if it could not say anything."""
+
+    source: str
+    value: bool | None
+    failure: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments that the part mentions and the call gives, by their path."""
+
+    def __str__(self) -> str:
+        source = " ".join(_without_comments(self.source).split())
+        if self.value is None:
+            return f"{source} cannot be evaluated: {self.failure}"
+        given = ", ".join(f"{path} {_shown(value)}" for path, value in self.values.items())
+        return f"{source} is {str(self.value).lower()}" + (f" for {given}" if given else "")
+
+
+def deciding_leaf(condition: Condition, scope: Scope) -> Leaf:
+    """The smallest part that explains what the condition says: of several that would do, the first."""
+    whole = leaf = _evaluated(condition, scope)
+    for _ in range(_MAX_LEVELS):
+        operator, parts = _split(leaf.source)
+        below = _decider([_leaf(part, scope) for part in parts], operator, leaf.value)
+        if below is None:
+            break
+        leaf = below
+    return leaf if leaf.value is whole.value else whole
+
+
+def _decider(parts: list[Leaf | None], operator: _Operator | None, value: bool | None) -> Leaf | None:
+    """The first part with the answer of the whole, unless all parts are needed for it."""
+    needs_all = operator is None or (operator == "&&" and value is True)
+    if needs_all or None in parts:
+        return None
+    return next((part for part in parts if part is not None and part.value is value), None)
+
+
+def _leaf(source: str, scope: Scope) -> Leaf | None:
+    condition, _ = compile_condition(source)
+    return _evaluated(condition, scope) if condition is not None else None
+
+
+def _evaluated(condition: Condition, scope: Scope) -> Leaf:
+    answer = condition.is_met(scope)
+    value = None if answer.failure is not None else answer.value
+    source = _unbracketed(condition.source.strip())
+    return Leaf(source, value, answer.failure, _mentioned(source, scope.args))
+
+
+def _split(source: str) -> tuple[_Operator | None, list[str]]:
+    """The loosest operator outside all brackets and what stands between its occurrences.
+
+    `a ? b : c` binds looser than both, so nothing is split where one stands outside brackets.
+    """
+    outside = [token for depth, token in _tokens(source) if depth == 0]
+    if any(token.group() == "?" for token in outside):
+        return None, []
+    operators: tuple[_Operator, ...] = ("||", "&&")
+    for operator in operators:
+        cuts = [token.span() for token in outside if token.group() == operator]
+        if cuts:
+            starts = [0, *(end for _, end in cuts)]
+            ends = [*(start for start, _ in cuts), len(source)]
+            return operator, [source[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+    return None, []
+
+
+def _unbracketed(source: str) -> str:
+    """The expression without brackets around the whole of it."""
+    while source.startswith("(") and source.endswith(")"):
+        closing = next((token.start() for depth, token in _tokens(source) if depth == 0 and token.group() == ")"), -1)
+        if closing != len(source) - 1:
+            break
+        source = source[1:-1].strip()
+    return source
+
+
+def _tokens(source: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Tokens that are neither text nor comment, with how many brackets are open around them."""
+    depth = 0
+    for token in _TOKEN.finditer(source):
+        if token.lastgroup in ("text", "comment"):
+            continue
+        depth -= token.group() in (")", "]", "}")
+        yield depth, token
+        depth += token.group() in ("(", "[", "{")
+
+
+def _without_comments(source: str) -> str:
+    return _TOKEN.sub(lambda token: " " if token.lastgroup == "comment" else token.group(), source)
+
+
+def _mentioned(source: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments whose path stands outside texts and comments, each as deep as the path leads."""
+    plain = _TOKEN.sub(lambda token: " " if token.lastgroup in ("text", "comment") else token.group(), source)
+    paths = [[name.strip() for name in found.split(".")[1:]] for found in _MENTION.findall(plain)]
+    paths += [[double or single] for double, single in _INDEXED.findall(source)]
+    found = (_followed(path, args) for path in paths)
+    return {path: value for path, value in found if path}
+
+
+def _followed(path: list[str], args: Mapping[str, Any]) -> tuple[str, Any]:
+    value: Any = args
+    taken: list[str] = []
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            break
+        value = value[name]
+        taken.append(name)
+    return ".".join(taken), value
+
+
+def _shown(value: Any) -> str:
+    """The value as JSON on one line, shortened; nothing in it can reach a terminal as a command."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
