@@ -37,9 +37,10 @@ types: $(READY) ## check types, strictly
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: $(READY) ## print what the core's operations and decisions cost
+bench: $(READY) ## print what operations, decisions and configurations cost
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/authz.py
+	$(BIN)/python benchmarks/config.py --sizes 10 100 1000
 
 .PHONY: lock
 lock: $(READY) ## pin every dependency anew, with hashes (UPGRADE=1 takes the newest versions)

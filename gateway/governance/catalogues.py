@@ -5,9 +5,11 @@ the selected tools: private data, untrusted text and a way out in one catalogue 
 A waiver names who accepted a combination, why, and until when.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import islice
 
 from gateway.governance.globs import glob_matches
 
@@ -39,13 +41,13 @@ class Selector:
 
     def chooses(self, tool: GovernedTool) -> bool:
         return (
-            _any_of(self.tools, lambda pattern: glob_matches(tool.name, pattern))
-            and _any_of(self.flags, tool.flags.__contains__)
-            and _any_of(self.upstreams, lambda pattern: glob_matches(tool.upstream, pattern))
-            and _any_of(self.tiers, lambda tier: tier == tool.tier)
-            and _any_of(self.artifacts, lambda artifact: artifact == tool.artifact)
-            and all(tool.labels.get(key) == value for key, value in self.labels.items())
-            and (self.max_rank is None or tool.rank <= self.max_rank)
+            (self.max_rank is None or tool.rank <= self.max_rank)
+            and (not self.labels or all(tool.labels.get(key) == value for key, value in self.labels.items()))
+            and (not self.flags or not tool.flags.isdisjoint(self.flags))
+            and (not self.tiers or tool.tier in self.tiers)
+            and (not self.artifacts or tool.artifact in self.artifacts)
+            and (not self.upstreams or any(glob_matches(tool.upstream, pattern) for pattern in self.upstreams))
+            and (not self.tools or any(glob_matches(tool.name, pattern) for pattern in self.tools))
         )
 
 
@@ -77,14 +79,38 @@ class Selection:
     idle_excludes: tuple[int, ...] = ()
 
 
-def select(tools: Sequence[GovernedTool], include: Sequence[Selector], exclude: Sequence[Selector] = ()) -> Selection:
+class Shelf:
+    """Tools to choose from many times: found by the start of their names, given in their own order."""
+
+    def __init__(self, tools: Iterable[GovernedTool]) -> None:
+        self.tools = tuple(tools)
+        self._names = sorted((tool.name, number) for number, tool in enumerate(self.tools))
+
+    def chosen(self, selector: Selector) -> set[int]:
+        """The numbers of the tools that the selector chooses."""
+        return {number for number in self._candidates(selector) if selector.chooses(self.tools[number])}
+
+    def _candidates(self, selector: Selector) -> Iterator[int]:
+        if not selector.tools:
+            yield from range(len(self.tools))
+        for pattern in selector.tools:
+            head = pattern.partition("*")[0]
+            for name, number in islice(self._names, bisect_left(self._names, (head,)), None):
+                if not name.startswith(head):
+                    break
+                yield number
+
+
+def select(shelf: Shelf, include: Sequence[Selector], exclude: Sequence[Selector] = ()) -> Selection:
     """Tools that some `include` chooses and no `exclude` does, in their own order.
 
     The positions of selectors that choose nothing are told: most of them are misspelled.
     """
-    included = [tool for tool in tools if any(selector.chooses(tool) for selector in include)]
-    remaining = tuple(tool for tool in included if not any(selector.chooses(tool) for selector in exclude))
-    return Selection(remaining, _idle(include, tools), _idle(exclude, included))
+    chosen = [shelf.chosen(selector) for selector in include]
+    included = set[int]().union(*chosen)
+    excluded = [shelf.chosen(selector) & included for selector in exclude]
+    remaining = sorted(included.difference(*excluded))
+    return Selection(tuple(shelf.tools[number] for number in remaining), _empty(chosen), _empty(excluded))
 
 
 def forbidden_combinations(
@@ -108,11 +134,5 @@ def _waiver_for(flags: frozenset[str], waivers: Sequence[Waiver], today: date) -
     return next((waiver for waiver in waivers if waiver.flags == flags and today <= waiver.until), None)
 
 
-def _idle(selectors: Sequence[Selector], tools: Sequence[GovernedTool]) -> tuple[int, ...]:
-    return tuple(
-        position for position, selector in enumerate(selectors) if not any(selector.chooses(tool) for tool in tools)
-    )
-
-
-def _any_of(given: tuple[str, ...], holds: Callable[[str], bool]) -> bool:
-    return not given or any(map(holds, given))
+def _empty(choices: Sequence[set[int]]) -> tuple[int, ...]:
+    return tuple(position for position, chosen in enumerate(choices) if not chosen)

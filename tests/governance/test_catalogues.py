@@ -10,6 +10,7 @@ from gateway.governance.catalogues import (
     GovernedTool,
     Selection,
     Selector,
+    Shelf,
     Waiver,
     forbidden_combinations,
     select,
@@ -51,11 +52,11 @@ def test_exclusion_beats_inclusion_and_order_is_kept() -> None:
     include = [Selector(tools=("disk_*",)), Selector(tools=("ticket_*",)), Selector(tools=("typo_*",))]
     exclude = [Selector(flags=("destructive",)), Selector(upstreams=("gitlab",))]
 
-    assert select(TOOLS, include, exclude) == Selection((TICKET,), idle_includes=(2,), idle_excludes=(1,))
+    assert select(Shelf(TOOLS), include, exclude) == Selection((TICKET,), idle_includes=(2,), idle_excludes=(1,))
 
 
 def test_catalogue_without_includes_is_empty() -> None:
-    assert select(TOOLS, []).tools == ()
+    assert select(Shelf(TOOLS), []).tools == ()
 
 
 def test_completed_combination_names_the_tools_that_bring_it() -> None:

@@ -106,7 +106,10 @@ def test_observing_rule_is_heard_and_decides_nothing() -> None:
 def test_disabled_rule_and_rule_about_other_tools_are_not_asked() -> None:
     others = rule(Breaks(), tools=("ticket_*",))
 
-    assert judge_call([rule(Breaks(), mode="disabled"), others], TOOL, scope(), catalogue="support", may=nobody).verdicts == ()
+    assert (
+        judge_call([rule(Breaks(), mode="disabled"), others], TOOL, scope(), catalogue="support", may=nobody).verdicts
+        == ()
+    )
 
 
 def test_condition_narrows_and_its_failure_does_not() -> None:
@@ -127,7 +130,9 @@ def test_check_that_breaks_denies_without_telling_its_secret() -> None:
 
 
 def test_approval_holds_and_says_for_whom() -> None:
-    outcome = judge_call([rule(Approval(("role:lead",), "large refund", 2))], TOOL, scope(), catalogue="support", may=nobody)
+    outcome = judge_call(
+        [rule(Approval(("role:lead",), "large refund", 2))], TOOL, scope(), catalogue="support", may=nobody
+    )
 
     assert outcome.decision == "hold"
     assert outcome.verdicts[0].judgement.reason == "large refund: waits for 2 of role:lead"

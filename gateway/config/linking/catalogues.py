@@ -11,8 +11,8 @@ from gateway.config.nodes import Path
 from gateway.config.specs.catalogues import CatalogueDocument, CatalogueSelector
 from gateway.governance.catalogues import (
     Combination,
-    GovernedTool,
     Selector,
+    Shelf,
     Waiver,
     forbidden_combinations,
     select,
@@ -38,9 +38,9 @@ class Parts:
 def link_catalogues(entries: Entries, parts: Parts) -> tuple[dict[str, Catalogue], list[Diagnostic]]:
     linked: dict[str, Catalogue] = {}
     problems: list[Diagnostic] = []
-    governed = [tool.governed for tool in parts.tools.values()]
+    shelf = Shelf(tool.governed for tool in parts.tools.values())
     for name, entry in entries.of(CatalogueDocument).items():
-        catalogue, found = _catalogue(entry, entries, parts, governed)
+        catalogue, found = _catalogue(entry, entries, parts, shelf)
         problems += found
         if catalogue is not None:
             linked[name] = catalogue
@@ -51,14 +51,14 @@ def link_catalogues(entries: Entries, parts: Parts) -> tuple[dict[str, Catalogue
 
 
 def _catalogue(
-    entry: Entry[CatalogueDocument], entries: Entries, parts: Parts, governed: Sequence[GovernedTool]
+    entry: Entry[CatalogueDocument], entries: Entries, parts: Parts, shelf: Shelf
 ) -> tuple[Catalogue | None, list[Diagnostic]]:
     spec = entry.document.spec
     pipeline = parts.pipelines.get(spec.pipeline or parts.default_pipeline)
     policy = parts.policies.get(spec.collision_policy or parts.default_policy)
     if pipeline is None or policy is None:
         return None, []
-    selection = select(governed, _selectors(spec.include, parts), _selectors(spec.exclude, parts))
+    selection = select(shelf, _selectors(spec.include, parts), _selectors(spec.exclude, parts))
     chosen = [parts.tools[tool.name] for tool in selection.tools]
     named, problems = name_tools(entry, chosen, policy)
     tools = list(named.tools.values())
