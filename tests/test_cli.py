@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 
 import gateway
-
-SMALL = Path(__file__).parent / "projects" / "small"
 
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -50,45 +47,6 @@ def test_bad_arguments_get_one_line_and_exit_code_two(args: str) -> None:
     assert answer.returncode == 2
     assert answer.stderr.startswith("the arguments cannot be used: ")
     assert answer.stderr.count("\n") == 1
-
-
-def test_check_shows_every_problem_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("kind: Tol\n", encoding="utf-8")
-
-    answer = run("check", str(tmp_path))
-
-    assert answer.returncode == 1
-    assert f"{tmp_path}/a.yaml:1:7: unknown-kind: there is no kind 'Tol'" in answer.stdout
-    assert "1 | kind: Tol\n  |       ^^^\n  = did you mean 'Tool'?" in answer.stdout
-
-
-def test_check_speaks_to_programs(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("kind: Tol\n", encoding="utf-8")
-
-    problems = json.loads(run("check", str(tmp_path), "--output", "json").stdout)
-
-    assert [found["code"] for found in problems] == ["file-missing", "file-missing", "no-gateway", "unknown-kind"]
-
-
-def test_check_of_a_right_folder_is_green() -> None:
-    answer = run("check", str(SMALL), "--strict", "--on", "2026-11-16")
-
-    assert (answer.returncode, answer.stdout) == (0, "19 documents, no problems\n")
-
-
-def test_warnings_count_when_strict() -> None:
-    """A review that is overdue on that day, but not yet twice over."""
-    assert run("check", str(SMALL), "--on", "2027-05-01").returncode == 0
-    assert run("check", str(SMALL), "--on", "2027-05-01", "--strict").returncode == 1
-
-
-def test_check_without_policies_says_so(tmp_path: Path) -> None:
-    shutil.copytree(SMALL / "configs", tmp_path / "configs")
-
-    answer = run("check", str(tmp_path), "--on", "2026-11-16")
-
-    assert answer.returncode == 1
-    assert "policies/policy.csv:1:1: file-missing: there is no file policy.csv" in answer.stdout
 
 
 def test_explain_documents_a_field() -> None:

@@ -5,7 +5,7 @@ Text that users wrote is never taken for markup, and nothing in it reaches the t
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, Final, NoReturn
 
 import typer
@@ -46,6 +46,14 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequenc
     else:
         for line in _aligned([headers, *cells]):
             console.print(Text(line), soft_wrap=True)
+
+
+def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
+    """Names with what there is to say of each, folded beside the name."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for name, words in pairs:
+        grid.add_row(Text(name, style="dim"), Text(visible(words)))
+    console.print(grid)
 
 
 def fail(message: str, help: str | None = None, *, code: int = 2) -> NoReturn:

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from gateway.assembly import Assembled, Project, assemble
+from gateway.cli.console import err, fail, print_line
+from gateway.cli.problems import print_problems
 from gateway.config.folders import sources_in
-from gateway.config.report import Sources, render
+from gateway.config.report import Sources, summary
 from gateway.snapshot import Snapshot
 
 
@@ -22,6 +24,9 @@ def _day(text: str | date) -> date:
 
 
 Folder = Annotated[Path, typer.Argument(help="The project: a folder with configs and policies, or configs itself.")]
+ProjectFolder = Annotated[
+    Path, typer.Option("--project", "-p", help="The project: a folder with configs and policies, or configs itself.")
+]
 Policies = Annotated[
     Path | None, typer.Option(help="The folder of policies, if it is not the one beside configs.", show_default=False)
 ]
@@ -34,6 +39,10 @@ DEFAULT_FOLDER = Path()
 
 
 def project_at(folder: Path, policies: Path | None) -> Project:
+    """The project in a folder. A folder that is not there is a wrong word on the command line, not a problem of it."""
+    for given in filter(None, (folder, policies)):
+        if not os.path.lexists(given):
+            fail(f"there is no folder {given}", "gateway init writes a project to start with")
     return Project.at(folder, policies=policies)
 
 
@@ -53,7 +62,8 @@ def sound(found: Assembled, project: Project) -> Assembled:
     """The same, if it has no errors; otherwise they are shown and the command ends."""
     if found.access is None:
         errors = [each for each in found.diagnostics if each.is_error]
-        typer.echo(render(errors, sources=sources_of(project)), err=True, nl=False)
+        print_problems(err(), errors, sources_of(project))
+        print_line(err(), (summary(errors), "bold red"))
         raise typer.Exit(1)
     return found
 

@@ -25,6 +25,12 @@ _MORE: Final = "…"
 
 def text(diagnostics: Sequence[Diagnostic], sources: Sources) -> str:
     """One block per problem, then a line that counts them."""
+    of_problems = ("\n".join(block) for block in blocks(diagnostics, sources))
+    return "\n\n".join((*of_problems, summary(diagnostics))) + "\n"
+
+
+def blocks(diagnostics: Iterable[Diagnostic], sources: Sources) -> Iterator[list[str]]:
+    """The lines about each problem: the headline first, then the source line and what to do, if known."""
     known: dict[str, list[str]] = {}
 
     def line_at(position: Position) -> str | None:
@@ -34,8 +40,8 @@ def text(diagnostics: Sequence[Diagnostic], sources: Sources) -> str:
         of_file = known[position.file]
         return of_file[position.line - 1] if position.line <= len(of_file) else None
 
-    blocks = ["\n".join(_block(each, line_at(each.position))) for each in diagnostics]
-    return "\n\n".join((*blocks, summary(diagnostics))) + "\n"
+    for each in diagnostics:
+        yield list(_block(each, line_at(each.position)))
 
 
 def summary(diagnostics: Iterable[Diagnostic]) -> str:
