@@ -137,6 +137,14 @@ class Access:
             if tool is not None and tool.is_in_use(_day(at))
         ]
 
+    def admits(self, principal: Principal, catalogue: str) -> bool:
+        """Whether the caller is in the catalogue's audience."""
+        return self._audience(principal, self.snapshot.catalogues.get(catalogue), catalogue).decision == "allow"
+
+    def held_by(self, principal: Principal) -> frozenset[str]:
+        """The caller's names and every role that comes with them."""
+        return self._authoriser.held_by(principal.names)
+
     def asks(self, principal: Principal, action: str, *, catalogue: str, tool: DeclaredTool) -> AccessDecision:
         """What the policy says about an action on a tool."""
         return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
