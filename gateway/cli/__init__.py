@@ -17,6 +17,7 @@ from gateway.cli.lazy import LazyGroup, Subcommand
 class _Commands(LazyGroup):
     subcommands = (
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
+        Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),
         Subcommand("render", "gateway.cli.rendering:render_project", "Print the effective configuration as one file."),
         Subcommand("explain", "gateway.cli.reference:explain_field", "Document a field of a YAML kind."),
         Subcommand("env", "gateway.cli.environment:list_environment", "List what a configuration reads from outside."),

@@ -12,7 +12,7 @@ from gateway.access import Access, Answer, Call, Discovery
 from gateway.governance.cases import Because, PolicyCase
 from gateway.governance.diagnostics import Position, did_you_mean
 from gateway.governance.leaves import deciding_leaf
-from gateway.governance.rules import GateRule, Verdict
+from gateway.governance.rules import Counting, GateRule, Permission, Verdict
 
 _GAP: Final = "   "
 
@@ -50,7 +50,7 @@ class CaseResult:
 class Coverage:
     """What decided a case and what did not: policy rows by position, gate rules by name, and tools that were called.
 
-    Disabled rules, and tools that no catalogue has, are left out: no case could be about them.
+    Rules that are disabled or count calls, and tools that no catalogue has, are left out: no case could be about them.
     """
 
     used_rows: tuple[Position, ...]
@@ -67,11 +67,11 @@ def run_cases(access: Access, cases: Iterable[PolicyCase]) -> list[CaseResult]:
 
 
 def coverage_of(access: Access, results: Sequence[CaseResult], *, rows: Iterable[Position]) -> Coverage:
-    """What the cases have put to the test. `rows` are all policy rows there are."""
+    """What the cases have put to the test. `rows` are the policy rows that a case could be about."""
     snapshot = access.snapshot
     ordered = sorted(set(rows))
     decided = {row for result in results for row in _deciding_rows(result)}
-    rules = sorted(rule.name for rule in snapshot.gates.values() if rule.mode != "disabled")
+    rules = sorted(rule.name for rule in snapshot.gates.values() if _is_testable(rule))
     spoke = {name for result in results for name in _deciding_rules(result)}
     tools = sorted({tool for catalogue in snapshot.catalogues.values() for tool in catalogue.tools.values()})
     called = {
@@ -87,6 +87,12 @@ def coverage_of(access: Access, results: Sequence[CaseResult], *, rows: Iterable
         called_tools=tuple(name for name in tools if name in called),
         uncalled_tools=tuple(name for name in tools if name not in called),
     )
+
+
+def actions_asked(access: Access) -> frozenset[str]:
+    """What cases ask the policy about: seeing, calling, and every permission that a gate rule asks for."""
+    checks = [rule.check for rule in access.snapshot.gates.values() if _is_testable(rule)]
+    return frozenset({"discover", "invoke"}) | {check.action for check in checks if isinstance(check, Permission)}
 
 
 def counted_tools(count: int) -> str:
@@ -185,6 +191,10 @@ def _why_unlisted(access: Access, case: PolicyCase, name: str) -> str:
     if decision.allowed:
         return placed(f"it is {tool.lifecycle} and not in use on that day", tool.position)
     return placed(decision.reason, decision.row)
+
+
+def _is_testable(rule: GateRule) -> bool:
+    return rule.mode != "disabled" and not isinstance(rule.check, Counting)
 
 
 def _deciding_rows(result: CaseResult) -> Iterable[Position]:
