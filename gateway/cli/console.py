@@ -5,7 +5,7 @@ Text that users wrote is never taken for markup, and nothing in it reaches the t
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Final, NoReturn
 
 import typer
@@ -18,6 +18,7 @@ from gateway.config.report_text import visible
 
 _UNLIMITED: Final = 1_000_000
 _GAP: Final = "  "
+_NO_COLOURS: Final[Mapping[str, str]] = {}
 
 
 def out() -> Console:
@@ -35,14 +36,24 @@ def print_line(console: Console, *parts: str | tuple[str, str]) -> None:
     console.print(Text.assemble(*parts), soft_wrap=True)
 
 
-def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], *, folds: bool = True) -> None:
-    """A table with its columns as wide as what is in them. Columns in which every cell is empty are left out."""
+def print_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    colours: Mapping[str, str] = _NO_COLOURS,
+    folds: bool = True,
+) -> None:
+    """A table; columns in which every cell is empty are left out. `colours` are those of words that fill a cell.
+
+    A terminal folds what is too wide for it, unless `folds` is false.
+    """
     shown = [[visible(cell) for cell in row] for row in rows]
     kept = [index for index in range(len(columns)) if index == 0 or any(row[index] for row in shown)]
     headers = [columns[index] for index in kept]
     cells = [[row[index] for index in kept] for row in shown]
     if console.is_terminal and folds:
-        console.print(_folded(headers, cells))
+        console.print(_folded(headers, cells, colours))
     else:
         for line in _aligned([headers, *cells]):
             console.print(Text(line), soft_wrap=True)
@@ -82,12 +93,12 @@ def _console(stream: IO[str]) -> Console:
     )
 
 
-def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], colours: Mapping[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, header in enumerate(headers):
         table.add_column(Text(header), no_wrap=index == 0, overflow="fold", style="cyan" if index == 0 else "")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(cell, style=colours.get(cell, "")) for cell in row))
     return table
 
 
