@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 
 from gateway.core.canonical import canonical
+from gateway.core.registry import copy_containers
 from gateway.governance.cases import PolicyCase
 from gateway.governance.catalogues import Combination, GovernedTool
 from gateway.governance.collisions import Collision, CollisionRules
@@ -217,4 +218,4 @@ def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]]) -> str:
         "catalogues": {each.name: [dict(each.tools), sorted(each.hidden)] for each in snapshot.catalogues.values()},
         "policy": sorted(map(list, {tuple(row) for row in rows})),
     }
-    return sha256(canonical(meaning).encode()).hexdigest()
+    return sha256(canonical(copy_containers(meaning)).encode()).hexdigest()

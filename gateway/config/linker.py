@@ -5,23 +5,31 @@ What depends on the day is asked about the day that is given, never about the cl
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Final
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from gateway.config.linking.artifacts import link_artifacts
 from gateway.config.linking.cases import expired_tokens, known_callers, link_cases
 from gateway.config.linking.catalogues import Parts, link_catalogues
 from gateway.config.linking.entries import Entries, entries
+from gateway.config.linking.frozen import frozen
 from gateway.config.linking.gates import link_gates
 from gateway.config.linking.mentions import unknown_tools
 from gateway.config.linking.naming import link_collision_policies
 from gateway.config.linking.pipelines import link_pipelines
+from gateway.config.linking.prospects import find_prospects
 from gateway.config.linking.tools import ImportedTool, link_tools
-from gateway.config.linking.trust import TrustScale, link_flags, link_tiers
+from gateway.config.linking.trust import link_scale
 from gateway.config.loader import Loaded
+from gateway.config.specs.base import Spec
 from gateway.config.specs.gateway import GatewayDocument
+from gateway.config.specs.pipelines import PipelineDocument
+from gateway.config.specs.stages import stage_options
 from gateway.governance.diagnostics import Diagnostic, in_order
+from gateway.governance.stages import PHASES
 from gateway.snapshot import Declared, Registry, Snapshot
 
 _NOT_LINKED: Final = frozenset({"Overlay", "PolicyTest"})
@@ -41,8 +49,11 @@ def link(
     """Link the documents as of a day. `packages` are those that Python code may be imported from."""
     checked = [(each.spec, each.source) for each in loaded.documents]
     found = entries(checked, names=loaded.names, is_complete=not loaded.has_errors, today=today)
+    misspelled = list(unknown_tools(found))
+    if misspelled:  # what then chooses nothing, or is published by nobody, only follows from that
+        found = replace(found, is_complete=False)
     snapshot, problems = _snapshot(found, packages=packages, imports=imports)
-    diagnostics = in_order([*loaded.diagnostics, *problems])
+    diagnostics = in_order([*loaded.diagnostics, *misspelled, *problems])
     is_sound = not any(each.is_error for each in diagnostics)
     return Linked(snapshot if is_sound else None, tuple(diagnostics))
 
@@ -52,23 +63,23 @@ def _snapshot(
 ) -> tuple[Snapshot | None, list[Diagnostic]]:
     gateway = found.only(GatewayDocument)
     defaults = gateway.document.spec.defaults if gateway else None
-    flags, tiers = link_flags(found), link_tiers(found)
-    scale = TrustScale(flags, tiers, defaults.tier if defaults else None, found.today)
+    scale = link_scale(found, default_tier=defaults.tier if defaults else None)
     artifacts, problems = link_artifacts(found, packages=packages)
     tools, of_tools = link_tools(found, scale, imports=imports, packages=packages)
-    gates, of_gates = link_gates(found, tools)
-    problems += [*of_tools, *of_gates, *unknown_tools(found), *expired_tokens(found)]
+    prospects = find_prospects(found, scale, imports=imports)
+    gates, of_gates = link_gates(found, tools, prospects=prospects)
+    problems += [*of_tools, *of_gates, *expired_tokens(found)]
     if gateway is None or defaults is None:
         return None, problems
     pipelines, policies = link_pipelines(found), link_collision_policies(found)
-    parts = Parts(tools, tiers, pipelines, policies, defaults.pipeline, defaults.collision_policy)
+    parts = Parts(tools, scale.tiers, pipelines, policies, defaults.pipeline, defaults.collision_policy, prospects)
     catalogues, of_catalogues = link_catalogues(found, parts)
     roles, subjects = known_callers(found)
     snapshot = Snapshot(
         gateway.name,
         _registries(found),
-        flags=flags,
-        tiers=tiers,
+        flags=scale.flags,
+        tiers=scale.tiers,
         artifacts=artifacts,
         collision_policies=policies,
         gates=gates,
@@ -80,18 +91,35 @@ def _snapshot(
         roles=roles,
         subjects=subjects,
     )
-    return snapshot, problems + of_catalogues
+    return frozen(snapshot), problems + of_catalogues
 
 
 def _registries(found: Entries) -> Mapping[str, Registry]:
     """Every document by kind and name, as plain data without what is only a default."""
     registries: dict[str, dict[str, Declared]] = {}
     for entry in found.documents:
-        data = entry.document.model_dump(
-            mode="json", by_alias=True, exclude_defaults=True, context={"references": True}
-        )
+        data = _plain(entry.document)
         kind = data.pop("kind")
-        if kind not in _NOT_LINKED:
-            owner = data["metadata"].get("owner")
-            registries.setdefault(kind, {})[entry.name] = Declared(kind, entry.name, owner, entry.position, data)
+        if kind in _NOT_LINKED:
+            continue
+        if isinstance(entry.document, PipelineDocument):
+            _normalise_stages(data["spec"])
+        owner = data["metadata"].get("owner")
+        registries.setdefault(kind, {})[entry.name] = Declared(kind, entry.name, owner, entry.position, data)
     return registries
+
+
+def _plain(spec: Spec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, context={"references": True})
+
+
+def _normalise_stages(spec: dict[str, Any]) -> None:
+    """Options of stages are free in the document's shape; as their stage reads them, `60s` is `1m` here, too."""
+    for stage in (stage for phase in PHASES for stage in spec.get(phase, ())):
+        try:
+            options = _plain(stage_options(stage["use"], stage.get("with", {})))
+        except (KeyError, ValidationError):  # a stage from elsewhere, or options that have been told to be wrong
+            continue
+        stage.pop("with", None)
+        if options:
+            stage["with"] = options

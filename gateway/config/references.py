@@ -155,7 +155,8 @@ def _broken_references(document: Document, named: _Named) -> Iterator[Diagnostic
         for path, name in _values_at(spec, reference.path, ("spec",)):
             if EACH in name or name in known or name in reference.built_in:
                 continue
-            message = f"there is no {reference.target} {name!r}"
+            shown = "(from the environment, not shown)" if path in document.substituted else repr(name)
+            message = f"there is no {reference.target} {shown}"
             help = did_you_mean(name, [*known, *reference.built_in]) or _known(reference.target, known)
             yield Diagnostic("unknown-reference", message, document.position(path), help=help)
 

@@ -82,23 +82,46 @@ def _bad_options(
     entry: Entry[ArtifactClassDocument], constructor: type, options: Mapping[str, Any]
 ) -> Iterator[Diagnostic]:
     """Unknown ones by the constructor's signature, wrong values by trying the constructor on an empty text."""
-    if not options:
-        return
-    known = [name for name in inspect.signature(constructor).parameters if name not in ("self", "reader")]
-    unknown = [key for key in options if _snake_case(key) not in known]
+    known = _options_of(constructor)
+    unknown = [key for key in options if known is not None and _snake_case(key) not in known]
     for key in unknown:
-        choices = [yaml_name(name) for name in known]
+        choices = [yaml_name(name) for name in known or ()]
         help = did_you_mean(key, choices) or (f"options here: {', '.join(choices)}" if choices else "it has none")
-        message = f"{constructor.__name__} has no option {key!r}"
         position = entry.source.key_position(("spec", "options", key))
-        yield Diagnostic("bad-options", message, position, help=help)
-    if unknown:
+        yield Diagnostic("bad-options", f"{_called(entry)} has no option {key!r}", position, help=help)
+    if unknown or not options:
         return
+    for key, value in options.items():
+        if reason := _refusal(constructor, {key: value}):
+            yield entry.problem("bad-options", f"{_called(entry)} refuses it: {reason}", ("spec", "options", key))
+            return
+    if reason := _refusal(constructor, options):
+        yield entry.problem("bad-options", f"{_called(entry)} refuses its options: {reason}", ("spec", "options"))
+
+
+def _options_of(constructor: type) -> list[str] | None:
+    """What it takes besides what it reads; `None` if it takes anything, or does not say."""
+    try:
+        _, *parameters = inspect.signature(constructor).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return None
+    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_POSITIONAL]
+
+
+def _refusal(constructor: type, options: Mapping[str, Any]) -> str | None:
     try:
         constructor(InMemoryReader(b""), **{_snake_case(key): value for key, value in options.items()})
-    except (TypeError, ValueError) as error:
-        message = f"{constructor.__name__} refuses its options: {error}"
-        yield Diagnostic("bad-options", message, entry.source.key_position(("spec", "options")))
+    except Exception as error:  # the class may be the author's: whatever it raises, it does not take the options
+        return "".join(str(error).splitlines()[:1]) or type(error).__name__
+    return None
+
+
+def _called(entry: Entry[ArtifactClassDocument]) -> str:
+    """What the document's author calls the class."""
+    spec = entry.document.spec
+    return f"base {spec.base}" if spec.class_ is None else spec.class_
 
 
 def _unknown_queries(entry: Entry[ArtifactClassDocument], constructor: type) -> Iterator[Diagnostic]:
@@ -109,8 +132,8 @@ def _unknown_queries(entry: Entry[ArtifactClassDocument], constructor: type) -> 
     known = [each.method for each in methods()] if callable(methods) else []
     for index, query in enumerate(queries):
         if query not in known:
-            help = did_you_mean(query, known) or f"queries here: {', '.join(known)}"
-            message = f"{constructor.__name__} has no query {query!r}"
+            help = did_you_mean(query, known) or (f"queries here: {', '.join(known)}" if known else "it has none")
+            message = f"{_called(entry)} has no query {query!r}"
             yield entry.problem("unknown-query", message, ("spec", "queries", index), help=help)
 
 

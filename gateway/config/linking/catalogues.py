@@ -7,17 +7,19 @@ from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.gates import selector_of
 from gateway.config.linking.naming import NamedTools, name_tools
 from gateway.config.linking.pipelines import pipeline_problems
+from gateway.config.linking.prospects import could_choose
 from gateway.config.nodes import Path
 from gateway.config.specs.catalogues import CatalogueDocument, CatalogueSelector
 from gateway.governance.catalogues import (
     Combination,
+    GovernedTool,
     Selector,
     Shelf,
     Waiver,
     forbidden_combinations,
     select,
 )
-from gateway.governance.diagnostics import Diagnostic, Position
+from gateway.governance.diagnostics import Diagnostic, Position, did_you_mean
 from gateway.governance.globs import glob_matches
 from gateway.governance.trust import Tier
 from gateway.snapshot import Catalogue, CollisionPolicy, DeclaredTool, Pipeline
@@ -33,6 +35,7 @@ class Parts:
     policies: Mapping[str, CollisionPolicy]
     default_pipeline: str
     default_policy: str
+    prospects: Sequence[GovernedTool] = ()
 
 
 def link_catalogues(entries: Entries, parts: Parts) -> tuple[dict[str, Catalogue], list[Diagnostic]]:
@@ -44,9 +47,10 @@ def link_catalogues(entries: Entries, parts: Parts) -> tuple[dict[str, Catalogue
         problems += found
         if catalogue is not None:
             linked[name] = catalogue
-    problems += _shared_paths(entries)
     if entries.is_complete:
-        problems += _unpublished(parts.tools, linked)
+        told = {each.position for each in problems}  # a tool whose name is refused is not also called unpublished
+        problems += [each for each in _unpublished(parts.tools, linked) if each.position not in told]
+    problems += _shared_paths(entries)
     return linked, problems
 
 
@@ -58,7 +62,8 @@ def _catalogue(
     policy = parts.policies.get(spec.collision_policy or parts.default_policy)
     if pipeline is None or policy is None:
         return None, []
-    selection = select(shelf, _selectors(spec.include, parts), _selectors(spec.exclude, parts))
+    includes, excludes = _selectors(spec.include, parts), _selectors(spec.exclude, parts)
+    selection = select(shelf, includes, excludes)
     chosen = [parts.tools[tool.name] for tool in selection.tools]
     named, problems = name_tools(entry, chosen, policy)
     tools = list(named.tools.values())
@@ -66,8 +71,12 @@ def _catalogue(
     combinations, found = _combinations(entry, entries, tools)
     problems += found
     if entries.is_complete:
-        problems += _idle(entry, selection.idle_includes, selection.idle_excludes)
-        problems += _idle_hidden(entry, named)
+        for field, selectors, idle in (
+            ("include", includes, selection.idle_includes),
+            ("exclude", excludes, selection.idle_excludes),
+        ):
+            problems += [_idle(entry, field, at) for at in idle if not could_choose(selectors[at], parts.prospects)]
+        problems += _idle_hidden(entry, named, parts.prospects)
     catalogue = _linked(entry, named, pipeline=pipeline, combinations=combinations)
     return catalogue, problems
 
@@ -131,7 +140,7 @@ def _place(forbidden: Sequence[frozenset[str]], waivers: Sequence[Waiver], flags
 def _met(
     entry: Entry[CatalogueDocument], combination: Combination, tools: Sequence[DeclaredTool], *, place: Path
 ) -> Diagnostic:
-    together = ", ".join(sorted(combination.flags))
+    together = " and ".join(sorted(combination.flags))
     positions = {tool.name: tool.position for tool in tools}
     related: list[tuple[str, Position]] = [
         (f"{flag} comes with {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""), positions[names[0]])
@@ -157,20 +166,25 @@ def _idle_waivers(
             yield entry.problem("idle-waiver", message, place, help="remove it", severity="warning")
 
 
-def _idle(entry: Entry[CatalogueDocument], includes: Sequence[int], excludes: Sequence[int]) -> Iterator[Diagnostic]:
-    for field, indexes in (("include", includes), ("exclude", excludes)):
-        for index in indexes:
-            selector = getattr(entry.document.spec, field)[index]
-            help = "imported tools are known once they are locked" if selector.upstreams else None
-            message = "the selector chooses no declared tool"
-            yield entry.problem("idle-selector", message, ("spec", field, index), help=help, severity="warning")
+def _idle(entry: Entry[CatalogueDocument], field: str, index: int) -> Diagnostic:
+    """An entry that has one criterion is told there; of several, which one is wrong is anybody's guess."""
+    selector = entry.source.data["spec"][field][index]
+    place: Path = ("spec", field, index)
+    message = "the entry chooses no tool" if field == "include" else "the entry leaves out no tool that is included"
+    if len(selector) == 1:
+        place = (*place, *selector)
+    help = "correct or remove it"
+    return entry.problem("idle-selector", message, place, help=help, severity="warning")
 
 
-def _idle_hidden(entry: Entry[CatalogueDocument], named: NamedTools) -> Iterator[Diagnostic]:
+def _idle_hidden(
+    entry: Entry[CatalogueDocument], named: NamedTools, prospects: Sequence[GovernedTool]
+) -> Iterator[Diagnostic]:
     for index, pattern in enumerate(entry.document.spec.hidden):
-        if not any(glob_matches(name, pattern) for name in named.tools):
+        if not prospects and not any(glob_matches(name, pattern) for name in named.tools):
             message = f"no tool of the catalogue is called {pattern!r}"
-            yield entry.problem("idle-selector", message, ("spec", "hidden", index), severity="warning")
+            help = did_you_mean(pattern, named.tools)
+            yield entry.problem("idle-selector", message, ("spec", "hidden", index), help=help, severity="warning")
 
 
 def _shared_paths(entries: Entries) -> Iterator[Diagnostic]:
@@ -180,8 +194,9 @@ def _shared_paths(entries: Entries) -> Iterator[Diagnostic]:
         before = first.setdefault(path, entry)
         if before is not entry:
             related = [("the other one", before.at("spec", "publish", "path"))]
-            message = f"another catalogue is published under {path!r}"
-            yield entry.problem("path-taken", message, ("spec", "publish", "path"), related=related)
+            message = f"another catalogue is published there: {path!r}"
+            help = "give each catalogue its own path"
+            yield entry.problem("path-taken", message, ("spec", "publish", "path"), help=help, related=related)
 
 
 def _unpublished(tools: Mapping[str, DeclaredTool], catalogues: Mapping[str, Catalogue]) -> Iterator[Diagnostic]:

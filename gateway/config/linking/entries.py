@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from gateway.config.nodes import Document as Source
 from gateway.config.nodes import Path
@@ -11,6 +11,8 @@ from gateway.config.specs.common import Document
 from gateway.governance.diagnostics import Diagnostic, Position, Severity
 
 D = TypeVar("D", bound=Document)
+
+_NAME: Final = ("metadata", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,22 @@ class Entry(Generic[D]):
         severity: Severity = "error",
         related: Sequence[tuple[str, Position]] = (),
     ) -> Diagnostic:
-        """A problem at the value of a path, or, where that has none, at the key in front of it."""
-        position = self.source.position(path) if path in self.source.positions else self.source.key_position(path)
-        return Diagnostic(code, message, position, severity, help, related)
+        """A problem at the token that stands for a path. Nothing that the environment put there is repeated."""
+        hidden = self._hidden(path)
+        told = (
+            _without(message, hidden) or "the value does not fit here; it comes from the environment and is not shown"
+        )
+        return Diagnostic(code, told, self._token(path), severity, help and _without(help, hidden), related)
+
+    def _token(self, path: Path) -> Position:
+        """The value; of a mapping or a list, and of what is not there, the key in front of it."""
+        is_scalar = path in self.source.positions and not isinstance(_value(self.source.data, path), dict | list)
+        return self.source.position(path) if is_scalar else self.source.key_position(path)
+
+    def _hidden(self, path: Path) -> list[str]:
+        """What the environment put there. A document's name is no secret: everything else speaks of it."""
+        places = [each for each in self.source.substituted if each[: len(path)] == path and each != _NAME]
+        return [str(_value(self.source.data, each)) for each in places]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +94,18 @@ def entries(
 def _name(data: Mapping[str, Any]) -> str:
     name: str = data["metadata"]["name"]
     return name
+
+
+def _without(text: str, hidden: Iterable[str]) -> str | None:
+    """The text with other words for hidden values that it quotes; `None` if it still repeats one."""
+    for value in hidden:
+        text = text.replace(repr(value), "(from the environment, not shown)")
+        if value in text:
+            return None
+    return text
+
+
+def _value(data: Any, path: Path) -> Any:
+    for step in path:
+        data = data[step]
+    return data

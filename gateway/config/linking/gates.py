@@ -1,14 +1,15 @@
 """Gate rules with their conditions compiled, and what is odd about the calls they are meant for."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.config.linking.entries import Entries, Entry
+from gateway.config.linking.prospects import could_choose
 from gateway.config.specs import gates as specs
 from gateway.config.specs.common import Selector as SelectorSpec
 from gateway.config.specs.gates import GateRuleDocument
-from gateway.governance.catalogues import Selector
+from gateway.governance.catalogues import GovernedTool, Selector
 from gateway.governance.conditions import Condition, compile_condition
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
 from gateway.governance.rules import (
@@ -24,7 +25,9 @@ from gateway.governance.rules import (
 from gateway.snapshot import DeclaredTool
 
 
-def link_gates(entries: Entries, tools: Mapping[str, DeclaredTool]) -> tuple[dict[str, GateRule], list[Diagnostic]]:
+def link_gates(
+    entries: Entries, tools: Mapping[str, DeclaredTool], *, prospects: Sequence[GovernedTool]
+) -> tuple[dict[str, GateRule], list[Diagnostic]]:
     """Rules whose conditions compile; what is wrong with the others has been told where they stand."""
     linked: dict[str, GateRule] = {}
     problems: list[Diagnostic] = []
@@ -32,7 +35,11 @@ def link_gates(entries: Entries, tools: Mapping[str, DeclaredTool]) -> tuple[dic
         rule = _rule(entry)
         if rule is not None:
             linked[name] = rule
-            problems += _oddities(entry, rule, tools.values()) if entries.is_complete else ()
+            chosen = [tool for tool in tools.values() if rule.match.chooses(tool.governed)]
+            if chosen:
+                problems += _unshown(entry, chosen)
+            elif entries.is_complete and not could_choose(rule.match, prospects):
+                problems.append(_idle(entry))
     return linked, problems
 
 
@@ -104,25 +111,28 @@ def _window(spec: specs.WindowCheck) -> Window:
     return Window(ZoneInfo(spec.timezone), openings, frozenset(spec.closed), spec.outside)
 
 
-def _oddities(entry: Entry[GateRuleDocument], rule: GateRule, tools: Iterable[DeclaredTool]) -> Iterator[Diagnostic]:
-    chosen = [tool for tool in tools if rule.match.chooses(tool.governed)]
-    if not chosen:
-        message = "the rule is about no declared tool"
-        help = "imported tools are known once they are locked" if entry.document.spec.match.upstreams else None
-        yield entry.problem("idle-rule", message, ("spec", "match"), help=help, severity="warning")
-        return
-    yield from _unshown(entry, chosen)
+def _idle(entry: Entry[GateRuleDocument]) -> Diagnostic:
+    help = "correct what it matches, or remove the rule"
+    return entry.problem("idle-rule", "the rule is about no tool", ("spec", "match"), help=help, severity="warning")
 
 
 def _unshown(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:
     """Arguments to show that no tool of the rule takes: approvers would decide without them."""
     check = entry.document.spec.check
-    schemas = [tool.input_schema for tool in chosen]
-    if not isinstance(check, specs.ApprovalCheck) or None in schemas:
+    taken = [_arguments(tool) for tool in chosen]
+    if not isinstance(check, specs.ApprovalCheck) or None in taken:
         return
-    known = {name for schema in schemas if schema for name in schema.get("properties", ())}
+    known = {name for names in taken if names for name in names}
     for index, name in enumerate(check.show):
         if name not in known:
             message = f"no tool of the rule takes an argument {name!r}"
             help = did_you_mean(name, known)
             yield entry.problem("unknown-argument", message, ("spec", "check", "show", index), help=help)
+
+
+def _arguments(tool: DeclaredTool) -> frozenset[str] | None:
+    """The names of all arguments that the tool takes; `None` if it may take others, too."""
+    schema = tool.input_schema
+    if schema is None or schema.get("additionalProperties") is not False or "patternProperties" in schema:
+        return None
+    return frozenset(schema.get("properties", ()))

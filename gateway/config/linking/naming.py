@@ -30,17 +30,13 @@ def name_tools(
     catalogue: Entry[CatalogueDocument], tools: Sequence[DeclaredTool], policy: CollisionPolicy
 ) -> tuple[NamedTools, list[Diagnostic]]:
     """The catalogue's names, settled by the policy in its declared order."""
-    by_source: dict[tuple[str, str], DeclaredTool] = {}
-    incoming = []
-    for tool in sorted(
-        tools, key=lambda each: policy.order.index(_group(each))
-    ):  # stable: files and upstreams in order
-        named = _named(tool, policy)
-        by_source[named.source, named.name] = tool
-        incoming.append(named)
+    in_order = sorted(tools, key=lambda tool: policy.order.index(_group(tool)))  # stable: files, upstreams by name
+    incoming = [_named(tool, policy) for tool in in_order]
+    # By identity: an upstream may be called what it likes, so a source and a name do not tell two tools apart.
+    tool_of = {id(named): tool for named, tool in zip(incoming, in_order, strict=True)}
     merged = merge(incoming, policy.rules)
-    advertised = {each.name: by_source[each.source, each.name] for each in merged.tools}
-    return NamedTools(advertised, merged.collisions), list(_problems(catalogue, merged))
+    advertised = {named.name: tool_of[id(named)] for named in merged.tools}
+    return NamedTools(advertised, merged.collisions), list(_problems(catalogue, merged, policy.name))
 
 
 def _policy(name: str, spec: CollisionPolicySpec) -> CollisionPolicy:
@@ -69,13 +65,13 @@ def _named(tool: DeclaredTool, policy: CollisionPolicy) -> NamedTool:
     return NamedTool(name, upstream, rank, tool.position, tool.on_collision)
 
 
-def _problems(catalogue: Entry[CatalogueDocument], merged: Merged) -> Iterator[Diagnostic]:
+def _problems(catalogue: Entry[CatalogueDocument], merged: Merged, policy: str) -> Iterator[Diagnostic]:
     here = ("in the catalogue", catalogue.position)
     for collision in merged.collisions:
         if collision.is_error:
             existing, incoming = collision.existing, collision.incoming
             message = f"the name {incoming.name!r} is taken by {existing.name!r} ({collision.reason})"
-            help = "rename one of them, or let the CollisionPolicy replace or keep"
+            help = f"rename one of them, or let CollisionPolicy {policy} replace or keep"
             related = [("the other tool", existing.position), here]
             yield Diagnostic("name-collision", message, incoming.position, help=help, related=related)
     for pair in merged.look_alikes:

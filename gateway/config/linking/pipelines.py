@@ -23,6 +23,8 @@ def pipeline_problems(
 ) -> Iterator[Diagnostic]:
     """Tools that the pipeline refuses, and writing tools that it would try twice."""
     retry = pipeline.stage(RETRY)
+    if retry is not None and retry.options.get("attempts") == 1:  # the first attempt is the only one
+        retry = None
     spared = frozenset(retry.options.get("unlessFlags", ())) if retry else frozenset()
     for tool in tools:
         if refused := sorted(tool.trust.flags & pipeline.refuses):

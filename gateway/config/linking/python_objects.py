@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
+from gateway.governance.diagnostics import did_you_mean
+
 OWN_PACKAGES: Final = ("gateway.examples",)
 """What is always allowed: it comes with the gateway."""
 
 ALLOW_LIST: Final = "GATEWAY_PYTHON_PACKAGES"
+_NOTHING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +30,32 @@ class Unusable:
 def find_object(entrypoint: str, *, packages: Collection[str]) -> Any | Unusable:
     """The object behind `module:Name`, or why there is none."""
     module_name, _, name = entrypoint.partition(":")
-    if not any(
-        module_name == package or module_name.startswith(f"{package}.") for package in (*OWN_PACKAGES, *packages)
-    ):
-        help = f"add {module_name.partition('.')[0]} to {ALLOW_LIST} if this process may run it"
-        return Unusable("package-not-allowed", f"{module_name} is in no package that this process allows", help)
+    if not _is_allowed(module_name, packages):
+        return _not_allowed(module_name)
     try:
         module = import_module(module_name)
+        found = getattr(module, name, _NOTHING)
     except (Exception, SystemExit) as error:  # the module is the author's: it may raise anything while it is imported
-        reason = f"{type(error).__name__}: {error}" if isinstance(error, ImportError) else type(error).__name__
-        return Unusable("entrypoint-missing", f"{module_name} cannot be imported ({reason})")
-    if not hasattr(module, name):
-        return Unusable("entrypoint-missing", f"{module_name} has no {name!r}")
-    return getattr(module, name)
+        return _not_imported(module_name, error)
+    if found is _NOTHING:
+        help = did_you_mean(name, (known for known in vars(module) if not known.startswith("_")))
+        return Unusable("entrypoint-missing", f"{module_name} has no {name!r}", help)
+    origin = getattr(found, "__module__", module_name)  # what a module imports for itself is not what it offers
+    return found if not isinstance(origin, str) or _is_allowed(origin, packages) else _not_allowed(origin)
+
+
+def _is_allowed(module: str, packages: Collection[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in (*OWN_PACKAGES, *packages))
+
+
+def _not_allowed(module: str) -> Unusable:
+    help = f"add {module.partition('.')[0]} to {ALLOW_LIST} if this process may run it"
+    return Unusable("package-not-allowed", f"{module} is in no package that this process allows", help)
+
+
+def _not_imported(module: str, error: BaseException) -> Unusable:
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return Unusable("entrypoint-missing", f"there is no module {error.name}", "install it, or correct the name")
+    reason = "".join(str(error).splitlines()[:1]) if isinstance(error, ImportError) else ""
+    what = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    return Unusable("entrypoint-missing", f"{module} cannot be imported ({what})")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.config.linking.entries import Entries, Entry
+from gateway.config.linking.mentions import is_imported
 from gateway.config.linking.python_objects import Unusable, find_object
 from gateway.config.linking.trust import TrustScale, link_trust
 from gateway.config.specs.backends import McpBackend, PythonBackend
@@ -13,10 +14,10 @@ from gateway.config.specs.tools import ToolDocument
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.core.schemas import Schema
 from gateway.governance.diagnostics import Diagnostic
-from gateway.governance.globs import glob_matches
 from gateway.governance.trust import EffectiveTrust, hints_of
 from gateway.snapshot import DeclaredTool, Deprecation
 
+_USE: Final = ("spec", "deprecation", "use")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 
 
@@ -51,19 +52,17 @@ def link_tools(
     published = {(tool.upstream, tool.remote_name) for tool in linked.values()}
     undeclared = [each for each in imports if (each.upstream, each.name) not in published]
     for _, upstream in sorted(entries.of(UpstreamDocument).items()):
-        tools, found = _imported(upstream, scale, brought=_brought(upstream, undeclared))
+        tools, found = imported_tools(upstream, scale, brought=_brought(upstream, undeclared))
         problems += found
         problems += _taken_identities(upstream, tools, linked)
-        linked = tools | linked  # a declared tool keeps its name
+        linked |= {identity: tool for identity, tool in tools.items() if identity not in linked}
     problems += _replacements(entries, linked)
     return linked, problems
 
 
 def _brought(upstream: Entry[UpstreamDocument], imports: Collection[ImportedTool]) -> list[ImportedTool]:
     terms = upstream.document.spec.import_
-    own = [each for each in imports if each.upstream == upstream.name]
-    included = [each for each in own if any(glob_matches(each.name, pattern) for pattern in terms.include)]
-    return [each for each in included if not any(glob_matches(each.name, pattern) for pattern in terms.exclude)]
+    return [each for each in imports if each.upstream == upstream.name and is_imported(each.name, terms)]
 
 
 def _taken_identities(
@@ -167,7 +166,11 @@ def _replacements(entries: Entries, tools: Mapping[str, DeclaredTool]) -> Iterat
         use = tools.get(ends.use) if ends is not None and ends.use is not None else None
         if use is not None and not use.is_in_use(entries.today):
             message = f"the replacement {use.name!r} is {use.lifecycle} and cannot be called"
-            yield entry.problem("no-replacement", message, ("spec", "deprecation", "use"), severity="warning")
+            help = "name a tool that stays"
+            yield entry.problem("no-replacement", message, _USE, help=help, severity="warning")
+        elif use is not None and use.name == entry.name:
+            message = "the tool is named as its own replacement"
+            yield entry.problem("no-replacement", message, _USE, help="name another tool", severity="warning")
 
 
 def _code(entry: Entry[ToolDocument], packages: Collection[str]) -> Iterator[Diagnostic]:
@@ -182,9 +185,10 @@ def _code(entry: Entry[ToolDocument], packages: Collection[str]) -> Iterator[Dia
         yield entry.problem("entrypoint-missing", f"{backend.entrypoint} is not a function", place)
 
 
-def _imported(
+def imported_tools(
     entry: Entry[UpstreamDocument], scale: TrustScale, *, brought: Collection[ImportedTool]
 ) -> tuple[dict[str, DeclaredTool], list[Diagnostic]]:
+    """Tools that no document declares, by identity, with the trust of their upstream's terms."""
     spec = entry.document.spec
     backend = "http" if spec.transport.type == "openapi" else "mcp"
     path = ("spec", "import", "trust")

@@ -9,7 +9,7 @@ from gateway.config.linking.entries import Entries, Entry
 from gateway.config.nodes import Path
 from gateway.config.specs.common import Trust
 from gateway.config.specs.trust import TrustFlagDocument, TrustTierDocument
-from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.diagnostics import Diagnostic, Position
 from gateway.governance.trust import (
     DeclaredTrust,
     EffectiveTrust,
@@ -24,12 +24,18 @@ from gateway.governance.trust import (
 
 @dataclass(frozen=True, slots=True)
 class TrustScale:
-    """Every flag and tier, and the tier of what nobody judged."""
+    """Every flag and tier, the tier of what nobody judged, and where each tier is declared."""
 
     flags: Mapping[str, Flag]
     tiers: Mapping[str, Tier]
     default_tier: str | None
     today: date
+    positions: Mapping[str, Position]
+
+
+def link_scale(entries: Entries, *, default_tier: str | None) -> TrustScale:
+    positions = {name: entry.position for name, entry in entries.of(TrustTierDocument).items()}
+    return TrustScale(link_flags(entries), link_tiers(entries), default_tier, entries.today, positions)
 
 
 def link_flags(entries: Entries) -> dict[str, Flag]:
@@ -58,15 +64,35 @@ def link_trust(
         pinned=pinned,
     )
     effective, problems = effective_trust(claims, tier, scale.flags, today=scale.today)
-    return effective, list(_told(entry, path, problems, declared=declared, scale=scale))
+    where = scale.positions[tier.name]
+    return effective, list(_told(entry, path, problems, declared=declared, scale=scale, tier=where))
 
 
 def _told(
-    entry: Entry[Any], path: Path, problems: list[TrustProblem], *, declared: Trust, scale: TrustScale
+    entry: Entry[Any],
+    path: Path,
+    problems: list[TrustProblem],
+    *,
+    declared: Trust,
+    scale: TrustScale,
+    tier: Position,
 ) -> Iterator[Diagnostic]:
     for problem in problems:
         place = _place(entry, path, problem, declared=declared, scale=scale)
-        yield entry.problem(problem.code, problem.message, place, help=problem.help, severity=problem.severity)
+        help = problem.help or _help(problem, place, declared=declared)
+        related = [("the tier", tier)]
+        yield entry.problem(problem.code, problem.message, place, help=help, severity=problem.severity, related=related)
+
+
+def _help(problem: TrustProblem, place: Path, *, declared: Trust) -> str | None:
+    """Why a flag is there that nobody wrote, or what to do about one of the two that disagree."""
+    if problem.field == "flags":
+        if "flags" not in place:
+            return f"the tier itself brings {problem.flag!r}: correct the tier, or choose another one"
+        written = declared.flags[int(place[-1])]
+        implied = f"{written!r} implies {problem.flag!r}: " if written != problem.flag else ""
+        return f"{implied}remove the flag if the tool cannot do that, or choose another tier"
+    return "choose another tier or another backend" if problem.field == "backend" else None
 
 
 def _place(entry: Entry[Any], path: Path, problem: TrustProblem, *, declared: Trust, scale: TrustScale) -> Path:

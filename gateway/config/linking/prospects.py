@@ -1,0 +1,39 @@
+"""Tools that are not known yet: whether a selection that chooses nothing today could choose one of them.
+
+An upstream's tools are known once they have been looked at. Until then one stand-in per upstream has the trust that
+its tools will have; what they are called nobody knows.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from gateway.config.linking.entries import Entries
+from gateway.config.linking.tools import ImportedTool, imported_tools
+from gateway.config.linking.trust import TrustScale
+from gateway.config.specs.upstreams import UpstreamDocument
+from gateway.governance.catalogues import GovernedTool, Selector
+
+
+def find_prospects(entries: Entries, scale: TrustScale, *, imports: Collection[ImportedTool]) -> list[GovernedTool]:
+    known = {each.upstream for each in imports}
+    found: list[GovernedTool] = []
+    for name, upstream in entries.of(UpstreamDocument).items():
+        if name not in known:
+            stand_ins, _ = imported_tools(upstream, scale, brought=[ImportedTool(name, "", is_pinned=True)])
+            found += [tool.governed for tool in stand_ins.values()]
+    return found
+
+
+def could_choose(selector: Selector, prospects: Sequence[GovernedTool]) -> bool:
+    return any(_reaches(selector, tool) for tool in prospects)
+
+
+def _reaches(selector: Selector, stand_in: GovernedTool) -> bool:
+    by_name = not selector.tools or any(_meets(pattern, stand_in.name) for pattern in selector.tools)
+    return by_name and replace(selector, tools=()).chooses(stand_in)
+
+
+def _meets(pattern: str, start: str) -> bool:
+    """Whether a name that begins so could fit the pattern."""
+    head, star, _ = pattern.partition("*")
+    return head.startswith(start) or (bool(star) and start.startswith(head))

@@ -1,0 +1,85 @@
+"""Broken projects: what people read when something is wrong, compared with kept files.
+
+A case holds only the files in which it differs from the sound small project. `GATEWAY_UPDATE_GOLDEN=1` rewrites the
+kept texts; the difference is then read like any other change.
+"""
+
+import os
+import shutil
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from gateway.assembly import Assembled, Project, assemble
+from gateway.config.report import render
+from gateway.governance.diagnostics import Diagnostic
+
+TESTS = Path(__file__).parent.parent
+SMALL = TESTS / "projects" / "small"
+GOLDEN = TESTS / "golden" / "projects"
+CASES = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
+TODAY = date(2026, 11, 16)
+SECRET = "s3cr3t-value"
+ENVIRON = {"TOKEN": SECRET, "TOKEN_PATH": f"/{SECRET}", "GATEWAY_PYTHON_PACKAGES": "gateway.core"}
+EXPECTED = "expected.txt"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the sound project; positions are relative to it."""
+    shutil.copytree(SMALL, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def assembled() -> Assembled:
+    return assemble(Project(Path("configs"), Path("policies")), environ=ENVIRON, today=TODAY)
+
+
+def of_case(case: Path, project: Path) -> Assembled:
+    shutil.copytree(case, project, dirs_exist_ok=True, ignore=shutil.ignore_patterns(EXPECTED))
+    return assembled()
+
+
+def points_at_a_token(diagnostic: Diagnostic) -> bool:
+    """Whether the caret underlines less than the whole line."""
+    position = diagnostic.position
+    line = Path(position.file).read_text(encoding="utf-8").splitlines()[position.line - 1]
+    return position.width < len(line.strip())
+
+
+def test_project_that_the_cases_break_is_sound(here: Path) -> None:
+    found = assembled()
+
+    assert found.diagnostics == ()
+    assert found.access is not None
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= 45
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
+def test_broken_project_gives_the_kept_text(case: Path, here: Path) -> None:
+    found = of_case(case, here)
+
+    shown = render(found.diagnostics, sources=lambda file: Path(file).read_text(encoding="utf-8"))
+
+    kept = case / EXPECTED
+    if os.environ.get("GATEWAY_UPDATE_GOLDEN"):
+        kept.write_text(shown, encoding="utf-8")
+    assert shown == kept.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
+def test_broken_project_is_told_at_a_token_and_keeps_secrets(case: Path, here: Path) -> None:
+    found = of_case(case, here)
+
+    assert any(map(points_at_a_token, found.diagnostics))
+    assert (found.access is None) == found.has_errors
+    for each in found.diagnostics:
+        assert SECRET not in f"{each.message} {each.help}"
+        assert each.message[0].islower() or each.message[0] in "'\"$" or not each.message[0].isalpha()
+        assert not each.message.endswith(".")
+        assert "\n" not in each.message
