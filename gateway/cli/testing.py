@@ -102,4 +102,4 @@ def _print_coverage(found: Assembled, coverage: Coverage) -> None:
         *((place(snapshot.tools[name].position), f"Tool {name}") for name in coverage.uncalled_tools),
     ]
     if rows:
-        print_table(out(), ("no case is about", ""), rows, folds=False)
+        print_table(out(), ("no case is about", ""), rows)
