@@ -77,7 +77,15 @@ def _schema(document: Document, path: Path) -> Iterator[Diagnostic]:
     try:
         Schema(schema)
     except ValueError as error:
-        yield Diagnostic("bad-schema", str(error), document.key_position(path))
+        is_shown = not any(each[: len(path)] == path for each in document.substituted)
+        hidden = "not a valid JSON Schema; a part of it comes from the environment, so no more is shown"
+        yield Diagnostic("bad-schema", str(error) if is_shown else hidden, _defect(document, path, error))
+
+
+def _defect(document: Document, path: Path, error: ValueError) -> Position:
+    """The token inside the schema that its meta-schema refuses, where there is one; otherwise the schema."""
+    place = (*path, *getattr(error.__cause__, "instance_path", ()))
+    return document.position(place) if place != path and place in document.positions else document.key_position(path)
 
 
 def _path(document: Document, path: Path) -> Iterator[Diagnostic]:

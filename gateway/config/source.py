@@ -166,6 +166,8 @@ class _Reading:
     def _syntax_help(self, told: str, position: Position, *, is_end: bool) -> str | None:
         if self._lines[position.line - 1][position.column - 1 :].startswith("\t"):
             return "indent with spaces, not tabs"
+        if self._lines[position.line - 1][: position.column].endswith("${"):
+            return "put a text with ${...} in quotes where it stands between braces or brackets"
         known = next((help for part, help in _SYNTAX_HELP if part in told), None)
         return known or ("a bracket or brace above is opened and never closed" if is_end else None)
 

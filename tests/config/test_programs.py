@@ -52,9 +52,9 @@ def test_expression_from_the_environment_is_compiled_and_never_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("kind: Tool\nspec: {input: {schema: {type: objekt}}}", "a.yaml:2:16"),
-        ("kind: Tool\nspec: {output: {schema: {minimum: x}}}", "a.yaml:2:17"),
-        ("kind: GateRule\nspec: {check: {resolution: {required: 7}}}", "a.yaml:2:16"),
+        ("kind: Tool\nspec: {input: {schema: {type: objekt}}}", "a.yaml:2:31"),
+        ("kind: Tool\nspec: {output: {schema: {minimum: x}}}", "a.yaml:2:35"),
+        ("kind: GateRule\nspec: {check: {resolution: {required: 7}}}", "a.yaml:2:39"),
     ],
 )
 def test_schema_that_is_none_is_pointed_at(text: str, position: str) -> None:
@@ -62,6 +62,15 @@ def test_schema_that_is_none_is_pointed_at(text: str, position: str) -> None:
 
     assert (found, code) == (position, "bad-schema")
     assert message
+
+
+def test_schema_with_a_value_from_the_environment_is_not_quoted() -> None:
+    text = 'kind: Tool\nspec: {input: {schema: {type: "${KIND}"}}}'
+
+    [(position, code, message, help)] = check(text, {"KIND": "hunter2"})
+
+    assert (position, code) == ("a.yaml:2:31", "bad-schema")
+    assert "hunter2" not in f"{message}{help}"
 
 
 def test_stages_are_checked_in_their_phase() -> None:

@@ -56,7 +56,7 @@ BROKEN: list[tuple[str, dict[str, Any], str, str, str]] = [
         "input that is no object",
         changed(TICKET, "spec.input.schema.type", "array"),
         "wrong-value",
-        "spec.input.schema",
+        "spec.input.schema.type",
         "arguments are an object",
     ),
     (

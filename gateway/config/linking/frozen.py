@@ -44,7 +44,8 @@ class FrozenList(list[Any]):
 
 def frozen(value: T) -> T:
     """The same value with every mapping and list in it frozen, through tuples and frozen dataclasses, too."""
-    return _Freezing().frozen(value)
+    done: T = _Freezing().frozen(value)
+    return done
 
 
 class _Freezing:

@@ -53,7 +53,8 @@ class Input(Spec):
 
     def broken_rules(self) -> Iterable[Broken]:
         if self.schema_.get("type") != "object":
-            yield Broken(("schema",), "arguments are an object", "write type: object at the top of the schema")
+            place = ("schema", "type") if "type" in self.schema_ else ("schema",)
+            yield Broken(place, "arguments are an object", "write type: object at the top of the schema")
         elif not isinstance(self.schema_.get("properties", {}), dict):
             yield Broken(("schema", "properties"), "expected a mapping", code="wrong-type")
 
