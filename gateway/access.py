@@ -139,11 +139,12 @@ class Access:
 
     def admits(self, principal: Principal, catalogue: str) -> bool:
         """Whether the caller is in the catalogue's audience."""
-        return self._audience(principal, self.snapshot.catalogues.get(catalogue), catalogue).decision == "allow"
+        found, held = self.snapshot.catalogues.get(catalogue), self._held_by(principal)
+        return _audience(found, catalogue, held=held).decision == "allow"
 
     def held_by(self, principal: Principal) -> frozenset[str]:
         """The caller's names and every role that comes with them."""
-        return self._authoriser.held_by(principal.names)
+        return self.authoriser.held_by(principal.names)
 
     def asks(self, principal: Principal, action: str, *, catalogue: str, tool: DeclaredTool) -> AccessDecision:
         """What the policy says about an action on a tool."""
