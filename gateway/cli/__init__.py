@@ -19,7 +19,7 @@ class _Commands(LazyGroup):
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
         Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),
         Subcommand("render", "gateway.cli.rendering:render_project", "Print the effective configuration as one file."),
-        Subcommand("explain", "gateway.cli.reference:explain_field", "Document a field of a YAML kind."),
+        Subcommand("explain", "gateway.cli.explaining:explaining", "Document a field, or tell what becomes of a call."),
         Subcommand("env", "gateway.cli.environment:list_environment", "List what a configuration reads from outside."),
         Subcommand("schema", "gateway.cli.reference:print_schema", "Print the JSON Schema of all kinds, for editors."),
         Subcommand("call-id", "gateway.cli.hashing:print_call_id", "Print the id of a call."),

@@ -1,4 +1,4 @@
-"""Commands that answer from the gateway itself: field documentation and the editor schema."""
+"""Commands that answer from the gateway itself: the editor schema."""
 
 import json
 from pathlib import Path
@@ -6,20 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.config.explain import UnknownField, explain
 from gateway.config.schema import editor_schema
-
-
-def explain_field(
-    field: Annotated[str, typer.Argument(help="A kind, or a path into one: tool.spec.backend.")],
-    recursive: Annotated[bool, typer.Option("--recursive", help="Everything below it, too.")] = False,
-) -> None:
-    """Document a field of a YAML kind: what it is for, what it takes, what it defaults to."""
-    try:
-        typer.echo(explain(field, recursive=recursive).rstrip("\n"))
-    except UnknownField as error:
-        typer.echo(f"{error.message}; {error.help}" if error.help else error.message, err=True)
-        raise typer.Exit(2) from error
 
 
 def print_schema(

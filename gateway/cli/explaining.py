@@ -1,0 +1,167 @@
+"""`gateway explain`: what a field means, and what becomes of a call."""
+
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from gateway.access import Access, Call
+from gateway.cli.console import fail, note, out
+from gateway.cli.explanations import as_json, print_explanation, rules_told
+from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, assembled, project_at, sound
+from gateway.cli.typed_arguments import typed_arguments
+from gateway.config.explain import UnknownField, explain
+from gateway.governance.diagnostics import did_you_mean
+from gateway.governance.names import SUBJECT_KINDS, SUBJECT_NAME
+from gateway.governance.principals import Principal
+from gateway.snapshot import Snapshot
+
+_SUBJECT: Final = re.compile(rf"(?:{'|'.join(kind for kind in SUBJECT_KINDS if kind != 'role')}):{SUBJECT_NAME}")
+_ROLE: Final = re.compile(rf"role:{SUBJECT_NAME}")
+_FIELD: Final = "field"
+
+
+class _FieldUnlessNamed(TyperGroup):
+    """What is not the name of a subcommand is the name of a field: `gateway explain tool.spec`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
+        return super().parse_args(ctx, args if is_named else [_FIELD, *args])
+
+
+explaining = typer.Typer(
+    cls=_FieldUnlessNamed,
+    add_completion=False,
+    no_args_is_help=True,
+    subcommand_metavar="FIELD | call TOOL ...",
+    help="Document a field of a YAML kind, or tell what becomes of a call.",
+    epilog="gateway explain tool.spec.backend --recursive\n\n"
+    "gateway explain call ticket_create --as user:ana --in support --with subject=Printer",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_show_locals=False,  # locals may hold arguments of calls
+)
+
+
+@explaining.command(_FIELD)
+def explain_field(
+    field: Annotated[str, typer.Argument(help="A kind, or a path into one: tool.spec.backend.", metavar="FIELD")],
+    recursive: Annotated[bool, typer.Option("--recursive", help="Everything below it, too.")] = False,
+) -> None:
+    """Document a field of a YAML kind: what it is for, what it takes, what it defaults to."""
+    try:
+        typer.echo(explain(field, recursive=recursive).rstrip("\n"))
+    except UnknownField as error:
+        fail(error.message, error.help)
+
+
+@explaining.command("call")
+def explain_call(
+    tool: Annotated[str, typer.Argument(help="The tool, by the name that the catalogue gives it.", metavar="TOOL")],
+    folder: Folder = DEFAULT_FOLDER,
+    *,
+    subject: Annotated[str, typer.Option("--as", metavar="SUBJECT", help="Who calls: user:ana, agent:bot.")],
+    roles: Annotated[
+        list[str] | None, typer.Option("--role", metavar="ROLE", help="A role that the caller's token carries.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="TENANT", help="The tenant that the caller belongs to.")] = None,
+    catalogue: Annotated[
+        str | None,
+        typer.Option("--in", metavar="CATALOGUE", help="Through which catalogue; the only one, or the default."),
+    ] = None,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="KEY=VALUE", help="An argument; lists and objects are written as JSON."),
+    ] = None,
+    args: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Arguments as a JSON object, or - to read standard input.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="MOMENT", help="When: 2026-11-16T10:00:00Z; now, if left out.")
+    ] = None,
+    saw: Annotated[
+        list[str] | None, typer.Option(metavar="FLAG", help="A flag of a tool that was called earlier in the turn.")
+    ] = None,
+    policies: Policies = None,
+    environment: Environment = None,
+    output: Annotated[Literal["text", "json"], typer.Option(help="For people, or for a program.")] = "text",
+) -> None:
+    """Tell what becomes of a call and why: each step in its order, then every gate rule about the tool.
+
+    Nothing is called and nothing is counted. Exit code 0 whatever the decision, 1 if the project has errors.
+    """
+    moment = _moment(at)
+    principal = _principal(subject, roles or [], tenant)
+    project = project_at(folder, policies)
+    found = sound(assembled(project, environment=environment, today=moment.astimezone(UTC).date()), project)
+    assert found.access is not None, "only sound projects are asked"  # noqa: S101 - `sound` has seen to it
+    access: Access = found.access
+    place = _catalogue(access.snapshot, tool, catalogue)
+    declared = access.snapshot.tool_in(place, tool)
+    arguments = typed_arguments(declared, pairs or [], sys.stdin.read() if args == "-" else args)
+    call = Call(principal, place, tool, moment, arguments, _flags(access.snapshot, saw or []))
+    answer = access.call(call)
+    rules = rules_told(access, call, answer)
+    if output == "json":
+        typer.echo(as_json(call, answer, rules), nl=False)
+    else:
+        print_explanation(out(), call, answer, rules)
+
+
+def _moment(text: str | None) -> datetime:
+    try:
+        moment = datetime.now(UTC) if text is None else datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            moment.astimezone(UTC)  # the first and the last day of the calendar have no moment elsewhere
+            return moment
+    except (ValueError, OverflowError):
+        pass
+    return fail(f"{text!r} is not a moment", "write it with its time zone: 2026-11-16T10:00:00Z")
+
+
+def _principal(subject: str, roles: list[str], tenant: str | None) -> Principal:
+    if not _SUBJECT.fullmatch(subject):
+        fail(f"{subject!r} is not a subject", "write it with its prefix: user:ana, agent:release-bot, service:billing")
+    for role in roles:
+        if not _ROLE.fullmatch(role):
+            fail(f"{role!r} is not a role", "write it with its prefix: role:engineer")
+    return Principal(subject, frozenset(roles), tenant)
+
+
+def _catalogue(snapshot: Snapshot, tool: str, wanted: str | None) -> str:
+    """The catalogue that was named, the only one with the tool, or the default."""
+    having = [name for name, each in snapshot.catalogues.items() if tool in each.tools]
+    if wanted is not None and wanted not in snapshot.catalogues:
+        known = ", ".join(sorted(snapshot.catalogues))
+        fail(f"there is no catalogue {wanted!r}", did_you_mean(wanted, snapshot.catalogues) or f"there are {known}")
+    if not having:
+        _refuse_tool(snapshot, tool)
+    if wanted is not None:
+        if wanted not in having:
+            note(f"{tool} is in {', '.join(sorted(having))}")
+        return wanted
+    if len(having) == 1:
+        return having[0]
+    if snapshot.default_catalogue is not None:
+        return snapshot.default_catalogue
+    return fail(f"{tool} is in {', '.join(sorted(having))}", "say in which one: --in CATALOGUE")
+
+
+def _refuse_tool(snapshot: Snapshot, tool: str) -> None:
+    advertised = {name for each in snapshot.catalogues.values() for name in each.tools}
+    under = [name for each in snapshot.catalogues.values() for name, identity in each.tools.items() if identity == tool]
+    if under:
+        fail(f"no catalogue calls a tool {tool!r}", f"it is called {', '.join(sorted(set(under)))}")
+    if tool in snapshot.tools:
+        fail(f"the tool {tool!r} is in no catalogue", "nobody can call it")
+    fail(f"there is no tool {tool!r}", did_you_mean(tool, advertised))
+
+
+def _flags(snapshot: Snapshot, names: list[str]) -> frozenset[str]:
+    for name in names:
+        if name not in snapshot.flags:
+            known = ", ".join(sorted(snapshot.flags))
+            fail(f"there is no flag {name!r}", did_you_mean(name, snapshot.flags) or f"there are {known}")
+    return frozenset(names)
