@@ -1,0 +1,161 @@
+"""What a change may cost: every kind of finding with its weight and a sentence, in one table for security to read.
+
+The risk of a plan is the gravest weight among its findings. Nothing is found here; `controls` and `plan` find.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gateway.governance.diagnostics import Position
+
+Weight = Literal["low", "medium", "high"]
+WEIGHTS: Final[tuple[Weight, ...]] = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """`words` stand beside the change; they say what it means, not what was edited."""
+
+    weight: Weight
+    words: str
+
+
+RISKS: Final[Mapping[str, Risk]] = {
+    # Any change, and who can do what after it.
+    "changed": Risk("low", "something changes"),
+    "access-gained": Risk("medium", "somebody can call a tool they could not"),
+    "access-seen": Risk("low", "somebody is shown a tool they were not"),
+    "access-lost": Risk("low", "somebody can no longer see or call a tool"),
+    "other-environment": Risk("medium", "counts in another environment: plan that one, too"),
+    # Gate rules.
+    "gate-removed": Risk("high", "a control disappears"),
+    "idle-gate-removed": Risk("low", "a rule that decided nothing disappears"),
+    "gate-not-enforced": Risk("high", "a control no longer decides"),
+    "gate-not-observed": Risk("low", "a rule that only observed is switched off"),
+    "gate-escaped": Risk("high", "calls escape a control"),
+    "gate-condition": Risk("high", "the control applies to other calls; which ones cannot be told"),
+    "gate-check": Risk("high", "the control asks something else"),
+    "approval-count": Risk("high", "fewer people must agree"),
+    "approvers-widened": Risk("high", "more people can approve"),
+    "approval-reuse": Risk("medium", "one approval counts for longer"),
+    "approval-answer": Risk("medium", "another answer counts as an approval"),
+    "approval-blind": Risk("medium", "approvers see less of the call"),
+    "limit-raised": Risk("medium", "more calls pass"),
+    "window-widened": Risk("medium", "calls pass at more hours"),
+    "refusal-softened": Risk("medium", "calls are held where they were denied"),
+    # Pipelines.
+    "pipeline-without-gates": Risk("high", "gate rules are no longer asked"),
+    "pipeline-without-redact": Risk("high", "results are no longer masked"),
+    "pipeline-without-timeout": Risk("medium", "calls may hang"),
+    "pipeline-without-stage": Risk("medium", "a stage disappears"),
+    "pipeline-options": Risk("medium", "a stage works differently"),
+    "timeout-raised": Risk("low", "calls may take longer"),
+    "refuses-dropped": Risk("high", "the pipeline takes tools it refused"),
+    # Trust.
+    "tier-rank-lowered": Risk("high", "the tier counts as more trusted"),
+    "tier-callable": Risk("high", "tools of the tier can be called"),
+    "tier-may-be-trusted": Risk("high", "tools of the tier may be rendered as trusted"),
+    "tier-unpinned": Risk("high", "imports of the tier need no pin"),
+    "tier-review-relaxed": Risk("medium", "reviews count for longer"),
+    "tier-forbids-less": Risk("high", "the tier forbids less"),
+    "tier-adds-less": Risk("medium", "tools of the tier carry fewer flags"),
+    "tier-origin": Risk("medium", "results count as coming from closer by"),
+    "flag-implies-less": Risk("medium", "the flag brings fewer others with it"),
+    "flag-egress": Risk("high", "can now carry data out"),
+    "flag-destructive": Risk("high", "can now destroy something"),
+    "flag-private-data": Risk("high", "now returns private data"),
+    "flag-added": Risk("medium", "can do more than before"),
+    "flag-removed": Risk("medium", "escapes what is said about the flag"),
+    "tool-more-trusted": Risk("high", "moves to a more trusted tier"),
+    "result-trusted": Risk("high", "results are rendered as trusted"),
+    "tool-hazardous": Risk("medium", "a new tool with a grave flag"),
+    "tool-callable": Risk("medium", "can be called again"),
+    "tool-revived": Risk("medium", "is in use again"),
+    "tool-backend": Risk("medium", "something else runs when it is called"),
+    "tool-retried": Risk("medium", "failed calls may be repeated"),
+    "tool-input": Risk("low", "takes other arguments"),
+    "tool-described": Risk("low", "models read something else about it"),
+    # Catalogues.
+    "combination-allowed": Risk("high", "a forbidden combination is allowed"),
+    "waiver-added": Risk("high", "an exception from a rule"),
+    "waiver-prolonged": Risk("high", "an exception lasts longer"),
+    "exclude-removed": Risk("medium", "tools are no longer kept out"),
+    "audience-widened": Risk("medium", "more people may connect"),
+    "envelope-dropped": Risk("high", "results go out without their trust envelope"),
+    "protocol-added": Risk("low", "served over another protocol"),
+    # Results and what is kept of them.
+    "redact-removed": Risk("high", "a value is no longer masked"),
+    "flow-widened": Risk("high", "results may flow further"),
+    "sensitivity-lowered": Risk("medium", "a leak counts as less harm"),
+    "queries-widened": Risk("low", "more can be asked of the results"),
+    "capture-widened": Risk("high", "telemetry carries more of a call's content"),
+    "refusals-sampled": Risk("medium", "refusals may be missing from traces"),
+    "telemetry-reduced": Risk("medium", "less is observed"),
+    "telemetry-redirected": Risk("medium", "telemetry goes somewhere else"),
+    "audit-shortened": Risk("medium", "records are kept for a shorter time"),
+    "storage-changed": Risk("medium", "records are kept elsewhere"),
+    # Names.
+    "honour-tool-widened": Risk("high", "a tool may take a name by its own word"),
+    "collisions-relaxed": Risk("medium", "names may clash without an error"),
+    # Who callers are.
+    "identity-added": Risk("high", "another way to prove who one is"),
+    "identity-changed": Risk("high", "other proofs of identity are accepted"),
+    "algorithm-added": Risk("high", "another signature algorithm is accepted"),
+    "clock-skew-raised": Risk("medium", "expired tokens are accepted for longer"),
+    "token-added": Risk("high", "another token is accepted"),
+    "token-prolonged": Risk("medium", "a token is accepted for longer"),
+    "role-granted": Risk("high", "a caller is given another role"),
+    # The gateway and its upstreams.
+    "default-tier": Risk("high", "tools that nobody judged count as more trusted"),
+    "tests-not-run": Risk("medium", "a reload no longer runs the policy tests"),
+    "import-unpinned": Risk("high", "changed imports are served without a look"),
+    "import-widened": Risk("medium", "more tools may be imported"),
+    "upstream-added": Risk("medium", "another server brings tools"),
+    "upstream-changed": Risk("medium", "another server answers"),
+    # Policies.
+    "deny-removed": Risk("high", "a denial disappears"),
+    "deny-narrowed": Risk("high", "a denial covers less"),
+    "allow-added": Risk("medium", "wider reach"),
+    "actions-widened": Risk("medium", "wider reach"),
+    "ceiling-raised": Risk("medium", "wider reach"),
+    "authority-granted": Risk("high", "may decide about others' calls or the gateway"),
+    "role-widened": Risk("medium", "holds another role"),
+    "deny-role-left": Risk("high", "leaves a role that is denied something"),
+    "group-changed": Risk("medium", "rows about the group cover other tools"),
+    "test-removed": Risk("medium", "an expectation is no longer held"),
+    "test-changed": Risk("low", "another answer is expected"),
+    "tests-fail": Risk("high", "policy tests fail"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a reviewer must know. `about` names a document or a policy row, `path` a field of it.
+
+    `note` says what exactly, where the words of the table do not.
+    """
+
+    code: str
+    about: str
+    path: str = ""
+    note: str = ""
+    position: Position | None = None
+
+    @property
+    def weight(self) -> Weight:
+        return RISKS[self.code].weight
+
+    @property
+    def words(self) -> str:
+        words = RISKS[self.code].words
+        return f"{words}: {self.note}" if self.note else words
+
+
+def gravest(findings: Iterable[Finding]) -> Weight | None:
+    """The risk of everything found; `None` if nothing was."""
+    return max((found.weight for found in findings), key=WEIGHTS.index, default=None)
+
+
+def is_accepted(risk: Weight | None, accepted: Weight | None) -> bool:
+    return risk is None or (accepted is not None and WEIGHTS.index(risk) <= WEIGHTS.index(accepted))
