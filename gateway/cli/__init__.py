@@ -18,6 +18,7 @@ class _Commands(LazyGroup):
     subcommands = (
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
         Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),
+        Subcommand("plan", "gateway.cli.planning:app", "Show what a change means: access, controls, risk."),
         Subcommand("render", "gateway.cli.rendering:render_project", "Print the effective configuration as one file."),
         Subcommand("explain", "gateway.cli.explaining:explaining", "Document a field, or tell what becomes of a call."),
         Subcommand("env", "gateway.cli.environment:list_environment", "List what a configuration reads from outside."),
