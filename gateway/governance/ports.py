@@ -3,10 +3,18 @@
 Who implements them, and with which library, is decided where the process is put together.
 """
 
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
+from gateway.core.context import DispatchContext
+from gateway.core.registry import Registry
+from gateway.core.spool import SpoolReader
+from gateway.errors import ToolError
 from gateway.governance.diagnostics import Position
+from gateway.governance.principals import Principal
+
+ErrorWord = Literal["invalid", "not-permitted", "not-found", "conflict", "unavailable", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +50,43 @@ class Authoriser(Protocol):
     def decide(self, request: AccessRequest) -> AccessDecision:
         """Always answers: whatever goes wrong on the way is a denial with a reason, never an exception."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A call on its way to a backend: authorised, validated, with defaults filled in.
+
+    `keep` streams bytes into the spool as the call's result and gives what reads them; it raises once the tool's
+    `maxOutput` is exceeded.
+    """
+
+    tool: str
+    args: Mapping[str, Any]
+    principal: Principal
+    ctx: DispatchContext
+    meta: Registry
+    id: str
+    keep: Callable[[AsyncIterable[bytes] | Iterable[bytes]], Awaitable[SpoolReader]]
+    idempotency_key: str | None = None
+
+
+class BackendFailed(ToolError):
+    """A backend could not do it. `word` is what stages decide by; the message is safe to show to a model."""
+
+    code = "E_BACKEND_FAILED"
+    status = 502
+    default_message = "the backend failed"
+
+    def __init__(self, word: ErrorWord, message: str, *, help: str | None = None) -> None:
+        super().__init__(message, help=help)
+        self.word: ErrorWord = word
+
+
+class Backend(Protocol):
+    """What runs when a tool is called. It is never reached without a decision for that very call."""
+
+    async def run(self, call: Invocation) -> Any:
+        """Text, bytes, media, a list of media, or the reader of what was kept. Raises `BackendFailed`."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,154 @@
+"""What is kept of turns and calls, as plain data, and the protocol of whoever keeps it.
+
+A call is written down when it starts, if it could change something, and when it settles, always; what was started and
+never settled has an outcome that nobody saw. Bytes of results are kept by a spool; here are only their names.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from gateway.governance.principals import Principal
+from gateway.governance.rules import Decision
+
+CallStatus = Literal["started", "settled", "unknown"]
+TurnEnding = Literal["ack", "nack", "abort", "expired"]
+ResultKind = Literal["text", "artifact", "media"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """One piece of a result. `text` is the piece itself; artifacts and media have a `key` in the spool.
+
+    `type` is the artifact class by name (or a built-in one), `details` what else is needed to read the piece again:
+    the options of a class, or kind, MIME type, file name, tier, hazard and stash of media.
+    """
+
+    kind: ResultKind
+    text: str | None = None
+    key: str | None = None
+    type: str | None = None
+    byte_length: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """The scope of artifacts, stash and memory. Its id is unguessable, and only its principal's to name."""
+
+    id: str
+    principal: Principal
+    catalogue: str
+    revision: str
+    secret: bytes
+    created_at: datetime
+    expires_at: datetime
+    stash: Mapping[str, Any] = field(default_factory=dict)
+    ended_at: datetime | None = None
+    ending: TurnEnding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCall:
+    """One call. Its id is unique within its turn; `tool` is the name it was called by, `identity` what policies say.
+
+    `decision` and `because` tell who let it through or stopped it; `definition` is the hash of what the tool was.
+    """
+
+    id: str
+    turn_id: str
+    tool: str
+    identity: str
+    args: Mapping[str, Any]
+    checksum: str
+    principal: Principal
+    catalogue: str
+    revision: str
+    created_at: datetime
+    status: CallStatus = "started"
+    definition: str | None = None
+    decision: Decision | None = None
+    because: str | None = None
+    is_error: bool = False
+    inline: bool = True
+    trusted: bool = False
+    from_artifact_tool: bool = False
+    results: Sequence[StoredResult] = ()
+    completed_at: datetime | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What became of an idempotency key.
+
+    `fresh`: nobody had it, the call may run. `running`: the same call holds it and has not settled. `settled`: the same
+    call has settled as `call`. `taken`: it stands for another call.
+    """
+
+    state: Literal["fresh", "running", "settled", "taken"]
+    call: StoredCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallFilter:
+    """Which calls to list; what is `None` does not matter. Tenant and subject are those of the principal."""
+
+    tenant: str | None = None
+    subject: str | None = None
+    turn_id: str | None = None
+    catalogue: str | None = None
+    tool: str | None = None
+    status: CallStatus | None = None
+
+
+class Store(Protocol):
+    """Keeps turns and calls. A method that writes returns when what it wrote is durable: synced, not only sent.
+
+    Turns and calls are only found together with their principal's subject and tenant: a handle is a name, not a right.
+    """
+
+    async def open_turn(self, turn: StoredTurn) -> None: ...
+
+    async def find_turn(self, id: str, principal: Principal) -> StoredTurn | None:
+        """`None` for a turn that is unknown, another principal's, or past its `expires_at`; ended ones are found."""
+        ...
+
+    async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None: ...
+
+    async def start_call(self, call: StoredCall) -> None: ...
+
+    async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
+        """Write a settled call, started before or not; with a turn that is not stored yet, both or neither."""
+        ...
+
+    async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None: ...
+
+    async def calls_of(self, turn_id: str) -> list[StoredCall]:
+        """The settled calls of a turn in the order they were settled in."""
+        ...
+
+    async def list_calls(
+        self, filter: CallFilter, *, limit: int, before: str | None = None
+    ) -> tuple[list[StoredCall], str | None]:
+        """A page of calls, newest first, and the cursor of the next page."""
+        ...
+
+    async def claim(self, key: str, principal: Principal, *, digest: str, call: StoredCall, until: datetime) -> Claim:
+        """Take an idempotency key for a call, or learn who has it. `digest` is what makes two calls the same."""
+        ...
+
+    async def recover(self, at: datetime) -> int:
+        """Mark calls that were started and never settled as `unknown`; how many there were."""
+        ...
+
+    async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
+        """Spooled pieces whose turn is past its end of life, to be deleted from the spool before the rows go."""
+        ...
+
+    async def prune(self, at: datetime) -> int:
+        """Remove turns, calls and keys past their end of life; how many rows went."""
+        ...
+
+    async def close(self) -> None: ...
