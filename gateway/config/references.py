@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 
 from gateway.config.nodes import Document, Path
 from gateway.config.specs.common import BaseArtifact
+from gateway.errors import ToolAlreadyRegistered
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
 
 EACH: Final = "*"
@@ -122,9 +123,10 @@ def _duplicates(named: _Named) -> Iterator[Diagnostic]:
     for kind, by_name in named.items():
         for name, (first, *others) in by_name.items():
             for document in others:
+                code = f" ({ToolAlreadyRegistered.code})" if kind == "Tool" else ""
                 yield Diagnostic(
                     "duplicate-name",
-                    f"there are two documents {kind} {name!r}",
+                    f"there are two documents {kind} {name!r}{code}",
                     document.position(("metadata", "name")),
                     help="rename or remove one of them",
                     related=[("the first one", first.position(("metadata", "name")))],

@@ -121,7 +121,7 @@ def test_two_documents_of_one_kind_and_name_are_refused() -> None:
     first = Position("a.yaml", line_of("") + 2, 18, 1)
     assert (found.code, found.message, found.related) == (
         "duplicate-name",
-        "there are two documents Tool 't'",
+        "there are two documents Tool 't' (E_TOOL_ALREADY_REGISTERED)",
         [("the first one", first)],
     )
     assert found.position == Position("a.yaml", line_of("") + 6, 9, 1)
