@@ -16,6 +16,7 @@ from gateway.cli.lazy import LazyGroup, Subcommand
 
 class _Commands(LazyGroup):
     subcommands = (
+        Subcommand("init", "gateway.cli.starting:init", "Write a small project that works."),
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
         Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),
         Subcommand("plan", "gateway.cli.planning:app", "Show what a change means: access, controls, risk."),

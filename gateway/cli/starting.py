@@ -1,0 +1,150 @@
+"""`gateway init`: a small project that works, written as a whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+from rich.tree import Tree
+
+from gateway.cli.console import fail, out, print_line
+from gateway.config.schema import editor_schema
+
+Files = Mapping[PurePosixPath, str]
+
+_SCHEMA: Final = PurePosixPath("configs/.schema/gateway.v1.json")
+_RENAMED: Final = {PurePosixPath("gitignore"): PurePosixPath(".gitignore")}
+"""Under its real name, a template would have a say in our own repository."""
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to write it; the folder is made if it is not there.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are in the way.")] = False,
+) -> None:
+    """Write a small project that works: tools, trust, a gate, policies and their tests."""
+    project = _project()
+    _refuse_if_in_the_way(folder, project, force=force)
+    try:
+        _write(folder, project)
+    except OSError as error:
+        fail(f"{folder} cannot be written: {(error.strerror or 'unknown reason').lower()}", code=1)
+    _print_written(folder, project)
+
+
+def _project() -> Files:
+    written = dict(_texts(files("gateway.cli") / "templates" / "project", PurePosixPath()))
+    schema = json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
+    return {_RENAMED.get(path, path): text for path, text in {**written, _SCHEMA: schema}.items()}
+
+
+def _texts(folder: Traversable, path: PurePosixPath) -> Iterator[tuple[PurePosixPath, str]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _texts(entry, path / entry.name)
+        else:
+            yield path / entry.name, entry.read_text(encoding="utf-8")
+
+
+def _refuse_if_in_the_way(folder: Path, project: Files, *, force: bool) -> None:
+    """A file where a folder has to be cannot be overwritten, whatever is said."""
+    parents = {folder, *(folder / parent for path in project for parent in path.parents)}
+    blocked = sorted(str(each) for each in parents if os.path.lexists(each) and not each.is_dir())
+    if blocked:
+        fail(f"not a folder: {', '.join(blocked)}", "choose another place")
+    present = sorted(path for path in project if os.path.lexists(folder / path))
+    folders = [str(path) for path in present if (folder / path).is_dir() and not (folder / path).is_symlink()]
+    if folders:
+        fail(f"in {folder}, folders are in the way of files: {', '.join(folders)}", "choose another place")
+    if present and not force:
+        found = ", ".join(map(str, present))
+        fail(f"in {folder}, already there: {found}", "nothing was written; --force overwrites them")
+
+
+def _write(folder: Path, project: Files) -> None:
+    """Beside its place first, then moved there file by file; what was moved is taken back if anything fails."""
+    made: list[Path] = []
+    try:
+        _make(folder, made)
+        with tempfile.TemporaryDirectory(prefix=".gateway-init-", dir=folder) as staging:
+            _stage(Path(staging), project)
+            _move(Path(staging), folder, project)
+    except BaseException:
+        _remove(made)
+        raise
+
+
+def _make(folder: Path, made: list[Path]) -> None:
+    """Make the folder and those around it; `made` is told of each that was not there."""
+    for each in reversed([folder, *folder.parents]):
+        if not os.path.isdir(each):
+            each.mkdir()
+            made.append(each)
+
+
+def _stage(staging: Path, project: Files) -> None:
+    for path, text in project.items():
+        staged = staging / "new" / path
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_text(text, encoding="utf-8")
+
+
+def _move(staging: Path, folder: Path, project: Files) -> None:
+    made: list[Path] = []
+    moved: list[tuple[Path, Path | None]] = []
+    try:
+        for path in project:
+            target, old = folder / path, staging / "old" / path
+            _make(target.parent, made)
+            replaced = None
+            if os.path.lexists(target):
+                old.parent.mkdir(parents=True, exist_ok=True)
+                replaced = old
+                os.replace(target, old)
+            moved.append((target, replaced))
+            os.replace(staging / "new" / path, target)
+    except BaseException:
+        _take_back(moved)
+        _remove(made)
+        raise
+
+
+def _take_back(moved: Iterable[tuple[Path, Path | None]]) -> None:
+    for target, replaced in moved:
+        if replaced is None:
+            target.unlink(missing_ok=True)
+        else:
+            os.replace(replaced, target)
+
+
+def _remove(made: Sequence[Path]) -> None:
+    """Only what is empty again: somebody else's file keeps its folder."""
+    for folder in reversed(made):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _print_written(folder: Path, project: Files) -> None:
+    tree = Tree(Text(str(folder), style="bold"), guide_style="dim")
+    branches = {PurePosixPath(): tree}
+    for path in sorted(project, key=lambda each: (len(each.parts) > 1, each.parts)):
+        for parent in reversed(path.parents):
+            if parent not in branches:
+                branches[parent] = branches[parent.parent].add(Text(parent.name))
+        branches[path.parent].add(Text(path.name, style="cyan"))
+    console = out()
+    console.print(tree)
+    console.print()
+    where = "" if folder == Path() else f" {folder}"
+    for command, words in (
+        (f"gateway check{where}", "every problem, with its line"),
+        (f"gateway test{where}", "the cases in policies/tests"),
+        (f"gateway tools{f' --project{where}' if where else ''}", "what the catalogue offers"),
+    ):
+        print_line(console, f"  {command}", (f"  # {words}", "dim"))
