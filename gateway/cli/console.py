@@ -10,7 +10,8 @@ from typing import IO, Final, NoReturn
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -46,16 +47,19 @@ def print_table(
 ) -> None:
     """A table; columns in which every cell is empty are left out. `colours` are those of words that fill a cell.
 
-    A terminal folds what is too wide for it, unless `folds` is false.
+    A terminal that is too narrow gets one paragraph per row instead, unless `folds` is false.
     """
     shown = [[visible(cell) for cell in row] for row in rows]
     kept = [index for index in range(len(columns)) if index == 0 or any(row[index] for row in shown)]
     headers = [columns[index] for index in kept]
     cells = [[row[index] for index in kept] for row in shown]
-    if console.is_terminal and folds:
-        console.print(_folded(headers, cells, colours))
+    lines = _aligned([headers, *cells])
+    if console.is_terminal and folds and max(map(cell_len, lines)) > console.width:
+        console.print(_paragraphs(headers, cells, colours, width=console.width))
+    elif console.is_terminal:
+        console.print(_grid(headers, cells, colours), soft_wrap=not folds)
     else:
-        for line in _aligned([headers, *cells]):
+        for line in lines:
             console.print(Text(line), soft_wrap=True)
 
 
@@ -93,13 +97,40 @@ def _console(stream: IO[str]) -> Console:
     )
 
 
-def _folded(headers: Sequence[str], rows: Sequence[Sequence[str]], colours: Mapping[str, str]) -> Table:
+def _grid(headers: Sequence[str], rows: Sequence[Sequence[str]], colours: Mapping[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, header in enumerate(headers):
-        table.add_column(Text(header), no_wrap=index == 0, overflow="fold", style="cyan" if index == 0 else "")
+        table.add_column(Text(header), no_wrap=True, style="" if index else "cyan")
     for row in rows:
         table.add_row(*(Text(cell, style=colours.get(cell, "")) for cell in row))
     return table
+
+
+def _paragraphs(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], colours: Mapping[str, str], *, width: int
+) -> Group:
+    """Each row's first cell, and below it every other cell behind the name of its column."""
+    found: list[RenderableType] = []
+    for first, *others in rows:
+        pairs = [
+            Text.assemble((f"{header} ", "dim"), (cell, colours.get(cell, "")))
+            for header, cell in zip(headers[1:], others, strict=True)
+            if cell
+        ]
+        lines = _packed(pairs, width - len(_GAP))
+        found += [Text(first, style="bold cyan"), *(Padding(line, (0, 0, 0, len(_GAP))) for line in lines)]
+    return Group(*found)
+
+
+def _packed(pairs: Iterable[Text], width: int) -> list[Text]:
+    """As many on a line as fit, so that a name and its value part only where one of them is longer than a line."""
+    lines: list[Text] = []
+    for pair in pairs:
+        if lines and lines[-1].cell_len + len(_GAP) + pair.cell_len <= width:
+            lines[-1].append(_GAP).append_text(pair)
+        else:
+            lines.append(pair)
+    return lines
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
