@@ -158,7 +158,12 @@ class Access:
             return AccessDecision(False, f"authorisation failed ({type(error).__name__})")
 
     def _held_by(self, principal: Principal) -> frozenset[str] | None:
-        """Everything the caller is; `None` if that cannot be told."""
+        """Everything the caller is; `None` if that cannot be told.
+
+        A role that is none would be another caller's name: whoever could choose it would be that caller.
+        """
+        if not all(role.startswith("role:") for role in principal.roles):
+            return None
         try:
             return self.authoriser.held_by(principal.names)
         except Exception:  # likewise
