@@ -91,12 +91,16 @@ def _bad_options(
         yield Diagnostic("bad-options", f"{_called(entry)} has no option {key!r}", position, help=help)
     if unknown or not options:
         return
-    for key, value in options.items():
-        if reason := _refusal(constructor, {key: value}):
-            yield entry.problem("bad-options", f"{_called(entry)} refuses it: {reason}", ("spec", "options", key))
-            return
     if reason := _refusal(constructor, options):
-        yield entry.problem("bad-options", f"{_called(entry)} refuses its options: {reason}", ("spec", "options"))
+        message = f"{_called(entry)} refuses its options: {reason}"
+        yield entry.problem("bad-options", message, ("spec", "options", *_at_fault(constructor, options)))
+
+
+def _at_fault(constructor: type, options: Mapping[str, Any]) -> list[str]:
+    """The one option without which the others are taken, if there is one."""
+    rests = {key: {other: value for other, value in options.items() if other != key} for key in options}
+    found = [key for key, rest in rests.items() if _refusal(constructor, rest) is None]
+    return found if len(found) == 1 else []
 
 
 def _options_of(constructor: type) -> list[str] | None:

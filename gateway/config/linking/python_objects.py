@@ -7,6 +7,7 @@ be allowed.
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import isroutine
 from typing import Any, Final
 
 from gateway.governance.diagnostics import did_you_mean
@@ -40,8 +41,9 @@ def find_object(entrypoint: str, *, packages: Collection[str]) -> Any | Unusable
     if found is _NOTHING:
         help = did_you_mean(name, (known for known in vars(module) if not known.startswith("_")))
         return Unusable("entrypoint-missing", f"{module_name} has no {name!r}", help)
-    origin = getattr(found, "__module__", module_name)  # what a module imports for itself is not what it offers
-    return found if not isinstance(origin, str) or _is_allowed(origin, packages) else _not_allowed(origin)
+    # What a module imports for itself is not what it offers.
+    origin = found.__module__ if isinstance(found, type) or isroutine(found) else module_name
+    return found if origin is None or _is_allowed(origin, packages) else _not_allowed(origin)
 
 
 def _is_allowed(module: str, packages: Collection[str]) -> bool:
