@@ -188,7 +188,7 @@ class Access:
         try:
             accepted: Mapping[str, Any] = self._schema(tool, tool.input_schema).accepted(dict(call.args))
         except ValidationException as error:
-            problems = "; ".join(_worded(each) for each in error.details)
+            problems = "; ".join(str(each["message"]) for each in error.details)
             return call.args, Step("arguments", "deny", f"they do not fit the schema: {problems}", tool.position)
         except Exception as error:  # what cannot be checked is not let through; the text could show an argument
             reason = f"they cannot be checked ({type(error).__name__})"
@@ -298,8 +298,3 @@ def _nothing_against(outcome: Outcome) -> str:
 
 def _by_policy(decision: AccessDecision) -> Because | None:
     return Because("policy", decision.subject) if decision.subject else None
-
-
-def _worded(problem: Mapping[str, Any]) -> str:
-    where = ".".join(str(part) for part in problem["path"])
-    return f"{where}: {problem['message']}" if where else str(problem["message"])

@@ -36,6 +36,7 @@ def condition(source: str) -> Condition:
         ("args.amount > 1000 || args.amount < 5000", "args.amount < 5000 is true for amount 900"),
         ("args.amount > 1 && args.on", "args.amount > 1 && args.on is true for amount 900, on true"),
         ("(args.on && (args.amount < 5 || !args.on)) || false", "args.amount < 5 is false for amount 900"),
+        ("(args.on) && (args.amount < 5)", "args.amount < 5 is false for amount 900"),
         ("args.on && args.missing > 1", "args.missing > 1 cannot be evaluated: there is no 'missing'"),
         ("args.order.total == 8", "args.order.total == 8 is false for order.total 7"),
         ('args["currency"] == "a"', 'args["currency"] == "a" is false for currency "EUR"'),
