@@ -45,10 +45,12 @@ ARROWS: dict[str, set[str]] = {
     "authz": {"errors", "core", "governance", "authz"},
     "snapshot": {"core", "governance"},
     "access": {"errors", "core", "governance", "snapshot"},
+    "advertising": {"snapshot"},
     "review": {"core", "governance", "snapshot", "access", "review"},
     "config": {"errors", "core", "formats", "governance", "snapshot", "config"},
     "assembly": {"governance", "snapshot", "access", "config", "authz"},
-    "cli": {"gateway", "errors", "core", "governance", "snapshot", "access", "review", "config", "assembly", "cli"},
+    "cli": {"gateway", "errors", "core", "governance", "snapshot", "access", "advertising", "review", "config"}
+    | {"assembly", "cli"},
     "examples": {"errors", "core", "formats", "examples"},
     "__main__": {"cli"},
     "__init__": {"errors", "core", "formats"},

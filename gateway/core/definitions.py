@@ -11,9 +11,17 @@ Provider = Literal["openai", "anthropic", "gemini", "mcp"]
 
 def definition(tool: Tool, provider: Provider) -> dict[str, Any]:
     """What one provider is told about one tool. Raises `ValueError` for a provider that is not known."""
+    return shaped(tool.describe(), provider)
+
+
+def shaped(described: dict[str, Any], provider: Provider) -> dict[str, Any]:
+    """The same for a tool that is there as a description only: `name`, `description` and `input_schema`.
+
+    `title` and `annotations` are told to clients of MCP; other providers have no place for them.
+    """
     if provider not in _SHAPES:
         raise ValueError(f"the provider {provider!r} is not one of {', '.join(_SHAPES)}")
-    return _SHAPES[provider](tool.describe())
+    return _SHAPES[provider](described)
 
 
 def definitions(tools: ToolRegistry | Iterable[Tool], provider: Provider) -> list[dict[str, Any]]:
@@ -53,11 +61,12 @@ def _gemini(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mcp(described: dict[str, Any]) -> dict[str, Any]:
-    return {
+    found = {
         "name": described["name"],
         "description": described["description"],
         "inputSchema": _parameters(described),
     }
+    return found | {key: described[key] for key in ("title", "annotations") if key in described}
 
 
 _SHAPES: Final[dict[Provider, Callable[[dict[str, Any]], dict[str, Any]]]] = {
