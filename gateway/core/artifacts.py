@@ -66,11 +66,11 @@ class ToolMethod:
 
     def schema(self, ids: Sequence[str]) -> Schema:
         """What the forged tool takes: one of `ids`, and the arguments of the method."""
-        return self._template.narrowed("callId", ids)
+        return self.template.narrowed("callId", ids)
 
     @cached_property
-    def _template(self) -> Schema:
-        """Compiled once; forging only adds the ids."""
+    def template(self) -> Schema:
+        """What it takes, whatever the ids. Compiled once; forging only adds them."""
         return _template_of(self)
 
 
@@ -136,6 +136,8 @@ class SpooledArtifact:
     """A view of spooled content. Every method is async; nothing of the content is kept."""
 
     tool_methods: ClassVar[tuple[ToolMethod, ...]] = _base_methods()
+    queries: ClassVar[frozenset[str] | None] = None
+    """The methods that query tools may call on artifacts of this class; without a word, all."""
 
     def __init__(self, reader: SpoolReader) -> None:
         if not is_spool_reader(reader):
@@ -216,11 +218,27 @@ class SpooledArtifact:
         forged: dict[str, ArtifactTool] = {}
         for owner in reversed(cls.__mro__):
             descriptors = owner.__dict__.get("tool_methods", ())
-            ids = artifact_ids(ctx, owner) if descriptors else []
+            holders = artifacts_by_id(ctx, owner) if descriptors else {}
+            offered = {each.method: _offering(holders, each.method) for each in descriptors}
             # A name that a parent already has stays the parent's: it answers for more artifacts.
-            own = {each.name: forge_tool(each, ids, owner) for each in descriptors if ids and each.name not in forged}
-            forged |= own
+            forged |= {
+                each.name: forge_tool(each, offered[each.method], owner)
+                for each in descriptors
+                if offered[each.method] and each.name not in forged
+            }
         return ToolRegistry(forged.values())
+
+    @classmethod
+    def query_tools(cls) -> list[ArtifactTool]:
+        """The query tools without a list of ids: for callers whose lists must not vary by earlier calls."""
+        owners = {each.name: owner for owner in cls.__mro__ for each in owner.__dict__.get("tool_methods", ())}
+        return [
+            forge_tool(each, None, owners[each.name]) for each in cls.effective_methods() if cls.offers(each.method)
+        ]
+
+    @classmethod
+    def offers(cls, method: str) -> bool:
+        return cls.queries is None or method in cls.queries
 
     @classmethod
     def effective_methods(cls) -> list[ToolMethod]:
@@ -253,13 +271,17 @@ def is_artifact(value: object) -> bool:
     return is_artifact_class(type(value))
 
 
-def artifact_ids(ctx: Any, owner: type = SpooledArtifact) -> list[str]:
-    """Ids whose content is an artifact of class `owner`, in the order of the records."""
-    calls = [call.id for call in ctx.turn_tool_calls if not call.from_artifact_tool and isinstance(call.results, owner)]
-    retrieved = [record.id for record in _retrieved(ctx) if isinstance(record.content, owner)]
-    if shared := set(calls) & set(retrieved):
+def artifacts_by_id(ctx: Any, owner: type = SpooledArtifact) -> dict[str, Any]:
+    """The artifacts of class `owner` that can be queried, by id, in the order of the records."""
+    calls = {
+        call.id: call.results
+        for call in ctx.turn_tool_calls
+        if not call.from_artifact_tool and isinstance(call.results, owner)
+    }
+    retrieved = {record.id: record.content for record in _retrieved(ctx) if isinstance(record.content, owner)}
+    if shared := calls.keys() & retrieved.keys():
         raise ArtifactIdCollision(f"a tool call and a retrieved record share the id {min(shared)!r}")
-    return list(dict.fromkeys([*calls, *retrieved]))
+    return calls | retrieved
 
 
 def find_artifact(ctx: Any, id: str, owner: type = SpooledArtifact) -> Any:
@@ -273,12 +295,12 @@ def find_artifact(ctx: Any, id: str, owner: type = SpooledArtifact) -> Any:
     return None
 
 
-def forge_tool(descriptor: ToolMethod, ids: Sequence[str], owner: type) -> ArtifactTool:
-    """One query tool, bound to the ids known now and to whatever context it is called in."""
+def forge_tool(descriptor: ToolMethod, ids: Sequence[str] | None, owner: type) -> ArtifactTool:
+    """One query tool, bound to the ids known now (`None`: to none) and to whatever context it is called in."""
 
     async def handle(args: dict[str, Any], ctx: Any, meta: object) -> str:
         artifact = find_artifact(ctx, args["callId"], owner)
-        if artifact is None:
+        if artifact is None or not _offers(artifact, descriptor.method):
             return f"Error: no artifact with the id {args['callId']!r} is available in this turn."
         method = getattr(artifact, descriptor.method, None)
         if not callable(method):
@@ -290,7 +312,7 @@ def forge_tool(descriptor: ToolMethod, ids: Sequence[str], owner: type) -> Artif
     return ArtifactTool(
         name=descriptor.name,
         description=descriptor.description,
-        input_schema=descriptor.schema(ids),
+        input_schema=descriptor.schema(ids) if ids is not None else descriptor.template,
         handler=handle,
         ephemeral=True,
         on_collision="replace",
@@ -337,6 +359,15 @@ def _refuse_uncountable(size: int) -> None:
             f"the text has {size} bytes, too many to count its tokens in one query",
             help="divide its size by 3.5 for an estimate",
         ) from error
+
+
+def _offering(holders: dict[str, Any], method: str) -> list[str]:
+    return [id for id, artifact in holders.items() if _offers(artifact, method)]
+
+
+def _offers(artifact: Any, method: str) -> bool:
+    queries = getattr(type(artifact), "queries", None)
+    return queries is None or method in queries
 
 
 def _retrieved(ctx: Any) -> list[Any]:

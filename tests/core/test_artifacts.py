@@ -13,7 +13,7 @@ from gateway.core.artifacts import (
     MAX_QUERY_ANSWER,
     SpooledArtifact,
     ToolMethod,
-    artifact_ids,
+    artifacts_by_id,
     find_artifact,
     forge_tool,
     is_artifact,
@@ -508,15 +508,15 @@ def test_nothing_is_forged_without_artifacts() -> None:
 def test_ids_are_those_of_artifacts_in_order() -> None:
     turn = a_turn(("z", an_artifact()), ("a", Report(InMemoryReader(""))), ("t", Tokenizable("x")))
 
-    assert artifact_ids(turn) == ["z", "a"]
-    assert artifact_ids(turn, Report) == ["a"]
+    assert list(artifacts_by_id(turn)) == ["z", "a"]
+    assert list(artifacts_by_id(turn, Report)) == ["a"]
     assert offered(SpooledArtifact.forge_tools(turn)) == base_seven("z", "a")
 
 
 def test_answers_of_query_tools_are_never_offered() -> None:
     turn = Turn([a_call("q", an_artifact(), from_artifact_tool=True), a_call("c", an_artifact())], [])
 
-    assert artifact_ids(turn) == ["c"]
+    assert list(artifacts_by_id(turn)) == ["c"]
     assert find_artifact(turn, "q") is None
 
 
@@ -531,7 +531,7 @@ def test_retrieved_records_are_offered_unless_shown_inline() -> None:
         ),
     )
 
-    assert artifact_ids(turn) == ["c", "r"]
+    assert list(artifacts_by_id(turn)) == ["c", "r"]
     assert find_artifact(turn, "r") is artifact
     assert find_artifact(turn, "shown") is None
     assert find_artifact(turn, "r", Report) is None
@@ -540,7 +540,7 @@ def test_retrieved_records_are_offered_unless_shown_inline() -> None:
 def test_context_without_retrieved_records_is_enough() -> None:
     turn = SimpleNamespace(turn_tool_calls=[a_call("c", an_artifact())])
 
-    assert artifact_ids(turn) == ["c"]
+    assert list(artifacts_by_id(turn)) == ["c"]
     assert find_artifact(turn, "none") is None
 
 
@@ -554,7 +554,7 @@ def test_id_of_two_origins_is_a_collision() -> None:
 def test_repeated_id_is_offered_once() -> None:
     turn = Turn([a_call("c", an_artifact("first")), a_call("c", an_artifact("second"))], [])
 
-    assert artifact_ids(turn) == ["c"]
+    assert list(artifacts_by_id(turn)) == ["c"]
     assert find_artifact(turn, "c") is turn.turn_tool_calls[0].results
 
 
@@ -829,3 +829,38 @@ async def test_argument_that_is_not_given_is_the_default_of_the_method(
     tool: Tool = forge_tool(descriptor, ["c"], Ranged)
 
     assert await tool.executor(a_turn(("c", Ranged(InMemoryReader("")))))({"callId": "c", **args}) == repr(text)
+
+
+class Guarded(SpooledArtifact):
+    """May be counted, and nothing else."""
+
+    queries: ClassVar[frozenset[str] | None] = frozenset({"line_count"})
+
+
+async def test_class_that_narrows_its_queries_is_offered_for_these_only() -> None:
+    turn = a_turn(("plain", an_artifact()), ("guarded", Guarded(InMemoryReader("secret\n"))))
+    forged = SpooledArtifact.forge_tools(turn)
+
+    assert offered(forged)["artifact_line_count"] == ["plain", "guarded"]
+    assert offered(forged)["artifact_cat"] == ["plain"]
+    assert set(offered(Guarded.forge_tools(a_turn(("guarded", Guarded(InMemoryReader("x"))))))) == {
+        "artifact_line_count"
+    }
+
+
+async def test_query_that_is_not_offered_answers_as_if_there_were_no_artifact() -> None:
+    turn = a_turn(("guarded", Guarded(InMemoryReader("secret\n"))))
+    head = forge_tool(SpooledArtifact.tool_methods[0], None, SpooledArtifact)
+
+    answered = await head.executor(turn)({"callId": "guarded"})
+
+    assert answered == "Error: no artifact with the id 'guarded' is available in this turn."
+
+
+async def test_query_tools_without_ids_take_any_text() -> None:
+    tools = {tool.name: tool for tool in SpooledArtifact.query_tools()}
+
+    assert list(tools) == [method.name for method in SpooledArtifact.tool_methods]
+    assert "enum" not in tools["artifact_head"].describe()["input_schema"]["properties"]["callId"]
+    assert await tools["artifact_head"].executor(a_turn(("c", an_artifact())))({"callId": "c", "n": 1}) == "a"
+    assert [tool.name for tool in Guarded.query_tools()] == ["artifact_line_count"]
