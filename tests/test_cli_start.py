@@ -36,8 +36,10 @@ finally:
 
 
 @pytest.mark.parametrize("subcommand", _Commands.subcommands, ids=lambda each: each.name)
-def test_summary_in_the_list_opens_the_help_of_the_command(subcommand: Subcommand) -> None:
-    assert (loaded(subcommand).help or "").startswith(subcommand.summary.rstrip("."))
+def test_summary_in_the_list_begins_like_the_help_of_the_command(subcommand: Subcommand) -> None:
+    help = loaded(subcommand).help or ""
+
+    assert help.split()[:2] == subcommand.summary.split()[:2]
 
 
 def test_unknown_command_suggests_a_known_one() -> None:
