@@ -94,8 +94,18 @@ def test_schema_of_an_upstream_s_tool_may_be_unknown() -> None:
     assert (carried.upstream, carried.remote_name, carried.is_imported) == ("wiki", "open", False)
 
 
+FINE = """
+from functools import partial
+from os import getcwd
+
+NUMBER = 5
+
+def find(): ...
+
+bound = partial(find)
+"""
 MODULES = {
-    "fine.py": "from os import getcwd\nfrom functools import partial\ndef find(): ...\nNUMBER = 5\nbound = partial(find)\n",
+    "fine.py": FINE,
     "exits.py": "raise SystemExit(3)\n",
     "raises.py": "raise RuntimeError('the password is hunter2')\n",
     "lacks.py": "import nothing_of_that_name\n",
