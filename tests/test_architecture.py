@@ -34,6 +34,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/formats/toon.py": {"toon_format"},
     "gateway/formats/xml_text.py": {"lxml"},
     "gateway/formats/yaml_text.py": {"yaml"},
+    "gateway/pytest_plugin.py": {"pytest"},
 }
 
 # Which parts of ourselves a part may import. `gateway` itself (the version) is open to the command line only.
@@ -51,6 +52,7 @@ ARROWS: dict[str, set[str]] = {
     "assembly": {"governance", "snapshot", "access", "config", "authz"},
     "cli": {"gateway", "errors", "core", "governance", "snapshot", "access", "advertising", "review", "config"}
     | {"assembly", "cli"},
+    "pytest_plugin": {"governance", "access", "review", "config", "assembly"},
     "examples": {"errors", "core", "formats", "examples"},
     "__main__": {"cli"},
     "__init__": {"errors", "core", "formats"},
