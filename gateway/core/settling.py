@@ -4,7 +4,7 @@ Whatever is wrong with a call (arguments that are not JSON, an unknown tool, a f
 result of the wrong shape) becomes an error record the model can read and learn from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -42,8 +42,17 @@ class Outcome:
     is_error: bool = False
 
 
+Inlining = bool | Callable[[Results], Awaitable[bool]]
+"""Whether a result is shown whole: decided beforehand, or by looking at it."""
+
+
 async def settle_calls(
-    ctx: DispatchContext, reporter: Reporter, calls: Iterable[ProposedCall], *, spool: ByteStore, inline: bool = True
+    ctx: DispatchContext,
+    reporter: Reporter,
+    calls: Iterable[ProposedCall],
+    *,
+    spool: ByteStore,
+    inline: Inlining = True,
 ) -> list[ToolCall]:
     """Settle calls one after the other, in the given order; an abort leaves the rest alone."""
     settled = []
@@ -55,7 +64,7 @@ async def settle_calls(
 
 
 async def settle_call(
-    ctx: DispatchContext, reporter: Reporter, proposed: ProposedCall, *, spool: ByteStore, inline: bool = True
+    ctx: DispatchContext, reporter: Reporter, proposed: ProposedCall, *, spool: ByteStore, inline: Inlining = True
 ) -> ToolCall:
     """Run one call and store its record. An id already used in this turn is given a suffix."""
     created_at = now()
@@ -83,7 +92,7 @@ async def settle_call(
         is_error=outcome.is_error,
         results=outcome.results,
         from_artifact_tool=isinstance(tool, ArtifactTool),
-        inline=inline,
+        inline=inline if isinstance(inline, bool) else await inline(outcome.results),
         trusted=tool is not None and tool.trusted,
         created_at=created_at,
         updated_at=completed_at,

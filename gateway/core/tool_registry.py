@@ -19,6 +19,9 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
         self._hidden: set[str] = set()
+        self._ephemeral: set[str] = set()
+        self._is_shared = False
+        """Whether a copy reads the same dict: then it is copied before it is changed, not before."""
         for tool in tools:
             self.register(tool)
 
@@ -38,11 +41,14 @@ class ToolRegistry:
                 f"a tool named {tool.name!r} is already registered",
                 help="rename one of them, or pass overwrite=True",
             )
-        self._tools[tool.name] = tool
+        self._own()[tool.name] = tool
+        self._note_life(tool)
 
     def unregister(self, name: str) -> None:
-        self._tools.pop(name, None)
+        if name in self._tools:
+            del self._own()[name]
         self._hidden.discard(name)
+        self._ephemeral.discard(name)
 
     def get(self, name: str) -> Tool | None:
         return self._tools.get(name)
@@ -73,7 +79,7 @@ class ToolRegistry:
         self._hidden.clear()
 
     def prune_ephemeral(self) -> None:
-        for name in [name for name, tool in self._tools.items() if tool.ephemeral]:
+        for name in list(self._ephemeral):
             self.unregister(name)
 
     def bind_context(self, ctx: AckSource) -> Callable[[], None]:
@@ -81,11 +87,26 @@ class ToolRegistry:
         return ctx.on_ack(self.prune_ephemeral)
 
     def copy(self) -> "ToolRegistry":
-        """The same tools and the same hidden names, free to change on its own."""
+        """The same tools and the same hidden names, free to change on its own. Cheap, however many tools there are."""
         copied = ToolRegistry()
-        copied._tools = dict(self._tools)
+        copied._tools = self._tools
         copied._hidden = set(self._hidden)
+        copied._ephemeral = set(self._ephemeral)
+        copied._is_shared = self._is_shared = True
         return copied
+
+    def _note_life(self, tool: Tool) -> None:
+        """Ephemeral tools go once per iteration; they are known by name, so that nobody looks at the others."""
+        if tool.ephemeral:
+            self._ephemeral.add(tool.name)
+        else:
+            self._ephemeral.discard(tool.name)
+
+    def _own(self) -> dict[str, Tool]:
+        if self._is_shared:
+            self._tools = dict(self._tools)
+            self._is_shared = False
+        return self._tools
 
     @staticmethod
     def merge(registries: Iterable["ToolRegistry"], on_collision: OnCollision = "throw") -> "ToolRegistry":
@@ -101,6 +122,7 @@ class ToolRegistry:
             for name, tool in registry._tools.items():
                 if name not in merged._tools or _incoming_wins(tool, on_collision):
                     merged._tools[name] = tool
+                    merged._note_life(tool)
             merged._hidden.update(name for name in registry._hidden if name in merged._tools)
         return merged
 

@@ -579,3 +579,15 @@ async def test_equal_calls_are_counted_by_checksum() -> None:
     await desk.settle(id="3", args={"a": 2})
 
     assert desk.ctx.tool_call_count(call_id("t", {"a": 1})) == 2
+
+
+async def test_inlining_can_be_decided_by_looking_at_the_result() -> None:
+    desk = Desk(a_tool(lambda args, ctx, meta: "x" * args["n"]))
+
+    async def is_small(results: Any) -> bool:
+        size: int = await results.byte_length()
+        return size < 10
+
+    records = [await desk.settle(id=str(n), args={"n": n}, inline=is_small) for n in (9, 10)]
+
+    assert [record.inline for record in records] == [True, False]

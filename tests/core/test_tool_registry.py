@@ -397,3 +397,16 @@ def test_merged_tools_are_pruned_only_where_bound() -> None:
 )
 def test_is_tool_registry_knows_instances(value: object, expected: bool) -> None:
     assert ToolRegistry.is_tool_registry(value) is expected
+
+
+def test_copies_of_a_large_registry_share_until_one_changes() -> None:
+    original = ToolRegistry([tool("first"), tool("second")])
+    copies = [original.copy() for _ in range(3)]
+
+    copies[0].unregister("first")
+    copies[1].register(tool("third"))
+    original.register(tool("fourth"))
+    copies[2].unregister("nothing")
+
+    names = [[tool.name for tool in registry.all()] for registry in (original, *copies)]
+    assert names == [["first", "second", "fourth"], ["second"], ["first", "second", "third"], ["first", "second"]]
