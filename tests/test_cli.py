@@ -44,7 +44,7 @@ def test_bad_arguments_get_one_line_and_exit_code_two(args: str) -> None:
     answer = run("call-id", "echo", "-", stdin=args)
 
     assert answer.returncode == 2
-    assert answer.stderr.startswith("the arguments cannot be used: ")
+    assert answer.stderr.startswith("error: the arguments cannot be used: ")
     assert answer.stderr.count("\n") == 1
 
 
@@ -75,4 +75,4 @@ def test_schema_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     answer = run("schema", "--write", str(tmp_path))
 
     assert answer.returncode == 1
-    assert answer.stderr.startswith(f"{tmp_path} cannot be written: ")
+    assert answer.stderr.startswith(f"error: {tmp_path} cannot be written: ")

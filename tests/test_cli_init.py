@@ -63,6 +63,14 @@ def test_current_folder_is_the_default(tmp_path: Path) -> None:
     assert "  gateway check  # every problem, with its line" in answer.stdout.splitlines()
 
 
+def test_folder_with_a_strange_name_is_quoted_and_obeyed_by_no_terminal(tmp_path: Path) -> None:
+    answer = run("init", "my demo\x1b[31m", cwd=tmp_path)
+
+    assert list(contents(tmp_path / "my demo\x1b[31m")) == WRITTEN
+    assert "\x1b" not in answer.stdout
+    assert "  gateway check 'my demo␛[31m'  # every problem, with its line" in answer.stdout.splitlines()
+
+
 def test_nothing_is_overwritten_without_being_told_to(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine", encoding="utf-8")
     (tmp_path / "policies").mkdir()

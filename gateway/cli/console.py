@@ -34,7 +34,8 @@ def err() -> Console:
 
 def print_line(console: Console, *parts: str | tuple[str, str]) -> None:
     """One line of texts, each with or without a style: `print_line(out(), ("✓", "green"), " fine")`."""
-    console.print(Text.assemble(*parts), soft_wrap=True)
+    shown = (visible(part) if isinstance(part, str) else (visible(part[0]), part[1]) for part in parts)
+    console.print(Text.assemble(*shown), soft_wrap=True)
 
 
 def print_table(
@@ -73,13 +74,13 @@ def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
 
 def fail(message: str, help: str | None = None, *, code: int = 2) -> NoReturn:
     """End the command with one line about why."""
-    print_line(err(), ("error: ", "bold red"), visible(f"{message}; {help}" if help else message))
+    print_line(err(), ("error: ", "bold red"), f"{message}; {help}" if help else message)
     raise typer.Exit(code)
 
 
 def note(message: str) -> None:
     """Something worth knowing that is not the answer."""
-    print_line(err(), ("note: ", "yellow"), visible(message))
+    print_line(err(), ("note: ", "yellow"), message)
 
 
 def _console(stream: IO[str]) -> Console:

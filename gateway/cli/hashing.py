@@ -22,6 +22,6 @@ def print_call_id(
             raise ValueError(f"a JSON object is needed, not {type(value).__name__}")
         answer = canonical({"tool": tool, "args": value}) if show else call_id(tool, value)
     except (ValueError, RecursionError) as error:
-        typer.echo(f"the arguments cannot be used: {error}", err=True)
+        typer.echo(f"error: the arguments cannot be used: {error}", err=True)
         raise typer.Exit(2) from error
     typer.echo(answer)

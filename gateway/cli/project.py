@@ -40,9 +40,10 @@ DEFAULT_FOLDER = Path()
 
 def project_at(folder: Path, policies: Path | None) -> Project:
     """The project in a folder. A folder that is not there is a wrong word on the command line, not a problem of it."""
-    for given in filter(None, (folder, policies)):
-        if not os.path.lexists(given):
-            fail(f"there is no folder {given}", "gateway init writes a project to start with")
+    if not os.path.lexists(folder):
+        fail(f"there is no folder {folder}", "gateway init writes a project to start with")
+    if policies is not None and not os.path.lexists(policies):
+        fail(f"there is no folder {policies}")
     return Project.at(folder, policies=policies)
 
 

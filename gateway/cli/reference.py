@@ -1,4 +1,4 @@
-"""Commands that answer from the gateway itself: the editor schema."""
+"""`gateway schema`: the JSON Schema that editors read, without any project."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.console import fail, out, print_line
 from gateway.config.schema import editor_schema
 
 
@@ -21,6 +22,5 @@ def print_schema(
         write.parent.mkdir(parents=True, exist_ok=True)
         write.write_text(text, encoding="utf-8")
     except OSError as error:
-        typer.echo(f"{write} cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(1) from error
-    typer.echo(f"wrote {write}")
+        fail(f"{write} cannot be written: {(error.strerror or 'unknown reason').lower()}", code=1)
+    print_line(out(), f"wrote {write}")

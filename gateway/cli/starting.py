@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Annotated, Final
 
 import typer
@@ -15,6 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from gateway.cli.console import fail, out, print_line
+from gateway.config.report_text import visible
 from gateway.config.schema import editor_schema
 
 Files = Mapping[PurePosixPath, str]
@@ -131,7 +133,7 @@ def _remove(made: Sequence[Path]) -> None:
 
 
 def _print_written(folder: Path, project: Files) -> None:
-    tree = Tree(Text(str(folder), style="bold"), guide_style="dim")
+    tree = Tree(Text(visible(str(folder)), style="bold"), guide_style="dim")
     branches = {PurePosixPath(): tree}
     for path in sorted(project, key=lambda each: (len(each.parts) > 1, each.parts)):
         for parent in reversed(path.parents):
@@ -141,7 +143,7 @@ def _print_written(folder: Path, project: Files) -> None:
     console = out()
     console.print(tree)
     console.print()
-    where = "" if folder == Path() else f" {folder}"
+    where = "" if folder == Path() else f" {quote(str(folder))}"
     for command, words in (
         (f"gateway check{where}", "every problem, with its line"),
         (f"gateway test{where}", "the cases in policies/tests"),
