@@ -22,6 +22,11 @@
     │  ├─ ReaderNotDescribable, NoReaderResolver, ArtifactGone
     │  ├─ PatternNotSupported, AnswerTooLarge, TokenEstimateUnavailable
     │  └─ JsonParseError, JsonPathInvalid, YamlParseError, XmlParseFailed, ToonDecodeFailed
+    ├─ StorageError                  something could not be kept, or not be found again
+    │  ├─ StoreUnavailable           nothing was written; the same may work once the cause is gone
+    │  ├─ StoreNotOurs               fatal: the database is newer than this program, or not one of ours
+    │  ├─ RecordConflict             it contradicts what is written down already
+    │  └─ OutputTooLarge, SpoolQuotaExceeded
     ├─ PeerMissing                   an optional parser is not installed
     │  └─ YamlPeerMissing, ToonPeerMissing, TypescriptPeerMissing
     ├─ UnsupportedMediaModality
@@ -321,6 +326,41 @@ class XmlParseFailed(ArtifactError):
 class ToonDecodeFailed(ArtifactError):
     code = "E_TOON_DECODE_FAILED"
     default_message = "the text is not TOON"
+
+
+class StorageError(GatewayError):
+    code = "E_STORAGE"
+    default_message = "the record could not be kept"
+
+
+class StoreUnavailable(StorageError):
+    code = "E_STORE_UNAVAILABLE"
+    status = 503
+    default_message = "the store cannot be reached"
+
+
+class StoreNotOurs(StorageError):
+    code = "E_STORE_NOT_OURS"
+    fatal = True
+    default_message = "the database cannot be used by this program"
+
+
+class RecordConflict(StorageError):
+    code = "E_RECORD_CONFLICT"
+    status = 409
+    default_message = "the record contradicts what is written down already"
+
+
+class OutputTooLarge(StorageError):
+    code = "E_OUTPUT_TOO_LARGE"
+    status = 413
+    default_message = "the output is larger than allowed"
+
+
+class SpoolQuotaExceeded(StorageError):
+    code = "E_SPOOL_QUOTA_EXCEEDED"
+    status = 507
+    default_message = "the tenant's share of the spool is used up"
 
 
 class PeerMissing(GatewayError):

@@ -64,6 +64,11 @@ TABLE = [
     ("PatternNotSupported", "E_PATTERN_NOT_SUPPORTED", 422, False),
     ("AnswerTooLarge", "E_ANSWER_TOO_LARGE", 422, False),
     ("TokenEstimateUnavailable", "E_TOKEN_ESTIMATE_UNAVAILABLE", 422, False),
+    ("StoreUnavailable", "E_STORE_UNAVAILABLE", 503, False),
+    ("StoreNotOurs", "E_STORE_NOT_OURS", 500, True),
+    ("RecordConflict", "E_RECORD_CONFLICT", 409, False),
+    ("OutputTooLarge", "E_OUTPUT_TOO_LARGE", 413, False),
+    ("SpoolQuotaExceeded", "E_SPOOL_QUOTA_EXCEEDED", 507, False),
     ("JsonParseError", "E_JSON_PARSE_ERROR", 422, False),
     ("JsonPathInvalid", "E_JSON_PATH_INVALID", 422, False),
 ]
