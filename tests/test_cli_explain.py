@@ -1,26 +1,28 @@
 """`gateway explain`, run as a user runs it."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+from contextlib import chdir
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+import typer
+from typer.testing import CliRunner, Result
 
+from gateway.assembly import Project, assemble
 from gateway.cli import app
+from gateway.cli.explaining import catalogue_for
 
 SMALL = Path(__file__).parent / "projects" / "small"
 MONDAY = ("--at", "2026-11-16T10:00:00Z")
 REFUND = ("call", "refund_pay", "--as", "user:ana", "--with", "order=A1", *MONDAY)
 
 
-def run(*args: str, folder: Path = SMALL, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway", "explain", *args]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, cwd=folder, env=environment, input=stdin, capture_output=True, encoding="utf-8")
+def run(*args: str, folder: Path = SMALL, stdin: str = "") -> Result:
+    with chdir(folder):
+        return CliRunner().invoke(app, ["explain", *args], input=stdin, prog_name="gateway")
 
 
 @pytest.fixture
@@ -92,14 +94,14 @@ def test_every_step_and_rule_of_a_held_call_is_told() -> None:
         "  large-refunds  hold  A large refund: waits for 1 of role:lead  configs/gates.yaml:3\n"
         "                       asked because args.amount > 500 is true for amount 900\n"
     )
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert (answer.exit_code, answer.stderr) == (0, "")
 
 
 def test_steps_after_the_refusal_are_not_asked() -> None:
     answer = run("call", "refund_pay", "--as", "user:eve", *MONDAY)
 
     lines = answer.stdout.splitlines()
-    assert answer.returncode == 0
+    assert answer.exit_code == 0
     assert lines[0] == "deny: user:eve calls refund_pay in desk; decided by the audience"
     assert [line.split()[0] for line in lines if line.endswith("not asked")] == [
         *("tool", "arguments", "tier", "lifecycle", "policy", "gates"),
@@ -178,8 +180,7 @@ def test_arguments_may_come_as_json_from_standard_input() -> None:
 def test_values_are_read_as_the_schema_asks(larger: Path, pairs: tuple[str, ...], decision: str) -> None:
     given = [part for pair in pairs for part in ("--with", pair)]
 
-    call = ["explain", "call", "order_tag", str(larger), "--as", "user:ana", "--in", "desk", *MONDAY]
-    answer = CliRunner().invoke(app, [*call, *given])
+    answer = run("call", "order_tag", "--as", "user:ana", "--in", "desk", *given, *MONDAY, folder=larger)
 
     assert answer.stdout.startswith(f"{decision}: "), answer.output
 
@@ -224,7 +225,7 @@ def test_values_are_read_as_the_schema_asks(larger: Path, pairs: tuple[str, ...]
     ],
 )
 def test_wrong_use_is_told_in_one_line(args: tuple[str, ...], told: str) -> None:
-    answer = CliRunner().invoke(app, ["explain", "call", *args[:1], str(SMALL), *args[1:]])
+    answer = run("call", *args)
 
     assert (answer.exit_code, answer.stdout) == (2, "")
     assert answer.stderr.startswith(f"error: {told}")
@@ -234,14 +235,14 @@ def test_wrong_use_is_told_in_one_line(args: tuple[str, ...], told: str) -> None
 def test_arguments_that_are_no_json_are_told_in_one_line() -> None:
     answer = run("call", "refund_pay", "--as", "user:ana", "--args", "-", stdin="[" * 100_000)
 
-    assert answer.returncode == 2
+    assert answer.exit_code == 2
     assert answer.stderr.startswith("error: --args cannot be read: ")
 
 
 def test_catalogue_is_asked_for_if_several_have_the_tool(larger: Path) -> None:
     answer = run(*REFUND, folder=larger)
 
-    assert answer.returncode == 2
+    assert answer.exit_code == 2
     assert answer.stderr == "error: refund_pay is in desk, till; say in which one: --in CATALOGUE\n"
 
 
@@ -258,9 +259,31 @@ def test_default_catalogue_counts_if_several_have_the_tool(larger: Path) -> None
 def test_tool_of_another_catalogue_is_refused_and_found(larger: Path) -> None:
     answer = run("call", "order_read", "--as", "user:ana", "--in", "till", *MONDAY, folder=larger)
 
-    assert answer.returncode == 0
+    assert answer.exit_code == 0
     assert answer.stdout.startswith("deny: user:ana calls order_read in till; decided by the tool\n")
     assert answer.stderr == "note: order_read is in desk\n"
+
+
+def test_tool_by_its_own_name_is_found_under_the_name_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    found = assemble(Project.at(SMALL), environ={}, today=date(2026, 11, 16))
+    assert found.access is not None
+    desk = replace(found.access.snapshot.catalogues["desk"], tools={"pay_back": "refund_pay"})
+    snapshot = replace(found.access.snapshot, catalogues={"desk": desk})
+
+    with pytest.raises(typer.Exit):
+        catalogue_for(snapshot, "refund_pay", None)
+
+    assert capsys.readouterr().err == "error: no catalogue calls a tool 'refund_pay'; it is called pay_back\n"
+
+
+def test_tool_of_no_catalogue_is_told_apart_from_an_unknown_one(larger: Path) -> None:
+    more = larger / "configs" / "more.yaml"
+    more.write_text(more.read_text(encoding="utf-8").replace("order_tag", "label_order"), encoding="utf-8")
+
+    answer = run("call", "label_order", "--as", "user:ana", *MONDAY, folder=larger)
+
+    assert answer.exit_code == 2
+    assert answer.stderr == "error: the tool 'label_order' is in no catalogue; nobody can call it\n"
 
 
 def test_project_with_errors_is_not_explained(tmp_path: Path) -> None:
@@ -270,7 +293,7 @@ def test_project_with_errors_is_not_explained(tmp_path: Path) -> None:
 
     answer = run(*REFUND, folder=folder)
 
-    assert (answer.returncode, answer.stdout) == (1, "")
+    assert (answer.exit_code, answer.stdout) == (1, "")
     assert "configs/more.yaml:1:7: unknown-kind" in answer.stderr
 
 
@@ -282,19 +305,19 @@ def test_project_with_errors_is_not_explained(tmp_path: Path) -> None:
 def test_fields_are_documented_as_before(args: tuple[str, ...]) -> None:
     answer = run(*args)
 
-    assert answer.returncode == 0
+    assert answer.exit_code == 0
     assert answer.stdout.startswith("Tool.spec.trust.tier\n")
 
 
 def test_unknown_field_gets_a_suggestion() -> None:
     answer = run("tol")
 
-    assert (answer.returncode, answer.stderr) == (2, "error: there is no kind 'tol'; did you mean 'Tool'?\n")
+    assert (answer.exit_code, answer.stderr) == (2, "error: there is no kind 'tol'; did you mean 'Tool'?\n")
 
 
 def test_help_shows_both_uses() -> None:
     answer = run("--help")
 
-    assert answer.returncode == 0
+    assert answer.exit_code == 0
     assert "FIELD | call TOOL" in answer.stdout
     assert "gateway explain call ticket_create" in answer.stdout

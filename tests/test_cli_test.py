@@ -5,19 +5,29 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli import app
 
 ROOT = Path(__file__).parent.parent
 SMALL = Path(__file__).parent / "projects" / "small"
 
 
-def run(*args: str, folder: Path = SMALL, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(*args: str, folder: Path = SMALL) -> Result:
+    with chdir(folder):
+        return CliRunner().invoke(app, ["test", *args], prog_name="gateway")
+
+
+def run_apart(*args: str, folder: Path = SMALL, **environ: str) -> str:
+    """What a process of its own prints, in an environment of its own."""
     command = [sys.executable, "-m", "gateway", "test", *args]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", **environ}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
+    answer = subprocess.run(command, cwd=folder, env={**os.environ, **environ}, capture_output=True, encoding="utf-8")
+    return answer.stdout
 
 
 @pytest.fixture
@@ -41,13 +51,13 @@ def test_cases_that_hold_say_what_decided() -> None:
         "  ✓ a stranger sees nothing      0 tools\n"
         "4 passed; rules that decided nothing: policy.csv:4   (3 of 4 used)\n"
     )
-    assert (answer.returncode, answer.stderr) == (0, "")
+    assert (answer.exit_code, answer.stderr) == (0, "")
 
 
 def test_case_that_fails_says_which_part_of_the_condition_is_false(raised_limit: Path) -> None:
     answer = run("--on", "2026-11-16", folder=raised_limit)
 
-    assert answer.returncode == 1
+    assert answer.exit_code == 1
     assert (
         "  ✗ a large refund waits         expected hold by gate large-refunds, got allow by role:clerk\n"
         "      gate large-refunds: args.amount > 1000 is false for amount 900   configs/gates.yaml:3\n"
@@ -79,7 +89,7 @@ def test_filter_chooses_by_name_of_case_or_suite() -> None:
 def test_filter_without_any_case_is_wrong_use() -> None:
     answer = run("--filter", "nothing like it")
 
-    assert (answer.returncode, answer.stdout) == (2, "")
+    assert (answer.exit_code, answer.stdout) == (2, "")
     assert answer.stderr == "error: no case, and no suite, has 'nothing like it' in its name\n"
 
 
@@ -90,7 +100,7 @@ def test_project_without_cases(tmp_path: Path, option: tuple[str, ...], code: in
 
     answer = run(*option, folder=folder)
 
-    assert (answer.returncode, answer.stdout) == (code, "no policy tests; a document of kind PolicyTest holds cases\n")
+    assert (answer.exit_code, answer.stdout) == (code, "no policy tests; a document of kind PolicyTest holds cases\n")
 
 
 def test_project_with_errors_is_not_tested(tmp_path: Path) -> None:
@@ -100,7 +110,7 @@ def test_project_with_errors_is_not_tested(tmp_path: Path) -> None:
 
     answer = run(folder=folder)
 
-    assert (answer.returncode, answer.stdout) == (1, "")
+    assert (answer.exit_code, answer.stdout) == (1, "")
     assert "configs/more.yaml:1:7: unknown-kind: there is no kind 'Tol'" in answer.stderr
 
 
@@ -108,7 +118,7 @@ def test_json_has_every_case_and_the_coverage(raised_limit: Path) -> None:
     answer = run("--output", "json", "--on", "2026-11-16", folder=raised_limit)
 
     document = json.loads(answer.stdout)
-    assert answer.returncode == 1
+    assert answer.exit_code == 1
     assert (document["passed"], document["failed"]) == (3, 1)
     assert document["cases"][1] == {
         "suite": "desk",
@@ -141,29 +151,28 @@ def test_junit_has_a_case_for_each_case(raised_limit: Path) -> None:
     text = tests.read_text(encoding="utf-8")
     tests.write_text(text.replace("a clerk pays a small", "a <clerk> pays a “small”"), encoding="utf-8")
 
-    answer = run("--output", "junit", "--on", "2026-11-16", folder=raised_limit, PYTHONIOENCODING="ascii")
+    answer = run_apart("--output", "junit", "--on", "2026-11-16", folder=raised_limit, PYTHONIOENCODING="ascii")
 
-    suites = ElementTree.fromstring(answer.stdout)
+    suites = ElementTree.fromstring(answer)
     cases = list(suites.iter("testcase"))
-    assert answer.returncode == 1
     assert suites.attrib == {"name": "gateway test", "tests": "4", "failures": "1", "errors": "0"}
     assert cases[0].attrib["name"] == "a <clerk> pays a “small” refund"
     assert [case.attrib["name"] for case in cases if case.find("failure") is not None] == ["a large refund waits"]
 
 
 def test_terminal_that_knows_ascii_only_gets_ascii(raised_limit: Path) -> None:
-    answer = run("--on", "2026-11-16", folder=raised_limit, PYTHONIOENCODING="ascii")
+    answer = run_apart("--on", "2026-11-16", folder=raised_limit, PYTHONIOENCODING="ascii")
 
-    assert answer.stdout.isascii()
-    assert "  ok   a clerk pays a small refund  allow  policies/policy.csv:2\n" in answer.stdout
-    assert "  FAIL a large refund waits         expected hold" in answer.stdout
+    assert answer.isascii()
+    assert "  ok   a clerk pays a small refund  allow  policies/policy.csv:2\n" in answer
+    assert "  FAIL a large refund waits         expected hold" in answer
 
 
 def test_no_escape_reaches_a_pipe() -> None:
-    assert "\x1b" not in run(FORCE_COLOR="1", CLICOLOR_FORCE="1").stdout
+    assert "\x1b" not in run_apart(PYTHONIOENCODING="utf-8", FORCE_COLOR="1", CLICOLOR_FORCE="1")
 
 
 def test_example_configuration_holds() -> None:
     answer = run("--fail-on-empty", "--on", "2026-11-16", folder=ROOT)
 
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.exit_code == 0, answer.stdout + answer.stderr

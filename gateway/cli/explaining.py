@@ -98,7 +98,7 @@ def explain_call(
     found = sound(assembled(project, environment=environment, today=moment.astimezone(UTC).date()), project)
     assert found.access is not None, "only sound projects are asked"  # noqa: S101 - `sound` has seen to it
     access: Access = found.access
-    place = _catalogue(access.snapshot, tool, catalogue)
+    place = catalogue_for(access.snapshot, tool, catalogue)
     declared = access.snapshot.tool_in(place, tool)
     arguments = typed_arguments(declared, pairs or [], sys.stdin.read() if args == "-" else args)
     call = Call(principal, place, tool, moment, arguments, _flags(access.snapshot, saw or []))
@@ -130,7 +130,7 @@ def _principal(subject: str, roles: list[str], tenant: str | None) -> Principal:
     return Principal(subject, frozenset(roles), tenant)
 
 
-def _catalogue(snapshot: Snapshot, tool: str, wanted: str | None) -> str:
+def catalogue_for(snapshot: Snapshot, tool: str, wanted: str | None) -> str:
     """The catalogue that was named, the only one with the tool, or the default."""
     having = [name for name, each in snapshot.catalogues.items() if tool in each.tools]
     if wanted is not None and wanted not in snapshot.catalogues:
