@@ -1,7 +1,7 @@
 """`gateway explain`: what a field means, and what becomes of a call."""
 
-import re
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -9,18 +9,16 @@ import typer
 from typer.core import TyperGroup
 
 from gateway.access import Access, Call
+from gateway.cli.callers import Roles, caller
 from gateway.cli.console import fail, note, out
 from gateway.cli.explanations import as_json, print_explanation, rules_told
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, assembled, project_at, sound
 from gateway.cli.typed_arguments import typed_arguments
 from gateway.config.explain import UnknownField, explain
 from gateway.governance.diagnostics import did_you_mean
-from gateway.governance.names import SUBJECT_KINDS, SUBJECT_NAME
 from gateway.governance.principals import Principal
 from gateway.snapshot import Snapshot
 
-_SUBJECT: Final = re.compile(rf"(?:{'|'.join(kind for kind in SUBJECT_KINDS if kind != 'role')}):{SUBJECT_NAME}")
-_ROLE: Final = re.compile(rf"role:{SUBJECT_NAME}")
 _FIELD: Final = "field"
 
 
@@ -63,9 +61,7 @@ def explain_call(
     folder: Folder = DEFAULT_FOLDER,
     *,
     subject: Annotated[str, typer.Option("--as", metavar="SUBJECT", help="Who calls: user:ana, agent:bot.")],
-    roles: Annotated[
-        list[str] | None, typer.Option("--role", metavar="ROLE", help="A role that the caller's token carries.")
-    ] = None,
+    roles: Roles = None,
     tenant: Annotated[str | None, typer.Option(metavar="TENANT", help="The tenant that the caller belongs to.")] = None,
     catalogue: Annotated[
         str | None,
@@ -93,7 +89,7 @@ def explain_call(
     Nothing is called and nothing is counted. Exit code 0 whatever the decision, 1 if the project has errors.
     """
     moment = _moment(at)
-    principal = _principal(subject, roles or [], tenant)
+    principal = _principal(subject, roles, tenant)
     project = project_at(folder, policies)
     found = sound(assembled(project, environment=environment, today=moment.astimezone(UTC).date()), project)
     assert found.access is not None, "only sound projects are asked"  # noqa: S101 - `sound` has seen to it
@@ -121,13 +117,11 @@ def _moment(text: str | None) -> datetime:
     return fail(f"{text!r} is not a moment", "write it with its time zone: 2026-11-16T10:00:00Z")
 
 
-def _principal(subject: str, roles: list[str], tenant: str | None) -> Principal:
-    if not _SUBJECT.fullmatch(subject):
-        fail(f"{subject!r} is not a subject", "write it with its prefix: user:ana, agent:release-bot, service:billing")
-    for role in roles:
-        if not _ROLE.fullmatch(role):
-            fail(f"{role!r} is not a role", "write it with its prefix: role:engineer")
-    return Principal(subject, frozenset(roles), tenant)
+def _principal(subject: str, roles: list[str] | None, tenant: str | None) -> Principal:
+    named = caller(subject, roles)
+    if named is None or subject.startswith("role:"):
+        fail(f"{subject!r} calls nothing", "a role is held by somebody: --as user:ana --role role:clerk")
+    return replace(named, tenant=tenant)
 
 
 def catalogue_for(snapshot: Snapshot, tool: str, wanted: str | None) -> str:
