@@ -9,10 +9,13 @@
     │  ├─ InvalidTurnRunnerConfig, InvalidTurnContext
     │  ├─ InvalidLlmDispatchInput, InvalidLlmExecutionContext, LlmExecutionAlreadySignalled
     │  ├─ InvalidTurnGateResolution, TokenizableEvaluatorInvalid
+    │  ├─ InvalidIdentityProvider
     │  └─ XmlParserPeerMissing
     ├─ ToolError                     a call failed; toward a model this is a result, not a fault
     │  ├─ InvalidToolArgs            the cause is a ValidationException with field details
     │  └─ ToolDownstreamError        the handler raised; the original is the cause
+    ├─ Refused                       whoever calls is not let in
+    │  └─ Unauthenticated            who it is was not proved; `reason` is for operators, never for callers
     ├─ GateError                     nobody said yes
     │  └─ TurnGateTimeout, TurnGateAborted, LlmExecutionGateNotSupported
     ├─ PipelineError                 a middleware or the executor failed
@@ -38,7 +41,7 @@ HTTP or JSON-RPC; `status` is HTTP-like data for whoever maps errors to a wire.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 class GatewayError(Exception):
@@ -185,6 +188,11 @@ class TokenizableEvaluatorInvalid(ProgramError):
     default_message = "the evaluator of a dynamic text must return a string"
 
 
+class InvalidIdentityProvider(ProgramError):
+    code = "E_INVALID_IDENTITY_PROVIDER"
+    default_message = "the identity provider is invalid"
+
+
 class XmlParserPeerMissing(ProgramError):
     code = "E_XML_PARSER_PEER_MISSING"
     default_message = "the XML parser is not installed"
@@ -204,6 +212,38 @@ class InvalidToolArgs(ToolError):
 class ToolDownstreamError(ToolError):
     code = "E_TOOL_DOWNSTREAM_ERROR"
     default_message = "the tool failed while running"
+
+
+class Refused(GatewayError):
+    code = "E_REFUSED"
+    status = 403
+    default_message = "refused"
+
+
+class Unauthenticated(Refused):
+    """Nobody is known to be calling.
+
+    `error` is OAuth's word for the challenge, `None` where no credential was sent. `reason` names the check that
+    failed: for records and spans only, since whoever guesses credentials would learn from it.
+    """
+
+    code = "E_UNAUTHENTICATED"
+    status = 401
+    default_message = "a credential is needed"
+
+    def __init__(self, error: Literal["invalid_request", "invalid_token"] | None, *, reason: str) -> None:
+        super().__init__(
+            None if error is None else _UNAUTHENTICATED[error],
+            help="send one header of the form 'Authorization: Bearer <token>' with a token that is valid here",
+        )
+        self.error = error
+        self.reason = reason
+
+
+_UNAUTHENTICATED = {
+    "invalid_request": "the Authorization header is not one bearer credential",
+    "invalid_token": "the credential is not valid here",
+}
 
 
 class GateError(GatewayError):

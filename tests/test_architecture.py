@@ -34,6 +34,9 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/formats/toon.py": {"toon_format"},
     "gateway/formats/xml_text.py": {"lxml"},
     "gateway/formats/yaml_text.py": {"yaml"},
+    "gateway/identity": set(),
+    "gateway/identity/key_sets.py": {"jwt"},
+    "gateway/identity/key_sources.py": {"aiohttp"},
     "gateway/pytest_plugin.py": {"pytest"},
 }
 
@@ -44,6 +47,7 @@ ARROWS: dict[str, set[str]] = {
     "formats": {"errors", "core", "formats"},
     "governance": {"errors", "core", "governance"},
     "authz": {"errors", "core", "governance", "authz"},
+    "identity": {"errors", "governance", "identity"},
     "snapshot": {"core", "governance"},
     "access": {"errors", "core", "governance", "snapshot"},
     "advertising": {"snapshot"},

@@ -15,6 +15,7 @@ from gateway.errors import (
     InvalidToolArgs,
     PipelineShortCircuited,
     ToolDownstreamError,
+    Unauthenticated,
     ValidationException,
     message_of,
     problem,
@@ -58,6 +59,8 @@ TABLE = [
     ("ToonPeerMissing", "E_TOON_PEER_MISSING", 500, False),
     ("TypescriptPeerMissing", "E_TYPESCRIPT_PEER_MISSING", 500, False),
     ("XmlParserPeerMissing", "E_XML_PARSER_PEER_MISSING", 500, True),
+    ("InvalidIdentityProvider", "E_INVALID_IDENTITY_PROVIDER", 500, True),
+    ("Unauthenticated", "E_UNAUTHENTICATED", 401, False),
     ("ValidationException", "VALIDATION_EXCEPTION", 422, False),
     ("AbortError", "E_ABORTED", 499, False),
     ("ArtifactGone", "E_ARTIFACT_GONE", 410, False),
@@ -92,6 +95,8 @@ def made(error: type[GatewayError]) -> GatewayError:
     """An instance that differs from its class in everything the constructor lets it differ in."""
     if error is PipelineShortCircuited:
         return PipelineShortCircuited("turn-input")
+    if error is Unauthenticated:
+        return Unauthenticated("invalid_token", reason="expired")
     if error is ValidationException:
         return ValidationException([problem("'n' is too small", ["n"], "minimum", limit=3)])
     return error("it broke", help="mend it", code="E_OTHER", status=418, fatal=not error.fatal)

@@ -1,0 +1,111 @@
+"""Who is calling: the one way from a credential to a principal.
+
+Knows no HTTP server: it is given the value of the Authorization header, and whoever serves must have refused a request
+with two of them. Every failure is `Unauthenticated`; nobody is let in because something went wrong.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import sha256
+
+from gateway.errors import Unauthenticated
+from gateway.governance.principals import Principal
+from gateway.identity.admissions import Admission, Admissions
+from gateway.identity.api_tokens import ApiTokens
+from gateway.identity.bearer import bearer_credential, refuse_oversize
+from gateway.identity.key_keeping import Clock, Keys, Sleep
+from gateway.identity.key_sources import source_of
+from gateway.identity.providers import JwtProvider, NobodyProvider, Provider, TokenProvider
+from gateway.identity.refusals import refused
+from gateway.identity.signed_tokens import Issuer, read_signed
+
+
+class Identities:
+    """All identity providers of a gateway. The clock gives aware moments."""
+
+    def __init__(self, providers: Sequence[Provider], clock: Clock, *, sleep: Sleep = asyncio.sleep) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._admissions = Admissions()
+        self._nobody = next((entry for entry in providers if isinstance(entry, NobodyProvider)), None)
+        self._tokens = ApiTokens(
+            token for provider in providers if isinstance(provider, TokenProvider) for token in provider.tokens
+        )
+        self._issuers = [self._issuer(provider) for provider in providers if isinstance(provider, JwtProvider)]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers without any credential are let in: never listen beyond loopback then."""
+        return self._nobody is not None
+
+    @property
+    def issuers_without_keys(self) -> tuple[str, ...]:
+        """Issuers whose tokens nobody can verify at the moment, for whoever tells if the gateway is ready."""
+        return tuple(issuer.provider.issuer for issuer in self._issuers if not issuer.keys.are_usable)
+
+    async def start(self) -> None:
+        """Read all keys and keep them fresh. Raises `KeysUnavailable` where a key file cannot be used."""
+        try:
+            for issuer in self._issuers:
+                await issuer.keys.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        for issuer in self._issuers:
+            await issuer.keys.close()
+
+    async def authenticate(self, authorization: bytes | None) -> Principal:
+        """Whoever the header's value proves to call; `None` is a request without one. Raises `Unauthenticated`."""
+        if authorization is None:
+            return self._without_credential()
+        refuse_oversize(authorization)
+        digest = sha256(authorization).digest()
+        return self._admissions.recall(digest, self._clock()) or await self._verified(authorization, digest)
+
+    def revoke(self, *, token: str | None = None, subject: str | None = None) -> None:
+        """Refuse from now on. `token` is a signed token's `jti`, or an API token's SHA-256 in hexadecimal digits."""
+        self._admissions.revoke(token=token, subject=subject)
+
+    def _issuer(self, provider: JwtProvider) -> Issuer:
+        keys = Keys(
+            provider.issuer,
+            source_of(provider.keys),
+            algorithms=provider.algorithms,
+            clock=self._clock,
+            sleep=self._sleep,
+            on_change=self._admissions.forget,
+        )
+        return Issuer(provider, keys, clock=self._clock)
+
+    def _without_credential(self) -> Principal:
+        if self._nobody is None:
+            raise Unauthenticated(None, reason="no-credential")
+        principal = Principal(self._nobody.subject, self._nobody.roles)
+        if self._admissions.is_revoked(Admission(principal, self._clock(), frozenset())):
+            raise refused("revoked")
+        return principal
+
+    async def _verified(self, authorization: bytes, digest: bytes) -> Principal:
+        credential = bearer_credential(authorization)
+        listed = self._tokens.admit(credential, now=self._clock())
+        admission = listed or await self._admitted_by_issuer(credential)
+        # Asked after all waiting is over: a revocation meanwhile counts.
+        if self._admissions.is_revoked(admission):
+            raise refused("revoked")
+        self._admissions.remember(digest, admission, now=self._clock())
+        return admission.principal
+
+    async def _admitted_by_issuer(self, credential: bytes) -> Admission:
+        token = read_signed(credential)
+        refusal = refused("unknown-issuer")
+        for issuer in self._issuers:
+            if issuer.provider.issuer != token.issuer:
+                continue
+            try:
+                return await issuer.admit(token)
+            except Unauthenticated as error:
+                # Another provider may accept the same issuer's tokens for another audience.
+                refusal = error
+        raise refusal
