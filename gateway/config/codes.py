@@ -1,0 +1,156 @@
+"""Every diagnostic code: what it means and what to do about it.
+
+Codes are an interface: reports, suppressions and other programs name them, so they are added, never renamed. Who finds
+a problem is elsewhere; `configs/README.md` prints these sentences.
+"""
+
+from collections.abc import Mapping
+from itertools import chain
+from types import MappingProxyType
+from typing import Final
+
+_FILES: Final = {
+    "missing-folder": "The folder is not there. Correct the path, or create it.",
+    "not-a-folder": "A file is given where a folder is read. Give the folder that holds it.",
+    "unreadable-folder": "The folder cannot be opened. Give the gateway's user permission to read it.",
+    "unreadable-file": "The file cannot be opened, or is a pipe or a device. Give permission, or replace it by a file.",
+    "link-outside": "A link leaves the folder, so what it holds escapes review. Copy the file into the folder.",
+    "no-documents": "No YAML file was found. Names end in .yaml or .yml; hidden files are passed over.",
+    "bad-encoding": "The file is not UTF-8 text. Save it as UTF-8.",
+    "file-too-large": "The file is larger than a file may be. Split it.",
+    "control-character": "The text has an invisible character, which could hide something from a reader. Remove it.",
+    "too-many-problems": "There are more problems than are worth reading at once. Correct these and check again.",
+}
+_YAML: Final = {
+    "yaml-syntax": "The text is not YAML. The caret is where reading stopped; the cause may stand just before it.",
+    "yaml-tag": "Tags are not read, because they make other readers run code or guess types. Quote text, drop the tag.",
+    "not-a-mapping": "A document is a mapping with apiVersion, kind, metadata and spec. Write those four keys.",
+    "duplicate-key": "A key is given twice, and readers disagree on which one counts. Keep one of them.",
+    "key-type": "A key is not text. Put it in quotes.",
+    "merge-key": "Merge keys (<<) are not read. Write the fields out.",
+    "number-range": "The number is too large to be kept exactly. Put it in quotes if it is text.",
+    "unknown-anchor": "An alias has no anchor above it. Write the value out, or correct the name.",
+    "anchor-cycle": "A value contains itself through its anchor. Write it out.",
+    "alias-limit": "The file has more aliases than are followed. Write values out, or split the file.",
+    "too-deep": "Values are nested deeper than any document needs. Flatten them.",
+}
+_ENVIRONMENT: Final = {
+    "env-missing": "An environment variable is not set, or is empty. Set it, or give a default: ${NAME:-default}.",
+    "env-syntax": "What stands between ${ and } is no reference. Write ${NAME}, or $$ for a dollar.",
+    "env-encoding": "An environment variable is not UTF-8. Set it to UTF-8 text.",
+    "env-limit": "The variables of a document stand for too much text. Use fewer or shorter ones.",
+}
+_SHAPE: Final = {
+    "unknown-kind": "No document has this kind. The nearest name is suggested.",
+    "unknown-version": "The format has no such version. Write apiVersion: gateway/v1.",
+    "unknown-field": "The mapping has no such field; unknown fields are refused at every depth. Correct or remove it.",
+    "missing-field": "A field that is needed here is not there. Add it.",
+    "wrong-type": "The value is of another type; nothing is converted, so 5 is not text and 1 is not true.",
+    "wrong-value": "The value has the right type, but cannot stand here or does not fit the fields around it.",
+    "bad-duration": "A duration is a number and a unit: 500ms, 10s, 5m, 2h, 1d.",
+    "bad-size": "A size is a number and a unit: 100B, 256KiB, 1MiB, 10MB.",
+    "bad-date": "A day or moment does not exist, is written in another way, or lies on the wrong side of another one.",
+    "bad-time": 'A time of day has two digits for the hour and two for the minute: "08:00".',
+    "bad-version": "A version has three numbers, in quotes where two of them would be a number: 1.4.2.",
+    "bad-name": "A name holds other characters than its kind of name allows, or lacks its prefix. Rename it.",
+    "bad-url": "An address is not a full one, carries a user name, or has a placeholder outside its path.",
+    "bad-path": "A path is not of the kind that is needed here: absolute, under the catalogue's root, or a JSONPath.",
+    "bad-entrypoint": "A Python object is named by its module, a colon and its name: acme_tools.pricing:quote.",
+    "secret-as-text": "A secret stands in the document. Write where it comes from instead, and replace the secret.",
+}
+_REFERENCES: Final = {
+    "unknown-reference": "A name leads to no document. Correct it, or add the document.",
+    "duplicate-name": "Two documents of a kind have one name. Rename or remove one of them.",
+    "no-gateway": "There is no Gateway document, so nothing says which parts are in use. Add one.",
+    "second-gateway": "There is more than one Gateway document. Keep one; differences between places are overlays.",
+    "overlay-target": "A patch names a document that is not there, or one that overlays may not change. Correct it.",
+    "overlay-duplicate": "An environment has two overlays. Join them.",
+    "overlay-remove": "A patch removes a field that is not there. Remove the line.",
+    "unknown-argument": "An approval shows an argument that no tool of its rule takes. Correct the name.",
+    "unknown-query": "The artifact has no such query. The queries it has are listed.",
+}
+_PROGRAMS: Final = {
+    "bad-condition": "A CEL expression cannot be compiled, or names what conditions do not know.",
+    "bad-schema": "A JSON Schema is not one, or cannot be enforced. The caret is at the part that is refused.",
+    "bad-options": "An artifact class does not take these options. The ones it takes are listed.",
+    "unknown-stage": "No stage has this name. The nearest name is suggested.",
+    "stage-phase": "The stage belongs to another phase of the pipeline. Move it there.",
+    "stage-order": "The stages stand in an order that cannot work. Move the named one up.",
+    "stage-repeated": "A stage stands in a phase twice. Remove one.",
+    "package-not-allowed": "Python code comes from a package that the process does not allow. Add it to "
+    "GATEWAY_PYTHON_PACKAGES if it may run there.",
+    "entrypoint-missing": "The module cannot be imported, or has no such function. Install it, or correct the name.",
+    "not-an-artifact-class": "The class lacks the methods of an artifact. Derive it from gateway.SpooledArtifact.",
+}
+_TRUST: Final = {
+    "tier-forbids-flag": "The tool's tier forbids something the tool can do. Choose another tier, or drop the ability.",
+    "tier-forbids-backend": "The tool's tier forbids this kind of backend. Choose another tier or backend.",
+    "tier-forbids-trusted": "Results of this tier are never trusted text. Remove trusted: true.",
+    "not-pinned": "The tier wants imported tools pinned in the lock file. Lock them.",
+    "review-missing": "The tier wants a review, and there is none. Review the tool; write down when and by whom.",
+    "review-overdue": "The review is older than the tier allows. Review again before twice that time has passed.",
+    "review-expired": "The review is more than twice as old as the tier allows: nobody can call the tool any more.",
+    "review-in-future": "The review has a date that has not come yet. Correct it.",
+    "forbidden-combination": "Abilities that must not meet do meet in a catalogue. Exclude a tool, or have the "
+    "combination waived for a time.",
+    "waiver-expired": "The waiver's last day is over, and the combination still meets. Part the tools, or renew it.",
+    "idle-waiver": "The waiver lifts a combination that does not meet. Remove it, before it lifts one that does.",
+    "token-expired": "The token's last day is over, so nobody can use it. Remove or renew it.",
+}
+_NAMES: Final = {
+    "name-collision": "Two tools want one name in a catalogue, and the policy lets neither have it. Rename one.",
+    "look-alike": "Two names look the same to a reader, which is how one tool passes for another. Rename one.",
+    "reserved-name": "The name belongs to the gateway or is kept free by the collision policy. Choose another one.",
+    "name-style": "Models spell lower-case snake_case best. Rename the tool, if its clients can follow.",
+    "path-taken": "Two catalogues are published under one path. Give each its own.",
+}
+_CATALOGUES: Final = {
+    "pipeline-refuses": "The catalogue's pipeline refuses a tool for what it can do. Exclude it, or change pipelines.",
+    "retry-writes": "A call that writes would be tried again and could happen twice. Spare such tools: unlessFlags.",
+    "idle-selector": "An entry of the catalogue chooses nothing, most often because of a typo. Correct or remove it.",
+    "idle-rule": "A gate rule is about no tool, so it guards nothing. Correct what it matches.",
+    "unpublished-tool": "No catalogue publishes the tool, so nobody can call it. Include it, or make it a draft.",
+    "past-removal": "The deprecated tool's last day is over. Remove the document, or set lifecycle: retired.",
+    "no-replacement": "Callers of a deprecated tool are not told what to use, or cannot use what they are told.",
+}
+_POLICIES: Final = {
+    "file-missing": "A folder of policies needs model.conf and at least policy.csv.",
+    "file-unreadable": "The file of policies cannot be opened. Give the gateway's user permission to read it.",
+    "file-encoding": "The file of policies is not UTF-8 text. Save it as UTF-8.",
+    "line-too-long": "The line is longer than any row can be. Split it into rows.",
+    "policy-model": "The model.conf says something else than the model that decides. Restore it; rules are rows.",
+    "unknown-section": "A row starts with p (permission), g (member of a role) or g2 (object in a group).",
+    "row-arity": "The row has more or fewer columns than its section. Casbin would fail on every request.",
+    "quoted-cell": "Cells are written without quotes; a quoted one would match nothing.",
+    "policy-effect": "The effect is allow or deny; anything else would count as nothing.",
+    "unknown-action": "The action is none of those that are asked for, so the row would never match.",
+    "unknown-catalogue": "The row names a catalogue that is not declared. Correct it, or write *.",
+    "unknown-tier": "The row's ceiling is no declared tier, so it would never match. Correct it.",
+    "bad-object": "Objects are written with their kind: tool:NAME, class:NAME, catalogue:NAME and so on, or config.",
+    "bad-pattern": "The pattern holds what no name can hold. Only * is special.",
+    "role-cycle": "Roles contain each other in a circle. Remove one link.",
+    "role-depth": "The chain of roles is longer than is followed. Give the member a role further up directly.",
+    "dead-rule": "A cell matches nothing that is declared, or nobody holds the role: the row does nothing.",
+    "duplicate-row": "Another row says the same. Remove one, so that a later edit changes the meaning.",
+    "shadowed-allow": "A deny covers everything the row allows. Remove the row, or narrow the deny.",
+}
+
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "Files": _FILES,
+        "YAML": _YAML,
+        "Environment": _ENVIRONMENT,
+        "Shape of a document": _SHAPE,
+        "References": _REFERENCES,
+        "Expressions, schemas, stages, code": _PROGRAMS,
+        "Trust": _TRUST,
+        "Names": _NAMES,
+        "Catalogues and tools": _CATALOGUES,
+        "Policies": _POLICIES,
+    }
+)
+"""The codes as people look for them; each stands in one group."""
+
+CODES: Final[Mapping[str, str]] = MappingProxyType(
+    dict(chain.from_iterable(codes.items() for codes in GROUPS.values()))
+)
