@@ -157,7 +157,7 @@ def _silence(rule: GateRule, case: PolicyCase, answer: Answer) -> str:
         return "it is disabled"
     if answer.outcome is None:
         step = answer.steps[-1]
-        return f"it was not asked, {step.name} comes first: {step.reason}"
+        return f"it was not asked, because of the {step.name}: {step.reason}"
     verdict = next((each for each in answer.outcome.verdicts if each.rule.name == rule.name), None)
     if verdict is not None:
         return about_verdict(verdict)

@@ -122,7 +122,7 @@ def test_case_holds_only_if_decision_and_reason_are_as_expected(access: Access, 
         pytest.param(
             {},
             refund("hold", LARGE, amount="x"),
-            "gate large-refunds: it was not asked, arguments comes first: they do not fit the schema: "
+            "gate large-refunds: it was not asked, because of the arguments: they do not fit the schema: "
             "'amount': value is not of type \"number\"   configs/gates.yaml:3",
             id="earlier-step",
         ),
