@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from gateway.assembly import Project, assemble
 from gateway.cli import app
 from gateway.cli.explaining import catalogue_for
+from gateway.config.codes import CODES
 
 SMALL = Path(__file__).parent / "projects" / "small"
 MONDAY = ("--at", "2026-11-16T10:00:00Z")
@@ -315,9 +316,23 @@ def test_unknown_field_gets_a_suggestion() -> None:
     assert (answer.exit_code, answer.stderr) == (2, "error: there is no kind 'tol'; did you mean 'Tool'?\n")
 
 
-def test_help_shows_both_uses() -> None:
+def test_codes_of_problems_are_explained() -> None:
+    answer = run("unknown-field")
+
+    assert answer.exit_code == 0
+    assert answer.stdout == f"unknown-field\n\n  {CODES['unknown-field']}\n"
+
+
+def test_unknown_code_gets_a_suggestion() -> None:
+    answer = run("unknwon-field")
+
+    assert answer.exit_code == 2
+    assert answer.stderr.endswith("did you mean 'unknown-field'?\n")
+
+
+def test_help_shows_every_use() -> None:
     answer = run("--help")
 
     assert answer.exit_code == 0
-    assert "FIELD | call TOOL" in answer.stdout
+    assert "FIELD | CODE | call TOOL" in answer.stdout
     assert "gateway explain call ticket_create" in answer.stdout

@@ -1,4 +1,4 @@
-"""`gateway explain`: what a field means, and what becomes of a call."""
+"""`gateway explain`: what a field or the code of a problem means, and what becomes of a call."""
 
 import sys
 from dataclasses import replace
@@ -14,6 +14,7 @@ from gateway.cli.console import fail, note, out
 from gateway.cli.explanations import as_json, print_explanation, rules_told
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, assembled, project_at, sound
 from gateway.cli.typed_arguments import typed_arguments
+from gateway.config.codes import CODES
 from gateway.config.explain import UnknownField, explain
 from gateway.governance.diagnostics import did_you_mean
 from gateway.governance.principals import Principal
@@ -23,7 +24,7 @@ _FIELD: Final = "field"
 
 
 class _FieldUnlessNamed(TyperGroup):
-    """What is not the name of a subcommand is the name of a field: `gateway explain tool.spec`."""
+    """What is not the name of a subcommand is a field or a code: `gateway explain tool.spec`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         is_named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
@@ -34,9 +35,10 @@ explaining = typer.Typer(
     cls=_FieldUnlessNamed,
     add_completion=False,
     no_args_is_help=True,
-    subcommand_metavar="FIELD | call TOOL ...",
-    help="Document a field of a YAML kind, or tell what becomes of a call.",
+    subcommand_metavar="FIELD | CODE | call TOOL ...",
+    help="Document a field of a YAML kind or the code of a problem, or tell what becomes of a call.",
     epilog="gateway explain tool.spec.backend --recursive\n\n"
+    "gateway explain unknown-field\n\n"
     "gateway explain call ticket_create --as user:ana --in support --with subject=Printer",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,  # locals may hold arguments of calls
@@ -45,14 +47,21 @@ explaining = typer.Typer(
 
 @explaining.command(_FIELD)
 def explain_field(
-    field: Annotated[str, typer.Argument(help="A kind, or a path into one: tool.spec.backend.", metavar="FIELD")],
+    field: Annotated[
+        str,
+        typer.Argument(help="A kind, a path into one (tool.spec.backend), or the code of a problem.", metavar="FIELD"),
+    ],
     recursive: Annotated[bool, typer.Option("--recursive", help="Everything below it, too.")] = False,
 ) -> None:
-    """Document a field of a YAML kind: what it is for, what it takes, what it defaults to."""
+    """Document a field of a YAML kind (what it is for, takes and defaults to), or the code of a problem."""
+    if field in CODES:
+        typer.echo(f"{field}\n\n  {CODES[field]}")
+        return
     try:
         typer.echo(explain(field, recursive=recursive).rstrip("\n"))
     except UnknownField as error:
-        fail(error.message, error.help)
+        is_code = "-" in field and "." not in field
+        fail(error.message, (did_you_mean(field, CODES) if is_code else None) or error.help)
 
 
 @explaining.command("call")
