@@ -57,6 +57,7 @@ ARROWS: dict[str, set[str]] = {
     "cli": {"gateway", "errors", "core", "governance", "snapshot", "access", "advertising", "review", "config"}
     | {"assembly", "cli"},
     "pytest_plugin": {"governance", "access", "review", "config", "assembly"},
+    "middleware": {"errors", "core", "formats", "governance", "snapshot", "middleware"},
     "examples": {"errors", "core", "formats", "examples"},
     "__main__": {"cli"},
     "__init__": {"errors", "core", "formats"},

@@ -1,0 +1,176 @@
+"""Answering equal calls once: what makes two calls equal, and a cache in memory with bounds.
+
+Keys that outlive a process, and outcomes replayed for them, are kept elsewhere; here is only what they are compared by.
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+from gateway.core.lines import encode
+from gateway.governance.ports import Invocation
+from gateway.governance.principals import Principal
+from gateway.middleware.chain import Run
+from gateway.middleware.resilience import Clock
+
+CachePart = Literal["subject", "tenant", "catalogue", "arguments"]
+
+NEVER_CACHED: Final = frozenset({"writes", "destructive"})
+"""Flags of tools that must be reached by every call."""
+
+MAX_ENTRIES: Final = 4_096
+MAX_BYTES: Final = 64 << 20
+LARGEST_ANSWER: Final = 256 << 10
+_ENTRY_OVERHEAD: Final = 512
+
+
+def fingerprint(tool: str, args: Mapping[str, Any], principal: Principal) -> str:
+    """SHA-256 that is the same for the same call of the same principal. Roles come and go and do not matter."""
+    return _digest(tool, args, {"subject": principal.subject, "tenant": principal.tenant})
+
+
+def _digest(tool: str, args: Mapping[str, Any], who: Mapping[str, str | None]) -> str:
+    # Not canonical JSON, for which integers past 2^53 are equal: they are ids of different things.
+    meaning = {"tool": tool, "args": args, "who": who}
+    return sha256(json.dumps(meaning, sort_keys=True, separators=(",", ":"), default=_plain).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is outside the JSON grammar")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    result: str | bytes
+    size: int
+    until: float
+
+
+class Answers:
+    """Answers by key, the least recently used dropped first. One for all tools of a snapshot, so that bounds hold."""
+
+    def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    @property
+    def byte_length(self) -> int:
+        return self._bytes
+
+    def get(self, key: str, now: float) -> str | bytes | None:
+        answer = self._answers.get(key)
+        if answer is None:
+            return None
+        if answer.until <= now:
+            self._drop(key)
+            return None
+        self._answers.move_to_end(key)
+        return answer.result
+
+    def put(self, key: str, result: str | bytes, *, until: float) -> None:
+        self._drop(key)
+        size = size_in_bytes(result) + _ENTRY_OVERHEAD
+        self._answers[key] = _Answer(result, size, until)
+        self._bytes += size
+        while len(self._answers) > self._max_entries or self._bytes > self._max_bytes:
+            self._drop(next(iter(self._answers)))
+
+    def _drop(self, key: str) -> None:
+        if dropped := self._answers.pop(key, None):
+            self._bytes -= dropped.size
+
+
+@dataclass(slots=True)
+class _Flight:
+    task: "asyncio.Task[Any]"
+    waiting: int = 0
+
+
+class Cache:
+    """Answers equal calls of one tool from memory; equal calls at the same time reach the backend once.
+
+    Calls are equal if tool and arguments are, and the other parts listed in `by`. Only text and bytes of a moderate
+    size are used again; failures, media and what was kept in the spool are not. The call that is under way goes on as
+    long as anybody waits for it.
+    """
+
+    def __init__(
+        self,
+        for_: timedelta,
+        by: Collection[CachePart],
+        *,
+        tool: str,
+        flags: Collection[str],
+        answers: Answers,
+        clock: Clock,
+        catalogue: str | None = None,
+        largest: int = LARGEST_ANSWER,
+    ) -> None:
+        if refused := sorted(NEVER_CACHED.intersection(flags)):
+            raise ValueError(f"calls of {tool} are never answered from memory: it has the flag {refused[0]!r}")
+        if "catalogue" in by and catalogue is None:
+            raise ValueError(f"answers of {tool} are kept by catalogue, and none is given")
+        self._for = for_.total_seconds()
+        self._by = frozenset(by)
+        self._tool = tool
+        self._catalogue = catalogue
+        self._answers = answers
+        self._clock = clock
+        self._largest = largest
+        self._flights: dict[str, _Flight] = {}
+
+    async def __call__(self, call: Invocation, run: Run) -> Any:
+        key = self._key(call)
+        if (known := self._answers.get(key, self._clock())) is not None:
+            return known
+        flight = self._flights.get(key)
+        is_first = flight is None
+        if flight is None:
+            flight = self._flights[key] = _Flight(asyncio.create_task(self._fly(key, call, run)))
+        result = await self._landed(flight)
+        # What is bound to the first call, such as its place in the spool, is no answer for another one.
+        return result if is_first or self._is_shareable(result) else await run(call)
+
+    def _key(self, call: Invocation) -> str:
+        parts = {"subject": call.principal.subject, "tenant": call.principal.tenant, "catalogue": self._catalogue}
+        return _digest(self._tool, call.args, {name: parts[name] for name in parts if name in self._by})
+
+    async def _fly(self, key: str, call: Invocation, run: Run) -> Any:
+        try:
+            result = await run(call)
+            if self._is_shareable(result):
+                self._answers.put(key, result, until=self._clock() + self._for)
+            return result
+        finally:
+            self._flights.pop(key, None)
+
+    async def _landed(self, flight: _Flight) -> Any:
+        flight.waiting += 1
+        try:
+            return await asyncio.shield(flight.task)
+        except asyncio.CancelledError:
+            if flight.waiting == 1 and not flight.task.done():
+                flight.task.cancel()
+                await asyncio.wait({flight.task})
+            raise
+        finally:
+            flight.waiting -= 1
+
+    def _is_shareable(self, result: Any) -> bool:
+        return isinstance(result, str | bytes) and size_in_bytes(result) <= self._largest
+
+
+def size_in_bytes(content: str | bytes) -> int:
+    return len(content) if isinstance(content, bytes) else len(encode(content))

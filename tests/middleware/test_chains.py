@@ -1,0 +1,38 @@
+"""Chains: stages wrap what comes after them, and a backend is at the end."""
+
+from typing import Any
+
+import pytest
+from middleware_calls import Backend, a_call
+
+from gateway.governance.ports import Invocation
+from gateway.middleware.chain import CallStage, Run, chained
+
+pytestmark = pytest.mark.anyio
+
+
+def noting(word: str, seen: list[str]) -> CallStage:
+    async def stage(call: Invocation, run: Run) -> Any:
+        seen.append(f"{word} in")
+        result = await run(call)
+        seen.append(f"{word} out")
+        return result
+
+    return stage
+
+
+async def test_first_stage_is_the_outermost() -> None:
+    seen: list[str] = []
+
+    result = await chained([noting("a", seen), noting("b", seen)], Backend("done"))(a_call())
+
+    assert result == "done"
+    assert seen == ["a in", "b in", "b out", "a out"]
+
+
+async def test_chain_without_stages_is_the_backend() -> None:
+    backend = Backend("done")
+    call = a_call()
+
+    assert await chained([], backend)(call) == "done"
+    assert backend.calls == [call]
