@@ -1,0 +1,166 @@
+"""Gives up what a program must not have, then becomes that program: `python -I -S launcher.py SETTINGS PROGRAM …`.
+
+It is a script of its own because code between fork and exec is unsafe in a process with threads. It imports the
+standard library only; if anything it was told to enforce cannot be enforced, the program does not start.
+
+    what                      how                                    what it does not cover
+    environment               the declared names only                -
+    network: none             new user and network namespace         Unix sockets in the file system
+    writable folders          Landlock, kernel 6.2 or newer          modes, owners and times of files
+    other processes           Landlock: memory, environment          signals, before kernel 6.12
+    cpu, memory, file size    rlimits, per process                   the sum over all processes it starts
+    privileges                no capabilities, no_new_privs          root without CAP_SETPCAP keeps its capabilities
+    the gateway's end         killed with it                         descendants that change their user
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+
+FAILED = 125
+NEEDED_LANDLOCK = 3  # the first version that knows truncation
+
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
+_AMBIENT_CLEAR_ALL = 4
+_CAPABILITIES = range(64)
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
+_VERSION_FLAG, _PATH_BENEATH = 1, 1
+_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_KNOWS_SCOPES, _SCOPE_SIGNAL = 6, 1 << 1
+_MAKE_DEVICES = 1 << 6 | 1 << 11
+_WRITES = (
+    _WRITE_FILE | _TRUNCATE | 1 << 4 | 1 << 5 | _MAKE_DEVICES | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13
+)
+_ALWAYS_WRITABLE = "/dev/null"
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    try:
+        if settings.get("probe"):
+            print(json.dumps({"landlock": landlock_version(), "network": _can_leave_network()}))
+            return
+        names = set(settings["environment"])
+        # Python itself may have added a locale
+        environment = {name: value for name, value in os.environb.items() if os.fsdecode(name) in names}
+        _confine(settings)
+        os.execve(sys.argv[2], sys.argv[2:], environment)  # noqa: S606 - starting it without a shell is the point
+    except BaseException as error:
+        # the mark is known to nobody but us, so no program can pass its own words off as ours
+        print(f"{settings.get('mark', '')}{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(FAILED)
+
+
+def landlock_version() -> int:
+    version: int = _libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
+    return max(version, 0)
+
+
+def _confine(settings: dict[str, object]) -> None:
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if settings["network"] == "none":
+        _leave_network()
+    writable = settings["writable"]
+    if isinstance(writable, list):
+        _restrict(_WRITES, writable=writable)
+    elif sys.platform == "linux" and landlock_version():
+        # being restricted at all is what keeps other processes' memory and environment out of reach
+        _restrict(_MAKE_DEVICES, writable=())
+    if sys.platform == "linux":
+        _drop_capabilities()
+    limits = settings["limits"]
+    if isinstance(limits, dict):
+        for name, value in limits.items():  # last: the launcher itself needs some memory
+            _limit(getattr(resource, name), value)
+
+
+def _drop_capabilities() -> None:
+    """From the next exec on. Failing is no news: there are fewer of them than numbers, and most users hold none."""
+    libc = _libc()
+    libc.prctl(_PR_CAP_AMBIENT, ctypes.c_ulong(_AMBIENT_CLEAR_ALL), 0, 0, 0)
+    for number in _CAPABILITIES:
+        libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _leave_network() -> None:
+    """A user namespace as well: even root cannot return from it to a network that is not its own."""
+    user, group = os.geteuid(), os.getegid()
+    _checked(_libc().unshare(_CLONE_NEWUSER | _CLONE_NEWNET), "leaving the network")
+    for name, content in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(content)
+
+
+def _can_leave_network() -> bool:
+    try:
+        _leave_network()
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def _restrict(handled: int, *, writable: "list[str] | tuple[str, ...]") -> None:
+    libc = _libc()
+    scopes = landlock_version() >= _KNOWS_SCOPES
+    ruleset = _Ruleset(handled, 0, _SCOPE_SIGNAL if scopes else 0)
+    size = ctypes.c_size_t(ctypes.sizeof(ruleset) if scopes else _Ruleset.network.offset)
+    rules = _checked(
+        libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), size, ctypes.c_uint32(0)), "creating a Landlock ruleset"
+    )
+    if handled & _WRITE_FILE:
+        _allow(rules, _ALWAYS_WRITABLE, access=_WRITE_FILE)
+    for path in writable:
+        _allow(rules, path, access=handled)
+    _checked(libc.syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0)), "entering a Landlock ruleset")
+    os.close(rules)
+
+
+def _allow(rules: int, path: str, *, access: int) -> None:
+    folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rule = _PathBeneath(access, folder)
+        call = (ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0))
+        _checked(_libc().syscall(_ADD_RULE, *call), f"allowing writes to {path}")
+    finally:
+        os.close(folder)
+
+
+def _prctl(option: int, value: int) -> None:
+    _checked(_libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what} failed: {os.strerror(number)}")
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What a backend may hand back, and how bytes become media. What a result is worth is not decided here."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.backends.refusals import type_name
+from gateway.core.artifacts import SpooledArtifact
+from gateway.core.media import InMemoryMediaReader, Media, MediaKind, ModalityHazard, TrustTier
+from gateway.core.spool import is_spool_reader
+from gateway.governance.ports import BackendFailed
+
+
+@dataclass(frozen=True, slots=True)
+class MediaTemplate:
+    """What a tool's bytes are, as its document declares it."""
+
+    kind: MediaKind
+    mime_type: str
+    filename: str
+    trust_tier: TrustTier
+    hazard: ModalityHazard
+    caption: str | None = None
+
+    def media(self, content: bytes) -> Media:
+        caption = {"text:caption": {"value": self.caption, "trust_tier": "first-party"}} if self.caption else None
+        return Media(
+            kind=self.kind,
+            mime_type=self.mime_type,
+            filename=self.filename,
+            reader=InMemoryMediaReader(content),
+            trust_tier=self.trust_tier,
+            modality_hazard=self.hazard,
+            stash=caption,
+        )
+
+
+def shaped(value: Any, *, json_results: bool, media: MediaTemplate | None) -> Any:
+    """A function's result as the rest of a call understands it. Raises `BackendFailed` if it is nothing of the kind."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return media.media(bytes(value)) if media else bytes(value)
+    if isinstance(value, str | Media | SpooledArtifact) or is_spool_reader(value):
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(item, Media) for item in value):
+        return list(value)
+    if not json_results:
+        help = "return text, bytes or media, or give the tool a JSON artifact class"
+        raise BackendFailed("failed", f"the tool returned {type_name(value)}; its results are not JSON", help=help)
+    return json_text(value)
+
+
+def json_text(value: Any) -> str:
+    try:
+        return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BackendFailed("failed", f"the tool returned {type_name(value)}, which JSON cannot express") from error
+
+
+def _plain(value: Any) -> Any:
+    """Keys that JSON would turn into text are refused: two of them could become one."""
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("JSON objects have text keys")
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
