@@ -78,6 +78,9 @@ class _Workbench:
 
     def _misses(self, target: _Target, overlay: Document, path: Path) -> Diagnostic | None:
         kind, name = target
+        if {(*path, "kind"), (*path, "name")} & overlay.substituted and target not in self._places:
+            message = "the target comes from the environment, so it is not shown, and it leads to no document"
+            return Diagnostic("overlay-target", message, overlay.position((*path, "name")), help="write it out")
         if kind in _OUT_OF_REACH:
             help = "overlays change what runs, never overlays or tests"
             message = f"an overlay cannot change a document of kind {kind}"
@@ -86,7 +89,11 @@ class _Workbench:
             return None
         message = f"there is no {clipped(kind)[1:-1]} {clipped(name)} to patch"
         near = did_you_mean(name, (known for of, known in self._places if of == kind))
-        kinds = [of for of, known in self._places if known == name]
+        kinds = [
+            of
+            for (of, known), places in self._places.items()
+            if known == name and ("kind",) not in self._documents[places[0]].substituted
+        ]
         if near is None and kinds:
             help = f"{name!r} is of kind {kinds[0]}"
             return Diagnostic("overlay-target", message, overlay.position((*path, "kind")), help=help)

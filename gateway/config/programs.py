@@ -139,8 +139,10 @@ def _stages(document: Document) -> Iterator[Diagnostic]:
         names = [_value_at(stage, ("use",)) for stage in listed] if isinstance(listed, list) else []
         if all(isinstance(name, str) for name in names):
             for problem in check_phase(phase, names):
-                position = document.position(("spec", phase, problem.index, "use"))
-                yield Diagnostic(problem.code, problem.message, position, help=problem.help)
+                place = ("spec", phase, problem.index, "use")
+                is_hidden = place in document.substituted
+                message = "the stage comes from the environment, so it is not shown" if is_hidden else problem.message
+                yield Diagnostic(problem.code, message, document.position(place), help=problem.help)
 
 
 def _each(document: Document, path: Path) -> list[Path]:

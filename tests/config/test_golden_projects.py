@@ -5,6 +5,7 @@ kept texts; the difference is then read like any other change.
 """
 
 import os
+import re
 import shutil
 from datetime import date
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.assembly import Assembled, Project, assemble
+from gateway.config.codes import CODES
 from gateway.config.report import render
 from gateway.governance.diagnostics import Diagnostic
 
@@ -23,6 +25,12 @@ TODAY = date(2026, 11, 16)
 SECRET = "s3cr3t-value"
 ENVIRON = {"TOKEN": SECRET, "TOKEN_PATH": f"/{SECRET}", "GATEWAY_PYTHON_PACKAGES": "gateway.core"}
 EXPECTED = "expected.txt"
+WITHOUT_A_CASE = {
+    # These need a folder, a file or a variable that no checkout can hold, or that is too large for one.
+    *("missing-folder", "not-a-folder", "unreadable-folder", "unreadable-file", "link-outside", "no-documents"),
+    *("file-too-large", "file-missing", "file-unreadable", "file-encoding", "env-encoding", "env-limit"),
+    "too-many-problems",
+}
 
 
 @pytest.fixture
@@ -34,7 +42,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def assembled() -> Assembled:
-    return assemble(Project(Path("configs"), Path("policies")), environ=ENVIRON, today=TODAY)
+    project = Project(Path("configs"), Path("policies"))
+    return assemble(project, environ=ENVIRON, today=TODAY, environment="prod")
 
 
 def of_case(case: Path, project: Path) -> Assembled:
@@ -56,7 +65,13 @@ def test_project_that_the_cases_break_is_sound(here: Path) -> None:
     assert found.access is not None
 
 
-def test_there_are_enough_cases() -> None:
+def test_every_code_has_a_case_or_a_broken_source() -> None:
+    kept = [path.read_text(encoding="utf-8") for path in GOLDEN.parent.rglob("*.txt")]
+    seen = {
+        code for text in kept for code in re.findall(r"^\S+:\d+:\d+: (?:warning: )?([a-z-]+): ", text, re.MULTILINE)
+    }
+
+    assert CODES.keys() - seen == WITHOUT_A_CASE
     assert len(CASES) >= 45
 
 

@@ -31,11 +31,12 @@ def link_gates(
     """Rules whose conditions compile; what is wrong with the others has been told where they stand."""
     linked: dict[str, GateRule] = {}
     problems: list[Diagnostic] = []
+    governed = [(tool, tool.governed) for tool in tools.values()]
     for name, entry in entries.of(GateRuleDocument).items():
         rule = _rule(entry)
         if rule is not None:
             linked[name] = rule
-            chosen = [tool for tool in tools.values() if rule.match.chooses(tool.governed)]
+            chosen = [tool for tool, seen in governed if rule.match.chooses(seen)]
             if chosen:
                 problems += _unshown(entry, chosen)
             elif entries.is_complete and not could_choose(rule.match, prospects):

@@ -26,20 +26,24 @@ def _unknown(
 ) -> Iterator[Diagnostic]:
     declared = entries.names.get("Tool", frozenset())
     for index, name in enumerate(names):
-        if "*" not in name and name not in declared and not _may_be_brought(entries, name):
+        if "*" in name or name in declared:
+            continue
+        upstream = next(
+            (each for each in sorted(entries.names.get("Upstream", ())) if name.startswith(f"{each}.")), None
+        )
+        if upstream is None:
             help = did_you_mean(name, declared) or "an imported tool is named by its upstream: upstream.tool"
-            yield entry.problem("unknown-reference", f"there is no Tool {name!r}", (*path, index), help=help)
+        elif _may_be_brought(entries, name, upstream):
+            continue
+        else:
+            help = f"the terms of Upstream {upstream} do not let it in"
+        yield entry.problem("unknown-reference", f"there is no Tool {name!r}", (*path, index), help=help)
 
 
-def _may_be_brought(entries: Entries, name: str) -> bool:
-    """Whether it is an imported tool's name; of an upstream whose shape is wrong, every name may be."""
-    upstreams = entries.of(UpstreamDocument)
-    for upstream in entries.names.get("Upstream", ()):
-        remote = name.removeprefix(f"{upstream}.")
-        if remote != name:
-            entry = upstreams.get(upstream)
-            return entry is None or is_imported(remote, entry.document.spec.import_)
-    return False
+def _may_be_brought(entries: Entries, name: str, upstream: str) -> bool:
+    """Whether an upstream's terms let the tool in; what terms of the wrong shape let in nobody knows."""
+    found = entries.of(UpstreamDocument).get(upstream)
+    return found is None or is_imported(name.removeprefix(f"{upstream}."), found.document.spec.import_)
 
 
 def is_imported(name: str, terms: Import) -> bool:
