@@ -83,7 +83,7 @@ def plan(
     """
     if against is None:
         fail("there is nothing to compare with", "give --against a folder or a commit", code=1)
-    project = project_at(folder, policies)
+    project = _project(folder, policies)
     today = on or datetime.now(UTC).date()
     with _older(project, against, policies) as older:
         made = _planned(older, project, against=against, environment=environment, today=today)
@@ -92,6 +92,13 @@ def plan(
         fail(f"the risk is {made.risk}, and only {accept} is accepted", f"give --accept {made.risk}", code=1)
     if not made.is_empty:
         raise typer.Exit(2)
+
+
+def _project(folder: Path, policies: Path | None) -> Project:
+    try:
+        return project_at(folder, policies)
+    except typer.Exit as ended:  # it has said why; 2 would say that there are changes
+        raise typer.Exit(1) from ended
 
 
 @contextmanager

@@ -73,7 +73,10 @@ def _written(checked: Checked) -> Written:
 
 
 def _dumped(checked: Checked, *, exclude_defaults: bool) -> dict[str, Any]:
-    return checked.spec.model_dump(mode="json", by_alias=True, exclude_defaults=exclude_defaults, context=_REFERENCES)
+    """Plain data. The warnings that are off are about optional unions that were left out."""
+    return checked.spec.model_dump(
+        mode="json", by_alias=True, exclude_defaults=exclude_defaults, context=_REFERENCES, warnings=False
+    )
 
 
 def _is_elsewhere(checked: Checked, environment: str | None) -> bool:
