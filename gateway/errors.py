@@ -13,9 +13,15 @@
     │  └─ XmlParserPeerMissing
     ├─ ToolError                     a call failed; toward a model this is a result, not a fault
     │  ├─ InvalidToolArgs            the cause is a ValidationException with field details
-    │  └─ ToolDownstreamError        the handler raised; the original is the cause
+    │  ├─ ToolDownstreamError        the handler raised; the original is the cause
+    │  └─ LoopStopped                the same call was made too often in its turn
     ├─ Refused                       whoever calls is not let in
-    │  └─ Unauthenticated            who it is was not proved; `reason` is for operators, never for callers
+    │  ├─ Unauthenticated            who it is was not proved; `reason` is for operators, never for callers
+    │  ├─ NotPermitted               the policy does not let the caller do it; which row said so is on record
+    │  └─ RuleDenied, RuleHeld       a gate rule said no, or asks for a decision that cannot be had
+    ├─ Missing                       unknown, or not the caller's to know of: both answer alike
+    │  └─ UnknownTool, UnknownCatalogue, UnknownTurn, UnknownCall
+    ├─ IdempotencyConflict           the key stands for another call, or for one that is still running
     ├─ GateError                     nobody said yes
     │  └─ TurnGateTimeout, TurnGateAborted, LlmExecutionGateNotSupported
     ├─ PipelineError                 a middleware or the executor failed
@@ -214,6 +220,12 @@ class ToolDownstreamError(ToolError):
     default_message = "the tool failed while running"
 
 
+class LoopStopped(ToolError):
+    code = "E_LOOP_STOPPED"
+    status = 429
+    default_message = "the same call was made too often in this turn"
+
+
 class Refused(GatewayError):
     code = "E_REFUSED"
     status = 403
@@ -244,6 +256,53 @@ _UNAUTHENTICATED = {
     "invalid_request": "the Authorization header is not one bearer credential",
     "invalid_token": "the credential is not valid here",
 }
+
+
+class NotPermitted(Refused):
+    code = "E_NOT_PERMITTED"
+    default_message = "the policy does not permit this call"
+
+
+class RuleDenied(Refused):
+    code = "E_RULE_DENIED"
+    default_message = "a gate rule denies this call"
+
+
+class RuleHeld(Refused):
+    code = "E_RULE_HELD"
+    default_message = "a gate rule holds this call until somebody decides"
+
+
+class Missing(GatewayError):
+    code = "E_MISSING"
+    status = 404
+    default_message = "there is no such thing"
+
+
+class UnknownTool(Missing):
+    code = "E_UNKNOWN_TOOL"
+    default_message = "there is no such tool"
+
+
+class UnknownCatalogue(Missing):
+    code = "E_UNKNOWN_CATALOGUE"
+    default_message = "there is no such catalogue"
+
+
+class UnknownTurn(Missing):
+    code = "E_UNKNOWN_TURN"
+    default_message = "there is no such turn"
+
+
+class UnknownCall(Missing):
+    code = "E_UNKNOWN_CALL"
+    default_message = "there is no such call"
+
+
+class IdempotencyConflict(GatewayError):
+    code = "E_IDEMPOTENCY_CONFLICT"
+    status = 409
+    default_message = "the idempotency key stands for another call"
 
 
 class GateError(GatewayError):

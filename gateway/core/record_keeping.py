@@ -128,6 +128,11 @@ class RecordKeeping:
         finally:
             self._ids_being_stored.discard(record.id)
 
+    def adopt_tool_call(self, record: ToolCall) -> None:
+        """Take in a record that is kept already, such as one of an earlier turn; nobody is asked to persist it."""
+        _require_tool_call(record)
+        self._change(lambda records: records["tool_call"].add(record))
+
     async def mutate_tool_call(self, record: ToolCall) -> None:
         _require_tool_call(record)
         await self._mutate("tool_call", record)

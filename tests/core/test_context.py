@@ -801,3 +801,14 @@ async def test_warning_says_where_it_comes_from() -> None:
     assert first.keys().isdisjoint({"dispatch_id", "iteration", "error"})
     assert (second["dispatch_id"], second["iteration"]) == (ctx.dispatch_id, 3)
     assert str(second["error"]) == "broken"
+
+
+async def test_adopted_call_is_known_to_the_turn_and_persisted_by_nobody() -> None:
+    stored: list[Any] = []
+    call = settled("c1")
+    turn = turn_context(callbacks={"store_tool_call": lambda ctx, kept: stored.append(kept)})
+
+    turn.adopt_tool_call(call)
+
+    assert turn.turn_tool_calls == [call]
+    assert stored == []

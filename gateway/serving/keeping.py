@@ -1,0 +1,145 @@
+"""Between calls as the model knows them and calls as they are stored.
+
+A stored result names its bytes; reading one again needs the spool that has them and the class that reads them.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Protocol
+
+from gateway.core.artifacts import SpooledArtifact, is_artifact
+from gateway.core.calls import ToolCall
+from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
+from gateway.core.spool import ByteStore, SpoolReader
+from gateway.core.tokens import Tokenizable
+from gateway.governance.records import StoredCall, StoredResult
+from gateway.serving.artifact_types import ArtifactTypes
+from gateway.serving.current import ServedCall
+
+_GONE: Final = "the bytes of this result are no longer kept"
+_CHUNK: Final = 1 << 20
+
+
+class Spool(Protocol):
+    """Where bytes of results are kept. A reader's `describe()` names them for good, under `locator`."""
+
+    def scoped(self, turn_id: str, *, limit: int | None = None) -> ByteStore:
+        """Keeps the results of one turn, none of them larger than the limit."""
+        ...
+
+    async def find(self, key: str) -> SpoolReader | None: ...
+
+    async def delete(self, key: str) -> bool: ...
+
+
+async def settled(record: ToolCall, call: ServedCall, *, turn_id: str, artifact: str, spool: ByteStore) -> StoredCall:
+    """What is stored of a record. `artifact` is the name of the class its tool yields; media in memory are spooled."""
+    pieces = enumerate(_pieces(record.results))
+    results = [await _stored(each, artifact, key=f"{record.id}#{index}", spool=spool) for index, each in pieces]
+    return StoredCall(
+        record.id,
+        turn_id,
+        record.tool,
+        call.identity or record.tool,
+        record.args,
+        record.checksum,
+        call.principal,
+        call.catalogue,
+        call.revision,
+        record.created_at,
+        status="settled",
+        decision=call.decision,
+        because=call.because,
+        is_error=record.is_error,
+        inline=record.inline,
+        trusted=bool(record.trusted),
+        from_artifact_tool=record.from_artifact_tool,
+        results=results,
+        completed_at=record.completed_at,
+        idempotency_key=call.idempotency_key,
+    )
+
+
+async def restored(stored: StoredCall, types: ArtifactTypes, spool: Spool) -> ToolCall:
+    """The record again, its artifacts and media over the bytes that are still kept."""
+    pieces = [await _restored(each, types, spool) for each in stored.results]
+    lost = next((each for each in pieces if isinstance(each, Tokenizable)), None)
+    results: Any = lost or (pieces[0] if len(pieces) == 1 else pieces)
+    completed_at = stored.completed_at or stored.created_at
+    return ToolCall(
+        id=stored.id,
+        tool=stored.tool,
+        args=dict(stored.args),
+        checksum=stored.checksum,
+        is_complete=True,
+        is_error=stored.is_error,
+        results=results,
+        from_artifact_tool=stored.from_artifact_tool,
+        inline=stored.inline,
+        trusted=stored.trusted,
+        created_at=stored.created_at,
+        updated_at=completed_at,
+        completed_at=completed_at,
+    )
+
+
+def _pieces(results: Any) -> Iterable[Any]:
+    return results if isinstance(results, list) else [results]
+
+
+async def _stored(piece: Any, artifact: str, *, key: str, spool: ByteStore) -> StoredResult:
+    if isinstance(piece, Tokenizable):
+        return StoredResult("text", text=str(piece))
+    if isinstance(piece, Media):
+        return await _stored_media(piece, key, spool)
+    reader = getattr(piece, "stored_reader", None) or getattr(piece, "reader", None)
+    size = reader.byte_length() if reader is not None else None
+    return StoredResult(
+        "artifact", key=_key(reader), type=artifact, byte_length=size if isinstance(size, int) else None
+    )
+
+
+async def _stored_media(media: Media, key: str, spool: ByteStore) -> StoredResult:
+    """Bytes in memory would be gone with the process; bytes elsewhere are fetched when somebody looks, not before."""
+    reader: Any = media.reader
+    if isinstance(reader, InMemoryMediaReader):
+        reader = await spool.write(key, reader.stream())
+    details = {**media.to_json(), "stash": media.stash.all()}
+    return StoredResult("media", key=_key(reader), type=media.kind, details=details)
+
+
+def _key(reader: Any) -> str | None:
+    describe = getattr(reader, "describe", None)
+    return str(describe()["locator"]) if callable(describe) else None
+
+
+async def _restored(piece: StoredResult, types: ArtifactTypes, spool: Spool) -> SpooledArtifact | Media | Tokenizable:
+    if piece.kind == "text":
+        return Tokenizable(piece.text or " ")
+    reader = await spool.find(piece.key) if piece.key else None
+    if reader is None:
+        return Tokenizable(_GONE)
+    return _media(piece, reader) if piece.kind == "media" else types.named(piece.type or "text")(reader)
+
+
+def _media(piece: StoredResult, reader: Any) -> Media:
+    details = piece.details
+    return Media(
+        id=details["id"],
+        kind=details["kind"],
+        mime_type=details["mimeType"],
+        filename=details["filename"],
+        trust_tier=details["trustTier"],
+        modality_hazard=details["modalityHazard"],
+        source=details.get("source"),
+        stash=details["stash"],
+        reader=OpenedMediaReader(lambda: _chunks(reader), reader.byte_length()),
+    )
+
+
+def _chunks(reader: Any) -> Iterator[bytes]:
+    for offset in range(0, reader.byte_length(), _CHUNK):
+        yield reader.read_range(offset, _CHUNK)
+
+
+def is_queryable(record: ToolCall) -> bool:
+    return not record.from_artifact_tool and is_artifact(record.results)

@@ -1,0 +1,53 @@
+"""What one revision publishes: the tools of each catalogue as the model knows them, and all that belongs to it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.access import Access
+from gateway.core.pipeline import Middleware
+from gateway.core.tool_registry import ToolRegistry
+from gateway.core.tools import ArtifactTool
+from gateway.governance.ports import Backend
+from gateway.serving.artifact_types import ArtifactTypes
+from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCatalogue:
+    """A catalogue with its baseline registry; turns work on copies of it."""
+
+    catalogue: Catalogue
+    registry: ToolRegistry
+    queries: Mapping[str, ArtifactTool] = field(default_factory=dict)
+    """Query tools for every class that its tools can yield, for callers whose lists must not vary by earlier calls."""
+    turn_input: Sequence[Middleware] = ()
+    dispatch_input: Sequence[Middleware] = ()
+    dispatch_output: Sequence[Middleware] = ()
+    turn_output: Sequence[Middleware] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Everything of one revision. A call keeps the revision it began with."""
+
+    access: Access
+    catalogues: Mapping[str, PublishedCatalogue]
+    types: ArtifactTypes
+    backends: Sequence[Backend] = ()
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.access.snapshot
+
+    def tool(self, catalogue: str, name: str) -> DeclaredTool | None:
+        return self.snapshot.tool_in(catalogue, name)
+
+    def catalogue_at(self, path: str) -> str | None:
+        """The catalogue that is published under a path."""
+        return next((each.name for each in self.snapshot.catalogues.values() if each.path == path), None)
+
+    async def close(self) -> None:
+        for backend in self.backends:
+            await backend.close()

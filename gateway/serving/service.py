@@ -1,0 +1,377 @@
+"""Service: what every wire speaks to. Lists, turns, calls, records and artifacts, always for one principal.
+
+It knows no protocol. Unknown things and things that are not the caller's raise the same error; what a tool refuses or
+fails at is a settled call with an error the model can read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import uuid4
+
+from gateway.core.callbacks import Callback, in_memory_callbacks
+from gateway.core.calls import ToolCall, decode_args
+from gateway.core.canonical import call_id
+from gateway.core.context import DispatchContext
+from gateway.core.dispatch import dispatch
+from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
+from gateway.core.forging import forged_tools
+from gateway.core.pipeline import run_pipeline
+from gateway.core.reporting import Reporter
+from gateway.core.settling import ProposedCall, settle_call
+from gateway.core.tokens import Tokenizable
+from gateway.core.tools import ArtifactTool, Tool
+from gateway.errors import (
+    GatewayError,
+    IdempotencyConflict,
+    UnknownCall,
+    UnknownCatalogue,
+    UnknownTool,
+    UnknownTurn,
+    message_of,
+)
+from gateway.governance.principals import Principal
+from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
+from gateway.serving.current import Progress, ServedCall, current_call, serving
+from gateway.serving.keeping import Spool, is_queryable, restored, settled
+from gateway.serving.published import Published
+from gateway.serving.turns import OpenTurns, Turn, TurnBuses, new_turn, opened
+from gateway.snapshot import DeclaredTool
+
+DEFAULT_LIFE: Final = timedelta(days=1)
+KEY_LIFE: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A tool as one caller is shown it. Query tools are forged, not declared."""
+
+    name: str
+    tool: Tool
+    declared: DeclaredTool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A call that is over. `is_replay` says that an earlier call with the same key settled it."""
+
+    record: ToolCall
+    turn: Turn
+    is_replay: bool = False
+
+
+class Service:
+    """One per process. `published` may be replaced at any time; calls keep the one they began with."""
+
+    def __init__(self, published: Published, store: Store, spool: Spool, *, open_turns: int = 10_000) -> None:
+        self.published = published
+        self.buses = Buses()
+        """Everything that happens in any turn."""
+        self._store = store
+        self._spool = spool
+        self._turns = OpenTurns(open_turns)
+
+    # --- what there is ---
+
+    def admit(self, principal: Principal, catalogue: str) -> None:
+        """Raises `UnknownCatalogue` unless the caller is in the audience."""
+        if not self.published.access.admits(principal, catalogue):
+            raise UnknownCatalogue()
+
+    def listed(self, principal: Principal, catalogue: str, *, turn: Turn | None = None) -> list[Listed]:
+        """The tools a caller is shown: in a turn with its query tools, without one with all that could be needed."""
+        published = turn.published if turn else self.published
+        self.admit(principal, catalogue)
+        of_catalogue = published.catalogues[catalogue]
+        shown = [
+            Listed(name, tool, declared)
+            for name, declared in published.access.listed(principal, catalogue, at=datetime.now(UTC))
+            if (tool := of_catalogue.registry.get(name)) is not None
+        ]
+        queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else forged_tools(turn.ctx).all()
+        return [*shown, *(Listed(tool.name, tool) for tool in queries)]
+
+    # --- turns ---
+
+    async def open_turn(
+        self, principal: Principal, catalogue: str, *, stash: Mapping[str, Any] | None = None, is_kept: bool = True
+    ) -> Turn:
+        """A new turn. One that is not kept is stored with its first call."""
+        self.admit(principal, catalogue)
+        published = self.published
+        at = now()
+        stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=DEFAULT_LIFE)
+        turn = self._opened(replace(stored, stash=dict(stash or {})), published)
+        turn.ctx.emit(TurnStart(turn.id, at))
+        await self._pass(turn, turn.catalogue.turn_input)
+        if is_kept:
+            await self._store.open_turn(turn.stored)
+            turn.is_stored = True
+        self._turns.put(turn)
+        return turn
+
+    async def find_turn(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
+        """The caller's own open turn, from memory or from the store. Raises `UnknownTurn`."""
+        turn = self._turns.get(id) or await self._reopened(principal, id)
+        is_own = (
+            turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant
+        )
+        if turn is None or not is_own or turn.is_over(now()) or catalogue not in (None, turn.stored.catalogue):
+            raise UnknownTurn()
+        self.admit(principal, turn.stored.catalogue)
+        return turn
+
+    async def end_turn(self, turn: Turn, ending: TurnEnding = "ack") -> None:
+        at = now()
+        if ending == "ack":
+            await self._pass(turn, turn.catalogue.turn_output)
+            turn.ctx.tools.prune_ephemeral()
+        elif ending == "abort":
+            turn.ctx.abort("the caller ended the turn")
+        started = turn.stored.created_at
+        turn.stored = replace(turn.stored, ended_at=at, ending=ending)
+        if turn.is_stored:
+            await self._store.end_turn(turn.id, ending, at, stash=turn.ctx.stash.all())
+        self._turns.drop(turn.id)
+        turn.ctx.emit(TurnEnd(turn.id, started, at, milliseconds(started, at)))
+
+    # --- calls ---
+
+    async def call(
+        self,
+        turn: Turn,
+        name: str,
+        args: dict[str, Any] | str | None,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        progress: Progress | None = None,
+    ) -> Settled:
+        """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
+        declared = await self._known(turn, name, args)
+        call = ServedCall(
+            id or str(uuid4()),
+            turn.principal,
+            turn.stored.catalogue,
+            turn.published.snapshot.revision,
+            idempotency_key=key,
+            progress=progress,
+            turn=turn,
+        )
+        proposed = ProposedCall(call.id, name, args)
+        if key is not None:
+            earlier = await self._claimed(turn, proposed, call)
+            if earlier is not None:
+                return Settled(await restored(earlier, turn.published.types, self._spool), turn, is_replay=True)
+        inline = declared.inline if declared is not None else True
+        return Settled(await self._dispatched(turn, proposed, call, inline=inline), turn)
+
+    async def call_alone(
+        self,
+        principal: Principal,
+        catalogue: str,
+        name: str,
+        args: dict[str, Any] | str | None,
+        *,
+        handle: str | None = None,
+        key: str | None = None,
+        progress: Progress | None = None,
+    ) -> Settled:
+        """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
+        turn = await self.find_turn(principal, handle, catalogue=catalogue) if handle else None
+        if turn is None:
+            turn = await self.open_turn(principal, catalogue, is_kept=False)
+        settled = await self.call(turn, name, args, key=key, progress=progress)
+        await self._pass(turn, turn.catalogue.turn_output)
+        return settled
+
+    async def _dispatched(self, turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: bool) -> ToolCall:
+        """One dispatch with one iteration: the call."""
+        record: ToolCall | None = None
+        query = turn.catalogue.queries.get(proposed.tool)
+
+        async def execute(ctx: DispatchContext, reporter: Reporter) -> None:
+            nonlocal record
+            if query is not None and not ctx.tools.has(query.name):
+                ctx.tools.register(_about_nothing(query))
+            with serving(call):
+                record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline)
+            ctx.ack()
+
+        try:
+            await dispatch(
+                source=turn.ctx,
+                executor=execute,
+                input_pipeline=turn.catalogue.dispatch_input,
+                output_pipeline=turn.catalogue.dispatch_output,
+                buses=turn.buses,
+            )
+        except GatewayError as error:
+            if record is None:
+                return await self._refused(turn, proposed, call, error)
+        if record is None:
+            return await self._refused(turn, proposed, call, GatewayError("the call was given up"))
+        return record
+
+    async def _refused(self, turn: Turn, proposed: ProposedCall, call: ServedCall, error: GatewayError) -> ToolCall:
+        """The record of a call that a pipeline did not let through."""
+        moment = now()
+        cause = error.cause if isinstance(error.cause, GatewayError) else error
+        args = proposed.args if isinstance(proposed.args, dict) else {}
+        record = ToolCall(
+            id=proposed.id,
+            tool=proposed.tool,
+            args=args,
+            is_complete=True,
+            is_error=True,
+            results=Tokenizable(message_of(cause)),
+            created_at=moment,
+            updated_at=moment,
+            completed_at=moment,
+        )
+        call.decision = call.decision or "deny"
+        with serving(call):
+            await turn.ctx.store_tool_call(record)
+        return record
+
+    # --- records and artifacts ---
+
+    async def find_call(
+        self, principal: Principal, id: str, *, turn_id: str | None = None
+    ) -> tuple[StoredCall, ToolCall]:
+        """The caller's own settled call. Raises `UnknownCall`."""
+        stored = await self._store.find_call(id, principal, turn_id=turn_id)
+        if stored is None:
+            raise UnknownCall()
+        return stored, await restored(stored, self.published.types, self._spool)
+
+    async def list_calls(
+        self, filter: CallFilter, *, limit: int = 50, before: str | None = None
+    ) -> tuple[list[StoredCall], str | None]:
+        return await self._store.list_calls(filter, limit=limit, before=before)
+
+    def may_read(self, principal: Principal, stored: StoredCall) -> bool:
+        """Whether the caller may still read what a call of theirs yielded.
+
+        A row about `read` decides; without one, whoever may still make the call may read its result.
+        """
+        tool = self.published.snapshot.tools.get(stored.identity)
+        if tool is None or not self.published.access.admits(principal, stored.catalogue):
+            return False
+        access = self.published.access
+        reading = access.asks(principal, "read", catalogue=stored.catalogue, tool=tool)
+        if reading.allowed or reading.row is not None:
+            return reading.allowed
+        return access.asks(principal, "invoke", catalogue=stored.catalogue, tool=tool).allowed
+
+    # --- inside ---
+
+    async def _known(self, turn: Turn, name: str, args: Any) -> DeclaredTool | None:
+        """The tool of that name, `None` for a query tool. Unknown and not visible are one answer."""
+        published, catalogue = turn.published, turn.stored.catalogue
+        if not published.access.admits(turn.principal, catalogue):
+            raise UnknownCatalogue()
+        if name in published.catalogues[catalogue].queries:
+            await self._load_target(turn, args)
+            return None
+        declared = published.tool(catalogue, name)
+        if declared is None or not self._may_know(turn, declared):
+            raise UnknownTool()
+        return declared
+
+    def _may_know(self, turn: Turn, tool: DeclaredTool) -> bool:
+        access, catalogue = turn.published.access, turn.stored.catalogue
+        return access.visibility(turn.principal, catalogue=catalogue, tool=tool).allowed
+
+    async def _load_target(self, turn: Turn, args: Any) -> None:
+        """Bring the artifact a query is about into the turn, if it is the caller's own from an earlier turn."""
+        id = args.get("callId") if isinstance(args, dict) else None
+        if not isinstance(id, str) or any(record.id == id for record in turn.ctx.turn_tool_calls):
+            return
+        stored = await self._store.find_call(id, turn.principal)
+        if stored is None or stored.catalogue != turn.stored.catalogue or not self.may_read(turn.principal, stored):
+            return
+        record = await restored(stored, turn.published.types, self._spool)
+        if is_queryable(record):
+            turn.ctx.adopt_tool_call(record)
+
+    async def _claimed(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> StoredCall | None:
+        """`None` if the call may run; the settled call if it ran before."""
+        args = decode_args(proposed.args if proposed.args is not None else {})
+        digest = call_id(proposed.tool, args)
+        claiming = StoredCall(
+            call.id,
+            turn.id,
+            proposed.tool,
+            proposed.tool,
+            args,
+            digest,
+            turn.principal,
+            call.catalogue,
+            call.revision,
+            now(),
+            idempotency_key=call.idempotency_key,
+        )
+        assert call.idempotency_key is not None  # noqa: S101 - only calls with a key are claimed
+        claim = await self._store.claim(
+            call.idempotency_key,
+            turn.principal,
+            digest=f"{call.catalogue}:{digest}",
+            call=claiming,
+            until=now() + KEY_LIFE,
+        )
+        if claim.state == "taken":
+            raise IdempotencyConflict()
+        if claim.state == "running":
+            raise IdempotencyConflict("the call of this idempotency key is still running", help="ask again later")
+        return claim.call if claim.state == "settled" else None
+
+    def _opened(self, stored: StoredTurn, published: Published) -> Turn:
+        buses = TurnBuses(self.buses)
+        return opened(stored, published, callbacks=self._callbacks(), buses=buses, spool=self._spool.scoped(stored.id))
+
+    async def _reopened(self, principal: Principal, id: str) -> Turn | None:
+        stored = await self._store.find_turn(id, principal)
+        if stored is None or stored.ended_at is not None or stored.catalogue not in self.published.catalogues:
+            return None
+        turn = self._opened(stored, self.published)
+        turn.is_stored = True
+        for each in await self._store.calls_of(id):
+            turn.ctx.adopt_tool_call(await restored(each, turn.published.types, self._spool))
+        self._turns.put(turn)
+        return turn
+
+    def _callbacks(self) -> dict[str, Callback]:
+        """Records of calls go to the store; what else a turn may hold stays in memory."""
+        return {**in_memory_callbacks(), "store_tool_call": self._store_record, "mutate_tool_call": self._store_record}
+
+    async def _store_record(self, ctx: Any, record: ToolCall) -> None:
+        call = current_call()
+        turn = call.turn
+        assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
+        declared = turn.published.tool(turn.stored.catalogue, record.tool)
+        artifact = declared.artifact if declared is not None else "text"
+        stored = await settled(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
+        await self._store.settle_call(stored, turn=None if turn.is_stored else turn.stored)
+        turn.is_stored = True
+
+    async def _pass(self, turn: Turn, middlewares: Sequence[Any]) -> None:
+        passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
+        for error in passage.errors:
+            raise error
+
+
+def _about_nothing(query: ArtifactTool) -> ArtifactTool:
+    """A query tool for a turn without anything to ask about: every id is an invalid argument."""
+    return ArtifactTool(
+        name=query.name,
+        description=query.description,
+        input_schema=query.input_schema.narrowed("callId", []),
+        handler=_never,
+        ephemeral=True,
+    )
+
+
+def _never(args: object, ctx: object, meta: object) -> str:
+    raise UnknownCall()

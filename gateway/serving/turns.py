@@ -1,0 +1,106 @@
+"""Turns over the wire: the scope of artifacts, stash and memory, open from one request to the next.
+
+A turn belongs to one principal and one catalogue, keeps the revision it was opened with, and is named by an id that
+nobody can guess. Each call is a dispatch of its turn, so that calls may run side by side.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from secrets import token_bytes, token_urlsafe
+from typing import Any, Final
+
+from gateway.core.callbacks import Callback
+from gateway.core.context import TurnContext
+from gateway.core.events import Buses, Event
+from gateway.core.spool import ByteStore
+from gateway.governance.principals import Principal
+from gateway.governance.records import StoredTurn
+from gateway.serving.published import Published, PublishedCatalogue
+
+HANDLE_BYTES: Final = 24
+"""192 bits: nobody finds a turn by trying."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """An open turn. `is_stored` becomes true with the first call, or when somebody asked for the turn by name."""
+
+    stored: StoredTurn
+    published: Published
+    ctx: TurnContext
+    buses: "TurnBuses"
+    spool: ByteStore
+    is_stored: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.stored.id
+
+    @property
+    def principal(self) -> Principal:
+        return self.stored.principal
+
+    @property
+    def catalogue(self) -> PublishedCatalogue:
+        return self.published.catalogues[self.stored.catalogue]
+
+    def is_over(self, at: datetime) -> bool:
+        return self.stored.ended_at is not None or at >= self.stored.expires_at
+
+
+class TurnBuses(Buses):
+    """The buses of one turn; whatever they carry also reaches those of the whole gateway."""
+
+    def __init__(self, everywhere: Buses) -> None:
+        super().__init__()
+        self._everywhere = everywhere
+
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        self._everywhere.emit(event)
+
+
+def new_turn(principal: Principal, catalogue: str, *, revision: str, at: datetime, lives: timedelta) -> StoredTurn:
+    id = f"turn_{token_urlsafe(HANDLE_BYTES)}"
+    return StoredTurn(id, principal, catalogue, revision, token_bytes(32), at, at + lives)
+
+
+def opened(
+    stored: StoredTurn, published: Published, *, callbacks: Mapping[str, Callback], buses: TurnBuses, spool: ByteStore
+) -> Turn:
+    """A turn ready for calls, as it was stored."""
+    catalogue = published.catalogues[stored.catalogue]
+    prompt = catalogue.catalogue.instructions or f"Tools of the catalogue {stored.catalogue}."
+    raw: dict[str, Any] = {"system_prompt": prompt, "stash": dict(stored.stash)}
+    ctx = TurnContext(raw, tools=catalogue.registry.copy(), callbacks=callbacks, buses=buses)
+    ctx.id = ctx.turn_id = stored.id
+    ctx.turn_secret = stored.secret
+    return Turn(stored, published, ctx, buses, spool)
+
+
+class OpenTurns:
+    """Turns in memory, the least recently used of them dropped first; what was dropped is found in the store again."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._turns: OrderedDict[str, Turn] = OrderedDict()
+
+    def put(self, turn: Turn) -> None:
+        self._turns[turn.id] = turn
+        self._turns.move_to_end(turn.id)
+        while len(self._turns) > self._limit:
+            self._turns.popitem(last=False)
+
+    def get(self, id: str) -> Turn | None:
+        turn = self._turns.get(id)
+        if turn is not None:
+            self._turns.move_to_end(id)
+        return turn
+
+    def drop(self, id: str) -> None:
+        self._turns.pop(id, None)
+
+    def __len__(self) -> int:
+        return len(self._turns)

@@ -1,0 +1,91 @@
+"""Bodies of requests: read up to a limit, and parsed once, strictly.
+
+JSON with a key given twice is refused: whoever looks at the first one and whoever looks at the last one would
+disagree about what was asked.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+import orjson
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+MAX_DEPTH: Final = 128
+"""Levels of a request's JSON; what a tool takes is not deeper."""
+
+
+class BodyTooLarge(Exception):
+    """More bytes came than the limit allows, whatever the headers said."""
+
+
+class ClientGone(Exception):
+    """The client went away before its request was complete."""
+
+
+class NotStrictJson(ValueError):
+    """The bytes are not JSON, or JSON that two readers could read in two ways."""
+
+
+async def read_body(receive: Receive, *, limit: int) -> bytes:
+    """The whole body. Bytes past the limit are never kept."""
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone()
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLarge()
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def strict_json(body: bytes) -> Any:
+    """The value. Raises `NotStrictJson` for everything that is not exactly one JSON value with every key once."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise NotStrictJson(_reason(error)) from None
+    _refuse_depth(value, MAX_DEPTH)
+    if orjson.dumps(value) != body:  # a compact text that is written back as it came has no key twice
+        _refuse_duplicates(body)
+    return value
+
+
+def _reason(error: orjson.JSONDecodeError) -> str:
+    return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+
+
+def _refuse_depth(value: Any, left: int) -> None:
+    """Iterative: the depth of what is looked at is what is being looked for."""
+    level = [value]
+    while level:
+        if left == 0:
+            raise NotStrictJson(f"nested deeper than {MAX_DEPTH} levels")
+        left -= 1
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+            if isinstance(child, dict | list)
+        ]
+
+
+def _refuse_duplicates(body: bytes) -> None:
+    try:
+        json.loads(body, object_pairs_hook=_unique)
+    except NotStrictJson:
+        raise
+    except ValueError as error:
+        raise NotStrictJson(f"not JSON: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise NotStrictJson("a key is given twice")

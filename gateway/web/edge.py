@@ -1,0 +1,108 @@
+"""The edge: what every request passes before anything is revealed. Host and Origin, sizes, and who is calling.
+
+A plain ASGI wrapper. Decisions read the scope's path and headers, never a URL put together from them.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gateway.errors import Unauthenticated
+from gateway.governance.principals import Principal
+from gateway.web.problems import problem_response
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Authenticate = Callable[[bytes | None], Awaitable[Principal]]
+
+PRINCIPAL: Final = "gateway.principal"
+"""Where the scope of an authenticated request has its principal."""
+
+MAX_HEADERS: Final = 32 << 10
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRules:
+    """Which requests are let in. Hosts are names without a port; origins are whole."""
+
+    hosts: frozenset[str] = _LOOPBACK
+    origins: frozenset[str] = frozenset()
+    open_paths: Collection[str] = ("/livez", "/readyz")
+    """Paths that need no credential, with everything below them."""
+    challenge: Callable[[str, Unauthenticated], bytes] = field(default=lambda path, error: b"Bearer")
+    """What WWW-Authenticate says for a path."""
+
+
+class Edge:
+    def __init__(self, app: App, rules: EdgeRules, authenticate: Authenticate) -> None:
+        self._app = app
+        self._rules = rules
+        self._authenticate = authenticate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = scope["headers"]
+        refusal = _refusal(headers, self._rules)
+        if refusal is not None:
+            status, message = refusal
+            await problem_response(status, message)(scope, receive, send)
+            return
+        if not self._is_open(scope["path"]):
+            try:
+                scope[PRINCIPAL] = await self._authenticate(_credential(headers))
+            except Unauthenticated as error:
+                challenge = self._rules.challenge(scope["path"], error)
+                response = problem_response(
+                    401, error.message, code=error.code, headers={b"www-authenticate": challenge}
+                )
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        return any(path == open_path or path.startswith(f"{open_path}/") for open_path in self._rules.open_paths)
+
+
+def _refusal(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[int, str] | None:
+    if sum(len(name) + len(value) for name, value in headers) > MAX_HEADERS:
+        return 431, "the headers are too large"
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) != 1 or _host_name(hosts[0]) not in rules.hosts:
+        return 421, "this host is not served here"
+    origins = [value for name, value in headers if name == b"origin"]
+    if not all(_is_allowed(origin, hosts[0], rules) for origin in origins):
+        return 403, "this origin may not call"
+    return None
+
+
+def _host_name(value: bytes) -> str:
+    """The name before the port; what is not one comes out as something that no list contains."""
+    text = value.decode("latin-1").strip(" \t").lower()
+    if text.startswith("["):
+        name, bracket, rest = text.partition("]")
+        return f"{name}]" if bracket and (not rest or (rest[0] == ":" and rest[1:].isdecimal())) else ""
+    name, colon, port = text.partition(":")
+    return name if not colon or port.isdecimal() else ""
+
+
+def _is_allowed(origin: bytes, host: bytes, rules: EdgeRules) -> bool:
+    """The server's own origin, or one that is listed. `null` is neither."""
+    text = origin.decode("latin-1").strip(" \t").lower()
+    own = host.decode("latin-1").strip(" \t").lower()
+    return text in (f"http://{own}", f"https://{own}") or text in rules.origins
+
+
+def _credential(headers: list[tuple[bytes, bytes]]) -> bytes | None:
+    """The Authorization header; two of them are as good as a wrong one."""
+    found = [value for name, value in headers if name == b"authorization"]
+    return None if not found else b"\n".join(found)
+
+
+def principal_of(scope: Mapping[str, Any]) -> Principal:
+    principal: Principal = scope[PRINCIPAL]
+    return principal

@@ -1,0 +1,73 @@
+"""Errors on the wire: RFC 9457 problems for HTTP. One table; nothing else decides what an error looks like outside."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+
+from gateway.errors import GatewayError
+
+Response = Callable[[Any, Any, Any], Awaitable[None]]
+
+PROBLEM_TYPE: Final = b"application/problem+json"
+
+
+def problem(
+    status: int, detail: str, *, code: str | None = None, help: str | None = None, **more: Any
+) -> dict[str, Any]:
+    """The members of a problem document. `code` is the error's stable name."""
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }
+    body |= {"code": code} if code else {}
+    body |= {"help": help} if help else {}
+    return body | more
+
+
+def problem_of(error: GatewayError) -> dict[str, Any]:
+    """What a caller is told of an error of ours: its message is safe, its cause is for operators."""
+    status = error.status if error.status in _STATUSES else 500
+    return problem(status, error.message, code=error.code, help=error.help)
+
+
+def problem_response(
+    status: int,
+    detail: str,
+    *,
+    code: str | None = None,
+    help: str | None = None,
+    headers: Mapping[bytes, bytes] | None = None,
+) -> Response:
+    return json_response(
+        problem(status, detail, code=code, help=help), status=status, type=PROBLEM_TYPE, headers=headers
+    )
+
+
+def json_response(
+    body: Any, *, status: int = 200, type: bytes = b"application/json", headers: Mapping[bytes, bytes] | None = None
+) -> Response:
+    return bytes_response(orjson.dumps(body), status=status, type=type, headers=headers)
+
+
+def bytes_response(
+    content: bytes,
+    *,
+    status: int = 200,
+    type: bytes = b"application/json",
+    headers: Mapping[bytes, bytes] | None = None,
+) -> Response:
+    """An ASGI answer without a framework in between."""
+    listed = [(b"content-type", type), (b"content-length", str(len(content)).encode()), *(headers or {}).items()]
+
+    async def respond(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": listed})
+        await send({"type": "http.response.body", "body": content})
+
+    return respond
+
+
+_STATUSES: Final = frozenset(int(status) for status in HTTPStatus)
