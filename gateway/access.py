@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, Literal
 
 from gateway.core.schemas import Schema
-from gateway.errors import ValidationException
+from gateway.errors import NotPermitted, ValidationException
 from gateway.governance.cases import Because
 from gateway.governance.conditions import Scope
 from gateway.governance.diagnostics import Position
@@ -132,10 +132,21 @@ class Access:
             return []
         named = [(name, self.snapshot.tool_in(catalogue, name)) for name in found.tools if name not in found.hidden]
         return [
-            Discovery(name, tool, self.asks(principal, "discover", catalogue=catalogue, tool=tool))
+            Discovery(name, tool, self.visibility(principal, catalogue=catalogue, tool=tool))
             for name, tool in named
             if tool is not None and tool.is_in_use(_day(at))
         ]
+
+    def visibility(self, principal: Principal, *, catalogue: str, tool: DeclaredTool) -> AccessDecision:
+        """Whether the caller may know of a tool. A row about `discover` decides; without one, whoever may call it may.
+
+        What is listed and what a call finds is asked here alike, so neither can know more than the other.
+        """
+        seen = self.asks(principal, "discover", catalogue=catalogue, tool=tool)
+        if seen.allowed or seen.row is not None:
+            return seen
+        used = self.asks(principal, "invoke", catalogue=catalogue, tool=tool)
+        return used if used.allowed or used.row is not None else seen
 
     def admits(self, principal: Principal, catalogue: str) -> bool:
         """Whether the caller is in the catalogue's audience."""
@@ -149,6 +160,24 @@ class Access:
     def asks(self, principal: Principal, action: str, *, catalogue: str, tool: DeclaredTool) -> AccessDecision:
         """What the policy says about an action on a tool."""
         return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
+
+    def rules_about(self, tool: DeclaredTool, catalogue: str) -> list[GateRule]:
+        """The gate rules that have a say in calls of the tool through the catalogue, whatever the arguments."""
+        rules = self.snapshot.gates.values()
+        return [rule for rule in rules if rule.mode != "disabled" and rule.is_about(tool.governed, catalogue)]
+
+    def judged(self, call: Call, tool: DeclaredTool, rules: Sequence[GateRule]) -> Outcome:
+        """What the rules say of a call that the policy lets through; its arguments are those that were accepted."""
+        held = self._held_by(call.principal)
+        if held is None:  # then no rule can be asked about the caller's roles
+            raise NotPermitted()
+        scope = _scope(call, tool, arguments=call.args, roles=held - {call.principal.subject})
+
+        def may(action: str, object: str) -> bool:
+            tier = tool.trust.tier.name
+            return self._decided(call.principal, action, catalogue=call.catalogue, object=object, tier=tier).allowed
+
+        return judge_call(rules, tool.governed, scope, catalogue=call.catalogue, may=may)
 
     def _decided(self, principal: Principal, action: str, *, catalogue: str, object: str, tier: str) -> AccessDecision:
         try:
@@ -174,11 +203,9 @@ class Access:
         """Whether the caller may know of the tool: unknown and not visible are told apart in explanations only."""
         if tool is None:
             return Step("tool", "deny", f"there is no tool {call.tool!r} in {call.catalogue}")
-        seen = self.asks(call.principal, "discover", catalogue=call.catalogue, tool=tool)
-        used = self.asks(call.principal, "invoke", catalogue=call.catalogue, tool=tool)
-        if seen.allowed or used.allowed:
+        refusal = self.visibility(call.principal, catalogue=call.catalogue, tool=tool)
+        if refusal.allowed:
             return Step("tool", "allow", "the caller may know of it", tool.position)
-        refusal = used if used.row else seen
         reason = f"the caller may neither see nor call it: {refusal.reason}"
         return Step("tool", "deny", reason, refusal.row, _by_policy(refusal))
 
@@ -223,11 +250,7 @@ class Access:
         return Step("policy", word, decision.reason, decision.row, _by_policy(decision))
 
     def _gates(self, call: Call, tool: DeclaredTool, *, scope: Scope, steps: list[Step]) -> Answer:
-        rules = [
-            rule
-            for rule in self.snapshot.gates.values()
-            if rule.mode != "disabled" and rule.is_about(tool.governed, call.catalogue)
-        ]
+        rules = self.rules_about(tool, call.catalogue)
         permitting: set[Position] = set()
 
         def may(action: str, object: str) -> bool:
