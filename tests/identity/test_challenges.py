@@ -1,0 +1,75 @@
+"""What a caller without a valid credential is told."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from token_samples import ISSUER, issuer
+
+from gateway.errors import Unauthenticated
+from gateway.identity.challenges import challenge, protected_resource_metadata
+from gateway.identity.providers import ApiToken, KeysFromFile, NobodyProvider, Provider, TokenProvider
+
+URL = "https://gateway.example.com/.well-known/oauth-protected-resource/mcp"
+KEYS = KeysFromFile(Path("keys.json"))
+TOKENS = TokenProvider((ApiToken("a" * 64, "agent:bot", date(2027, 1, 1)),))
+
+
+@pytest.mark.parametrize(
+    ("error", "scope", "value"),
+    [
+        (None, None, b'Bearer resource_metadata="%b"'),
+        (Unauthenticated(None, reason="no-credential"), None, b'Bearer resource_metadata="%b"'),
+        (
+            Unauthenticated("invalid_token", reason="expired"),
+            None,
+            b'Bearer resource_metadata="%b", error="invalid_token"',
+        ),
+        (
+            Unauthenticated("invalid_request", reason="authorization-header"),
+            "tools:read tools:call",
+            b'Bearer resource_metadata="%b", error="invalid_request", scope="tools:read tools:call"',
+        ),
+    ],
+    ids=["first request", "no credential", "invalid token", "invalid request with a scope"],
+)
+def test_challenge_names_the_metadata_and_the_kind_of_error(
+    error: Unauthenticated | None, scope: str | None, value: bytes
+) -> None:
+    assert challenge(URL, error, scope) == value % URL.encode()
+
+
+def test_challenge_without_metadata_is_the_scheme_alone() -> None:
+    assert challenge(None, None) == b"Bearer"
+
+
+@pytest.mark.parametrize("text", ['a"b', "a\\b", "a\r\nSet-Cookie: b", "ä", "", "\x7f"], ids=repr)
+def test_text_that_would_leave_its_quotes_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="printable ASCII"):
+        challenge(text, None)
+    with pytest.raises(ValueError, match="printable ASCII"):
+        challenge(URL, None, scope=text)
+
+
+def test_metadata_names_each_issuer_once() -> None:
+    other = issuer(KEYS, issuer="https://other.example.com/")
+    providers: list[Provider] = [
+        issuer(KEYS),
+        TOKENS,
+        other,
+        issuer(KEYS, audience=frozenset({"b"})),
+        NobodyProvider("user:local"),
+    ]
+
+    assert protected_resource_metadata("https://gateway.example.com/mcp/", providers) == {
+        "resource": "https://gateway.example.com/mcp",
+        "authorization_servers": [ISSUER, "https://other.example.com/"],
+        "bearer_methods_supported": ["header"],
+    }
+
+
+def test_metadata_without_issuers_names_no_authorisation_server() -> None:
+    assert protected_resource_metadata("https://gateway.example.com", [TOKENS]) == {
+        "resource": "https://gateway.example.com",
+        "bearer_methods_supported": ["header"],
+    }
