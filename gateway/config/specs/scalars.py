@@ -4,6 +4,7 @@ The same object feeds the loader, the editor schema and the field documentation,
 """
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -54,14 +55,24 @@ class Text:
             message = f"expected {self.name}, got {type_name(value)}"
             raise PydanticCustomError("wrong-type", "{message}", {"message": message, "help": self.wanted + quoted})
         if not re.fullmatch(self.pattern, value):
-            raise self._refusal()
+            raise self._refusal(_foreign_letter(value) if self.code == "bad-name" else None)
         try:
             return self.convert(value)
         except (ValueError, OverflowError):
-            raise self._refusal() from None
+            is_date = self.code == "bad-date"
+            raise self._refusal("there is no such day or time" if is_date else None) from None
 
-    def _refusal(self) -> PydanticCustomError:
-        return PydanticCustomError(self.code, "{message}", {"message": self.wanted})
+    def _refusal(self, help: str | None) -> PydanticCustomError:
+        return PydanticCustomError(self.code, "{message}", {"message": self.wanted, "help": help})
+
+
+def _foreign_letter(text: str) -> str | None:
+    """Which character is none of the alphabet, where it looks as if it were."""
+    found = next((char for char in text if not char.isascii() and char.isalnum()), None)
+    return (
+        found
+        and f"U+{ord(found):04X} is {unicodedata.name(found, 'something else').lower()}, which is not in the alphabet"
+    )
 
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
