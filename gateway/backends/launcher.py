@@ -57,6 +57,8 @@ def main() -> None:
         names = set(settings["environment"])
         # Python itself may have added a locale
         environment = {name: value for name, value in os.environb.items() if os.fsdecode(name) in names}
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would pass that on
+            signal.signal(ignored, signal.SIG_DFL)
         _confine(settings)
         os.execve(sys.argv[2], sys.argv[2:], environment)  # noqa: S606 - starting it without a shell is the point
     except BaseException as error:
@@ -101,7 +103,9 @@ def _drop_capabilities() -> None:
 def _limit(kind: int, value: int) -> None:
     hard = resource.getrlimit(kind)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (value, value))
+    # at its hard limit of processor time a program is killed without a word; one second earlier it gets a signal
+    soft = max(1, value - 1) if kind == resource.RLIMIT_CPU else value
+    resource.setrlimit(kind, (soft, value))
 
 
 def _leave_network() -> None:

@@ -1,15 +1,19 @@
 """What a backend may hand back, and how bytes become media. What a result is worth is not decided here."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gateway.backends.refusals import type_name
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.media import InMemoryMediaReader, Media, MediaKind, ModalityHazard, TrustTier
 from gateway.core.spool import is_spool_reader
 from gateway.governance.ports import BackendFailed
+
+_LARGE: Final = 1 << 18
+"""From how many bytes on reading JSON would make others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,29 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+async def collected(chunks: AsyncIterable[bytes], *, limit: int) -> bytes:
+    """Everything at once, for what can only be judged as a whole. Raises `BackendFailed` past the limit."""
+    content = bytearray()
+    async for chunk in chunks:
+        content += chunk
+        if len(content) > limit:
+            raise BackendFailed("failed", f"the result has more than {limit} bytes")
+    return bytes(content)
+
+
+async def parsed_json(content: bytes) -> Any:
+    """The value of a JSON text, read elsewhere if it is large. Raises `BackendFailed` if it is none."""
+    try:
+        return _parsed(content) if len(content) < _LARGE else await asyncio.to_thread(_parsed, content)
+    except (ValueError, RecursionError) as error:
+        raise BackendFailed("failed", "the result is not JSON") from error
+
+
+def _parsed(content: bytes) -> Any:
+    return json.loads(content, parse_constant=_not_json)
+
+
+def _not_json(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from gateway.core.context import DispatchContext, TurnContext
@@ -51,3 +52,15 @@ def invocation(args: Mapping[str, Any], spool: Spool | None = None, *, key: str 
 
 def other_tasks() -> set[str]:
     return {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+async def is_gone(pid: int) -> bool:
+    """Whether a process has ended, given the time to; that its new parent has not noticed yet does not matter."""
+    for _ in range(300):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        await asyncio.sleep(0.01)
+    return False

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import backend_functions as functions
 import pytest
-from invocations import invocation, other_tasks
+from invocations import invocation, is_gone, other_tasks
 
 from gateway import Media
 from gateway.backends.processes import HostControls
@@ -48,18 +48,6 @@ async def failure(function: Callable[..., Any], args: dict[str, Any], **settings
     with pytest.raises(BackendFailed) as caught:
         await result(function, args, **settings)
     return caught.value
-
-
-async def alive(pid: int) -> bool:
-    """Whether a process is still there after it had the time to go."""
-    for _ in range(200):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z":
-                return False
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        await asyncio.sleep(0.01)
-    return True
 
 
 @pytest.mark.parametrize("run", PLACES)
@@ -369,5 +357,5 @@ async def test_cancelled_worker_is_killed_with_its_children(tmp_path: Path) -> N
         await asyncio.wait([call])
 
     assert call.cancelled()
-    assert not any([await alive(int(pid)) for pid in note.read_text(encoding="ascii").split()])
+    assert all([await is_gone(int(pid)) for pid in note.read_text(encoding="ascii").split()])
     assert other_tasks() == before
