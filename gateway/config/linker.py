@@ -12,13 +12,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from gateway.config.linking.artifacts import link_artifacts
-from gateway.config.linking.cases import expired_tokens, known_callers, link_cases
+from gateway.config.linking.cases import expired_tokens, known_callers, link_cases, unknown_calls
 from gateway.config.linking.catalogues import Parts, link_catalogues
 from gateway.config.linking.entries import Entries, entries
 from gateway.config.linking.frozen import frozen
 from gateway.config.linking.gates import link_gates
 from gateway.config.linking.mentions import unknown_tools
-from gateway.config.linking.naming import link_collision_policies
+from gateway.config.linking.naming import link_collision_policies, prefix_of
 from gateway.config.linking.pipelines import link_pipelines
 from gateway.config.linking.prospects import find_prospects
 from gateway.config.linking.tools import ImportedTool, link_tools
@@ -74,6 +74,12 @@ def _snapshot(
     pipelines, policies = link_pipelines(found), link_collision_policies(found)
     parts = Parts(tools, scale.tiers, pipelines, policies, defaults.pipeline, defaults.collision_policy, prospects)
     catalogues, of_catalogues = link_catalogues(found, parts)
+    problems += of_catalogues
+    problems += unknown_calls(
+        found,
+        advertised={name for catalogue in catalogues.values() for name in catalogue.tools},
+        prefixes={prefix_of(policy, tool.upstream or "") for policy in policies.values() for tool in prospects},
+    )
     roles, subjects = known_callers(found)
     snapshot = Snapshot(
         gateway.name,
@@ -91,7 +97,7 @@ def _snapshot(
         roles=roles,
         subjects=subjects,
     )
-    return frozen(snapshot), problems + of_catalogues
+    return frozen(snapshot), problems
 
 
 def _registries(found: Entries) -> Mapping[str, Registry]:

@@ -1,7 +1,8 @@
 """References between documents: every name that stands for another document leads to one.
 
 Works on plain data, so that a document whose shape is wrong still has its references checked and one run shows
-everything. Patterns are references only where they have no `*`.
+everything. Patterns are references only where they have no `*`. Tools that a catalogue advertises may have other names
+than their documents, so those are looked for where catalogues are linked.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,7 +83,6 @@ REFERENCES: Final[Mapping[str, Sequence[Reference]]] = {
     ],
     "PolicyTest": [
         *_references("Catalogue", "given.catalogue", "cases.*.in"),
-        *_references("Tool", "cases.*.call"),
         *_references("TrustFlag", "cases.*.turn.saw.*"),
         *_references("GateRule", "cases.*.expect.because.gate"),
         *_references("TrustTier", "cases.*.expect.because.tier"),

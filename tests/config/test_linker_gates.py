@@ -221,6 +221,28 @@ def test_case_is_linked_whole() -> None:
     assert (linked_case.expected, linked_case.because) == ("deny", Because("tier", "inner"))
 
 
+@pytest.mark.parametrize(
+    ("call", "imports", "codes"),
+    [
+        ("order_read", [], []),
+        ("order_raed", [], ["unknown-reference"]),
+        ("wiki_open", [], []),
+        ("wiki_open", [ImportedTool("wiki", "open")], []),
+        ("wiki_opne", [ImportedTool("wiki", "open")], ["unknown-reference"]),
+        ("wiki.open", [ImportedTool("wiki", "open")], ["unknown-reference"]),
+        ("draft_tool", [], []),
+    ],
+    ids=["declared", "typo", "may be imported", "imported", "typo in an import", "identity", "in no catalogue"],
+)
+def test_case_calls_a_tool_by_the_name_that_is_advertised(
+    call: str, imports: list[ImportedTool], codes: list[str]
+) -> None:
+    case = policy_test({**CASE, "call": call}, catalogue="desk", at=MOMENT)
+    tools = (tool(), tool("draft_tool", lifecycle="draft"), upstream())
+
+    assert told(linked(case, *tools, catalogue(exclude=[{"tools": ["draft_*"]}]), imports=imports)) == codes
+
+
 @pytest.mark.parametrize("tools", [[], ["order_read"]], ids=["nothing", "one"])
 def test_case_about_discovery_expects_tools(tools: list[str]) -> None:
     case = {"name": "sees", "as": {"subject": "user:ana"}, "discover": True, "expect": {"tools": tools}}

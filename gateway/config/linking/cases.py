@@ -1,6 +1,6 @@
 """Policy tests as cases, and who the identity providers can let in."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.specs.gateway import (
@@ -12,7 +12,7 @@ from gateway.config.specs.gateway import (
 from gateway.config.specs.policy_tests import Because as BecauseSpec
 from gateway.config.specs.policy_tests import Case, PolicyTestDocument
 from gateway.governance.cases import Because, PolicyCase
-from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.diagnostics import Diagnostic, did_you_mean
 from gateway.governance.principals import Principal
 
 
@@ -22,6 +22,19 @@ def link_cases(entries: Entries) -> list[PolicyCase]:
         for entry in entries.of(PolicyTestDocument).values()
         for index, case in enumerate(entry.document.spec.cases)
     ]
+
+
+def unknown_calls(entries: Entries, *, advertised: Collection[str], prefixes: Collection[str]) -> Iterator[Diagnostic]:
+    """Calls of tools that no document declares and no catalogue advertises, and that no upstream could bring.
+
+    `prefixes` begin the names of tools that are not known yet.
+    """
+    known = entries.names.get("Tool", frozenset()) | set(advertised)
+    for entry in entries.of(PolicyTestDocument).values():
+        for index, case in enumerate(entry.document.spec.cases):
+            if case.call is not None and case.call not in known and not case.call.startswith(tuple(prefixes)):
+                message, place = f"there is no Tool {case.call!r}", ("spec", "cases", index, "call")
+                yield entry.problem("unknown-reference", message, place, help=did_you_mean(case.call, known))
 
 
 def known_callers(entries: Entries) -> tuple[frozenset[str], frozenset[str]]:

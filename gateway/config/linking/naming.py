@@ -26,6 +26,11 @@ def link_collision_policies(entries: Entries) -> dict[str, CollisionPolicy]:
     return {name: _policy(name, entry.document.spec) for name, entry in entries.of(CollisionPolicyDocument).items()}
 
 
+def prefix_of(policy: CollisionPolicy, upstream: str) -> str:
+    """What stands before the names of an upstream's tools."""
+    return policy.prefix.replace("{upstream}", upstream)
+
+
 def name_tools(
     catalogue: Entry[CatalogueDocument], tools: Sequence[DeclaredTool], policy: CollisionPolicy
 ) -> tuple[NamedTools, list[Diagnostic]]:
@@ -61,7 +66,7 @@ def _named(tool: DeclaredTool, policy: CollisionPolicy) -> NamedTool:
     if not tool.is_imported:
         return NamedTool(tool.name, DECLARED, rank, tool.position, tool.on_collision)
     upstream = tool.upstream or ""
-    name = policy.prefix.replace("{upstream}", upstream) + (tool.remote_name or "")
+    name = prefix_of(policy, upstream) + (tool.remote_name or "")
     return NamedTool(name, upstream, rank, tool.position, tool.on_collision)
 
 
