@@ -81,7 +81,7 @@ def plan(
 
     Exit code 0: no changes, 2: changes, 1: a side has errors, or the risk is graver than --accept.
     """
-    if against is None:
+    if not against:  # an empty one is a variable that was not set, not this folder
         fail("there is nothing to compare with", "give --against a folder or a commit", code=1)
     project = _project(folder, policies)
     today = on or datetime.now(UTC).date()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gateway.governance.diagnostics import Position
-from gateway.review.written import MISSING, Missing, Path, Written, value_at
+from gateway.review.written import MISSING, Missing, Path, Written
 from gateway.snapshot import Declared, Registry
 
 Change = Literal["added", "removed", "changed"]
@@ -22,7 +22,7 @@ _REFERENCE: Final = "${"
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """`path` as in the YAML, without `spec`. `added` and `removed` are the entries that a list of words differs in."""
+    """`path` as in the YAML, without `spec`. `added` and `removed` are the entries that a list differs in."""
 
     path: str
     before: Any
@@ -85,9 +85,8 @@ def field_changes(before: Any, after: Any, *, old: Written, new: Written) -> Ite
     found: set[Path] = set()
     for path in _differences(before, after, ()):
         found.add(path)
-        is_filled = any(each[: len(path)] == path for each in (*old.references, *new.references))
-        added, removed = ((), ()) if is_filled else _entries(value_at(before, path), value_at(after, path))
-        yield FieldChange(dotted(path), old.at(path), new.at(path), added, removed)
+        shown = old.at(path), new.at(path)
+        yield FieldChange(dotted(path), *shown, *_entries(*shown))
     for path in sorted({*old.references, *new.references}, key=str):
         reads = old.references.get(path), new.references.get(path)
         covered = any(path[: len(each)] == each for each in found)
@@ -130,9 +129,9 @@ def _is_compared_by_entry(before: list[Any], after: list[Any]) -> bool:
 
 
 def _entries(before: Any, after: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The entries that lists of words gained and lost; a word that is only moved is neither."""
-    old = before if isinstance(before, list) else []
-    new = after if isinstance(after, list) else []
-    if not all(isinstance(each, str) for each in (*old, *new)):
+    """The entries that a list gained and lost; one that is only moved is neither."""
+    if not all(isinstance(side, list | Missing) for side in (before, after)):
         return (), ()
+    old: list[Any] = before if isinstance(before, list) else []
+    new: list[Any] = after if isinstance(after, list) else []
     return tuple(each for each in new if each not in old), tuple(each for each in old if each not in new)

@@ -10,7 +10,7 @@ from datetime import date, datetime
 from gateway.access import Access
 from gateway.governance.cases import PolicyCase
 from gateway.review.cases import CaseChange, case_changes, case_findings
-from gateway.review.changes import DocumentChange, Documents, Pair, Texts, document_change, pairs
+from gateway.review.changes import DocumentChange, Documents, Pair, Texts, document_change, dotted, pairs
 from gateway.review.controls import control_findings
 from gateway.review.reach import AccessChange, Progress, Reach, access_changes
 from gateway.review.risk import Finding, Weight, gravest
@@ -102,7 +102,7 @@ def make_plan(
     access = access_changes(*reaches, progress=progress)
     ranks = {**before.snapshot.ranks, **after.snapshot.ranks}
     findings = [
-        *control_findings(changed, before.snapshot, after.snapshot),
+        *(_discreet(found, before, after) for found in control_findings(changed, before.snapshot, after.snapshot)),
         *row_findings(policies, before=before.rows, after=after.rows, ranks=ranks),
         *case_findings(cases),
         *_overlay_findings(documents),
@@ -132,7 +132,8 @@ def _documents(before: Side, after: Side) -> tuple[tuple[DocumentChange, ...], l
         change = document_change(pair, before.texts, after.texts)
         if change is not None:
             snapshot = before.snapshot if pair.after is None else after.snapshot
-            changes.append(replace(change, summary=_summary(change, snapshot)))
+            is_filled = any(_filled(side.texts, pair) for side in (before, after))
+            changes.append(change if is_filled else replace(change, summary=_summary(change, snapshot)))
             changed.append(pair)
     return tuple(changes), changed
 
@@ -151,6 +152,22 @@ def _summary(change: DocumentChange, snapshot: Snapshot) -> str:
     if change.kind == "TrustTier" and (tier := snapshot.tiers.get(change.name)):
         return f"rank {tier.rank}"
     return ""
+
+
+def _filled(texts: Texts, pair: Pair) -> bool:
+    written = texts.get((pair.kind, pair.name))
+    return written is not None and bool(written.references)
+
+
+def _discreet(found: Finding, before: Side, after: Side) -> Finding:
+    """The finding without its note, if that could tell what the environment filled in."""
+    kind, _, name = found.about.partition(" ")
+    for side in (before, after):
+        written = side.texts.get((kind, name))
+        for path in written.references if written else ():
+            if dotted(path).startswith(found.path) or found.path.startswith(dotted(path)):
+                return replace(found, note="")
+    return found
 
 
 def _overlay_findings(documents: Sequence[DocumentChange]) -> Iterator[Finding]:

@@ -174,7 +174,7 @@ def _access(changes: Sequence[AccessChange]) -> Iterator[Line]:
     for (caller, catalogue, is_gain), found in happens.items():
         shared.setdefault((catalogue, is_gain, _tools(found)), []).append(caller)
     lines = sorted((_callers(who), *what) for what, who in shared.items())
-    width = min(max((len(f"{who} in {where}") for who, where, _, _ in lines), default=0), 48)
+    width = min(max((len(f"{who} in {where}") for who, where, _, _ in lines), default=0), 64)
     for who, where, is_gain, tools in lines:
         verb = Span("gains ", "added") if is_gain else Span("loses ", "removed")
         yield Span(f"{visible(f'{who} in {where}'):{width}}   "), verb, Span(visible(tools))

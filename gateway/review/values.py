@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gateway.review.changes import FieldChange
@@ -10,15 +11,22 @@ from gateway.review.written import Missing
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_$/.(*][^\[\]{},#\n\"]*(?<![ :])")
 _LONGEST: Final = 60
 _WIDEST: Final = 72
+_ENTRIES: Final = 4
 
 
 def difference(field: FieldChange) -> str:
-    """`old → new`; for long lists of words, the entries that came and went."""
-    whole = f"{shown(field.before)} → {shown(field.after)}"
-    if len(_flow(field.before)) + len(_flow(field.after)) <= _WIDEST or not (field.added or field.removed):
-        return whole
-    came = [f"+ {visible(str(each))}" for each in field.added]
-    return clipped("  ".join((*came, *(f"- {visible(str(each))}" for each in field.removed))), _WIDEST * 2)
+    """`old → new`; for long lists and lists of mappings, the entries that went and came."""
+    entries = (*field.removed, *field.added)
+    is_short = len(_flow(field.before)) + len(_flow(field.after)) <= _WIDEST
+    if not entries or (is_short and not any(isinstance(each, dict) for each in entries)):
+        return f"{shown(field.before)} → {shown(field.after)}"
+    return "  ".join((*_signed("-", field.removed), *_signed("+", field.added)))
+
+
+def _signed(sign: str, entries: Sequence[Any]) -> Iterator[str]:
+    yield from (f"{sign} {clipped(_flow(each), _WIDEST)}" for each in entries[:_ENTRIES])
+    if len(entries) > _ENTRIES:
+        yield f"{sign} {len(entries) - _ENTRIES} more"
 
 
 def shown(value: Any) -> str:
