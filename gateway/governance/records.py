@@ -22,7 +22,8 @@ class StoredResult:
     """One piece of a result. `text` is the piece itself; artifacts and media have a `key` in the spool.
 
     `type` is the artifact class by name (or a built-in one), `details` what else is needed to read the piece again:
-    the options of a class, or kind, MIME type, file name, tier, hazard and stash of media.
+    the options of a class, or kind, MIME type, file name, tier, hazard and stash of media. `content` is given with a
+    small piece that the spool left to the record, so that both are durable in one step; what is read back has none.
     """
 
     kind: ResultKind
@@ -31,6 +32,7 @@ class StoredResult:
     type: str | None = None
     byte_length: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    content: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class StoredTurn:
     principal: Principal
     catalogue: str
     revision: str
-    secret: bytes
+    secret: bytes = field(repr=False)
     created_at: datetime
     expires_at: datetime
     stash: Mapping[str, Any] = field(default_factory=dict)
@@ -83,11 +85,12 @@ class StoredCall:
 class Claim:
     """What became of an idempotency key.
 
-    `fresh`: nobody had it, the call may run. `running`: the same call holds it and has not settled. `settled`: the same
-    call has settled as `call`. `taken`: it stands for another call.
+    `fresh`: nobody had it, the call is started and may run. `running`: the same call holds it and has not settled.
+    `settled`: the same call has settled as `call`. `unknown`: the same call was started by a process that is gone, as
+    `call`; it is not run again. `taken`: the key stands for another call.
     """
 
-    state: Literal["fresh", "running", "settled", "taken"]
+    state: Literal["fresh", "running", "settled", "unknown", "taken"]
     call: StoredCall | None = None
 
 
@@ -107,6 +110,8 @@ class Store(Protocol):
     """Keeps turns and calls. A method that writes returns when what it wrote is durable: synced, not only sent.
 
     Turns and calls are only found together with their principal's subject and tenant: a handle is a name, not a right.
+    Whatever cannot be read or written raises `StoreUnavailable`, within about a second; what contradicts what is stored
+    already (a second start, a second outcome, a call in a turn of another principal) raises `RecordConflict`.
     """
 
     async def open_turn(self, turn: StoredTurn) -> None: ...
@@ -117,13 +122,20 @@ class Store(Protocol):
 
     async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None: ...
 
-    async def start_call(self, call: StoredCall) -> None: ...
-
-    async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
-        """Write a settled call, started before or not; with a turn that is not stored yet, both or neither."""
+    async def start_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
+        """Write down that a call is about to run; with a turn that is not stored yet, both or neither."""
         ...
 
-    async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None: ...
+    async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
+        """Write a settled call, started before or not; with a turn that is not stored yet, both or neither.
+
+        Of a call that was started before only the outcome is written: what it was asked stays as it was.
+        """
+        ...
+
+    async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:
+        """The newest call of that id; `None` if it is unknown, another principal's, or its turn is past its end."""
+        ...
 
     async def calls_of(self, turn_id: str) -> list[StoredCall]:
         """The settled calls of a turn in the order they were settled in."""
@@ -132,23 +144,43 @@ class Store(Protocol):
     async def list_calls(
         self, filter: CallFilter, *, limit: int, before: str | None = None
     ) -> tuple[list[StoredCall], str | None]:
-        """A page of calls, newest first, and the cursor of the next page."""
+        """A page of calls, newest first, and the cursor of the next page; `ValueError` for a cursor that is none."""
         ...
 
-    async def claim(self, key: str, principal: Principal, *, digest: str, call: StoredCall, until: datetime) -> Claim:
-        """Take an idempotency key for a call, or learn who has it. `digest` is what makes two calls the same."""
+    async def claim(
+        self,
+        key: str,
+        principal: Principal,
+        *,
+        digest: str,
+        call: StoredCall,
+        until: datetime,
+        turn: StoredTurn | None = None,
+    ) -> Claim:
+        """Take an idempotency key for a call, or learn who has it. `digest` is what makes two calls the same.
+
+        A fresh claim writes the start of the call in the same step, as `start_call` does: a key never stands for a
+        call that nobody wrote down.
+        """
         ...
 
     async def recover(self, at: datetime) -> int:
-        """Mark calls that were started and never settled as `unknown`; how many there were."""
+        """Mark calls that were started by processes that are gone as `unknown`; how many there were."""
         ...
 
     async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
         """Spooled pieces whose turn is past its end of life, to be deleted from the spool before the rows go."""
         ...
 
+    async def forget_results(self, keys: Sequence[str]) -> None:
+        """Note that these pieces were deleted from the spool; a turn is pruned only when none of its own is left."""
+        ...
+
     async def prune(self, at: datetime) -> int:
-        """Remove turns, calls and keys past their end of life; how many rows went."""
+        """Remove turns, calls and keys past their end of life; how many of them went.
+
+        A turn also stays while one of its calls runs, or is what an idempotency key still stands for.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -1,0 +1,202 @@
+"""One thread that writes: whatever arrived while the last commit ran goes into the next transaction.
+
+A caller is released when its transaction is on the disk. The thread knows SQLite, and nothing of records.
+"""
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import inf
+from threading import Condition, Thread
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from gateway.errors import StoreUnavailable
+from gateway.storage.links import Link, is_busy, lost, unavailable
+
+T = TypeVar("T")
+
+PATIENCE: Final = 0.8
+"""Seconds a caller waits for a lock, or for a place in the queue."""
+
+_LARGEST_GROUP: Final = 512
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    work: Callable[[sqlite3.Connection], Any]
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    job: _Job
+    value: Any = None
+    error: Exception | None = None
+
+
+class GroupCommit:
+    """Runs work in transactions. Work may run twice: when another job of its group fails, all are run again."""
+
+    def __init__(self, connect: Callable[[], Link], *, waiting: int = 4096) -> None:
+        self._connect = connect
+        self._link: Link | None = connect()
+        self._places = asyncio.Semaphore(waiting)
+        self._waiting = waiting
+        self._jobs: deque[_Job] = deque()
+        self._arrived = Condition()
+        self._closing = False
+        self._thread = Thread(target=self._serve, name="gateway-store-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` gives, once it is durable. It runs even if the caller stops waiting."""
+        deadline = monotonic() + PATIENCE
+        if self._places.locked():
+            await self._wait_for_a_place()
+        else:
+            await self._places.acquire()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        with self._arrived:
+            if self._closing:
+                self._places.release()
+                raise StoreUnavailable("the store is closed")
+            self._jobs.append(_Job(work, future, loop, deadline))
+            self._arrived.notify()
+        return await future
+
+    async def close(self) -> None:
+        """Return when everything that was taken on is written."""
+        with self._arrived:
+            self._closing = True
+            self._arrived.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    async def _wait_for_a_place(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._places.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"{self._waiting} writes are waiting already", help="send fewer calls at once, or use a faster disk"
+            ) from None
+
+    def _serve(self) -> None:
+        while group := self._next_group():
+            self._release(self._written(group))
+        if self._link is not None:
+            self._link.close()
+
+    def _next_group(self) -> list[_Job]:
+        with self._arrived:
+            while not self._jobs and not self._closing:
+                self._arrived.wait()
+            return [self._jobs.popleft() for _ in range(min(len(self._jobs), _LARGEST_GROUP))]
+
+    def _written(self, group: list[_Job]) -> list[_Outcome]:
+        try:
+            link = self._connected()
+        except Exception as error:  # whatever it is, those who wait must be told; likewise below
+            return [_failed(job, error) for job in group]
+        group = self._begun(link.connection, group)
+        try:
+            outcomes = _run_all(link.connection, group) if group else []
+            if link.is_lost():
+                raise lost()
+        except Exception as error:
+            return [_failed(job, error) for job in group]
+        return outcomes
+
+    def _connected(self) -> Link:
+        if self._link is not None and self._link.is_lost():
+            self._link.close()
+            self._link = None
+        if self._link is None:
+            self._link = self._connect()
+        return self._link
+
+    def _begun(self, connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]:
+        """Begin a transaction; who is left of the group when that succeeded. The others have been told."""
+        while group:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                break
+            except sqlite3.Error as error:
+                until = monotonic() if is_busy(error) else inf
+                self._release(_failed(job, error) for job in group if job.deadline <= until)
+                group = [job for job in group if job.deadline > until]
+        return group
+
+    def _release(self, outcomes: Iterable[_Outcome]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+        for outcome in outcomes:
+            by_loop.setdefault(outcome.job.loop, []).append(outcome)
+        for loop, released in by_loop.items():
+            # A loop that is closed has nobody left who waits.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._tell, released)
+
+    def _tell(self, outcomes: list[_Outcome]) -> None:
+        for outcome in outcomes:
+            self._places.release()
+            future = outcome.job.future
+            if future.done():  # its caller was cancelled
+                continue
+            if outcome.error is not None:
+                future.set_exception(outcome.error)
+            else:
+                future.set_result(outcome.value)
+
+
+def _run_all(connection: sqlite3.Connection, group: list[_Job]) -> list[_Outcome]:
+    """Run and commit a group. Savepoints would cost every job something, so they are kept for groups with a bad one."""
+    try:
+        outcomes = [_Outcome(job, job.work(connection)) for job in group]
+        connection.execute("COMMIT")
+        return outcomes
+    except Exception as error:
+        _roll_back(connection)
+        if unavailable(error) or len(group) == 1:
+            raise
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        outcomes = [_run_apart(connection, job) for job in group]
+        connection.execute("COMMIT")
+        return outcomes
+    except Exception:
+        _roll_back(connection)
+        raise
+
+
+def _run_apart(connection: sqlite3.Connection, job: _Job) -> _Outcome:
+    connection.execute("SAVEPOINT job")
+    try:
+        value = job.work(connection)
+    except Exception as error:
+        if unavailable(error):
+            raise
+        connection.execute("ROLLBACK TO job")
+        return _failed(job, error)
+    finally:
+        if connection.in_transaction:
+            connection.execute("RELEASE job")
+    return _Outcome(job, value)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # SQLite itself rolls back when the disk is full
+        connection.execute("ROLLBACK")
+
+
+def _failed(job: _Job, error: Exception) -> _Outcome:
+    """Each caller gets an error of its own where many share one cause: a traceback belongs to one raise."""
+    if isinstance(error, StoreUnavailable):
+        told: Exception = StoreUnavailable(error.message, help=error.help, cause=error.cause)
+    else:
+        told = unavailable(error) or error
+    return _Outcome(job, error=told)

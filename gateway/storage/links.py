@@ -1,0 +1,106 @@
+"""Connections to one SQLite file, how they are set up, and what their failures mean."""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from gateway.errors import StoreUnavailable
+
+BUSY_MILLISECONDS: Final = 50
+"""How long one attempt waits for another process; the writer tries again until its callers' patience ends."""
+
+_CAUSES: Final = {
+    sqlite3.SQLITE_BUSY: ("the database is locked by another process", "end whatever holds it, such as a backup"),
+    sqlite3.SQLITE_LOCKED: ("the database is locked", "end whatever holds it"),
+    sqlite3.SQLITE_FULL: ("the disk is full", "make room; nothing needs to be restarted"),
+    sqlite3.SQLITE_READONLY: ("the database is read-only", "make the file and its folder writable for the gateway"),
+    sqlite3.SQLITE_CANTOPEN: ("the database file cannot be opened", "check that it exists and who may read it"),
+    sqlite3.SQLITE_PERM: ("the database file cannot be opened", "check that it exists and who may read it"),
+    sqlite3.SQLITE_IOERR: ("the disk failed while reading or writing", "check the disk and the room on it"),
+    sqlite3.SQLITE_PROTOCOL: ("the database is locked by another process", "end whatever holds it"),
+    sqlite3.SQLITE_NOMEM: ("there is too little memory", "give the gateway more memory"),
+    sqlite3.SQLITE_CORRUPT: ("the database is damaged", "restore a backup"),
+    sqlite3.SQLITE_NOTADB: ("the file is not an SQLite database", "name another file, or restore a backup"),
+}
+
+
+def unavailable(error: Exception) -> StoreUnavailable | None:
+    """What callers are told of a failure that is nobody's fault but the store's; `None` for any other."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if not isinstance(code, int):
+        return None
+    told = _CAUSES.get(code & 0xFF)
+    return None if told is None else StoreUnavailable(told[0], help=told[1], cause=error)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0)  # the driver's own complaints have none
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
+
+
+class Link:
+    """An open connection that knows whether its file is still the one of that name.
+
+    A file that is deleted or replaced under an open connection takes writes as before, and loses them.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._paths = (str(path), f"{path}-wal")
+        mode = "ro" if read_only else "rw"  # never creates: an empty database must not stand in for a lost one
+        try:
+            self.connection = sqlite3.connect(
+                f"file:{quote(str(path))}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=BUSY_MILLISECONDS / 1000,
+            )
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+        try:
+            self._set_up(read_only)
+            self._identity = self._files()
+        except (sqlite3.Error, OSError) as error:
+            self.connection.close()
+            raise _translated(error) from error
+
+    def _set_up(self, read_only: bool) -> None:
+        run = self.connection.execute
+        run("PRAGMA foreign_keys = ON")
+        run("PRAGMA trusted_schema = OFF")
+        if read_only:
+            run("PRAGMA query_only = ON")
+        else:
+            run("PRAGMA synchronous = FULL")
+            [mode] = run("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise StoreUnavailable(
+                    "the database cannot keep a write-ahead log where it is", help="keep it on a local disk"
+                )
+        run("SELECT count(*) FROM sqlite_schema").fetchone()  # now both files are open
+
+    def is_lost(self) -> bool:
+        try:
+            return self._files() != self._identity
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _files(self) -> list[tuple[int, int]]:
+        return [(status.st_dev, status.st_ino) for status in map(os.stat, self._paths)]
+
+
+def lost() -> StoreUnavailable:
+    return StoreUnavailable(
+        "the database file was removed or replaced", help="put it back with its -wal file, or restart the gateway"
+    )
+
+
+def _translated(error: Exception) -> Exception:
+    if isinstance(error, OSError):
+        return lost()
+    return unavailable(error) or error

@@ -1,0 +1,92 @@
+"""Bringing a database to the schema of this program, all steps or none.
+
+Alembic's files are only read for their steps: no `env.py` is run, so nobody's logging is configured.
+"""
+
+import sqlite3
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+from sqlalchemy.pool import StaticPool
+
+from gateway.errors import StoreNotOurs
+
+APPLICATION_ID: Final = 0x67772E31
+"""In the header of every database of ours; `file` and SQLite show it."""
+
+VERSION_TABLE: Final = "schema_version"
+
+_SCRIPTS: Final = Path(__file__).parent / "migrations"
+_ONE_AT_A_TIME: Final = Lock()  # Alembic's `op` is one per process
+
+
+def migrate(connection: sqlite3.Connection, *, to: str = "head") -> None:
+    """Upgrade a database no transaction is open on. Raises `StoreNotOurs` for one that must be left alone."""
+    with _ONE_AT_A_TIME:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            _refuse_foreign(connection)
+            _upgrade(connection, to)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _refuse_foreign(connection: sqlite3.Connection) -> None:
+    [id] = connection.execute("PRAGMA application_id").fetchone()
+    [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables and id != APPLICATION_ID:
+        raise StoreNotOurs(
+            "the file is a database of another program",
+            help="name a file of the gateway's own, or one that does not exist yet",
+        )
+
+
+def _upgrade(connection: sqlite3.Connection, to: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    script = ScriptDirectory(str(_SCRIPTS))
+
+    def steps(revision: Any, context: MigrationContext) -> Any:
+        _refuse_newer(context.get_current_heads(), script)
+        return script._upgrade_revs(to, revision)
+
+    # One borrowed connection: its transaction is ours to begin and to end, not SQLAlchemy's.
+    engine = create_engine("sqlite://", creator=lambda: _Borrowed(connection), poolclass=StaticPool)
+    with engine.connect() as borrowed, EnvironmentContext(config, script, fn=steps) as environment:
+        environment.configure(connection=borrowed, version_table=VERSION_TABLE)
+        environment.run_migrations()
+
+
+def _refuse_newer(heads: tuple[str, ...], script: ScriptDirectory) -> None:
+    known = {step.revision for step in script.walk_revisions()}
+    if not known.issuperset(heads):
+        raise StoreNotOurs(
+            f"the database has version {', '.join(heads)}, which is newer than this program",
+            help="start the newer program again, or restore a backup that was taken before it ran",
+        )
+
+
+class _Borrowed:
+    """A connection that whoever gets it cannot commit, roll back or close."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,204 @@
+"""How turns and calls become rows and come back from them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from json import loads
+from typing import Any, Final, cast
+
+from gateway.core.canonical import canonical
+from gateway.core.lines import encode
+from gateway.governance.principals import Principal
+from gateway.governance.records import CallStatus, ResultKind, StoredCall, StoredResult, StoredTurn, TurnEnding
+from gateway.governance.rules import Decision
+from gateway.storage.keys import is_small
+
+Row = Mapping[str, Any]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment(microseconds: int) -> datetime:
+    return _EPOCH + microseconds * _MICROSECOND
+
+
+def owner_of(principal: Principal) -> str:
+    return canonical([principal.tenant, principal.subject])
+
+
+def is_storable(id: str) -> bool:
+    """Whether a text can be an id of something stored: half a surrogate pair cannot be written."""
+    try:
+        id.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def turn_row(turn: StoredTurn) -> dict[str, Any]:
+    return {
+        "id": _id(turn.id),
+        **_principal_columns(turn.principal),
+        "catalogue": turn.catalogue,
+        "revision": turn.revision,
+        "secret": turn.secret,
+        "created_at": microseconds(turn.created_at),
+        "expires_at": microseconds(turn.expires_at),
+        "stash": json_text(turn.stash),
+        "ended_at": None if turn.ended_at is None else microseconds(turn.ended_at),
+        "ending": turn.ending,
+    }
+
+
+def turn_from(row: Row) -> StoredTurn:
+    return StoredTurn(
+        id=row["id"],
+        principal=_principal(row),
+        catalogue=row["catalogue"],
+        revision=row["revision"],
+        secret=row["secret"],
+        created_at=moment(row["created_at"]),
+        expires_at=moment(row["expires_at"]),
+        stash=loads(row["stash"]),
+        ended_at=None if row["ended_at"] is None else moment(row["ended_at"]),
+        ending=cast("TurnEnding | None", row["ending"]),  # only such words are written
+    )
+
+
+def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str, Any]:
+    return {
+        "turn_id": _id(call.turn_id),
+        "id": _id(call.id),
+        **_principal_columns(call.principal),
+        "tool": _writable(call.tool),
+        "identity": _writable(call.identity),
+        "args": json_text(call.args),
+        "checksum": call.checksum,
+        "catalogue": call.catalogue,
+        "revision": call.revision,
+        "created_at": microseconds(call.created_at),
+        "status": status,
+        "definition": call.definition,
+        "decision": call.decision,
+        "because": None if call.because is None else _writable(call.because),
+        "is_error": call.is_error,
+        "inline": call.inline,
+        "trusted": call.trusted,
+        "from_artifact_tool": call.from_artifact_tool,
+        "results": json_text([_result_fields(result) for result in call.results]),
+        "completed_at": None if call.completed_at is None else microseconds(call.completed_at),
+        "idempotency_key": call.idempotency_key,
+        "process": process,
+    }
+
+
+def call_from(row: Row) -> StoredCall:
+    return StoredCall(
+        id=row["id"],
+        turn_id=row["turn_id"],
+        tool=row["tool"],
+        identity=row["identity"],
+        args=loads(row["args"]),
+        checksum=row["checksum"],
+        principal=_principal(row),
+        catalogue=row["catalogue"],
+        revision=row["revision"],
+        created_at=moment(row["created_at"]),
+        status=cast("CallStatus", row["status"]),  # only such words are written; likewise below
+        definition=row["definition"],
+        decision=cast("Decision | None", row["decision"]),
+        because=row["because"],
+        is_error=bool(row["is_error"]),
+        inline=bool(row["inline"]),
+        trusted=bool(row["trusted"]),
+        from_artifact_tool=bool(row["from_artifact_tool"]),
+        results=results_from(row["results"]),
+        completed_at=None if row["completed_at"] is None else moment(row["completed_at"]),
+        idempotency_key=row["idempotency_key"],
+    )
+
+
+def piece_rows(call: StoredCall) -> list[dict[str, Any]]:
+    """One row per piece that has a key. Raises `ValueError` for a small one without its bytes: nobody else has them."""
+    rows = []
+    for position, result in enumerate(call.results):
+        if result.key is None:
+            continue
+        if is_small(result.key) and result.content is None:
+            raise ValueError(f"result {position} of the call is a small piece and comes without its content")
+        columns = {"key": result.key, "turn_id": call.turn_id, "call_id": call.id}
+        rows.append({**columns, "position": position, "content": result.content})
+    return rows
+
+
+def results_from(text: str) -> tuple[StoredResult, ...]:
+    return tuple(_result(fields) for fields in loads(text))
+
+
+def json_text(value: Any) -> str:
+    """Canonical JSON; mappings and sequences of other types are taken for objects and arrays."""
+    try:
+        return canonical(value)
+    except TypeError:
+        return canonical(_plain(value))
+
+
+def _principal_columns(principal: Principal) -> dict[str, Any]:
+    return {
+        "owner": owner_of(principal),
+        "tenant": None if principal.tenant is None else _id(principal.tenant),
+        "subject": _id(principal.subject),
+        "roles": canonical(sorted(principal.roles)),
+    }
+
+
+def _principal(row: Row) -> Principal:
+    # From `owner`, not from the columns people filter by: it is what was compared.
+    tenant, subject = loads(row["owner"])
+    return Principal(subject, roles=frozenset(loads(row["roles"])), tenant=tenant)
+
+
+def _result_fields(result: StoredResult) -> dict[str, Any]:
+    fields = {
+        "kind": result.kind,
+        "text": result.text,
+        "key": result.key,
+        "type": result.type,
+        "byteLength": result.byte_length,
+        "details": result.details if type(result.details) is dict else dict(result.details),
+    }
+    return {name: value for name, value in fields.items() if value is not None and value != {}}
+
+
+def _result(fields: Row) -> StoredResult:
+    return StoredResult(
+        kind=cast("ResultKind", fields["kind"]),  # only such words are written
+        text=fields.get("text"),
+        key=fields.get("key"),
+        type=fields.get("type"),
+        byte_length=fields.get("byteLength"),
+        details=fields.get("details", {}),
+    )
+
+
+def _id(text: str) -> str:
+    if not is_storable(text):
+        raise ValueError("an id, a subject or a tenant holds half a surrogate pair and cannot be written")
+    return text
+
+
+def _writable(text: str) -> str:
+    """What describes, but does not identify, is written as well as it can be."""
+    return text if is_storable(text) else encode(text).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,309 @@
+"""Turns and calls in one SQLite file, for the processes of one host.
+
+Writes go through one thread and are committed in groups, reads through a few of their own.
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+from gateway.core.events import now
+from gateway.errors import RecordConflict, StoreUnavailable
+from gateway.governance.principals import Principal
+from gateway.governance.records import (
+    CallFilter,
+    Claim,
+    StoredCall,
+    StoredResult,
+    StoredTurn,
+    TurnEnding,
+)
+from gateway.storage import statements
+from gateway.storage.group_commit import GroupCommit
+from gateway.storage.links import Link, unavailable
+from gateway.storage.migrating import migrate
+from gateway.storage.processes import ProcessLock
+from gateway.storage.reading import ReadPool
+from gateway.storage.rows import (
+    call_from,
+    call_row,
+    is_storable,
+    json_text,
+    microseconds,
+    owner_of,
+    piece_rows,
+    results_from,
+    turn_from,
+    turn_row,
+)
+
+LARGEST_PAGE: Final = 1000
+
+_PRUNED_AT_ONCE: Final = 200
+_OPENING_SECONDS: Final = 10
+"""How long opening waits for another process that is upgrading the same file."""
+
+Row = dict[str, Any]
+
+
+class SqliteStore:
+    """Implements `gateway.governance.records.Store`, and keeps the small pieces of a spool beside the records."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], datetime], process: ProcessLock, readers: int, waiting: int):
+        self._clock = clock
+        self._process = process
+        self._writer = GroupCommit(lambda: Link(path), waiting=waiting)
+        self._reader = ReadPool(path, size=readers)
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, *, clock: Callable[[], datetime] = now, readers: int = 4, waiting: int = 4096
+    ) -> Self:
+        """Open or create a database and bring it up to date.
+
+        Raises `StoreNotOurs` for one that is newer than this program or another program's, `StoreUnavailable` for
+        one that cannot be read and written. `waiting` bounds the writes that may wait for the disk.
+        """
+        absolute = Path(path).absolute()
+        process = await asyncio.to_thread(_prepare, absolute)
+        return cls(absolute, clock=clock, process=process, readers=readers, waiting=waiting)
+
+    async def open_turn(self, turn: StoredTurn) -> None:
+        row = turn_row(turn)
+
+        def insert(connection: sqlite3.Connection) -> None:
+            with _conflict("there is a turn with that id already"):
+                statements.INSERT_TURN.run(connection, row)
+
+        await self._writer.run(insert)
+
+    async def find_turn(self, id: str, principal: Principal) -> StoredTurn | None:
+        if not is_storable(id):
+            return None
+        wanted = {"id": id, "owner": owner_of(principal), "at": microseconds(self._clock())}
+        rows = await self._reader.run(lambda connection: statements.FIND_TURN.rows(connection, wanted))
+        return turn_from(rows[0]) if rows else None
+
+    async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None:
+        row = {"turn": id, "at": microseconds(at), "how": ending, "left": json_text(stash)}
+
+        def end(connection: sqlite3.Connection) -> None:
+            if not statements.END_TURN.run(connection, row).rowcount:
+                raise RecordConflict("there is no such turn, or it has ended already")
+
+        await self._writer.run(end)
+
+    async def start_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
+        row, turn_columns = self._started(call, turn)
+        await self._writer.run(lambda connection: _start(connection, row, turn_columns))
+
+    async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
+        row = call_row(call, status="settled", process=self._process.id)
+        pieces = piece_rows(call)
+        turn_columns = None if turn is None else turn_row(turn)
+        await self._writer.run(lambda connection: _settle(connection, row, turn_columns, pieces))
+
+    async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:
+        if not is_storable(id) or not is_storable(turn_id or ""):
+            return None
+        at = microseconds(self._clock())
+        wanted = {"id": id, "owner": owner_of(principal), "turn_id": turn_id, "at": at}
+        rows = await self._reader.run(lambda connection: statements.FIND_CALL.rows(connection, wanted))
+        return call_from(rows[0]) if rows else None
+
+    async def calls_of(self, turn_id: str) -> list[StoredCall]:
+        if not is_storable(turn_id):
+            return []
+        rows = await self._reader.run(lambda connection: statements.CALLS_OF.rows(connection, {"turn_id": turn_id}))
+        return [call_from(row) for row in rows]
+
+    async def list_calls(
+        self, filter: CallFilter, *, limit: int, before: str | None = None
+    ) -> tuple[list[StoredCall], str | None]:
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise ValueError(f"a page has 1 to {LARGEST_PAGE} calls, not {limit}")
+        wanted: Row = {"limit": limit + 1}
+        if before is not None:
+            wanted["before"] = _number(before)
+        asked = {name: getattr(filter, name) for name in CallFilter.__dataclass_fields__}
+        chosen = {name: value for name, value in asked.items() if value is not None}
+        if not all(map(is_storable, chosen.values())):
+            return [], None
+        statement = statements.listing(frozenset(chosen), from_the_top=before is None)
+        rows = await self._reader.run(lambda connection: statement.rows(connection, {**wanted, **chosen}))
+        page = rows[:limit]
+        return [call_from(row) for row in page], str(page[-1]["number"]) if len(rows) > limit else None
+
+    async def claim(
+        self,
+        key: str,
+        principal: Principal,
+        *,
+        digest: str,
+        call: StoredCall,
+        until: datetime,
+        turn: StoredTurn | None = None,
+    ) -> Claim:
+        row, turn_columns = self._started(call, turn)
+        claim = {"owner": owner_of(principal), "key": key, "digest": digest, "until": microseconds(until)}
+        claim |= {"turn_id": call.turn_id, "call_id": call.id}
+        at = microseconds(self._clock())
+        return await self._writer.run(lambda connection: _claim(connection, claim, at, row, turn_columns))
+
+    async def recover(self, at: datetime) -> int:
+        rows = await self._reader.run(lambda connection: statements.RUNNING_PROCESSES.rows(connection, {}))
+        gone = [row["process"] for row in rows if self._process.is_gone(row["process"])]
+        if not gone:
+            return 0
+        moment = microseconds(at)
+        return await self._writer.run(
+            lambda connection: sum(
+                statements.GIVE_UP.run(connection, {"gone": process, "at": moment}).rowcount for process in gone
+            )
+        )
+
+    async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
+        wanted = {"at": microseconds(at), "limit": limit}
+        rows = await self._reader.run(lambda connection: statements.EXPIRED_PIECES.rows(connection, wanted))
+        return [results_from(row["results"])[row["position"]] for row in rows]
+
+    async def forget_results(self, keys: Sequence[str]) -> None:
+        rows = [{"key": key} for key in keys if is_storable(key)]
+        await self._writer.run(lambda connection: _run_each(connection, rows))
+
+    async def prune(self, at: datetime) -> int:
+        wanted = {"at": microseconds(at), "limit": _PRUNED_AT_ONCE}
+        pruned = await self._writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
+        # Few turns at a time: calls that settle meanwhile go in between.
+        while went := await self._writer.run(lambda connection: _prune_some(connection, wanted)):
+            pruned += went
+        return pruned
+
+    async def find_piece(self, key: str) -> bytes | None:
+        """The bytes of a small piece that settled with its record."""
+        rows = await self._reader.run(lambda connection: statements.FIND_PIECE.rows(connection, {"key": key}))
+        return rows[0]["content"] if rows else None
+
+    async def last_piece(self, prefix: str) -> tuple[str, bytes] | None:
+        """The last small piece, in the order of keys, whose key begins like that."""
+        wanted = _beginning(prefix)
+        rows = await self._reader.run(lambda connection: statements.LAST_PIECE.rows(connection, wanted))
+        return (rows[0]["key"], rows[0]["content"]) if rows else None
+
+    async def delete_pieces(self, prefix: str) -> bool:
+        wanted = _beginning(prefix)
+        return await self._writer.run(lambda connection: statements.DROP_PIECES.run(connection, wanted).rowcount > 0)
+
+    async def close(self) -> None:
+        """Write what was taken on, then let go of the file. Calls that have not settled are unknown from now on."""
+        await self._writer.close()
+        await self._reader.close()
+        self._process.release()
+
+    def _started(self, call: StoredCall, turn: StoredTurn | None) -> tuple[Row, Row | None]:
+        row = call_row(call, status="started", process=self._process.id)
+        return row, None if turn is None else turn_row(turn)
+
+
+class _conflict:  # noqa: N801 - reads as a statement; a generator-based one costs 2 µs per call
+    """Turns a violated constraint into `RecordConflict`."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.IntegrityError):
+            raise RecordConflict(self._message) from error
+
+
+def _prepare(path: Path) -> ProcessLock:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Before SQLite does, whose files are as readable as the umask lets them be; its others take after this one.
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(file, 0o600)
+        finally:
+            os.close(file)
+        _upgrade(path)
+        return ProcessLock(path.with_name(f"{path.name}-processes"))
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the database cannot be opened: {error.strerror}", help="check the folder and who may write to it"
+        ) from error
+
+
+def _upgrade(path: Path) -> None:
+    link = Link(path)
+    try:
+        link.connection.execute(f"PRAGMA busy_timeout = {_OPENING_SECONDS * 1000}")
+        migrate(link.connection)
+    except sqlite3.Error as error:
+        raise (unavailable(error) or error) from error
+    finally:
+        link.close()
+
+
+def _start(connection: sqlite3.Connection, row: Row, turn: Row | None) -> None:
+    with _conflict("the call was started before, or its turn is unknown or another principal's"):
+        if turn is not None:
+            statements.ENSURE_TURN.run(connection, turn)
+        statements.START_CALL.run(connection, row)
+
+
+def _settle(connection: sqlite3.Connection, row: Row, turn: Row | None, pieces: Iterable[Row]) -> None:
+    with _conflict("the call's turn is unknown, or another principal's"):
+        if turn is not None:
+            statements.ENSURE_TURN.run(connection, turn)
+        if not statements.SETTLE_CALL.run(connection, row).rowcount:
+            raise RecordConflict("the call has an outcome already")
+        for piece in pieces:
+            statements.INSERT_PIECE.run(connection, piece)
+
+
+def _claim(connection: sqlite3.Connection, claim: Row, at: int, row: Row, turn: Row | None) -> Claim:
+    held = statements.FIND_CLAIM.rows(connection, {**claim, "at": at})
+    if not held:
+        _start(connection, row, turn)
+        statements.DROP_CLAIM.run(connection, claim)
+        statements.INSERT_CLAIM.run(connection, claim)
+        return Claim("fresh")
+    [holder] = held
+    if holder["digest"] != claim["digest"]:
+        return Claim("taken")
+    [found] = statements.CALL_OF_TURN.rows(connection, {"turn_id": holder["turn_id"], "id": holder["call_id"]})
+    call = call_from(found)
+    return Claim("running" if call.status == "started" else call.status, call)
+
+
+def _prune_some(connection: sqlite3.Connection, wanted: Row) -> int:
+    pruned = 0
+    for row in statements.PRUNABLE.rows(connection, wanted):
+        turn = {"turn": row["id"]}
+        statements.PRUNE_PIECES.run(connection, turn)
+        pruned += statements.PRUNE_CALLS.run(connection, turn).rowcount
+        pruned += statements.PRUNE_TURN.run(connection, turn).rowcount
+    return pruned
+
+
+def _run_each(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    for row in rows:
+        statements.FORGET_PIECE.run(connection, row)
+
+
+def _beginning(prefix: str) -> Row:
+    return {"prefix": prefix, "end": f"{prefix}\U0010ffff"}
+
+
+def _number(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
+        raise ValueError("the cursor is not one that a page ended with")
+    return int(cursor)

@@ -1,0 +1,67 @@
+"""Records for the tests of stores, each with only what a test is about filled in."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gateway.core.canonical import call_id
+from gateway.governance.principals import Principal
+from gateway.governance.records import StoredCall, StoredResult, StoredTurn
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+ADA = Principal("user:ada", roles=frozenset({"role:agent", "role:reader"}), tenant="acme")
+BOB = Principal("user:bob", tenant="acme")
+OTHER_ADA = Principal("user:ada", tenant="umbrella")
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, **duration: float) -> datetime:
+        self.now += timedelta(**duration)
+        return self.now
+
+
+def turn(id: str = "turn", principal: Principal = ADA, **changes: Any) -> StoredTurn:
+    made = StoredTurn(
+        id=id,
+        principal=principal,
+        catalogue="support",
+        revision="r1",
+        secret=b"\x00secret\xff",
+        created_at=NOON,
+        expires_at=NOON + timedelta(hours=1),
+    )
+    return replace(made, **changes)
+
+
+def call(id: str = "call", turn_id: str = "turn", principal: Principal = ADA, **changes: Any) -> StoredCall:
+    args = changes.pop("args", {"id": id})
+    made = StoredCall(
+        id=id,
+        turn_id=turn_id,
+        tool="ticket_create",
+        identity="tickets/ticket_create",
+        args=args,
+        checksum=call_id("ticket_create", args),
+        principal=principal,
+        catalogue="support",
+        revision="r1",
+        created_at=NOON,
+    )
+    return replace(made, **changes)
+
+
+def settled(id: str = "call", turn_id: str = "turn", principal: Principal = ADA, **changes: Any) -> StoredCall:
+    outcome = {"status": "settled", "decision": "allow", "completed_at": NOON + timedelta(seconds=1), **changes}
+    return call(id, turn_id, principal, **outcome)
+
+
+def spooled(key: str) -> StoredResult:
+    return StoredResult("artifact", key=key, type="text", byte_length=3)
