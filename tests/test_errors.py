@@ -25,6 +25,7 @@ TABLE = [
     ("InvalidInitialToolValue", "E_INVALID_INITIAL_TOOL_VALUE", 500, True),
     ("InvalidToolArgs", "E_INVALID_TOOL_ARGS", 422, False),
     ("ToolDownstreamError", "E_TOOL_DOWNSTREAM_ERROR", 500, False),
+    ("LoopStopped", "E_LOOP_STOPPED", 429, False),
     ("ToolAlreadyRegistered", "E_TOOL_ALREADY_REGISTERED", 409, True),
     ("InvalidInitialToolCallValue", "E_INVALID_INITIAL_TOOL_CALL_VALUE", 500, True),
     ("InvalidInitialRegistryValue", "E_INVALID_INITIAL_REGISTRY_VALUE", 500, True),

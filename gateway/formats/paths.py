@@ -21,10 +21,13 @@ _VISITS_PER_RECORD: Final = 10
 
 
 class Place(Protocol):
-    """A value inside a document, and the place that contains it."""
+    """A value inside a document, its key there, and the place that contains it."""
 
     @property
     def obj(self) -> Any: ...
+
+    @property
+    def key(self) -> str | int | None: ...
 
     @property
     def parent(self) -> "Place | None": ...

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any
 
 from gateway.core.callbacks import in_memory_callbacks
+from gateway.core.calls import ToolCall
 from gateway.core.context import DispatchContext, TurnContext
-from gateway.core.events import Buses
+from gateway.core.events import Buses, now
 from gateway.core.registry import Registry
 from gateway.core.spool import InMemoryStore, SpoolReader
 from gateway.core.tool_registry import ToolRegistry
@@ -42,6 +43,17 @@ def a_turn(*, buses: Buses | None = None) -> TurnContext:
 def a_dispatch(*, buses: Buses | None = None) -> DispatchContext:
     buses = Buses() if buses is None else buses
     return DispatchContext(a_turn(buses=buses), buses=buses)
+
+
+def a_record(results: Any, *, tool: str = "look", args: dict[str, Any] | None = None, **fields: Any) -> ToolCall:
+    moment = now()
+    given: dict[str, Any] = {"id": "c", "is_complete": True, "is_error": False, **fields}
+    given |= {"created_at": moment, "updated_at": moment, "completed_at": moment}
+    return ToolCall(tool=tool, args=args or {}, results=results, **given)
+
+
+async def passed() -> None:
+    """What follows a middleware that is tested by itself."""
 
 
 def a_call(

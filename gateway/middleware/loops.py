@@ -1,0 +1,39 @@
+"""Turns that go in circles: the same call, again and again."""
+
+from typing import Final
+
+from gateway.core.context import Context
+from gateway.core.pipeline import Next
+from gateway.errors import LoopStopped
+
+PROPOSED_CALLS: Final = "gateway.proposedCalls"
+"""Where the stash of a dispatch holds the checksums of calls that are about to be made, as a list."""
+
+
+class LoopGuard:
+    """Refuses a call once it was made `same_call` times in its turn, whatever came of it.
+
+    Equal means of equal checksum: tool and raw arguments.
+    """
+
+    def __init__(self, same_call: int) -> None:
+        self._same_call = same_call
+
+    def check(self, ctx: Context, checksum: str, *, pending: int = 0) -> None:
+        """Raises `LoopStopped` if the turn has had enough of the call; `pending` ones count, though not settled yet."""
+        made = ctx.tool_call_count(checksum) + pending
+        if made >= self._same_call:
+            times = "once" if made == 1 else f"{made} times"
+            error = LoopStopped(
+                f"this call was already made {times} in this turn with the same arguments; "
+                "use what it answered, or call with other arguments"
+            )
+            ctx.emit_warning("loop-stopped", error.message, error)
+            raise error
+
+    async def __call__(self, ctx: Context, next: Next) -> None:
+        """Checks the calls that the stash announces, those among them that are equal included."""
+        proposed = ctx.stash.get(PROPOSED_CALLS, [])
+        for index, checksum in enumerate(proposed):
+            self.check(ctx, checksum, pending=proposed[:index].count(checksum))
+        await next()
