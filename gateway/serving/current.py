@@ -3,7 +3,7 @@
 It travels with the task, so that a generated handler finds it whatever stands between the wire and the handler.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,8 @@ class ServedCall:
     """One call on its way. The decision fields are filled in by the handler."""
 
     id: str
+    tool: str
+    args: Mapping[str, Any]
     principal: Principal
     catalogue: str
     revision: str

@@ -4,26 +4,28 @@ Authorisation is the first thing a handler does, and no document can take it out
 reads as a result; the record names who refused.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.access import Access, Call
-from gateway.core.artifacts import SpooledArtifact
 from gateway.core.context import DispatchContext
+from gateway.core.lines import encode
 from gateway.core.registry import Registry
-from gateway.core.spool import is_spool_reader
+from gateway.core.spool import SpoolReader, is_spool_reader
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld
 from gateway.governance.ports import Invocation
 from gateway.governance.rules import GateRule
+from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ServedCall, current_call
 from gateway.snapshot import DeclaredTool
 
 Handler = Callable[[dict[str, Any], Any, Registry], Awaitable[Any]]
 Run = Callable[[Invocation], Awaitable[Any]]
-Keep = Callable[[DispatchContext, str], Callable[[Any], Awaitable[Any]]]
-Journal = Callable[[ServedCall, DeclaredTool, Mapping[str, Any], DispatchContext], Awaitable[None]]
+Keep = Callable[[AsyncIterable[bytes] | Iterable[bytes]], Awaitable[SpoolReader]]
+Journal = Callable[[ServedCall, DeclaredTool], Awaitable[None]]
+"""Makes it durable that a call is about to run."""
 
 CONSEQUENTIAL: Final = frozenset({"writes", "destructive", "egress"})
 """Flags of tools whose start is on record before they run: their outcome may be unknown, never unseen."""
@@ -35,12 +37,12 @@ class Handling:
 
     access: Access
     catalogue: str
+    types: ArtifactTypes
     journal: Journal
-    keep: Keep
 
 
-def handler_for(tool: DeclaredTool, handling: Handling, *, run: Run, artifact: type | None) -> Handler:
-    """`run` is the chain of stages around the backend; `artifact` the class of what the tool yields."""
+def handler_for(tool: DeclaredTool, handling: Handling, *, run: Run, max_output: int | None = None) -> Handler:
+    """`run` is the chain of stages around the backend; `max_output` bounds what a call may yield."""
     is_consequential = not tool.trust.flags.isdisjoint(CONSEQUENTIAL)
     rules = tuple(handling.access.rules_about(tool, handling.catalogue))
 
@@ -50,10 +52,10 @@ def handler_for(tool: DeclaredTool, handling: Handling, *, run: Run, artifact: t
         if rules:
             _pass_gates(call, tool, handling, rules, args)
         if is_consequential:
-            await handling.journal(call, tool, args, ctx)
-        keep = handling.keep(ctx, call.id)
+            await handling.journal(call, tool)
+        keep = _keeping(call, max_output)
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, call.idempotency_key)
-        return _shaped(await run(invocation), artifact)
+        return await _yielded(await run(invocation), tool, handling.types, keep)
 
     return handle
 
@@ -82,8 +84,20 @@ def _pass_gates(call: ServedCall, tool: DeclaredTool, handling: Handling, rules:
     raise RuleHeld(f"{verdict.judgement.reason}; nobody can be asked here yet")
 
 
-def _shaped(value: Any, artifact: type | None) -> Any:
-    """What a reader of kept bytes, or a JSON value, becomes; everything else is the settling's to judge."""
-    if is_spool_reader(value) and not isinstance(value, str | bytes):
-        return (artifact or SpooledArtifact)(value)
-    return value
+def _keeping(call: ServedCall, limit: int | None) -> Keep:
+    assert call.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
+    spool = call.turn.spool
+
+    async def keep(chunks: AsyncIterable[bytes] | Iterable[bytes]) -> SpoolReader:
+        return await spool.write(call.id, chunks, limit=limit)
+
+    return keep
+
+
+async def _yielded(value: Any, tool: DeclaredTool, types: ArtifactTypes, keep: Keep) -> Any:
+    """Text, bytes and readers of kept bytes as an artifact of the tool's class; the rest is the settling's to judge."""
+    if isinstance(value, str):
+        value = await keep([encode(value)])
+    elif isinstance(value, bytes | bytearray | memoryview):
+        value = await keep([bytes(value)])
+    return await types.over(tool.artifact, value) if is_spool_reader(value) else value

@@ -6,10 +6,12 @@ A stored result names its bytes; reading one again needs the spool that has them
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from gateway.core.artifacts import SpooledArtifact, is_artifact
+from gateway.core.artifacts import is_artifact
 from gateway.core.calls import ToolCall
+from gateway.core.canonical import call_id
+from gateway.core.events import now
 from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
-from gateway.core.spool import ByteStore, SpoolReader
+from gateway.core.spool import ByteStore, Content, SpoolReader, Stream
 from gateway.core.tokens import Tokenizable
 from gateway.governance.records import StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
@@ -20,15 +22,44 @@ _CHUNK: Final = 1 << 20
 
 
 class Spool(Protocol):
-    """Where bytes of results are kept. A reader's `describe()` names them for good, under `locator`."""
+    """Where bytes of results are kept, apart for each tenant.
 
-    def scoped(self, turn_id: str, *, limit: int | None = None) -> ByteStore:
-        """Keeps the results of one turn, none of them larger than the limit."""
+    A reader's `describe()` names its bytes for good, under `locator`. One that has `content` leaves its bytes to the
+    record: they are durable together.
+    """
+
+    def scoped(self, turn_id: str, *, tenant: str | None = None) -> "TurnStore":
+        """Keeps the results of one turn."""
         ...
 
-    async def find(self, key: str) -> SpoolReader | None: ...
+    async def find(self, key: str, *, tenant: str | None) -> SpoolReader | None: ...
 
     async def delete(self, key: str) -> bool: ...
+
+
+class TurnStore(ByteStore, Protocol):
+    async def write(self, id: str, content: Content | Stream, *, limit: int | None = None) -> SpoolReader:
+        """Raises before more than the limit is kept, and leaves nothing behind then."""
+        ...
+
+
+def started(call: ServedCall, turn_id: str) -> StoredCall:
+    """What is stored of a call that is about to run."""
+    return StoredCall(
+        call.id,
+        turn_id,
+        call.tool,
+        call.identity or call.tool,
+        call.args,
+        call_id(call.tool, call.args),
+        call.principal,
+        call.catalogue,
+        call.revision,
+        now(),
+        decision=call.decision,
+        because=call.because,
+        idempotency_key=call.idempotency_key,
+    )
 
 
 async def settled(record: ToolCall, call: ServedCall, *, turn_id: str, artifact: str, spool: ByteStore) -> StoredCall:
@@ -61,7 +92,8 @@ async def settled(record: ToolCall, call: ServedCall, *, turn_id: str, artifact:
 
 async def restored(stored: StoredCall, types: ArtifactTypes, spool: Spool) -> ToolCall:
     """The record again, its artifacts and media over the bytes that are still kept."""
-    pieces = [await _restored(each, types, spool) for each in stored.results]
+    tenant = stored.principal.tenant
+    pieces = [await _restored(each, types, spool, tenant=tenant) for each in stored.results]
     lost = next((each for each in pieces if isinstance(each, Tokenizable)), None)
     results: Any = lost or (pieces[0] if len(pieces) == 1 else pieces)
     completed_at = stored.completed_at or stored.created_at
@@ -94,7 +126,11 @@ async def _stored(piece: Any, artifact: str, *, key: str, spool: ByteStore) -> S
     reader = getattr(piece, "stored_reader", None) or getattr(piece, "reader", None)
     size = reader.byte_length() if reader is not None else None
     return StoredResult(
-        "artifact", key=_key(reader), type=artifact, byte_length=size if isinstance(size, int) else None
+        "artifact",
+        key=_key(reader),
+        type=artifact,
+        byte_length=size if isinstance(size, int) else None,
+        content=getattr(reader, "content", None),
     )
 
 
@@ -104,7 +140,8 @@ async def _stored_media(media: Media, key: str, spool: ByteStore) -> StoredResul
     if isinstance(reader, InMemoryMediaReader):
         reader = await spool.write(key, reader.stream())
     details = {**media.to_json(), "stash": media.stash.all()}
-    return StoredResult("media", key=_key(reader), type=media.kind, details=details)
+    content = getattr(reader, "content", None)
+    return StoredResult("media", key=_key(reader), type=media.kind, details=details, content=content)
 
 
 def _key(reader: Any) -> str | None:
@@ -112,13 +149,13 @@ def _key(reader: Any) -> str | None:
     return str(describe()["locator"]) if callable(describe) else None
 
 
-async def _restored(piece: StoredResult, types: ArtifactTypes, spool: Spool) -> SpooledArtifact | Media | Tokenizable:
+async def _restored(piece: StoredResult, types: ArtifactTypes, spool: Spool, *, tenant: str | None) -> Any:
     if piece.kind == "text":
         return Tokenizable(piece.text or " ")
-    reader = await spool.find(piece.key) if piece.key else None
+    reader = await spool.find(piece.key, tenant=tenant) if piece.key else None
     if reader is None:
         return Tokenizable(_GONE)
-    return _media(piece, reader) if piece.kind == "media" else types.named(piece.type or "text")(reader)
+    return _media(piece, reader) if piece.kind == "media" else await types.over(piece.type or "text", reader)
 
 
 def _media(piece: StoredResult, reader: Any) -> Media:

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 from gateway.core.callbacks import Callback, in_memory_callbacks
 from gateway.core.calls import ToolCall, decode_args
-from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
 from gateway.core.dispatch import dispatch
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
@@ -34,7 +33,7 @@ from gateway.errors import (
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
 from gateway.serving.current import Progress, ServedCall, current_call, serving
-from gateway.serving.keeping import Spool, is_queryable, restored, settled
+from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.published import Published
 from gateway.serving.turns import OpenTurns, Turn, TurnBuses, new_turn, opened
 from gateway.snapshot import DeclaredTool
@@ -152,6 +151,8 @@ class Service:
         declared = await self._known(turn, name, args)
         call = ServedCall(
             id or str(uuid4()),
+            name,
+            _decoded(args),
             turn.principal,
             turn.stored.catalogue,
             turn.published.snapshot.revision,
@@ -161,7 +162,7 @@ class Service:
         )
         proposed = ProposedCall(call.id, name, args)
         if key is not None:
-            earlier = await self._claimed(turn, proposed, call)
+            earlier = await self._claimed(turn, call)
             if earlier is not None:
                 return Settled(await restored(earlier, turn.published.types, self._spool), turn, is_replay=True)
         inline = declared.inline if declared is not None else True
@@ -296,40 +297,40 @@ class Service:
         if is_queryable(record):
             turn.ctx.adopt_tool_call(record)
 
-    async def _claimed(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> StoredCall | None:
+    async def _claimed(self, turn: Turn, call: ServedCall) -> StoredCall | None:
         """`None` if the call may run; the settled call if it ran before."""
-        args = decode_args(proposed.args if proposed.args is not None else {})
-        digest = call_id(proposed.tool, args)
-        claiming = StoredCall(
-            call.id,
-            turn.id,
-            proposed.tool,
-            proposed.tool,
-            args,
-            digest,
-            turn.principal,
-            call.catalogue,
-            call.revision,
-            now(),
-            idempotency_key=call.idempotency_key,
-        )
+        claiming = started(call, turn.id)
         assert call.idempotency_key is not None  # noqa: S101 - only calls with a key are claimed
         claim = await self._store.claim(
             call.idempotency_key,
             turn.principal,
-            digest=f"{call.catalogue}:{digest}",
+            digest=f"{call.catalogue}:{claiming.checksum}",
             call=claiming,
             until=now() + KEY_LIFE,
+            turn=None if turn.is_stored else turn.stored,
         )
+        if claim.state == "fresh":
+            turn.is_stored = call.is_started = True
         if claim.state == "taken":
             raise IdempotencyConflict()
+        if claim.state == "unknown":
+            raise IdempotencyConflict(
+                "what became of the call of this idempotency key is not known",
+                help="look at its effects before you try again",
+            )
         if claim.state == "running":
             raise IdempotencyConflict("the call of this idempotency key is still running", help="ask again later")
         return claim.call if claim.state == "settled" else None
 
     def _opened(self, stored: StoredTurn, published: Published) -> Turn:
         buses = TurnBuses(self.buses)
-        return opened(stored, published, callbacks=self._callbacks(), buses=buses, spool=self._spool.scoped(stored.id))
+        return opened(
+            stored,
+            published,
+            callbacks=self._callbacks(),
+            buses=buses,
+            spool=self._spool.scoped(stored.id, tenant=stored.principal.tenant),
+        )
 
     async def _reopened(self, principal: Principal, id: str) -> Turn | None:
         stored = await self._store.find_turn(id, principal)
@@ -344,7 +345,16 @@ class Service:
 
     def _callbacks(self) -> dict[str, Callback]:
         """Records of calls go to the store; what else a turn may hold stays in memory."""
-        return {**in_memory_callbacks(), "store_tool_call": self._store_record, "mutate_tool_call": self._store_record}
+        return {**in_memory_callbacks(), "store_tool_call": self._store_record}
+
+    async def journal(self, call: ServedCall, tool: DeclaredTool) -> None:
+        """Make it durable that a call is about to run. Nothing consequential runs without this."""
+        turn = call.turn
+        assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
+        if call.is_started:
+            return
+        await self._store.start_call(started(call, turn.id), turn=None if turn.is_stored else turn.stored)
+        turn.is_stored = call.is_started = True
 
     async def _store_record(self, ctx: Any, record: ToolCall) -> None:
         call = current_call()
@@ -360,6 +370,14 @@ class Service:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
         for error in passage.errors:
             raise error
+
+
+def _decoded(args: dict[str, Any] | str | None) -> dict[str, Any]:
+    """The arguments as an object; what is none is told where the call is settled."""
+    try:
+        return decode_args({} if args is None else args)
+    except (TypeError, ValueError):
+        return {}
 
 
 def _about_nothing(query: ArtifactTool) -> ArtifactTool:

@@ -14,9 +14,9 @@ from typing import Any, Final
 from gateway.core.callbacks import Callback
 from gateway.core.context import TurnContext
 from gateway.core.events import Buses, Event
-from gateway.core.spool import ByteStore
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredTurn
+from gateway.serving.keeping import TurnStore
 from gateway.serving.published import Published, PublishedCatalogue
 
 HANDLE_BYTES: Final = 24
@@ -31,7 +31,7 @@ class Turn:
     published: Published
     ctx: TurnContext
     buses: "TurnBuses"
-    spool: ByteStore
+    spool: TurnStore
     is_stored: bool = False
 
     @property
@@ -68,7 +68,7 @@ def new_turn(principal: Principal, catalogue: str, *, revision: str, at: datetim
 
 
 def opened(
-    stored: StoredTurn, published: Published, *, callbacks: Mapping[str, Callback], buses: TurnBuses, spool: ByteStore
+    stored: StoredTurn, published: Published, *, callbacks: Mapping[str, Callback], buses: TurnBuses, spool: TurnStore
 ) -> Turn:
     """A turn ready for calls, as it was stored."""
     catalogue = published.catalogues[stored.catalogue]
