@@ -210,6 +210,10 @@ async def test_closing_refuses_whoever_is_still_waiting() -> None:
         assert server.requests <= 1
 
 
+async def test_closing_what_was_never_started_is_no_error() -> None:
+    await Identities([issuer(KeysFromUrl("https://login.example.com/jwks"))], FakeClock()).close()
+
+
 async def test_keys_are_renewed_in_the_background() -> None:
     timer = Timer()
 
