@@ -17,6 +17,8 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/authz": set(),
     "gateway/authz/enforcer.py": {"casbin"},
     "gateway/backends": set(),
+    "gateway/backends/connections.py": {"aiohttp"},
+    "gateway/backends/http.py": {"aiohttp", "yarl"},
     "gateway/cli": {"typer", "rich"},
     "gateway/config": {"pydantic", "pydantic_core"},
     "gateway/config/source.py": {"yaml"},
@@ -24,6 +26,8 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/core/tokens.py": {"tiktoken"},
     "gateway/examples": set(),
     "gateway/formats": set(),
+    "gateway/runtime": {"uvicorn"},
+    "gateway/runtime/settings.py": {"pydantic", "pydantic_settings"},
     "gateway/web": {"orjson", "starlette"},
     "gateway/formats/ecmascript.py": {"tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript"},
     "gateway/formats/json_text.py": {"orjson", "json5"},
@@ -65,9 +69,13 @@ ARROWS: dict[str, set[str]] = {
     "middleware": {"errors", "core", "formats", "governance", "snapshot", "middleware"},
     "serving": {"errors", "core", "governance", "snapshot", "access", "serving"},
     "web": {"errors", "core", "governance", "snapshot", "access", "advertising", "serving", "web"},
+    "runtime": {
+        *("errors", "core", "formats", "governance", "snapshot", "access", "advertising", "assembly", "config"),
+        *("identity", "backends", "middleware", "storage", "serving", "web", "runtime"),
+    },
     "examples": {"errors", "core", "formats", "examples"},
     "__main__": {"cli"},
-    "__init__": {"errors", "core", "formats"},
+    "__init__": {"errors", "core", "formats", "serving"},
 }
 
 

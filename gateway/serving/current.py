@@ -3,10 +3,11 @@
 It travels with the task, so that a generated handler finds it whatever stands between the wire and the handler.
 """
 
-from collections.abc import Callable, Mapping
+from asyncio import AbstractEventLoop
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Decision
@@ -14,8 +15,53 @@ from gateway.governance.rules import Decision
 if TYPE_CHECKING:
     from gateway.serving.turns import Turn
 
-Progress = Callable[[float, float | None, str | None], None]
-"""Told how far a call is: progress, total if known, and a message."""
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+AskMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something only whoever calls can answer, in the words of MCP."""
+
+    method: AskMethod
+    params: Mapping[str, Any]
+
+    @classmethod
+    def form(cls, message: str, schema: Mapping[str, Any]) -> "Question":
+        """A form for the person in front of the client; `schema` is a flat object of scalars."""
+        return cls("elicitation/create", {"message": message, "requestedSchema": schema})
+
+    @classmethod
+    def url(cls, message: str, url: str, *, id: str) -> "Question":
+        """Sends the person to a page: for what must not pass through the client."""
+        return cls("elicitation/create", {"mode": "url", "message": message, "url": url, "elicitationId": id})
+
+    @classmethod
+    def sample(cls, messages: Sequence[Mapping[str, Any]], *, max_tokens: int, **more: Any) -> "Question":
+        """Has the client's model continue a conversation."""
+        return cls("sampling/createMessage", {"messages": list(messages), "maxTokens": max_tokens, **more})
+
+    @classmethod
+    def roots(cls) -> "Question":
+        """Which folders the client works on."""
+        return cls("roots/list", {})
+
+
+class Client(Protocol):
+    """Whoever made a call, as long as it runs. A wire gives it to the call; its methods run in `loop` alone."""
+
+    @property
+    def loop(self) -> AbstractEventLoop: ...
+
+    def progress(self, progress: float, total: float | None, message: str | None) -> None: ...
+
+    def log(self, level: LogLevel, data: Any, logger: str | None) -> None: ...
+
+    def can_answer(self, question: Question) -> bool: ...
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        """One answer for each. Raises `CallerCannotAnswer` for what the client did not say it can do."""
+        ...
 
 
 @dataclass(slots=True)
@@ -29,7 +75,7 @@ class ServedCall:
     catalogue: str
     revision: str
     idempotency_key: str | None = None
-    progress: Progress | None = None
+    client: Client | None = None
     turn: "Turn | None" = None
     decision: Decision | None = None
     because: str | None = None
@@ -47,6 +93,12 @@ def current_call() -> ServedCall:
     if call is None:
         raise LookupError("no call is being served")
     return call
+
+
+def current_client() -> Client | None:
+    """Whoever made the current call, if there is one and its wire can be spoken to."""
+    call = _CURRENT.get()
+    return None if call is None else call.client
 
 
 class serving:  # noqa: N801 - reads as a statement: `with serving(call):`

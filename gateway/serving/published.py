@@ -1,6 +1,6 @@
 """What one revision publishes: the tools of each catalogue as the model knows them, and all that belongs to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from gateway.core.tools import ArtifactTool
 from gateway.governance.ports import Backend
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
+
+Inlining = Callable[[DeclaredTool, Any], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class PublishedCatalogue:
     dispatch_input: Sequence[Middleware] = ()
     dispatch_output: Sequence[Middleware] = ()
     turn_output: Sequence[Middleware] = ()
+    inlining: Inlining | None = None
+    """Decides by its size whether a result is shown whole; without it the tool's document does."""
 
 
 @dataclass(frozen=True, slots=True)

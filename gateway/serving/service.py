@@ -12,13 +12,14 @@ from uuid import uuid4
 
 from gateway.core.callbacks import Callback, in_memory_callbacks
 from gateway.core.calls import ToolCall, decode_args
+from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
 from gateway.core.dispatch import dispatch
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.forging import forged_tools
-from gateway.core.pipeline import run_pipeline
+from gateway.core.pipeline import Next, run_pipeline
 from gateway.core.reporting import Reporter
-from gateway.core.settling import ProposedCall, settle_call
+from gateway.core.settling import Inlining, ProposedCall, settle_call
 from gateway.core.tokens import Tokenizable
 from gateway.core.tools import ArtifactTool, Tool
 from gateway.errors import (
@@ -32,11 +33,14 @@ from gateway.errors import (
 )
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
-from gateway.serving.current import Progress, ServedCall, current_call, serving
+from gateway.serving.current import Client, ServedCall, current_call, serving
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.published import Published
 from gateway.serving.turns import OpenTurns, Turn, TurnBuses, new_turn, opened
 from gateway.snapshot import DeclaredTool
+
+PROPOSED_CALLS: Final = "gateway.proposedCalls"
+"""Where middleware finds, in the stash of a dispatch, the checksums of calls that are about to be made."""
 
 DEFAULT_LIFE: Final = timedelta(days=1)
 KEY_LIFE: Final = timedelta(days=1)
@@ -145,7 +149,7 @@ class Service:
         *,
         id: str | None = None,
         key: str | None = None,
-        progress: Progress | None = None,
+        client: Client | None = None,
     ) -> Settled:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
         declared = await self._known(turn, name, args)
@@ -157,7 +161,7 @@ class Service:
             turn.stored.catalogue,
             turn.published.snapshot.revision,
             idempotency_key=key,
-            progress=progress,
+            client=client,
             turn=turn,
         )
         proposed = ProposedCall(call.id, name, args)
@@ -165,8 +169,7 @@ class Service:
             earlier = await self._claimed(turn, call)
             if earlier is not None:
                 return Settled(await restored(earlier, turn.published.types, self._spool), turn, is_replay=True)
-        inline = declared.inline if declared is not None else True
-        return Settled(await self._dispatched(turn, proposed, call, inline=inline), turn)
+        return Settled(await self._dispatched(turn, proposed, call, inline=_inlining(turn, declared)), turn)
 
     async def call_alone(
         self,
@@ -177,20 +180,24 @@ class Service:
         *,
         handle: str | None = None,
         key: str | None = None,
-        progress: Progress | None = None,
+        client: Client | None = None,
     ) -> Settled:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
         turn = await self.find_turn(principal, handle, catalogue=catalogue) if handle else None
         if turn is None:
             turn = await self.open_turn(principal, catalogue, is_kept=False)
-        settled = await self.call(turn, name, args, key=key, progress=progress)
+        settled = await self.call(turn, name, args, key=key, client=client)
         await self._pass(turn, turn.catalogue.turn_output)
         return settled
 
-    async def _dispatched(self, turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: bool) -> ToolCall:
+    async def _dispatched(self, turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining) -> ToolCall:
         """One dispatch with one iteration: the call."""
         record: ToolCall | None = None
         query = turn.catalogue.queries.get(proposed.tool)
+
+        async def announce(ctx: DispatchContext, next: Next) -> None:
+            ctx.stash.set(PROPOSED_CALLS, [call_id(call.tool, call.args)])
+            await next()
 
         async def execute(ctx: DispatchContext, reporter: Reporter) -> None:
             nonlocal record
@@ -204,7 +211,7 @@ class Service:
             await dispatch(
                 source=turn.ctx,
                 executor=execute,
-                input_pipeline=turn.catalogue.dispatch_input,
+                input_pipeline=[announce, *turn.catalogue.dispatch_input],
                 output_pipeline=turn.catalogue.dispatch_output,
                 buses=turn.buses,
             )
@@ -370,6 +377,14 @@ class Service:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
         for error in passage.errors:
             raise error
+
+
+def _inlining(turn: Turn, tool: DeclaredTool | None) -> Inlining:
+    """Query tools answer in place; a tool's result as its catalogue or its document says."""
+    if tool is None:
+        return True
+    decide = turn.catalogue.inlining
+    return tool.inline if decide is None else lambda results: decide(tool, results)
 
 
 def _decoded(args: dict[str, Any] | str | None) -> dict[str, Any]:

@@ -1,0 +1,157 @@
+"""The backend of each declared tool, from what its document says."""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Any
+
+from gateway.backends import credentials
+from gateway.backends.command import Command, CommandBackend
+from gateway.backends.connections import Connections
+from gateway.backends.http import FromArguments, HttpBackend, HttpRequest
+from gateway.backends.processes import HostControls
+from gateway.backends.python import PythonBackend, PythonFunction
+from gateway.backends.results import MediaTemplate
+from gateway.config.linking.python_objects import Unusable, find_object
+from gateway.config.specs import backends as specs
+from gateway.config.specs.common import Auth, BasicAuth, BearerAuth, EnvValue, HeaderAuth, Secret
+from gateway.config.specs.tools import MediaOutput, ToolSpec
+from gateway.errors import ProgramError
+from gateway.formats.jsondoc import SpooledJsonArtifact
+from gateway.formats.paths import Path
+from gateway.governance.ports import Backend, BackendFailed, Invocation
+from gateway.runtime.secrets import Secrets
+from gateway.snapshot import DeclaredTool
+
+
+class Backends:
+    """Makes backends. What the kernel lets us enforce is asked once."""
+
+    def __init__(self, secrets: Secrets, packages: Collection[str]) -> None:
+        self._secrets = secrets
+        self._packages = packages
+        self._host: HostControls | None = None
+        self._connections = Connections()
+
+    def of(self, tool: DeclaredTool, spec: ToolSpec, *, artifact: type) -> Backend:
+        """Raises `ProgramError` for a backend that cannot work here."""
+        schema = tool.input_schema or {"type": "object"}
+        match spec.backend:
+            case specs.PythonBackend() as declared:
+                return self._python(declared, spec, schema=schema, artifact=artifact)
+            case specs.CommandBackend() as declared:
+                return self._command(declared, spec, schema=schema)
+            case specs.HttpBackend() as declared:
+                return self._http(declared, spec, artifact=artifact)
+            case specs.McpBackend(upstream=upstream):
+                return NotConnected(upstream)
+
+    def _python(
+        self, declared: specs.PythonBackend, spec: ToolSpec, *, schema: Mapping[str, Any], artifact: type
+    ) -> Backend:
+        found = find_object(declared.entrypoint, packages=self._packages)
+        if isinstance(found, Unusable):
+            raise ProgramError(found.message, help=found.help)
+        function = PythonFunction(
+            found,
+            declared.run,
+            schema=schema,
+            json_results=issubclass(artifact, SpooledJsonArtifact),
+            media=_media(spec.output.media if spec.output else None),
+            timeout=_timeout(spec),
+            parallel=(spec.limits.concurrent if spec.limits else None) or 4,
+        )
+        return PythonBackend(function)
+
+    def _command(self, declared: specs.CommandBackend, spec: ToolSpec, *, schema: Mapping[str, Any]) -> Backend:
+        sandbox = declared.sandbox or specs.Sandbox.model_construct()
+        exits = declared.exit or specs.Exit.model_construct()
+        command = Command(
+            declared.argv,
+            schema,
+            {name: self._value(value) for name, value in declared.env.items()},
+            folder=declared.workdir,
+            output=declared.output,
+            ok=exits.ok,
+            failed=exits.failed,
+            network=sandbox.network,
+            writable=sandbox.writable,
+            cpu=sandbox.cpu or timedelta(seconds=60),
+            memory=sandbox.memory or 1 << 30,
+            media=_media(spec.output.media if spec.output else None),
+            timeout=_timeout(spec) or timedelta(seconds=60),
+        )
+        self._host = self._host or HostControls.of_this_host()
+        return CommandBackend(command, self._host)
+
+    def _http(self, declared: specs.HttpBackend, spec: ToolSpec, *, artifact: type) -> Backend:
+        request = HttpRequest(
+            declared.method,
+            declared.url,
+            headers=dict(declared.headers),
+            query=FromArguments(declared.query.only) if declared.query else None,
+            body=FromArguments(declared.body.only) if declared.body else None,
+            auth=self._auth(declared.auth),
+            pick=_picking(declared.pick),
+            json_results=issubclass(artifact, SpooledJsonArtifact),
+            errors=dict(declared.errors),
+            media=_media(spec.output.media if spec.output else None),
+            timeout=_timeout(spec) or timedelta(seconds=60),
+        )
+        return HttpBackend(request, self._connections)
+
+    def _auth(self, auth: Auth | None) -> credentials.Auth | None:
+        match auth:
+            case BearerAuth(token=token):
+                return credentials.BearerAuth(self._secrets.reader(token))
+            case BasicAuth(username=username, password=password):
+                return credentials.BasicAuth(username, self._secrets.reader(password))
+            case HeaderAuth(name=name, value=value):
+                return credentials.HeaderAuth(name, self._secrets.reader(value))
+            case None:
+                return None
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+    def _value(self, value: EnvValue) -> str | Callable[[], str]:
+        return self._secrets.reader(value) if isinstance(value, Secret) else value
+
+
+class NotConnected:
+    """A tool on a server that this gateway does not speak to yet."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+
+    async def run(self, call: Invocation) -> Any:
+        raise BackendFailed("unavailable", f"the upstream server {self._upstream!r} is not connected")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def _picking(path: str | None) -> Callable[[Any], Any] | None:
+    """Takes what a JSONPath finds out of an answer: the value, or several as a list."""
+    if path is None:
+        return None
+    compiled = Path(path)
+
+    def pick(answer: Any) -> Any:
+        found = compiled.values([answer])
+        if not found:
+            raise LookupError(f"the answer has nothing at {path}")
+        return found[0] if len(found) == 1 else found
+
+    return pick
+
+
+def _timeout(spec: ToolSpec) -> timedelta | None:
+    return spec.limits.timeout if spec.limits else None
+
+
+def _media(output: MediaOutput | None) -> MediaTemplate | None:
+    if output is None:
+        return None
+    return MediaTemplate(
+        output.kind, output.mime_type, output.filename, output.trust_tier, output.hazard, output.caption
+    )

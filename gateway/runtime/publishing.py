@@ -1,0 +1,177 @@
+"""From an assembled project to what it publishes: a handler for every tool, in every catalogue that has it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.access import Access
+from gateway.advertising import described
+from gateway.assembly import Assembled
+from gateway.config.linking.artifacts import built_in
+from gateway.config.specs.common import Limits as LimitsSpec
+from gateway.config.specs.tools import ToolDocument, ToolSpec
+from gateway.core.pipeline import Middleware
+from gateway.core.schemas import Schema
+from gateway.core.tool_registry import ToolRegistry
+from gateway.core.tools import ArtifactTool, Tool
+from gateway.errors import GatewayError
+from gateway.governance.ports import Backend
+from gateway.governance.stages import Phase
+from gateway.middleware.build import Limits, SharedState, call_chain, phase_stages
+from gateway.middleware.redaction import redacted
+from gateway.middleware.results import InlineSmallResults
+from gateway.runtime.backends import Backends
+from gateway.serving.artifact_types import ArtifactTypes
+from gateway.serving.handlers import Handling, Journal, handler_for
+from gateway.serving.published import Inlining, Published, PublishedCatalogue
+from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Pipeline, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Unworkable:
+    """A tool whose backend cannot work here; it is left out, and a start with one says so."""
+
+    tool: DeclaredTool
+    reason: str
+    help: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    access: Access
+    types: ArtifactTypes
+    specs: Mapping[str, ToolSpec]
+    backends: Mapping[str, Backend]
+    journal: Journal
+    shared: SharedState
+
+
+def publish(
+    assembled: Assembled, access: Access, *, backends: Backends, journal: Journal
+) -> tuple[Published, list[Unworkable]]:
+    """Everything the snapshot declares, ready to be called."""
+    snapshot = access.snapshot
+    types = ArtifactTypes(snapshot.artifacts, built_in=lambda name: built_in(name, {}), mask=redacted)
+    specs = {
+        each.spec.metadata.name: each.spec.spec
+        for each in assembled.loaded.documents
+        if isinstance(each.spec, ToolDocument)
+    }
+    made, unworkable = _backends(snapshot, specs, types, backends)
+    parts = _Parts(access, types, specs, made, journal, SharedState())
+    catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
+    return Published(access, catalogues, types, list(made.values())), unworkable
+
+
+def _backends(
+    snapshot: Snapshot, specs: Mapping[str, ToolSpec], types: ArtifactTypes, backends: Backends
+) -> tuple[dict[str, Backend], list[Unworkable]]:
+    made: dict[str, Backend] = {}
+    unworkable: list[Unworkable] = []
+    for name, tool in snapshot.tools.items():
+        if name not in specs:
+            continue
+        try:
+            made[name] = backends.of(tool, specs[name], artifact=types.named(tool.artifact))
+        except GatewayError as error:
+            unworkable.append(Unworkable(tool, error.message, error.help))
+    return made, unworkable
+
+
+def _catalogue(catalogue: Catalogue, parts: _Parts) -> PublishedCatalogue:
+    pipeline = parts.access.snapshot.pipelines[catalogue.pipeline]
+    handling = Handling(parts.access, catalogue.name, parts.types, parts.journal)
+    registry = ToolRegistry()
+    names: dict[str, str] = {}
+    for advertised, identity in catalogue.tools.items():
+        if identity in parts.backends:
+            tool = _tool(advertised, parts.access.snapshot.tools[identity], catalogue, pipeline, handling, parts)
+            if tool is not None:
+                registry.register(tool)
+                names[advertised] = parts.access.snapshot.tools[identity].artifact
+    registry.hide(*catalogue.hidden)
+    class_of = _class_of(names, parts.types)
+
+    def stages(phase: Phase) -> list[Middleware]:
+        return phase_stages(_without_views(pipeline), phase, registry=registry, class_of=class_of)
+
+    return PublishedCatalogue(
+        catalogue,
+        registry,
+        _queries(set(names.values()), parts.types),
+        turn_input=stages("turnInput"),
+        dispatch_input=stages("dispatchInput"),
+        dispatch_output=stages("dispatchOutput"),
+        turn_output=stages("turnOutput"),
+        inlining=_inlining(pipeline, parts.types),
+    )
+
+
+def _tool(
+    advertised: str, tool: DeclaredTool, catalogue: Catalogue, pipeline: Pipeline, handling: Handling, parts: _Parts
+) -> Tool | None:
+    """`None` for a tool whose schema only its upstream server knows."""
+    told = described(advertised, tool, catalogue)
+    if told is None:
+        return None
+    limits = parts.specs[tool.name].limits
+    run = call_chain(
+        pipeline,
+        tool,
+        parts.backends[tool.name],
+        shared=parts.shared,
+        limits=_limits(limits, parts.types.declared(tool.artifact)),
+        catalogue=catalogue.name,
+    )
+    return Tool(
+        name=advertised,
+        description=told["description"],
+        input_schema=Schema(dict(tool.input_schema or {})),
+        handler=handler_for(tool, handling, run=run, max_output=limits.max_output if limits else None),
+        trusted=tool.trust.trusted,
+        meta=dict(tool.meta),
+        artifact_constructor=lambda: parts.types.named(tool.artifact),
+    )
+
+
+def _limits(limits: LimitsSpec | None, artifact: ArtifactClass | None) -> Limits:
+    return Limits(
+        timeout=limits.timeout if limits else None,
+        concurrent=limits.concurrent if limits else None,
+        max_size=artifact.max_size if artifact else None,
+    )
+
+
+def _without_views(pipeline: Pipeline) -> Pipeline:
+    """What a result looks like is decided when it is made, in one step with its record, not a second time."""
+    phases = {
+        phase: tuple(use for use in uses if use.name not in ("inline-small-results", "redact"))
+        for phase, uses in pipeline.phases.items()
+    }
+    return replace(pipeline, phases=phases)
+
+
+def _queries(artifacts: set[str], types: ArtifactTypes) -> dict[str, ArtifactTool]:
+    """Query tools of every class that the catalogue can yield; of equal names the base class's one answers for more."""
+    found: dict[str, ArtifactTool] = {}
+    for name in sorted(artifacts):
+        for tool in types.named(name).query_tools():
+            found.setdefault(tool.name, tool)
+    return dict(sorted(found.items()))
+
+
+def _class_of(names: Mapping[str, str], types: ArtifactTypes) -> Callable[[str], Any]:
+    return lambda tool: types.declared(names.get(tool, ""))
+
+
+def _inlining(pipeline: Pipeline, types: ArtifactTypes) -> Inlining | None:
+    stage = pipeline.stage("inline-small-results")
+    if stage is None:
+        return None
+    decider = InlineSmallResults(stage.options.get("below"))
+
+    async def decide(tool: DeclaredTool, results: Any) -> bool:
+        declared = types.declared(tool.artifact)
+        return await decider.decide(results, default=tool.inline, limit=declared.inline_below if declared else None)
+
+    return decide

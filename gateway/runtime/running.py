@@ -1,0 +1,144 @@
+"""A running gateway: storage opened, identities ready, tools published; everything closed again in the other order."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from gateway.access import Access
+from gateway.assembly import Assembled, assemble
+from gateway.config.specs.gateway import (
+    GatewayDocument,
+    IdentityProviderDocument,
+    SqliteStorageSpec,
+    StorageDocument,
+)
+from gateway.errors import ProgramError
+from gateway.governance.diagnostics import Diagnostic
+from gateway.identity.identities import Identities
+from gateway.identity.providers import Provider
+from gateway.runtime.backends import Backends
+from gateway.runtime.identities import providers_of
+from gateway.runtime.publishing import Unworkable, publish
+from gateway.runtime.secrets import Secrets
+from gateway.runtime.settings import Settings
+from gateway.serving.current import ServedCall
+from gateway.serving.service import Service
+from gateway.snapshot import DeclaredTool
+from gateway.storage.spool_files import FileSpool
+from gateway.storage.sqlite import SqliteStore
+
+
+class ConfigInvalid(ProgramError):
+    """The project has errors: nothing starts. `diagnostics` are what `gateway check` shows."""
+
+    code = "E_CONFIG_INVALID"
+    default_message = "the configuration has errors"
+
+    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        super().__init__(help="run: gateway check")
+        self.diagnostics = diagnostics
+
+
+class StartRefused(ProgramError):
+    code = "E_START_REFUSED"
+    default_message = "the gateway does not start like this"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Everything a server needs."""
+
+    service: Service
+    identities: Identities
+    providers: tuple[Provider, ...]
+    settings: Settings
+    assembled: Assembled
+    unworkable: tuple[Unworkable, ...]
+    recovered: int
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None
+) -> AsyncIterator[Running]:
+    """Start everything but the listeners. Raises `ConfigInvalid` or `StartRefused` before anything is opened."""
+    environ = os.environ if environ is None else environ
+    today = today or datetime.now(UTC).date()
+    assembled = assemble(settings.project, environ=environ, today=today, environment=settings.environment)
+    if assembled.access is None:
+        raise ConfigInvalid(assembled.diagnostics)
+    folder = settings.project.configs
+    secrets = Secrets(environ, folder)
+    providers = providers_of(_identity_documents(assembled), secrets=secrets, folder=folder)
+    identities = Identities(providers, _now)
+    _refuse_exposure(settings, identities)
+    async with AsyncExitStack() as closing:
+        yield await _started(settings, assembled, assembled.access, identities, providers, secrets, closing)
+
+
+async def _started(
+    settings: Settings,
+    assembled: Assembled,
+    access: Access,
+    identities: Identities,
+    providers: list[Provider],
+    secrets: Secrets,
+    closing: AsyncExitStack,
+) -> Running:
+    path = Path(_storage(assembled).path)
+    store = await SqliteStore.open(path)
+    closing.push_async_callback(store.close)
+    spool = await FileSpool.open(path.parent / "spool", small=store)
+    closing.push_async_callback(spool.close)
+    await identities.start()
+    closing.push_async_callback(identities.close)
+    backends = Backends(secrets, settings.python_packages)
+    closing.push_async_callback(backends.close)
+
+    async def journal(call: ServedCall, tool: DeclaredTool) -> None:
+        await service.journal(call, tool)
+
+    published, unworkable = publish(assembled, access, backends=backends, journal=journal)
+    closing.push_async_callback(published.close)
+    service = Service(published, store, spool)
+    recovered = await store.recover(_now())
+    return Running(service, identities, tuple(providers), settings, assembled, tuple(unworkable), recovered)
+
+
+def _identity_documents(assembled: Assembled) -> list[IdentityProviderDocument]:
+    """Those that the Gateway names, in its order."""
+    documents = [each.spec for each in assembled.loaded.documents]
+    named = {each.metadata.name: each for each in documents if isinstance(each, IdentityProviderDocument)}
+    gateway = next(each for each in documents if isinstance(each, GatewayDocument))
+    return [named[name] for name in gateway.spec.identity]
+
+
+def _storage(assembled: Assembled) -> SqliteStorageSpec:
+    documents = [each.spec for each in assembled.loaded.documents]
+    gateway = next(each for each in documents if isinstance(each, GatewayDocument))
+    named = {each.metadata.name: each.spec for each in documents if isinstance(each, StorageDocument)}
+    storage = named[gateway.spec.storage]
+    if not isinstance(storage, SqliteStorageSpec):
+        raise StartRefused(f"storage of type {storage.type!r} is not served yet", help="use type: sqlite")
+    return storage
+
+
+def _refuse_exposure(settings: Settings, identities: Identities) -> None:
+    if settings.is_local:
+        return
+    if identities.is_open:
+        raise StartRefused(
+            f"identity of type none is for loopback only, and {settings.host} is not",
+            help="listen on 127.0.0.1, or name another IdentityProvider in the Gateway",
+        )
+    if not settings.public_url:
+        raise StartRefused(
+            "callers from elsewhere need a public URL", help="set GATEWAY_PUBLIC_URL to how they reach the gateway"
+        )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

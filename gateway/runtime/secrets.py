@@ -1,0 +1,51 @@
+"""Where secrets come from when they are needed. A secret is read as late as possible, and never shown."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gateway.config.specs.common import Secret
+from gateway.errors import ProgramError
+
+MAX_SECRET: Final = 64 << 10
+
+
+class SecretMissing(ProgramError):
+    code = "E_SECRET_MISSING"
+    default_message = "a secret is not there"
+
+
+class Secrets:
+    """Reads secrets of documents. Files are relative to the folder of the documents."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
+        self._environ = environ
+        self._folder = folder
+
+    def reader(self, secret: Secret) -> Callable[[], str]:
+        """A function that reads the secret anew each time: a file may be rotated."""
+        return lambda: self.read(secret)
+
+    def is_there(self, secret: Secret) -> bool:
+        try:
+            self.read(secret)
+        except SecretMissing:
+            return False
+        return True
+
+    def read(self, secret: Secret) -> str:
+        """Raises `SecretMissing`, naming where it should have been, never what it is."""
+        if secret.from_env is not None:
+            value = self._environ.get(secret.from_env)
+            if not value:
+                raise SecretMissing(f"the environment variable {secret.from_env} is not set")
+            return value
+        path = self._folder / (secret.from_file or "")
+        try:
+            with path.open("rb") as file:
+                text = file.read(MAX_SECRET + 1)
+        except OSError as error:
+            raise SecretMissing(f"the secret file {path} cannot be read ({type(error).__name__})") from None
+        if not text.strip() or len(text) > MAX_SECRET:
+            raise SecretMissing(f"the secret file {path} is empty or too large")
+        return text.decode("utf-8", "replace").rstrip("\r\n")

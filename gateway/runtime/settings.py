@@ -1,0 +1,72 @@
+"""How this process runs: addresses, folders, limits. What the gateway offers is configuration, not settings."""
+
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from gateway.assembly import Project
+
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
+
+Words = Annotated[tuple[str, ...], NoDecode]
+"""A list in one variable, separated by commas or blanks."""
+
+
+class Settings(BaseSettings):
+    """Every setting can be given as an environment variable with the prefix GATEWAY_."""
+
+    model_config = SettingsConfigDict(env_prefix="GATEWAY_", frozen=True, extra="ignore")
+
+    host: str = Field("127.0.0.1", description="Address of the data plane: MCP and REST.")
+    port: int = Field(8080, ge=0, le=65535, description="Its port; 0 takes any that is free.")
+    admin_host: str = Field("127.0.0.1", description="Address of the admin plane: health and status.")
+    admin_port: int = Field(8081, ge=0, le=65535, description="Its port; 0 takes any that is free.")
+    configs: Path = Field(Path("configs"), description="The folder of documents, or a project that holds one.")
+    policies: Path | None = Field(None, description="The folder of policies, if it is not the one beside configs.")
+    environment: str | None = Field(None, description="Whose overlay to apply.")
+    workers: int = Field(1, ge=1, le=64, description="Processes that serve.")
+    public_url: str | None = Field(None, description="How callers reach the data plane; needed beyond loopback.")
+    allowed_hosts: Words = Field((), description="More names that a Host header may have.")
+    allowed_origins: Words = Field((), description="Origins of web pages that may call.")
+    max_body: int = Field(4 << 20, ge=1024, description="Bytes of a request's body.")
+    grace: timedelta = Field(timedelta(seconds=30), description="How long calls may go on after a stop was asked for.")
+    python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
+
+    @field_validator("allowed_hosts", "allowed_origins", "python_packages", mode="before")
+    @classmethod
+    def _words(cls, value: object) -> object:
+        return tuple(value.replace(",", " ").lower().split()) if isinstance(value, str) else value
+
+    @property
+    def project(self) -> Project:
+        return Project.at(self.configs, policies=self.policies)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the data plane."""
+        return is_loopback(self.host)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Names that a Host header may have, without ports."""
+        local = {"localhost", "127.0.0.1", "[::1]"} if self.is_local else set()
+        public = urlsplit(self.public_url).hostname if self.public_url else None
+        return frozenset({*local, *self.allowed_hosts, *({_bracketed(public)} if public else set())})
+
+
+def is_loopback(host: str) -> bool:
+    if host in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host.lower()
