@@ -42,6 +42,15 @@ if TYPE_CHECKING:
     from gateway.formats.toon import SpooledToonArtifact
     from gateway.formats.xmldoc import SpooledXmlArtifact
     from gateway.formats.yamldoc import SpooledYamlArtifact
+    from gateway.serving.asking import (
+        CallerCannotAnswer,
+        ask_caller,
+        ask_caller_blocking,
+        can_ask_caller,
+        log_message,
+        report_progress,
+    )
+    from gateway.serving.current import Question
 
 __version__ = "0.1.0"
 
@@ -50,6 +59,7 @@ __all__ = [
     "AbortController",
     "AbortSignal",
     "ArtifactTool",
+    "CallerCannotAnswer",
     "DispatchContext",
     "EventBus",
     "FileMediaReader",
@@ -65,6 +75,7 @@ __all__ = [
     "OpenedMediaReader",
     "Pattern",
     "ProposedCall",
+    "Question",
     "Registry",
     "Renderer",
     "Reporter",
@@ -87,8 +98,11 @@ __all__ = [
     "TurnContext",
     "TurnGate",
     "TurnRunner",
+    "ask_caller",
+    "ask_caller_blocking",
     "assemble_prompt",
     "call_id",
+    "can_ask_caller",
     "canonical",
     "converter_tools",
     "definition",
@@ -96,6 +110,8 @@ __all__ = [
     "dispatch",
     "forge_into",
     "in_memory_callbacks",
+    "log_message",
+    "report_progress",
     "settle_call",
     "settle_calls",
 ]
@@ -105,6 +121,7 @@ _HOMES: Final = {
     "AbortController": "core.abort",
     "AbortSignal": "core.abort",
     "ArtifactTool": "core.tools",
+    "CallerCannotAnswer": "serving.asking",
     "DispatchContext": "core.context",
     "EventBus": "core.events",
     "FileMediaReader": "core.media",
@@ -120,6 +137,7 @@ _HOMES: Final = {
     "OpenedMediaReader": "core.media",
     "Pattern": "core.patterns",
     "ProposedCall": "core.settling",
+    "Question": "serving.current",
     "Registry": "core.registry",
     "Renderer": "core.rendering",
     "Reporter": "core.reporting",
@@ -142,8 +160,11 @@ _HOMES: Final = {
     "TurnContext": "core.context",
     "TurnGate": "core.gates",
     "TurnRunner": "core.turns",
+    "ask_caller": "serving.asking",
+    "ask_caller_blocking": "serving.asking",
     "assemble_prompt": "core.prompt",
     "call_id": "core.canonical",
+    "can_ask_caller": "serving.asking",
     "canonical": "core.canonical",
     "converter_tools": "formats.converters",
     "definition": "core.definitions",
@@ -151,6 +172,8 @@ _HOMES: Final = {
     "dispatch": "core.dispatch",
     "forge_into": "core.forging",
     "in_memory_callbacks": "core.callbacks",
+    "log_message": "serving.asking",
+    "report_progress": "serving.asking",
     "settle_call": "core.settling",
     "settle_calls": "core.settling",
 }

@@ -4,7 +4,7 @@ It knows no protocol. Unknown things and things that are not the caller's raise 
 fails at is a settled call with an error the model can read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -68,7 +68,9 @@ class Service:
     """One per process. `published` may be replaced at any time; calls keep the one they began with."""
 
     def __init__(self, published: Published, store: Store, spool: Spool, *, open_turns: int = 10_000) -> None:
-        self.published = published
+        self.on_change: set[Callable[[], None]] = set()
+        """Told after another revision was published."""
+        self._published = published
         self.buses = Buses()
         """Everything that happens in any turn."""
         self._store = store
@@ -76,6 +78,16 @@ class Service:
         self._turns = OpenTurns(open_turns)
 
     # --- what there is ---
+
+    @property
+    def published(self) -> Published:
+        return self._published
+
+    @published.setter
+    def published(self, published: Published) -> None:
+        self._published = published
+        for tell in tuple(self.on_change):
+            tell()
 
     def admit(self, principal: Principal, catalogue: str) -> None:
         """Raises `UnknownCatalogue` unless the caller is in the audience."""
@@ -123,7 +135,7 @@ class Service:
         if turn is None or not is_own or turn.is_over(now()) or catalogue not in (None, turn.stored.catalogue):
             raise UnknownTurn()
         self.admit(principal, turn.stored.catalogue)
-        return turn
+        return turn if turn.published is self.published else self._renewed(turn)
 
     async def end_turn(self, turn: Turn, ending: TurnEnding = "ack") -> None:
         at = now()
@@ -349,6 +361,16 @@ class Service:
             turn.ctx.adopt_tool_call(await restored(each, turn.published.types, self._spool))
         self._turns.put(turn)
         return turn
+
+    def _renewed(self, turn: Turn) -> Turn:
+        """The turn under what is published now: what was taken from its caller meanwhile is taken from it, too."""
+        stored = replace(turn.stored, revision=self.published.snapshot.revision, stash=turn.ctx.stash.all())
+        renewed = self._opened(stored, self.published)
+        renewed.is_stored = turn.is_stored
+        for record in turn.ctx.turn_tool_calls:
+            renewed.ctx.adopt_tool_call(record)
+        self._turns.put(renewed)
+        return renewed
 
     def _callbacks(self) -> dict[str, Callback]:
         """Records of calls go to the store; what else a turn may hold stays in memory."""
