@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from token_samples import (
     AUDIENCE,
     ED25519,
@@ -323,3 +326,20 @@ async def test_provider_without_skew_takes_times_literally(tmp_path: Path) -> No
             await identities.authenticate(bearer(signed(claims())))
 
     assert refusal.value.reason == "expired"
+
+
+GOOD_TOKEN = signed(claims())
+ES256_TOKEN = signed(claims(), key=P256, algorithm="ES256", kid="curve")
+
+
+@given(st.sampled_from([GOOD_TOKEN, ES256_TOKEN]), st.data())
+async def test_token_with_one_other_character_is_refused(token: str, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(token) - 1))
+    other = data.draw(st.sampled_from("ABCXYZabcxyz0189-_.~+/").filter(lambda character: character != token[place]))
+    changed = token[:place] + other + token[place + 1 :]
+
+    with TemporaryDirectory() as folder:
+        keys = key_file(Path(folder), jwk(RSA, "k1"), jwk(P256, "curve"))
+        async with started([issuer(keys, algorithms=frozenset({"RS256", "ES256"}))], FakeClock()) as identities:
+            with pytest.raises(Unauthenticated):
+                await identities.authenticate(bearer(changed))
