@@ -1,0 +1,57 @@
+"""Credentials that a request carries: read at each call, shown nowhere."""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.governance.ports import BackendFailed
+
+_SENDABLE: Final = re.compile(r"[\x20-\x7e]+")
+
+Secret = Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class BearerAuth:
+    token: Secret = field(repr=False)
+
+    def header(self) -> tuple[str, str, str]:
+        token = revealed(self.token)
+        return "Authorization", f"Bearer {token}", token
+
+
+@dataclass(frozen=True, slots=True)
+class BasicAuth:
+    username: str
+    password: Secret = field(repr=False)
+
+    def header(self) -> tuple[str, str, str]:
+        password = revealed(self.password)
+        pair = b64encode(f"{self.username}:{password}".encode()).decode("ascii")
+        return "Authorization", f"Basic {pair}", password
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderAuth:
+    name: str
+    value: Secret = field(repr=False)
+
+    def header(self) -> tuple[str, str, str]:
+        value = revealed(self.value)
+        return self.name, value, value
+
+
+Auth = BearerAuth | BasicAuth | HeaderAuth
+"""`header` gives the name, the value, and the secret in it, which no message may quote."""
+
+
+def revealed(secret: Secret) -> str:
+    try:
+        value = secret()
+    except Exception as error:  # a store of secrets is somebody else's and may fail in any way
+        raise BackendFailed("unavailable", "the credentials for the service cannot be read") from error
+    if not _SENDABLE.fullmatch(value):
+        raise BackendFailed("unavailable", "the credentials for the service cannot be sent in a header")
+    return value
