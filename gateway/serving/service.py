@@ -5,9 +5,10 @@ fails at is a settled call with an error the model can read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from uuid import uuid4
 
 from gateway.core.callbacks import Callback, in_memory_callbacks
@@ -99,12 +100,14 @@ class Service:
         published = turn.published if turn else self.published
         self.admit(principal, catalogue)
         of_catalogue = published.catalogues[catalogue]
+        registry = turn.ctx.tools if turn else of_catalogue.registry
+        visible = {tool.name: tool for tool in registry.visible()}
         shown = [
             Listed(name, tool, declared)
             for name, declared in published.access.listed(principal, catalogue, at=datetime.now(UTC))
-            if (tool := of_catalogue.registry.get(name)) is not None
+            if (tool := visible.get(name)) is not None
         ]
-        queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else forged_tools(turn.ctx).all()
+        queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else _forged(turn)
         return [*shown, *(Listed(tool.name, tool) for tool in queries)]
 
     # --- turns ---
@@ -129,13 +132,21 @@ class Service:
     async def find_turn(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
         """The caller's own open turn, from memory or from the store. Raises `UnknownTurn`."""
         turn = self._turns.get(id) or await self._reopened(principal, id)
-        is_own = (
-            turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant
-        )
-        if turn is None or not is_own or turn.is_over(now()) or catalogue not in (None, turn.stored.catalogue):
+        if not _is_own(turn, principal) or turn.is_over(now()) or catalogue not in (None, turn.stored.catalogue):
             raise UnknownTurn()
         self.admit(principal, turn.stored.catalogue)
         return turn if turn.published is self.published else self._renewed(turn)
+
+    async def seen_turn(self, principal: Principal, id: str) -> Turn:
+        """The caller's own turn to look at, which may have ended; nothing is called in it then."""
+        try:
+            return await self.find_turn(principal, id)
+        except UnknownTurn:
+            turn = await self._from_store(principal, id)
+        if not _is_own(turn, principal):
+            raise UnknownTurn()
+        self.admit(principal, turn.stored.catalogue)
+        return turn
 
     async def end_turn(self, turn: Turn, ending: TurnEnding = "ack") -> None:
         at = now()
@@ -180,7 +191,7 @@ class Service:
         if key is not None:
             earlier = await self._claimed(turn, call)
             if earlier is not None:
-                return Settled(await restored(earlier, turn.published.types, self._spool), turn, is_replay=True)
+                return await self._replayed(earlier, turn)
         return Settled(await self._dispatched(turn, proposed, call, inline=_inlining(turn, declared)), turn)
 
     async def call_alone(
@@ -261,10 +272,15 @@ class Service:
         self, principal: Principal, id: str, *, turn_id: str | None = None
     ) -> tuple[StoredCall, ToolCall]:
         """The caller's own settled call. Raises `UnknownCall`."""
-        stored = await self._store.find_call(id, principal, turn_id=turn_id)
-        if stored is None:
-            raise UnknownCall()
+        stored = await self.stored_call(principal, id, turn_id=turn_id)
         return stored, await restored(stored, self.published.types, self._spool)
+
+    async def stored_call(self, principal: Principal, id: str, *, turn_id: str | None = None) -> StoredCall:
+        """The same as it is stored, whether or not it is still what was written."""
+        stored = await self._store.find_call(id, principal, turn_id=turn_id)
+        if stored is None or stored.status == "started":
+            raise UnknownCall()
+        return stored
 
     async def list_calls(
         self, filter: CallFilter, *, limit: int = 50, before: str | None = None
@@ -279,6 +295,8 @@ class Service:
         tool = self.published.snapshot.tools.get(stored.identity)
         if tool is None or not self.published.access.admits(principal, stored.catalogue):
             return False
+        if self._is_past_its_time(stored, tool):
+            return False
         access = self.published.access
         reading = access.asks(principal, "read", catalogue=stored.catalogue, tool=tool)
         if reading.allowed or reading.row is not None:
@@ -286,6 +304,19 @@ class Service:
         return access.asks(principal, "invoke", catalogue=stored.catalogue, tool=tool).allowed
 
     # --- inside ---
+
+    def _is_past_its_time(self, stored: StoredCall, tool: DeclaredTool) -> bool:
+        declared = self.published.types.declared(tool.artifact)
+        retain = declared.retain if declared is not None else None
+        return retain is not None and now() >= (stored.completed_at or stored.created_at) + retain
+
+    async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
+        """What an earlier call settled as, in its own turn as long as that is open."""
+        record = await restored(earlier, turn.published.types, self._spool)
+        if earlier.turn_id != turn.id:
+            with suppress(UnknownTurn):
+                turn = await self.find_turn(turn.principal, earlier.turn_id)
+        return Settled(record, turn, is_replay=True)
 
     async def _known(self, turn: Turn, name: str, args: Any) -> DeclaredTool | None:
         """The tool of that name, `None` for a query tool. Unknown and not visible are one answer."""
@@ -306,7 +337,7 @@ class Service:
 
     async def _load_target(self, turn: Turn, args: Any) -> None:
         """Bring the artifact a query is about into the turn, if it is the caller's own from an earlier turn."""
-        id = args.get("callId") if isinstance(args, dict) else None
+        id = _decoded(args).get("callId")
         if not isinstance(id, str) or any(record.id == id for record in turn.ctx.turn_tool_calls):
             return
         stored = await self._store.find_call(id, turn.principal)
@@ -338,7 +369,11 @@ class Service:
                 help="look at its effects before you try again",
             )
         if claim.state == "running":
-            raise IdempotencyConflict("the call of this idempotency key is still running", help="ask again later")
+            raise IdempotencyConflict(
+                "the call of this idempotency key is still running",
+                help="ask again later",
+                code="E_IDEMPOTENCY_RUNNING",
+            )
         return claim.call if claim.state == "settled" else None
 
     def _opened(self, stored: StoredTurn, published: Published) -> Turn:
@@ -352,14 +387,20 @@ class Service:
         )
 
     async def _reopened(self, principal: Principal, id: str) -> Turn | None:
+        turn = await self._from_store(principal, id)
+        if turn is None or turn.stored.ended_at is not None:
+            return None
+        self._turns.put(turn)
+        return turn
+
+    async def _from_store(self, principal: Principal, id: str) -> Turn | None:
         stored = await self._store.find_turn(id, principal)
-        if stored is None or stored.ended_at is not None or stored.catalogue not in self.published.catalogues:
+        if stored is None or stored.catalogue not in self.published.catalogues:
             return None
         turn = self._opened(stored, self.published)
         turn.is_stored = True
         for each in await self._store.calls_of(id):
             turn.ctx.adopt_tool_call(await restored(each, turn.published.types, self._spool))
-        self._turns.put(turn)
         return turn
 
     def _renewed(self, turn: Turn) -> Turn:
@@ -399,6 +440,16 @@ class Service:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
         for error in passage.errors:
             raise error
+
+
+def _is_own(turn: Turn | None, principal: Principal) -> TypeGuard[Turn]:
+    """Roles count, too: a turn must not carry those that its caller had once."""
+    return turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant
+
+
+def _forged(turn: Turn) -> list[Tool]:
+    """The query tools for the artifacts of a turn. One that was acked has none any more."""
+    return [] if turn.stored.ending == "ack" else forged_tools(turn.ctx).all()
 
 
 def _inlining(turn: Turn, tool: DeclaredTool | None) -> Inlining:
