@@ -5,9 +5,14 @@ raises `TypeError`. A changeable copy is `dict(mapping)` for one level, `core.re
 """
 
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from operator import is_
+from typing import Any, Final, NoReturn, TypeVar
+
+from gateway.governance.diagnostics import Position
 
 T = TypeVar("T")
+
+_UNCHANGEABLE: Final = frozenset({str, int, float, bool, type(None), frozenset, type, Position})
 
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
@@ -54,27 +59,35 @@ class _Freezing:
     def __init__(self) -> None:
         self._done: dict[int, tuple[object, Any]] = {}
         """By identity, with the value itself: as long as it lives, no other has its identity."""
+        self._fields: dict[type, tuple[str, ...]] = {}
+        """Of every class that was met; none for what is no dataclass."""
 
     def frozen(self, value: Any) -> Any:
-        if not isinstance(value, dict | list | tuple) and (isinstance(value, type) or not is_dataclass(value)):
+        kind = type(value)
+        if kind in _UNCHANGEABLE:  # most of a snapshot
             return value
         if id(value) not in self._done:
-            self._done[id(value)] = (value, self._copy(value))
+            self._done[id(value)] = (value, self._copy(value, kind))
         return self._done[id(value)][1]
 
-    def _copy(self, value: Any) -> Any:
-        match value:
-            case dict():
-                return FrozenDict({key: self.frozen(each) for key, each in value.items()})
-            case list():
-                return FrozenList(map(self.frozen, value))
-            case tuple():
-                copies = tuple(map(self.frozen, value))
-                return value if _all_same(value, copies) else copies
-        before = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-        after = {name: self.frozen(each) for name, each in before.items()}
-        return value if _all_same(before.values(), after.values()) else replace(value, **after)
+    def _copy(self, value: Any, kind: type) -> Any:
+        if issubclass(kind, dict):
+            return FrozenDict({key: self.frozen(each) for key, each in value.items()})
+        if issubclass(kind, list):
+            return FrozenList(map(self.frozen, value))
+        if kind is tuple:
+            copies = tuple(map(self.frozen, value))
+            return value if all(map(is_, value, copies)) else copies
+        changed = {}
+        for name in self._names(kind):
+            before = getattr(value, name)
+            after = self.frozen(before)
+            if after is not before:
+                changed[name] = after
+        return replace(value, **changed) if changed else value
 
-
-def _all_same(before: Any, after: Any) -> bool:
-    return all(old is new for old, new in zip(before, after, strict=True))
+    def _names(self, kind: type) -> tuple[str, ...]:
+        if kind not in self._fields:
+            names = (field.name for field in fields(kind) if field.init) if is_dataclass(kind) else ()
+            self._fields[kind] = tuple(names)
+        return self._fields[kind]
