@@ -50,9 +50,9 @@ def offers_to(access: Access, principal: Principal, catalogue: Catalogue, *, at:
         return []
     found = []
     for offer in offers(access.snapshot, catalogue):
-        sees = access.asks(principal, "discover", catalogue=catalogue.name, tool=offer.tool).allowed
+        sees = access.visibility(principal, catalogue=catalogue.name, tool=offer.tool).allowed
         calls = access.asks(principal, "invoke", catalogue=catalogue.name, tool=offer.tool).allowed
-        if offer.tool.is_in_use(at.date()) and (calls if offer.is_hidden else sees):
+        if offer.tool.is_in_use(at.date()) and sees and (calls or not offer.is_hidden):
             may = _permissions(access, principal, catalogue=catalogue.name, tier=offer.tool.trust.tier.name)
             found.append(_asked_for(offer, may_invoke=calls, may=may))
     return found

@@ -55,13 +55,11 @@ class Reach:
         names = [name for name, identity in found.tools.items() if identity == tool] if found else []
         if found is None or declared is None or not names or not declared.is_in_use(self.at.date()):
             return "none"
-        if _is_callable(declared) and self._may(caller, "invoke", catalogue=catalogue, tool=declared):
+        if not self.access.visibility(caller, catalogue=catalogue, tool=declared).allowed:
+            return "none"
+        if _is_callable(declared) and self.access.asks(caller, "invoke", catalogue=catalogue, tool=declared).allowed:
             return "calls"
-        is_listed = any(name not in found.hidden for name in names)
-        return "sees" if is_listed and self._may(caller, "discover", catalogue=catalogue, tool=declared) else "none"
-
-    def _may(self, caller: Principal, action: str, *, catalogue: str, tool: DeclaredTool) -> bool:
-        return self.access.asks(caller, action, catalogue=catalogue, tool=tool).allowed
+        return "sees" if any(name not in found.hidden for name in names) else "none"
 
 
 def access_changes(before: Reach, after: Reach, *, progress: Progress | None = None) -> tuple[AccessChange, ...]:
