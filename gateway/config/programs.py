@@ -3,7 +3,8 @@
 Compiling happens again when documents are linked; here it only finds out what is wrong before anything starts.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -18,7 +19,7 @@ from gateway.errors import JsonPathInvalid
 from gateway.formats.paths import Path as JsonPath
 from gateway.governance.conditions import ConditionProblem, compile_condition
 from gateway.governance.diagnostics import Diagnostic, Position
-from gateway.governance.stages import PHASES, check_phase
+from gateway.governance.stages import BUILT_IN, PHASES, PLUG_IN_GROUP, Stage, check_phase, with_plug_ins
 
 _EXPRESSIONS: Final[dict[str, tuple[Path, ...]]] = {"GateRule": (("spec", "when"), ("spec", "check", "require"))}
 _SCHEMAS: Final[dict[str, tuple[Path, ...]]] = {
@@ -138,11 +139,17 @@ def _stages(document: Document) -> Iterator[Diagnostic]:
         listed = _value_at(document.data, ("spec", phase))
         names = [_value_at(stage, ("use",)) for stage in listed] if isinstance(listed, list) else []
         if all(isinstance(name, str) for name in names):
-            for problem in check_phase(phase, names):
+            for problem in check_phase(phase, names, _known_stages(names)):
                 place = ("spec", phase, problem.index, "use")
                 is_hidden = place in document.substituted
                 message = "the stage comes from the environment, so it is not shown" if is_hidden else problem.message
                 yield Diagnostic(problem.code, message, document.position(place), help=problem.help)
+
+
+def _known_stages(names: Iterable[str]) -> Mapping[str, Stage]:
+    if all(name in BUILT_IN for name in names):  # looking through installed packages takes a while
+        return BUILT_IN
+    return with_plug_ins(entry_points(group=PLUG_IN_GROUP).names)
 
 
 def _each(document: Document, path: Path) -> list[Path]:

@@ -4,14 +4,16 @@ A wrong order is found when a pipeline is declared, not when a call goes wrong. 
 authorisation are no stages: no pipeline can leave them out.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from gateway.governance.diagnostics import did_you_mean
 
 Phase = Literal["turnInput", "dispatchInput", "call", "dispatchOutput", "turnOutput"]
 PHASES: Final[tuple[Phase, ...]] = ("turnInput", "dispatchInput", "call", "dispatchOutput", "turnOutput")
+PLUG_IN_GROUP: Final = "gateway.stages"
+"""The entry point group in which installed packages name `call` stages of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,13 @@ BUILT_IN: Final[Mapping[str, Stage]] = {
         _stage("audit-summary", "turnOutput", "Writes one summary per turn."),
     )
 }
+
+
+def with_plug_ins(names: Iterable[str]) -> dict[str, Stage]:
+    """The built-in stages and installed ones, which stand inside the gates and replace no built-in one."""
+    brought = {name: _stage(name, "call", "Brought by an installed package.") for name in names}
+    gates = BUILT_IN["gates"]
+    return {**brought, **BUILT_IN, "gates": replace(gates, outside=gates.outside | brought.keys() - {"gates"})}
 
 
 def check_phase(phase: Phase, names: Sequence[str], stages: Mapping[str, Stage] = BUILT_IN) -> list[StageProblem]:

@@ -1,5 +1,6 @@
 """Turns that go in circles: the same call, again and again."""
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.core.context import Context
@@ -9,15 +10,25 @@ from gateway.errors import LoopStopped
 PROPOSED_CALLS: Final = "gateway.proposedCalls"
 """Where the stash of a dispatch holds the checksums of calls that are about to be made, as a list."""
 
+Proposed = Callable[[Context], Sequence[str]]
+
+
+def announced(ctx: Context) -> Sequence[str]:
+    """The checksums in the stash; none if nobody put them there."""
+    checksums: list[str] = ctx.stash.get(PROPOSED_CALLS, [])
+    return checksums
+
 
 class LoopGuard:
     """Refuses a call once it was made `same_call` times in its turn, whatever came of it.
 
-    Equal means of equal checksum: tool and raw arguments.
+    Equal means of equal checksum: tool and raw arguments. As a stage it checks the calls that `proposed` tells of a
+    dispatch; whoever knows a call earlier asks `check` itself.
     """
 
-    def __init__(self, same_call: int) -> None:
+    def __init__(self, same_call: int, proposed: Proposed = announced) -> None:
         self._same_call = same_call
+        self._proposed = proposed
 
     def check(self, ctx: Context, checksum: str, *, pending: int = 0) -> None:
         """Raises `LoopStopped` if the turn has had enough of the call; `pending` ones count, though not settled yet."""
@@ -32,8 +43,8 @@ class LoopGuard:
             raise error
 
     async def __call__(self, ctx: Context, next: Next) -> None:
-        """Checks the calls that the stash announces, those among them that are equal included."""
-        proposed = ctx.stash.get(PROPOSED_CALLS, [])
+        """Checks the proposed calls, counting those among them that are equal."""
+        proposed = list(self._proposed(ctx))
         for index, checksum in enumerate(proposed):
             self.check(ctx, checksum, pending=proposed[:index].count(checksum))
         await next()

@@ -1,11 +1,14 @@
 """Pipelines, and whether the tools of a catalogue may run through the one it uses."""
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.specs.catalogues import CatalogueDocument
-from gateway.config.specs.pipelines import PipelineDocument
+from gateway.config.specs.pipelines import PipelineDocument, Stage
+from gateway.config.specs.stages import stage_options
 from gateway.governance.diagnostics import Diagnostic
 from gateway.governance.stages import PHASES
 from gateway.snapshot import DeclaredTool, Pipeline, StageUse
@@ -38,13 +41,21 @@ def _pipeline(entry: Entry[PipelineDocument]) -> Pipeline:
     lists = (spec.turn_input, spec.dispatch_input, spec.call, spec.dispatch_output, spec.turn_output)
     phases = {
         phase: tuple(
-            StageUse(stage.use, stage.with_, entry.at("spec", phase, index, "use"))
+            StageUse(stage.use, _options(stage), entry.at("spec", phase, index, "use"))
             for index, stage in enumerate(stages)
         )
         for phase, stages in zip(PHASES, lists, strict=True)
     }
     refuses = frozenset(spec.refuses.flags) if spec.refuses else frozenset()
     return Pipeline(entry.name, phases, entry.position, refuses=refuses)
+
+
+def _options(stage: Stage) -> Mapping[str, Any]:
+    """What the stage is given: as its model reads it, with defaults; as written where the stage is from elsewhere."""
+    try:
+        return stage_options(stage.use, stage.with_).model_dump(by_alias=True)
+    except (KeyError, ValidationError):  # the latter has been told already
+        return stage.with_
 
 
 def _refusal(catalogue: Entry[CatalogueDocument], pipeline: Pipeline, tool: DeclaredTool, *, flag: str) -> Diagnostic:

@@ -1,0 +1,283 @@
+"""From a pipeline of a snapshot to what runs."""
+
+import asyncio
+import gc
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from anyio import fail_after
+from middleware_calls import Backend, Clock, Hanging, a_call, a_dispatch, settled, started
+
+from gateway.config.specs.stages import stage_options
+from gateway.core.tool_registry import ToolRegistry
+from gateway.governance.diagnostics import Position
+from gateway.governance.ports import BackendFailed
+from gateway.governance.stages import Phase
+from gateway.governance.trust import EffectiveTrust, Tier
+from gateway.middleware.build import Limits, SharedState, call_chain, loop_guard, phase_stages
+from gateway.middleware.chain import Run
+from gateway.middleware.loops import LoopGuard
+from gateway.middleware.plug_ins import StageUnusable
+from gateway.middleware.redaction import Redact
+from gateway.middleware.resilience import NotAsked
+from gateway.middleware.results import InlineSmallResults
+from gateway.middleware.selection import SelectTools
+from gateway.middleware.summary import AuditSummary
+from gateway.snapshot import DeclaredTool, Pipeline, StageUse
+
+pytestmark = pytest.mark.anyio
+
+HERE = Position("pipelines.yaml", 1, 1)
+TIER = Tier("internal", 10, "first-party")
+DOWN = BackendFailed("unavailable", "the server is down")
+BREAKER = {"use": "circuit-breaker", "with": {"openAfter": 1}}
+RETRY = {"use": "retry", "with": {"delay": "1ms"}}
+CACHE = {"use": "cache", "with": {"for": "5m"}}
+
+
+def a_pipeline(*stages: dict[str, Any], phase: Phase = "call") -> Pipeline:
+    uses = tuple(
+        StageUse(each["use"], stage_options(each["use"], each.get("with", {})).model_dump(by_alias=True), HERE)
+        for each in stages
+    )
+    return Pipeline("standard", {phase: uses}, HERE)
+
+
+def a_tool(*flags: str, name: str = "look", **fields: Any) -> DeclaredTool:
+    trust = EffectiveTrust(TIER, frozenset(flags), trusted=False, callable=True)
+    return DeclaredTool(name, "Looks.", trust, "http", HERE, **fields)
+
+
+def built(backend: Any, *stages: dict[str, Any], tool: DeclaredTool | None = None, **parts: Any) -> Run:
+    given = {"shared": SharedState(), "clock": Clock(), "random": lambda: 0.0, **parts}
+    return call_chain(a_pipeline(*stages), tool or a_tool(), backend, **given)
+
+
+async def failure_of(run: Run) -> BackendFailed:
+    with pytest.raises(BackendFailed) as raised:
+        await run(a_call())
+    return raised.value
+
+
+async def test_pipeline_without_stages_runs_the_backend() -> None:
+    run = call_chain(Pipeline("p", {}, HERE), a_tool(), Backend("done"), shared=SharedState())
+
+    assert await run(a_call()) == "done"
+
+
+async def test_gates_and_idempotency_are_applied_elsewhere() -> None:
+    assert await built(Backend("done"), {"use": "gates"}, {"use": "idempotency"})(a_call()) == "done"
+
+
+async def test_all_stages_work_together() -> None:
+    backend = Backend(DOWN, "done", "other")
+    timeout = {"use": "timeout", "with": {"after": "30s"}}
+    breaker = {"use": "circuit-breaker"}
+    run = built(backend, {"use": "gates"}, CACHE, timeout, RETRY, breaker, {"use": "concurrency", "with": {"limit": 1}})
+
+    assert [await run(a_call()), await run(a_call())] == ["done", "done"]
+    assert len(backend.calls) == 2
+
+
+# Retry
+
+
+@pytest.mark.parametrize(
+    ("tool", "options", "calls"),
+    [
+        (a_tool(), {}, 2),
+        (a_tool("egress"), {}, 2),
+        (a_tool("egress"), {"unlessFlags": ["egress"]}, 1),
+        (a_tool("writes"), {}, 1),
+        (a_tool("destructive"), {}, 1),
+        (a_tool("writes", idempotent=True), {}, 2),
+        (a_tool("writes", idempotent=True), {"unlessFlags": ["writes"]}, 1),
+    ],
+    ids=["reads", "egress", "excluded", "writes", "destructive", "idempotent", "idempotent and excluded"],
+)
+async def test_only_harmless_calls_are_tried_again(tool: DeclaredTool, options: dict[str, Any], calls: int) -> None:
+    backend = Backend(DOWN)
+
+    await failure_of(built(backend, {"use": "retry", "with": {"delay": "1ms", **options}}, tool=tool))
+
+    assert len(backend.calls) == calls
+
+
+# Cache
+
+
+@pytest.mark.parametrize("flag", ["writes", "destructive"])
+async def test_tools_that_change_something_are_not_answered_from_memory(flag: str) -> None:
+    backend = Backend("done")
+    run = built(backend, CACHE, tool=a_tool(flag))
+
+    await run(a_call())
+    await run(a_call())
+
+    assert len(backend.calls) == 2
+
+
+async def test_next_snapshot_remembers_no_answers() -> None:
+    backend = Backend("one", "two")
+    shared = SharedState()
+    await built(backend, CACHE, shared=shared)(a_call())
+
+    assert await built(backend, CACHE, shared=shared)(a_call()) == "one"
+    assert await built(backend, CACHE, shared=shared.renewed())(a_call()) == "two"
+
+
+async def test_catalogue_reaches_the_cache() -> None:
+    backend = Backend("one", "two")
+    by_catalogue = {"use": "cache", "with": {"for": "5m", "by": ["catalogue"]}}
+    shared = SharedState()
+
+    answers = [
+        await built(backend, by_catalogue, shared=shared, catalogue=name)(a_call()) for name in ("eng", "sales", "eng")
+    ]
+
+    assert answers == ["one", "two", "one"]
+
+
+# Circuits
+
+
+async def test_tools_of_an_upstream_share_a_circuit() -> None:
+    shared = SharedState()
+    one = built(Backend(DOWN), BREAKER, tool=a_tool(name="one", upstream="github"), shared=shared)
+    two = built(Backend("done"), BREAKER, tool=a_tool(name="two", upstream="github"), shared=shared)
+    alone = built(Backend("done"), BREAKER, tool=a_tool(name="three"), shared=shared)
+    await failure_of(one)
+
+    assert isinstance(await failure_of(two), NotAsked)
+    assert await alone(a_call()) == "done"
+    assert shared.circuit_states() == {"upstream:github": "open", "tool:three": "closed"}
+
+
+async def test_circuit_outlives_the_snapshot_while_it_is_used() -> None:
+    shared = SharedState()
+    down = BackendFailed("unavailable", "no")  # not the shared one, whose traceback would hold on to the chain
+    first = built(Backend(down), BREAKER, shared=shared)
+    await failure_of(first)
+
+    second = built(Backend("done"), BREAKER, shared=shared.renewed())
+
+    assert isinstance(await failure_of(second), NotAsked)
+    del first, second, down
+    gc.collect()
+    assert shared.circuit_states() == {}
+
+
+async def test_worst_state_of_a_key_is_told() -> None:
+    shared = SharedState()
+    strict = built(Backend(DOWN), BREAKER, shared=shared)
+    lenient = built(Backend("done"), {"use": "circuit-breaker"}, shared=shared)
+    await failure_of(strict)
+
+    assert await lenient(a_call()) == "done"
+    assert shared.circuit_states() == {"tool:look": "open"}
+
+
+# The tool's own limits
+
+
+@pytest.mark.parametrize(
+    "stages", [(), ({"use": "timeout", "with": {"after": "30s"}},), (CACHE, RETRY)], ids=["none", "longer", "others"]
+)
+async def test_own_timeout_holds_whatever_the_pipeline_says(stages: Any) -> None:
+    limits = Limits(timeout=timedelta(milliseconds=2))
+
+    with fail_after(5):
+        failure = await failure_of(built(Hanging(), *stages, limits=limits))
+
+    assert failure.message == "no answer within 0.002s"
+
+
+async def test_own_timeout_wraps_the_retries() -> None:
+    backend = Backend(DOWN)
+    limits = Limits(timeout=timedelta(seconds=1))
+    slow = {"use": "retry", "with": {"delay": "10s"}}
+
+    await failure_of(built(backend, {"use": "gates"}, slow, limits=limits, random=lambda: 1.0))
+
+    assert len(backend.calls) == 1  # the pause would last past the deadline
+
+
+@pytest.mark.parametrize(
+    ("stages", "own", "running"),
+    [
+        ((), 1, 1),
+        (({"use": "concurrency", "with": {"limit": 3}},), 2, 2),
+        (({"use": "concurrency", "with": {"limit": 2}},), 3, 2),
+        (({"use": "concurrency", "with": {"limit": 2}},), None, 2),
+    ],
+    ids=["own alone", "own is smaller", "stage is smaller", "stage alone"],
+)
+async def test_smaller_limit_of_running_calls_counts(stages: Any, own: int | None, running: int) -> None:
+    backend = Hanging()
+    run = built(backend, *stages, limits=Limits(concurrent=own))
+
+    tasks = [started(run, a_call()) for _ in range(3)]
+    await settled()
+
+    assert backend.running == running
+    backend.release.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_chains_of_one_tool_share_its_bulkhead() -> None:
+    shared = SharedState()
+    backend = Hanging()
+    chains = [built(backend, limits=Limits(concurrent=1), shared=shared) for _ in range(2)]
+
+    tasks = [started(run, a_call()) for run in chains]
+    await settled()
+
+    assert backend.running == 1
+    backend.release.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_largest_size_of_the_artifact_class_holds() -> None:
+    failure = await failure_of(built(Backend("12345"), limits=Limits(max_size=4), tool=a_tool(artifact="ticket")))
+
+    assert failure.message == "the result is larger than the 4 bytes that ticket may have; nothing was kept"
+
+
+# Other phases
+
+
+@pytest.mark.parametrize(
+    ("phase", "stages", "classes"),
+    [
+        ("turnInput", ["select-tools"], [SelectTools]),
+        ("dispatchInput", ["loop-guard"], [LoopGuard]),
+        ("dispatchOutput", ["inline-small-results", "redact"], [InlineSmallResults, Redact]),
+        ("turnOutput", ["audit-summary"], [AuditSummary]),
+    ],
+)
+def test_each_phase_has_its_stages(phase: Phase, stages: list[str], classes: list[type]) -> None:
+    pipeline = a_pipeline(*({"use": name} for name in stages), phase=phase)
+
+    made = phase_stages(pipeline, phase, registry=ToolRegistry(), class_of=lambda tool: None)
+
+    assert [type(stage) for stage in made] == classes
+
+
+def test_phase_that_a_pipeline_does_not_mention_is_empty() -> None:
+    assert phase_stages(a_pipeline(), "turnInput", registry=ToolRegistry(), class_of=lambda tool: None) == []
+
+
+def test_stage_of_another_phase_is_refused() -> None:
+    pipeline = a_pipeline({"use": "gates"}, phase="turnInput")
+
+    with pytest.raises(StageUnusable, match="stage 'gates' has no place in turnInput"):
+        phase_stages(pipeline, "turnInput", registry=ToolRegistry(), class_of=lambda tool: None)
+
+
+def test_loop_guard_can_be_had_by_itself() -> None:
+    guard = loop_guard(a_pipeline({"use": "loop-guard", "with": {"sameCall": 1}}, phase="dispatchInput"))
+
+    assert guard is not None
+    guard.check(a_dispatch(), "checksum")
+    assert loop_guard(a_pipeline()) is None

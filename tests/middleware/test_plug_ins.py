@@ -1,0 +1,154 @@
+"""Stages of other packages: found by their entry point, checked before a call arrives."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from middleware_calls import Backend, a_call
+
+from gateway.assembly import Assembled, Project, assemble
+from gateway.governance.diagnostics import Position
+from gateway.governance.stages import BUILT_IN, check_phase, with_plug_ins
+from gateway.governance.trust import EffectiveTrust, Tier
+from gateway.middleware.build import SharedState, call_chain
+from gateway.middleware.plug_ins import StageUnusable, installed_stage
+from gateway.snapshot import DeclaredTool
+
+ROOT = Path(__file__).parent.parent.parent
+HERE = Position("a.yaml", 1, 1)
+TRUST = EffectiveTrust(Tier("internal", 10, "first-party"), frozenset(), trusted=False, callable=True)
+LOOK = DeclaredTool("look", "Looks.", TRUST, "http", HERE)
+README = (ROOT / "gateway" / "README.md").read_text(encoding="utf-8")
+[FOOTER] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def footer" in block]
+
+
+class Packages:
+    """A folder of installed packages, on the path while a test runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def install(self, code: str, *, name: str = "acme-stages", stage: str = "footer", factory: str = "footer") -> None:
+        module = name.replace("-", "_")
+        (self._folder / f"{module}.py").write_text(dedent(code), encoding="utf-8")
+        about = self._folder / f"{module}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+        (about / "entry_points.txt").write_text(f"[gateway.stages]\n{stage} = {module}:{factory}\n", encoding="utf-8")
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    known = set(sys.modules)
+    yield Packages(folder)
+    for name in set(sys.modules) - known:
+        if name.startswith(("acme_", "other_")):
+            del sys.modules[name]
+
+
+def a_project(tmp_path: Path, *, call: str) -> Project:
+    """The small project with other `call` stages."""
+    copied = tmp_path / "project"
+    shutil.copytree(ROOT / "tests" / "projects" / "small", copied)
+    gateway = copied / "configs" / "gateway.yaml"
+    text = gateway.read_text(encoding="utf-8")
+    changed = text.replace("    - {use: gates}\n    - {use: timeout, with: {after: 30s}}\n", call)
+    assert changed != text
+    gateway.write_text(changed, encoding="utf-8")
+    return Project.at(copied)
+
+
+def assembled(project: Project) -> Assembled:
+    return assemble(project, environ={}, today=date(2026, 11, 1))
+
+
+WITH_FOOTER = "    - {use: gates}\n    - {use: timeout, with: {after: 30s}}\n    - {use: footer, with: {line: Bye.}}\n"
+
+
+@pytest.mark.anyio
+async def test_documented_stage_works_from_yaml_to_a_call(packages: Packages, tmp_path: Path) -> None:
+    packages.install(FOOTER)
+
+    found = assembled(a_project(tmp_path, call=WITH_FOOTER))
+
+    assert found.access is not None, found.diagnostics
+    run = call_chain(found.access.snapshot.pipelines["standard"], LOOK, Backend("Hello."), shared=SharedState())
+    assert await run(a_call()) == "Hello.\nBye."
+
+
+def test_stage_that_nobody_installed_is_unknown(tmp_path: Path) -> None:
+    found = assembled(a_project(tmp_path, call=WITH_FOOTER))
+
+    assert [each.code for each in found.diagnostics if each.is_error] == ["unknown-stage"]
+
+
+def test_plug_in_stands_inside_the_gates(packages: Packages, tmp_path: Path) -> None:
+    packages.install(FOOTER)
+
+    found = assembled(a_project(tmp_path, call="    - {use: footer, with: {line: Bye.}}\n    - {use: gates}\n"))
+
+    assert [(each.code, each.message) for each in found.diagnostics if each.is_error] == [
+        ("stage-order", "stage 'gates' must stand before 'footer'")
+    ]
+
+
+def test_plug_in_replaces_no_built_in_stage() -> None:
+    known = with_plug_ins(["gates", "timeout", "footer"])
+
+    assert known["timeout"] == BUILT_IN["timeout"]
+    assert known["gates"].outside == BUILT_IN["gates"].outside | {"footer"}
+    assert check_phase("call", ["gates", "timeout"], known) == []
+
+
+def test_plug_in_belongs_around_calls_alone() -> None:
+    [problem] = check_phase("turnInput", ["footer"], with_plug_ins(["footer"]))
+
+    assert problem.message == "stage 'footer' belongs in call, not in turnInput"
+
+
+@pytest.mark.parametrize(
+    ("code", "factory", "message"),
+    [
+        ("import nowhere_at_all", "footer", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("def foot(options, tool): ...", "footer", "cannot be loaded: AttributeError: module 'acme_stages' has no "),
+        ("footer = 1", "footer", "cannot be made for look: TypeError: 'int' object is not callable"),
+        (
+            "def footer(options, tool): raise ValueError('line is missing\\nin options')",
+            "footer",
+            "cannot be made for look: ValueError: line is missing",
+        ),
+        ("def footer(options, tool): return 'x'", "footer", "gives str, which is no stage"),
+    ],
+    ids=["import fails", "no such name", "no factory", "options refused", "no stage"],
+)
+def test_broken_plug_in_is_told_when_the_chain_is_built(
+    packages: Packages, code: str, factory: str, message: str
+) -> None:
+    packages.install(code, factory=factory)
+
+    with pytest.raises(StageUnusable) as raised:
+        installed_stage("footer", {}, tool=LOOK)
+
+    assert raised.value.message.startswith(f"stage 'footer' of acme-stages {message}")
+    assert "\n" not in raised.value.message
+
+
+def test_stage_that_is_not_installed_is_told() -> None:
+    with pytest.raises(StageUnusable, match="there is no stage 'compress'"):
+        installed_stage("compress", {}, tool=LOOK)
+
+
+def test_two_packages_cannot_bring_one_stage(packages: Packages) -> None:
+    packages.install(FOOTER)
+    packages.install(FOOTER, name="other-stages")
+
+    with pytest.raises(StageUnusable, match="stage 'footer' is brought by acme-stages and other-stages"):
+        installed_stage("footer", {"line": "x"}, tool=LOOK)
