@@ -1,0 +1,105 @@
+"""A disk without room: calls that need a record are refused, reading goes on, and room is all it takes to go on."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stored_records import ADA, NOON, call, settled, turn
+
+from gateway.errors import StoreUnavailable
+from gateway.storage.spool_files import FileSpool
+from gateway.storage.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)  # a test that failed has left files open
+
+
+def fill(disk: Path) -> Path:
+    """Take all the room there is, to the last byte."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (65_536, 4096, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError:
+                continue
+    return ballast
+
+
+async def test_full_disk_refuses_records_and_recovers_with_room(small_disk: Path) -> None:
+    store = await SqliteStore.open(small_disk / "gateway.db", clock=lambda: NOON)
+    await store.open_turn(turn())
+    await store.settle_call(settled("before"))
+    ballast = fill(small_disk)
+    big = {"text": "x" * 50_000}
+
+    for write in (store.start_call(call("a", args=big)), store.settle_call(settled("b", args=big))):
+        with pytest.raises(StoreUnavailable, match="full"):
+            await write
+    many = await asyncio.gather(
+        *(store.settle_call(settled(f"m{n}", args=big)) for n in range(20)), return_exceptions=True
+    )
+    assert {type(error) for error in many} == {StoreUnavailable}
+    assert await store.find_call("before", ADA) is not None
+
+    ballast.unlink()
+    await store.settle_call(settled("after", args=big))
+    assert [found.id for found in await store.calls_of("turn")] == ["before", "after"]
+    await store.close()
+
+
+async def test_record_told_to_have_failed_is_not_there_after_reopening(small_disk: Path) -> None:
+    store = await SqliteStore.open(small_disk / "gateway.db", clock=lambda: NOON)
+    await store.open_turn(turn())
+    told = []
+    for n in range(300):
+        try:
+            await store.settle_call(settled(f"c{n}", args={"text": "x" * 20_000}))
+            told.append(f"c{n}")
+        except StoreUnavailable:
+            break
+    await store.close()
+
+    again = await SqliteStore.open(small_disk / "gateway.db", clock=lambda: NOON)
+
+    assert len(told) < 300
+    assert [found.id for found in await again.calls_of("turn")] == told
+    await again.close()
+
+
+async def test_full_disk_leaves_no_part_of_a_result(small_disk: Path) -> None:
+    spool = await FileSpool.open(small_disk / "blobs")
+    turn_spool = spool.scoped("turn")
+    kept = await turn_spool.write("kept", b"k" * 100_000)
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        await turn_spool.write("large", b"x" * (5 << 20))
+    assert await turn_spool.read("large") is None
+    ballast = fill(small_disk)
+    with pytest.raises(StoreUnavailable, match="full"):
+        await turn_spool.write("tiny", b"x")
+    assert kept.read_range(0, 1) == b"k"
+    ballast.unlink()
+
+    await turn_spool.write("large", b"x" * (1 << 20))
+    names = sorted(path.suffix for path in (small_disk / "blobs").rglob("*") if path.is_file() and path.suffix)
+    assert names == [".bytes", ".bytes", ".lines", ".lines"]
+    await spool.close()
