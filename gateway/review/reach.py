@@ -1,12 +1,12 @@
 """Who gains and who loses which tool: access before and after, decided by the same steps as calls.
 
-Only what can have changed is asked about. A triple of caller, catalogue and tool is left out if the caller is
-admitted on both sides, the tool stands in the catalogue as before and is judged as before, and no row that came,
-went or reaches the caller anew covers it. Callers who hold the same names that rows and audiences speak of are asked
-about once.
+Only what can have changed is asked about, and callers that nothing can tell apart are asked about once. What decides
+for a tool in a catalogue is what callers hold there: a place in the audience, and rows by their actions, ceiling and
+effect. Callers who hold the same of it on both sides see the same; where they hold the same before and after, and the
+tool stands and is judged as before, nothing changed.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -49,11 +49,13 @@ class Reach:
     at: datetime
 
     def level(self, caller: Principal, catalogue: str, tool: str) -> Level:
-        """What a caller who is admitted can do with a tool. The last step before the gates allows: calls."""
+        """What a caller can do with a tool. If the last step before the gates allows, that is to call it."""
         snapshot = self.access.snapshot
         found, declared = snapshot.catalogues.get(catalogue), snapshot.tools.get(tool)
         names = [name for name, identity in found.tools.items() if identity == tool] if found else []
         if found is None or declared is None or not names or not declared.is_in_use(self.at.date()):
+            return "none"
+        if not self.access.admits(caller, catalogue):
             return "none"
         if not self.access.visibility(caller, catalogue=catalogue, tool=declared).allowed:
             return "none"
@@ -64,133 +66,168 @@ class Reach:
 
 def access_changes(before: Reach, after: Reach, *, progress: Progress | None = None) -> tuple[AccessChange, ...]:
     """Every difference, by caller, catalogue and tool."""
-    comparison = _Comparison(before, after)
-    alike = comparison.callers()
+    crowd = _Crowd(before, after)
+    sides = (_Held(before, crowd.before), _Held(after, crowd.after))
+    snapshots = (before.access.snapshot, after.access.snapshot)
+    anew = _judged_anew(*sides)
+    names = sorted({*snapshots[0].catalogues, *snapshots[1].catalogues})
     found: list[AccessChange] = []
-    for done, (names, pair) in enumerate(alike.items(), 1):
-        for catalogue, tool, old, new in comparison.changes(pair, names):
-            found += (AccessChange(caller, catalogue, tool, old, new) for caller in pair.callers)
+    for done, name in enumerate(names, 1):
+        catalogues = snapshots[0].catalogues.get(name), snapshots[1].catalogues.get(name)
+        moved = _moved(*catalogues)
+        for tool in _members(*catalogues):
+            atoms = tuple(side.atoms(name, tool) for side in sides)
+            touched = crowd.everybody if tool in anew or tool in moved else _differing(*atoms)
+            for part in _parts(touched, atoms):
+                levels = crowd.levels(part, name, tool)
+                if levels[0] != levels[1]:
+                    found += (AccessChange(caller, name, tool, *levels) for caller in crowd.callers(part))
         if progress is not None:
-            progress(done, len(alike))
+            progress(done, len(names))
     return tuple(sorted(found, key=lambda each: (each.caller, each.catalogue, each.tool)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """Callers that nothing here can tell apart, and one of them on either side."""
+Mask = int
+"""A set of callers: the bit of each is set. Big integers join and split thousands of callers at once."""
 
-    callers: list[str]
-    before: Principal
-    after: Principal
+Atom = tuple[str, ...]
+"""Something a caller can hold that decides: a place in the audience, or a row's actions, ceiling and effect."""
 
-
-_Names = tuple[frozenset[str], frozenset[str]]
-"""What callers hold before and after, as far as rows and audiences speak of it."""
+_AUDIENCE: Final[Atom] = ("audience",)
+_DECIDING: Final = frozenset({"discover", "invoke"})
 
 
-class _Comparison:
-    """What differs between two sides, prepared for asking about many callers."""
+class _Crowd:
+    """All known callers of two sides, those who hold the same names on both of them as one."""
 
     def __init__(self, before: Reach, after: Reach) -> None:
-        self._before, self._after = before, after
-        self._old, self._new = before.access.snapshot, after.access.snapshot
-        self._rows = _by_subject((*before.rows, *after.rows))
-        self._changed_rows = _by_subject(_differing(before.rows, after.rows))
-        self._groups = (_groups(self._old, before.rows), _groups(self._new, after.rows))
-        self._tools = {*self._old.tools, *self._new.tools}
-        self._changed_tools = frozenset(filter(self._is_judged_anew, self._tools))
-        self._members = {
-            name: _members(self._old.catalogues.get(name), self._new.catalogues.get(name))
-            for name in {*self._old.catalogues, *self._new.catalogues}
-        }
-        self._moved = {
-            name: _moved(self._old.catalogues.get(name), self._new.catalogues.get(name)) for name in self._members
-        }
-        self._covered: dict[str, frozenset[str]] = {}
-
-    def callers(self) -> Mapping[_Names, _Alike]:
-        audiences = [each.audience for snapshot in (self._old, self._new) for each in snapshot.catalogues.values()]
-        telling = frozenset(self._rows).union(*audiences)
-        found: dict[_Names, _Alike] = {}
-        known = (known_callers(side.access.snapshot, side.rows) for side in (self._before, self._after))
+        self._reaches = (before, after)
+        self._alike: list[tuple[Principal, Principal, list[str]]] = []
+        self.before: dict[str, Mask] = {}
+        self.after: dict[str, Mask] = {}
+        telling = _telling(before) | _telling(after)
+        numbers: dict[tuple[frozenset[str], frozenset[str]], int] = {}
+        known = (known_callers(reach.access.snapshot, reach.rows) for reach in self._reaches)
         for name, old, new in both(*known):
-            held = self._before.access.held_by(old) & telling, self._after.access.held_by(new) & telling
-            found.setdefault(held, _Alike([], old, new)).callers.append(name)
+            held = before.access.held_by(old) & telling, after.access.held_by(new) & telling
+            if held not in numbers:
+                numbers[held] = len(self._alike)
+                self._alike.append((old, new, []))
+                self._enter(*held, bit=1 << numbers[held])
+            self._alike[numbers[held]][2].append(name)
+
+    @property
+    def everybody(self) -> Mask:
+        return (1 << len(self._alike)) - 1
+
+    def callers(self, mask: Mask) -> Iterator[str]:
+        while mask:
+            lowest = mask & -mask
+            yield from self._alike[lowest.bit_length() - 1][2]
+            mask ^= lowest
+
+    def levels(self, mask: Mask, catalogue: str, tool: str) -> tuple[Level, Level]:
+        """What the callers can do before and after; one of them is asked about for all."""
+        old, new, _ = self._alike[(mask & -mask).bit_length() - 1]
+        before, after = self._reaches
+        return before.level(old, catalogue, tool), after.level(new, catalogue, tool)
+
+    def _enter(self, old: frozenset[str], new: frozenset[str], *, bit: Mask) -> None:
+        for masks, names in ((self.before, old), (self.after, new)):
+            for name in names:
+                masks[name] = masks.get(name, 0) | bit
+
+
+class _Held:
+    """Who holds what on one side."""
+
+    def __init__(self, reach: Reach, holders: Mapping[str, Mask]) -> None:
+        self.reach = reach
+        self._holders = holders
+        self._table: dict[str, dict[str, dict[Atom, Mask]]] = {}
+        """By the pattern of the catalogue, then that of the object."""
+        for row in reach.rows:
+            if isinstance(row, PolicyRow) and (actions := row.actions & _DECIDING):
+                atoms = self._table.setdefault(row.catalogue, {}).setdefault(row.object, {})
+                atom = (*sorted(actions), row.tier, row.effect)
+                atoms[atom] = atoms.get(atom, 0) | holders.get(row.subject, 0)
+        objects = {pattern for table in self._table.values() for pattern in table}
+        self._globs = sorted(pattern for pattern in objects if "*" in pattern)
+        self._exact = objects - set(self._globs)
+        self.groups = _groups(reach.access.snapshot, reach.rows)
+        self._covering: dict[str, list[str]] = {}
+        self._naming: dict[str, list[str]] = {}
+
+    def atoms(self, catalogue: str, tool: str) -> dict[Atom, Mask]:
+        """What decides about a tool in a catalogue, with everybody who holds it."""
+        found = {_AUDIENCE: self._audience(catalogue)}
+        for pattern in self._patterns_naming(catalogue):
+            for object in self._patterns_covering(tool):
+                for atom, mask in self._table[pattern].get(object, {}).items():
+                    found[atom] = found.get(atom, 0) | mask
         return found
 
-    def changes(self, pair: _Alike, names: _Names) -> Iterator[tuple[str, str, Level, Level]]:
-        rows = self._rows_that_matter(names)
-        for catalogue in sorted(self._members):
-            admitted = (
-                self._before.access.admits(pair.before, catalogue),
-                self._after.access.admits(pair.after, catalogue),
-            )
-            for tool in sorted(self._candidates(catalogue, rows, admitted)):
-                old = self._before.level(pair.before, catalogue, tool) if admitted[0] else "none"
-                new = self._after.level(pair.after, catalogue, tool) if admitted[1] else "none"
-                if old != new:
-                    yield catalogue, tool, old, new
+    def _audience(self, catalogue: str) -> Mask:
+        declared = self.reach.access.snapshot.catalogues.get(catalogue)
+        mask = 0
+        for name in declared.audience if declared else ():
+            mask |= self._holders.get(name, 0)
+        return mask
 
-    def _candidates(self, catalogue: str, rows: Iterable[PolicyRow], admitted: tuple[bool, bool]) -> Collection[str]:
-        members = self._members[catalogue]
-        if not any(admitted):
-            return ()
-        if not all(admitted):
-            return members
-        touched = self._moved[catalogue] | (self._changed_tools & members)
-        for row in rows:
-            if len(touched) == len(members):
-                break
-            if glob_matches(catalogue, row.catalogue):
-                touched |= self._covered_by(row.object) & members
-        return touched
+    def _patterns_naming(self, catalogue: str) -> list[str]:
+        if catalogue not in self._naming:
+            self._naming[catalogue] = [each for each in self._table if glob_matches(catalogue, each)]
+        return self._naming[catalogue]
 
-    def _rows_that_matter(self, names: _Names) -> list[PolicyRow]:
-        """Rows that came or went for names the caller holds, and all rows for names held on one side only."""
-        old, new = names
-        kept = [row for name in old & new for row in self._changed_rows.get(name, ())]
-        return kept + [row for name in old ^ new for row in self._rows.get(name, ())]
+    def _patterns_covering(self, tool: str) -> list[str]:
+        if tool not in self._covering:
+            objects = (f"tool:{tool}", *self.groups.get(f"tool:{tool}", ()))
+            globs = [each for each in self._globs if any(glob_matches(object, each) for object in objects)]
+            self._covering[tool] = [*(object for object in objects if object in self._exact), *globs]
+        return self._covering[tool]
 
-    def _covered_by(self, pattern: str) -> frozenset[str]:
-        if pattern not in self._covered:
-            self._covered[pattern] = frozenset(tool for tool in self._tools if self._covers(pattern, f"tool:{tool}"))
-        return self._covered[pattern]
 
-    def _covers(self, pattern: str, object: str) -> bool:
-        objects = (object, *(group for groups in self._groups for group in groups.get(object, ())))
-        return any(glob_matches(each, pattern) for each in objects)
+def _telling(reach: Reach) -> frozenset[str]:
+    """The names that rows and audiences speak of; nothing else tells callers apart."""
+    names = {row.subject for row in reach.rows if isinstance(row, PolicyRow)}
+    return frozenset(names).union(*(each.audience for each in reach.access.snapshot.catalogues.values()))
 
-    def _is_judged_anew(self, name: str) -> bool:
-        old, new = self._old.tools.get(name), self._new.tools.get(name)
-        if old is None or new is None:
-            return True
-        return self._judged(old, before=True) != self._judged(new, before=False)
 
-    def _judged(self, tool: DeclaredTool, *, before: bool) -> tuple[object, ...]:
-        """Everything about a tool that its level depends on, apart from rows and catalogues."""
-        side, snapshot = (self._before, self._old) if before else (self._after, self._new)
-        groups = self._groups[0 if before else 1].get(tool.object, frozenset())
-        rank = tool.trust.tier.rank
-        within = frozenset(name for name, tier in snapshot.tiers.items() if rank <= tier.rank)
-        return tool.trust.tier.name, within, _is_callable(tool), tool.is_in_use(side.at.date()), groups
+def _differing(before: Mapping[Atom, Mask], after: Mapping[Atom, Mask]) -> Mask:
+    """Everybody who holds something on one side only."""
+    differing = 0
+    for atom in {*before, *after}:
+        differing |= before.get(atom, 0) ^ after.get(atom, 0)
+    return differing
+
+
+def _parts(mask: Mask, sides: Iterable[Mapping[Atom, Mask]]) -> Iterator[Mask]:
+    """Callers who are in an audience at all, split into those who hold the same of everything."""
+    known = tuple(sides)
+    parts = [mask & (known[0][_AUDIENCE] | known[1][_AUDIENCE])]
+    for holders in (holders for atoms in known for holders in atoms.values()):
+        parts = [half for part in parts for half in (part & holders, part & ~holders) if half]
+    return iter(parts)
+
+
+def _judged_anew(before: _Held, after: _Held) -> frozenset[str]:
+    """Tools about which something else holds than did, apart from rows and catalogues."""
+    old, new = before.reach.access.snapshot.tools, after.reach.access.snapshot.tools
+    return frozenset(
+        name
+        for name in {*old, *new}
+        if name not in old or name not in new or _judged(old[name], before) != _judged(new[name], after)
+    )
+
+
+def _judged(tool: DeclaredTool, held: _Held) -> tuple[object, ...]:
+    tier, reach = tool.trust.tier, held.reach
+    within = frozenset(name for name, other in reach.access.snapshot.tiers.items() if tier.rank <= other.rank)
+    return tier.name, within, _is_callable(tool), tool.is_in_use(reach.at.date())
 
 
 def _is_callable(tool: DeclaredTool) -> bool:
     return tool.trust.tier.callable and tool.trust.callable
-
-
-def _by_subject(rows: Iterable[PolicyRow | MemberRow]) -> dict[str, list[PolicyRow]]:
-    found: dict[str, list[PolicyRow]] = {}
-    for row in rows:
-        if isinstance(row, PolicyRow):
-            found.setdefault(row.subject, []).append(row)
-    return found
-
-
-def _differing(before: Rows, after: Rows) -> Iterator[PolicyRow | MemberRow]:
-    old, new = {row.meaning for row in before}, {row.meaning for row in after}
-    yield from (row for row in before if row.meaning not in new)
-    yield from (row for row in after if row.meaning not in old)
 
 
 def _groups(snapshot: Snapshot, rows: Rows) -> dict[str, frozenset[str]]:
@@ -215,8 +252,8 @@ def _above(object: str, direct: Mapping[str, set[str]]) -> frozenset[str]:
     return frozenset(reached)
 
 
-def _members(before: Catalogue | None, after: Catalogue | None) -> frozenset[str]:
-    return frozenset(tool for each in (before, after) if each for tool in each.tools.values())
+def _members(before: Catalogue | None, after: Catalogue | None) -> list[str]:
+    return sorted({tool for each in (before, after) if each for tool in each.tools.values()})
 
 
 def _moved(before: Catalogue | None, after: Catalogue | None) -> frozenset[str]:
