@@ -92,8 +92,11 @@ class Answers:
             self._bytes -= dropped.size
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Flight:
+    """A call that is under way, and how many wait for it."""
+
+    key: str
     task: "asyncio.Task[Any]"
     waiting: int = 0
 
@@ -138,7 +141,8 @@ class Cache:
         flight = self._flights.get(key)
         is_first = flight is None
         if flight is None:
-            flight = self._flights[key] = _Flight(asyncio.create_task(self._fly(key, call, run)))
+            flight = self._flights[key] = _Flight(key, asyncio.create_task(self._fly(key, call, run)))
+            flight.task.add_done_callback(lambda task: self._forget(flight))
         result = await self._landed(flight)
         # What is bound to the first call, such as its place in the spool, is no answer for another one.
         return result if is_first or self._is_shareable(result) else await run(call)
@@ -148,13 +152,10 @@ class Cache:
         return _digest(self._tool, call.args, {name: parts[name] for name in parts if name in self._by})
 
     async def _fly(self, key: str, call: Invocation, run: Run) -> Any:
-        try:
-            result = await run(call)
-            if self._is_shareable(result):
-                self._answers.put(key, result, until=self._clock() + self._for)
-            return result
-        finally:
-            self._flights.pop(key, None)
+        result = await run(call)
+        if self._is_shareable(result):
+            self._answers.put(key, result, until=self._clock() + self._for)
+        return result
 
     async def _landed(self, flight: _Flight) -> Any:
         flight.waiting += 1
@@ -162,15 +163,20 @@ class Cache:
             return await asyncio.shield(flight.task)
         except asyncio.CancelledError:
             if flight.waiting == 1 and not flight.task.done():
+                self._forget(flight)  # at once: whoever comes now must not wait for what is being given up
                 flight.task.cancel()
                 await asyncio.wait({flight.task})
             raise
         finally:
             flight.waiting -= 1
 
+    def _forget(self, flight: _Flight) -> None:
+        if self._flights.get(flight.key) is flight:
+            del self._flights[flight.key]
+
     def _is_shareable(self, result: Any) -> bool:
         return isinstance(result, str | bytes) and size_in_bytes(result) <= self._largest
 
 
 def size_in_bytes(content: str | bytes) -> int:
-    return len(content) if isinstance(content, bytes) else len(encode(content))
+    return len(content) if isinstance(content, bytes) or content.isascii() else len(encode(content))

@@ -4,7 +4,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from textwrap import dedent
 
@@ -82,6 +82,25 @@ async def test_documented_stage_works_from_yaml_to_a_call(packages: Packages, tm
     assert found.access is not None, found.diagnostics
     run = call_chain(found.access.snapshot.pipelines["standard"], LOOK, Backend("Hello."), shared=SharedState())
     assert await run(a_call()) == "Hello.\nBye."
+
+
+def test_options_of_built_in_stages_are_linked_as_their_models_read_them(tmp_path: Path) -> None:
+    call = "    - {use: gates}\n    - {use: cache, with: {for: 90s}}\n    - {use: retry, with: {attempts: 1}}\n"
+
+    found = assembled(a_project(tmp_path, call=call))
+
+    assert found.access is not None, found.diagnostics
+    uses = found.access.snapshot.pipelines["standard"].phases["call"]
+    assert {use.name: dict(use.options) for use in uses} == {
+        "gates": {},
+        "cache": {"for": timedelta(seconds=90), "by": ("subject", "arguments")},
+        "retry": {
+            "attempts": 1,
+            "causes": ("unavailable",),
+            "unlessFlags": (),
+            "delay": timedelta(milliseconds=200),
+        },
+    }
 
 
 def test_stage_that_nobody_installed_is_unknown(tmp_path: Path) -> None:

@@ -243,6 +243,31 @@ async def test_last_caller_that_goes_away_cancels_the_backend() -> None:
     assert await run(a_call()) == "done"
 
 
+async def test_call_that_is_being_given_up_is_nobody_elses() -> None:
+    async def slow_to_stop(call: Invocation) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await stopping.wait()
+
+    stopping = asyncio.Event()
+    backend = Backend(slow_to_stop, "done")
+    run = chained([a_cache()], backend)
+    [first] = await together(run, 1)
+    first.cancel()
+    await settled()
+
+    second = started(run, a_call())
+    await settled()
+    stopping.set()
+
+    assert await second == "done"
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert await run(a_call()) == "done"
+    assert len(backend.calls) == 2
+
+
 async def test_backend_that_cancels_itself_cancels_its_callers_alone() -> None:
     backend = Backend(asyncio.CancelledError(), "done")
     run = chained([a_cache()], backend)
