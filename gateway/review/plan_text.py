@@ -19,7 +19,7 @@ Line = tuple["Span", ...]
 
 _SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
 _MARKS: Final[dict[Weight, str]] = {"high": "!!", "medium": "! ", "low": "  "}
-_NARROWEST, _WIDEST = 40, 72
+_NARROWEST, _WIDEST = 40, 80
 """Between these columns the marks stand in one line; what reaches further has its marks below it."""
 _BELOW: Final = 6
 _CALLERS, _TOOLS = 3, 6
