@@ -30,8 +30,6 @@ NOT_SHOWN: Final = (
 ClassOf = Callable[[str], ArtifactClass | None]
 """The artifact class of the results of a tool, by the name it is called by."""
 
-_THREAD_ABOVE: Final = 1 << 20
-
 Writer = Callable[[Sequence[Any]], str]
 
 
@@ -102,9 +100,7 @@ async def _masked_text(artifact: Any, paths: Sequence[str], *, options: dict[str
         _mask(records, [Path(path) for path in paths])
         return write(records)
 
-    if await artifact.byte_length() > _THREAD_ABOVE:  # long enough to hold up every other turn
-        return await asyncio.to_thread(masked)
-    return masked()
+    return await asyncio.to_thread(masked)  # always: a path may take seconds over a short text
 
 
 async def _parsed(artifact: Any, options: dict[str, Any]) -> tuple[list[Any], Writer]:
@@ -125,8 +121,13 @@ async def _json_records(artifact: SpooledJsonArtifact) -> tuple[list[Any], Write
 
 
 def _mask(records: list[Any], paths: Sequence[Path]) -> None:
-    found = [(index, place) for path in paths for index, record in enumerate(records) for place in path.places(record)]
-    for index, place in found:
+    found = {
+        (index, None if place.parent is None else id(place.parent.obj), place.key): place
+        for path in paths
+        for index, record in enumerate(records)
+        for place in path.places(record)
+    }  # each place once, however many ways lead there
+    for (index, *_), place in found.items():
         if place.parent is None:
             records[index] = MASK
         else:

@@ -116,7 +116,7 @@ async def test_sizes_are_those_of_the_view() -> None:
     assert (await view.byte_length(), await view.line_count()) == (len('{\n  "secret": "[redacted]"\n}'), 3)
 
 
-async def test_long_text_is_masked_off_the_loop() -> None:
+async def test_long_text_is_masked_as_well() -> None:
     records = [{"id": number, "secret": f"s{number}"} for number in range(40_000)]
     artifact = of_json(json.dumps(records))
     assert await artifact.byte_length() > 1 << 20
@@ -203,7 +203,7 @@ async def test_what_is_too_large_is_not_shown() -> None:
 
 
 async def test_path_that_visits_too_much_shows_nothing() -> None:
-    assert json.loads(await shown("[" * 250 + "]" * 250, "$..*..*..*")) == NOT_SHOWN
+    assert json.loads(await shown("[" * 250 + "]" * 250, "$..*..*..z")) == NOT_SHOWN
 
 
 async def test_artifact_without_a_reader_is_not_shown() -> None:
