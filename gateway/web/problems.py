@@ -34,6 +34,19 @@ def problem_of(error: GatewayError) -> dict[str, Any]:
     return problem(status, error.message, code=error.code, help=error.help)
 
 
+def refusal(error: GatewayError) -> Response:
+    """The answer that an error of ours becomes: equal errors are equal bytes, whatever was asked for."""
+    body = problem_of(error)
+    if errors := getattr(error, "errors", None):
+        body["errors"] = errors
+    headers = {b"cache-control": b"no-store", b"x-content-type-options": b"nosniff"}
+    if allow := getattr(error, "allow", None):
+        headers[b"allow"] = allow.encode()
+    if error.code in _RETRY_AFTER:
+        headers[b"retry-after"] = b"%d" % _RETRY_AFTER[error.code]
+    return json_response(body, status=body["status"], type=PROBLEM_TYPE, headers=headers)
+
+
 def problem_response(
     status: int,
     detail: str,
@@ -69,5 +82,8 @@ def bytes_response(
 
     return respond
 
+
+_RETRY_AFTER: Final = {"E_STORE_UNAVAILABLE": 1, "E_IDEMPOTENCY_RUNNING": 1, "E_TOO_MANY_STREAMS": 15}
+"""Seconds after which the same request may go better, by the code of the error."""
 
 _STATUSES: Final = frozenset(int(status) for status in HTTPStatus)

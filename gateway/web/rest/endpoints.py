@@ -1,0 +1,92 @@
+"""Endpoint: one path as a raw ASGI application. It checks what an operation says of itself, then runs it.
+
+Every failure leaves here as a problem document; what is not an error of ours says nothing of its cause.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.core.schemas import Schema
+from gateway.errors import GatewayError
+from gateway.web.bodies import ClientGone
+from gateway.web.edge import PRINCIPAL, Receive, Scope, Send
+from gateway.web.problems import Response, refusal
+from gateway.web.rest.asking import Asked, read_json, read_query
+from gateway.web.rest.components import REQUESTS
+from gateway.web.rest.operations import Operation, Rest
+from gateway.web.rest.refusals import MethodNotAllowed, UnknownPath
+
+MAX_BODY: Final = 4 << 20
+"""Bytes of a request, unless the gateway is told otherwise."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An operation with its schemas compiled."""
+
+    operation: Operation
+    query: Schema | None
+    body: Schema | None
+
+
+class Endpoint:
+    def __init__(self, rest: Rest, operations: Iterable[Operation], *, max_body: int = MAX_BODY) -> None:
+        self.operations = tuple(operations)
+        self.max_body = max_body
+        self._rest = rest
+        self._ready: dict[str, _Ready] = {each.method: _compiled(each) for each in self.operations}
+        self._allowed = {*self._ready, *(("HEAD",) if "GET" in self._ready else ())}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        try:
+            response = await self._answer(method, scope, receive)
+        except GatewayError as error:
+            response = refusal(error)
+        except ClientGone:
+            return
+        except Exception:
+            _log.exception("a request failed")
+            response = refusal(GatewayError())
+        await response(scope, receive, _without_body(send) if method == "HEAD" else send)
+
+    async def _answer(self, method: str, scope: Scope, receive: Receive) -> Response:
+        ready = self._ready.get("GET" if method == "HEAD" else method)
+        if ready is None:
+            raise MethodNotAllowed(self._allowed)
+        operation, headers = ready.operation, scope["headers"]
+        caller = None if operation.is_open else scope[PRINCIPAL]
+        given = scope["query_string"]
+        query = read_query(given, ready.query or _NOTHING) if ready.query or given else {}
+        body = None
+        if ready.body is not None:
+            body = await read_json(receive, headers, limit=self.max_body, schema=ready.body)
+        asked = Asked(caller, scope["path_params"], query, body, headers)
+        return await operation.run(self._rest, asked)
+
+
+async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """Every path that is not one, a trailing slash included: paths are written one way."""
+    send = _without_body(send) if scope["method"] == "HEAD" else send
+    await refusal(UnknownPath())(scope, receive, send)
+
+
+def _compiled(operation: Operation) -> _Ready:
+    query = Schema(operation.query_schema) if operation.query else None
+    return _Ready(operation, query, Schema(dict(REQUESTS[operation.body])) if operation.body else None)
+
+
+def _without_body(send: Send) -> Send:
+    async def send_head(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_head
+
+
+_NOTHING: Final = Schema({"type": "object", "properties": {}})

@@ -1,0 +1,99 @@
+"""The OpenAPI document, written from the table of operations: what is described is what is served and checked."""
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Final
+
+from gateway.core.schemas import Schema
+from gateway.web.rest.components import ANSWERS, REQUESTS, ref
+from gateway.web.rest.operations import Operation, Parameter
+
+VERSION: Final = "3.1.0"
+API_VERSION: Final = "1"
+
+_TEMPLATE: Final = re.compile(r"{(\w+)}")
+_PROBLEMS: Final = {400: "The request is invalid.", 404: "There is no such thing, or not for this caller."}
+_PATH_PARAMETERS: Final = {
+    "catalogue": "The name of a catalogue.",
+    "name": "The name that the catalogue gives the tool.",
+    "turn": "The id of a turn.",
+    "callId": "The id of a call.",
+}
+
+
+def openapi(operations: Iterable[Operation]) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    requests = {name: Schema(dict(document)).describe() for name, document in REQUESTS.items()}
+    return {
+        "openapi": VERSION,
+        "info": {
+            "title": "agent-gateway",
+            "version": API_VERSION,
+            "description": "Tools for agents: catalogues, calls, turns, records and artifacts.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {**requests, **ANSWERS},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"bearer": []}],
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "tags": [operation.tag],
+        "parameters": _parameters(operation),
+        "responses": _responses(operation),
+    }
+    if operation.is_open:
+        found["security"] = []
+    if operation.body:
+        content = {"application/json": {"schema": ref(operation.body)}}
+        found["requestBody"] = {"required": True, "content": content}
+    return found
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    in_path = [
+        _parameter(Parameter(name, _PATH_PARAMETERS[name], {"type": "string"}, is_required=True), "path")
+        for name in _TEMPLATE.findall(operation.path)
+    ]
+    in_query = [_parameter(each, "query") for each in operation.query]
+    return [*in_path, *in_query, *(_parameter(each, "header") for each in operation.headers)]
+
+
+def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": place,
+        "required": parameter.is_required,
+        "description": parameter.description,
+        "schema": dict(parameter.schema),
+    }
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    success = operation.success
+    schema = ref(success.schema) if success.schema else {"type": "string"}
+    found: dict[str, Any] = {
+        str(success.status): {"description": success.description, "content": {success.type: {"schema": schema}}}
+    }
+    problems = dict(_PROBLEMS)
+    problems |= {} if operation.is_open else {401: "A credential is needed."}
+    problems |= {413: "The body is too large.", 415: "The body is not JSON."} if operation.body else {}
+    problems |= {} if operation.is_open else {503: "The store cannot be reached; see Retry-After."}
+    for status, description in sorted({**problems, **operation.also}.items()):
+        found[str(status)] = {"description": description, **_problem(status)}
+    return found
+
+
+def _problem(status: int) -> dict[str, Any]:
+    if status < HTTPStatus.BAD_REQUEST:
+        return {}
+    return {"content": {"application/problem+json": {"schema": ref("Problem")}}}

@@ -1,0 +1,155 @@
+"""Streams: what happens in a turn as server-sent events, as it happens, to as many readers as the turn has.
+
+Every turn that somebody may follow has one bounded log. A reader has only a place in it: one that is too slow finds
+that its place is gone, is told how much it missed, and goes on with the oldest event there is.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from itertools import count
+from secrets import token_hex
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from gateway.core.events import Buses, Event, TurnEnd
+from gateway.web.edge import Receive, Scope, Send
+from gateway.web.problems import Response
+from gateway.web.rest.answers import NO_STORE
+from gateway.web.rest.event_data import event_data
+from gateway.web.rest.refusals import TooManyStreams
+
+KEPT: Final = 512
+"""Events of a turn that are kept for readers who come late, or come back."""
+
+MAX_READERS: Final = 8
+KEEP_ALIVE: Final = 15.0
+"""Seconds of silence after which a comment is sent, and after which it is asked again whether the reader may read."""
+
+Entry = tuple[int, str, bytes]
+MayRead = Callable[[], Awaitable[bool]]
+
+
+class EventLog:
+    """The last events of one turn, numbered from 1. Numbers of another log of the same turn are told apart."""
+
+    def __init__(self, buses: Buses, *, kept: int = KEPT) -> None:
+        self.name = token_hex(4)
+        self.readers = 0
+        self.is_closed = False
+        self._entries: deque[Entry] = deque(maxlen=kept)
+        self._numbers = count(1)
+        self._waiting: dict[object, Callable[[], object]] = {}
+        for bus in (buses.functional, buses.observability):
+            bus.on("*", self._take)
+
+    def since(self, number: int) -> list[Entry]:
+        return [entry for entry in tuple(self._entries) if entry[0] > number]
+
+    def place(self, last_event_id: str | None) -> int | None:
+        """The number of the event a reader saw last, 0 for none; `None` if the id is not one of this log's."""
+        if last_event_id is None:
+            return 0
+        name, _, number = last_event_id.partition("-")
+        is_ours = name == self.name and number.isascii() and number.isdecimal() and len(number) < 16
+        return int(number) if is_ours else None
+
+    async def news(self, number: int, seconds: float) -> None:
+        """Wait until there is something after that number, or until the time is up."""
+        happened = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        key = object()
+        # Events may come from the threads that tools run in.
+        self._waiting[key] = lambda: loop.call_soon_threadsafe(happened.set)
+        try:
+            if not self.since(number):
+                await asyncio.wait_for(happened.wait(), seconds)
+        except TimeoutError:
+            return
+        finally:
+            del self._waiting[key]
+
+    def _take(self, event: Event) -> None:
+        self._entries.append((next(self._numbers), event.name, event_data(event)))
+        self.is_closed = self.is_closed or isinstance(event, TurnEnd)
+        for wake in tuple(self._waiting.values()):
+            wake()
+
+
+class EventLogs:
+    """The logs of turns that are in memory; a log lives as long as its turn does."""
+
+    def __init__(self) -> None:
+        self._logs: WeakKeyDictionary[Buses, EventLog] = WeakKeyDictionary()
+
+    def of(self, buses: Buses) -> EventLog:
+        if buses not in self._logs:
+            self._logs[buses] = EventLog(buses)
+        return self._logs[buses]
+
+
+def event_stream(
+    log: EventLog, *, last_event_id: str | None, may_read: MayRead, keep_alive: float = KEEP_ALIVE
+) -> Response:
+    """The answer that ends when the turn does, when the reader goes, or when the reader may not read any more."""
+    if log.readers >= MAX_READERS:
+        raise TooManyStreams(help="close one of them")
+    headers = [*NO_STORE.items(), (b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+        log.readers += 1
+        sending = asyncio.ensure_future(_send_events(log, last_event_id, may_read, keep_alive, send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            log.readers -= 1
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    return respond
+
+
+async def _send_events(
+    log: EventLog, last_event_id: str | None, may_read: MayRead, keep_alive: float, send: Send
+) -> None:
+    place = log.place(last_event_id)
+    if place is None:
+        place = 0
+        await _send(send, _event("dropped", b'{"missed":null}'))
+    while True:
+        is_closed = log.is_closed  # asked first: what came before it was closed is still to be sent
+        for number, name, data in log.since(place):
+            if missed := number - place - 1:
+                await _send(send, _event("dropped", b'{"missed":%d}' % missed))
+            place = number
+            await _send(send, _event(name, data, id=f"{log.name}-{number}"))
+        if is_closed:
+            return
+        await log.news(place, keep_alive)
+        if not log.since(place):
+            if not await may_read():
+                return
+            await _send(send, b": keep-alive\n\n")
+
+
+async def _send(send: Send, content: bytes) -> None:
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+
+
+def _event(name: str, data: bytes, *, id: str | None = None) -> bytes:
+    number = f"id: {id}\n" if id else ""
+    return b"%sevent: %s\ndata: %s\n\n" % (number.encode(), name.encode(), data)
+
+
+async def _gone(receive: Receive) -> Any:
+    while (await receive())["type"] != "http.disconnect":
+        pass
