@@ -212,10 +212,15 @@ def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]]) -> str:
             kind: {name: each.data for name, each in registry.items()} for kind, registry in snapshot.documents.items()
         },
         "tools": {
-            tool.name: [tool.trust.tier.name, sorted(tool.trust.flags), tool.trust.trusted]
+            tool.name: [tool.trust.tier.name, sorted(tool.trust.flags), tool.trust.trusted, *_brought(tool)]
             for tool in snapshot.tools.values()
         },
         "catalogues": {each.name: [dict(each.tools), sorted(each.hidden)] for each in snapshot.catalogues.values()},
         "policy": sorted(map(list, {tuple(row) for row in rows})),
     }
     return sha256(canonical(copy_containers(meaning)).encode()).hexdigest()
+
+
+def _brought(tool: DeclaredTool) -> list[Any]:
+    """What no document says of an imported tool, and yet is what is served."""
+    return [tool.description, tool.input_schema] if tool.is_imported else []

@@ -54,7 +54,7 @@ class RowIndex:
                 self._buckets.setdefault((row.subject.text, action), _Bucket()).add(number, row)
 
     def candidates(self, who: Iterable[str], *, catalogue: str, object: str, action: str) -> list[Permission]:
-        """The rows that fit, in the order they were given in, without those that repeat another for the same subject."""
+        """The rows that fit, in the order they were given in, without those that only repeat another."""
         numbers: set[int] = set()
         for found in self._fitting(who, catalogue=catalogue, object=object, action=action):
             numbers.update(found)

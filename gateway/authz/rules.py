@@ -152,21 +152,21 @@ def _text(file: Path) -> str | Diagnostic:
     place = Position(file.as_posix(), 1)
     try:
         if file.exists() and not file.is_file():  # a pipe would keep us waiting
-            return Diagnostic("file-unreadable", f"{file.name} is not a file", place)
+            return Diagnostic("unreadable-file", f"{file.name} is not a file", place)
         with file.open("rb") as stream:
             data = stream.read(MAX_FILE + 1)
     except FileNotFoundError:
         help = "a folder of policies has model.conf and at least policy.csv"
         return Diagnostic("file-missing", f"there is no file {file.name}", place, help=help)
     except OSError as error:
-        return Diagnostic("file-unreadable", f"{file.name} cannot be read ({type(error).__name__})", place)
+        return Diagnostic("unreadable-file", f"{file.name} cannot be read ({type(error).__name__})", place)
     if len(data) > MAX_FILE:
         return Diagnostic("file-too-large", f"the file is larger than {MAX_FILE >> 20} MiB", place)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = Position(file.as_posix(), data.count(b"\n", 0, error.start) + 1)
-        return Diagnostic("file-encoding", "the file is not UTF-8 text", place, help="save it as UTF-8")
+        return Diagnostic("bad-encoding", "the file is not UTF-8 text", place, help="save it as UTF-8")
 
 
 def _legible(lines: Iterable[tuple[int, str]], *, file: str, found: list[Diagnostic]) -> Iterator[tuple[int, str]]:

@@ -115,8 +115,6 @@ _CATALOGUES: Final = {
 }
 _POLICIES: Final = {
     "file-missing": "A folder of policies needs model.conf and at least policy.csv.",
-    "file-unreadable": "The file of policies cannot be opened. Give the gateway's user permission to read it.",
-    "file-encoding": "The file of policies is not UTF-8 text. Save it as UTF-8.",
     "line-too-long": "The line is longer than any row can be. Split it into rows.",
     "policy-model": "The model.conf says something else than the model that decides. Restore it; rules are rows.",
     "unknown-section": "A row starts with p (permission), g (member of a role) or g2 (object in a group).",

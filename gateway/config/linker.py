@@ -53,7 +53,7 @@ def link(
     if misspelled:  # what then chooses nothing, or is published by nobody, only follows from that
         found = replace(found, is_complete=False)
     snapshot, problems = _snapshot(found, packages=packages, imports=imports)
-    diagnostics = in_order([*loaded.diagnostics, *misspelled, *problems])
+    diagnostics = in_order([*loaded.diagnostics, *loaded.without_echoes([*misspelled, *problems])])
     is_sound = not any(each.is_error for each in diagnostics)
     return Linked(snapshot if is_sound else None, tuple(diagnostics))
 

@@ -5,8 +5,9 @@ decided here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from gateway.config.folders import read_folder
 from gateway.config.kinds import SpecProblem, validate
@@ -17,6 +18,8 @@ from gateway.config.references import check_references, identity_of
 from gateway.config.specs.common import Document as Spec
 from gateway.config.substitution import EnvUse, substitute
 from gateway.governance.diagnostics import Diagnostic, in_order
+
+_ABOUT_OTHER_FILES: Final = frozenset({"unknown-reference", "no-gateway", "overlay-target"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,15 @@ class Loaded:
     environment: tuple[EnvUse, ...]
     names: Mapping[str, frozenset[str]]
     """The names of all documents by kind, of those with a wrong shape, too."""
+    is_whole: bool = True
+    """Whether every file could be read."""
+
+    def without_echoes(self, problems: Iterable[Diagnostic]) -> list[Diagnostic]:
+        """Without names that lead nowhere, if they may lead into a file that could not be read.
+
+        A name that is nearly a known one is told all the same: it is more likely misspelled.
+        """
+        return [found for found in problems if self.is_whole or not _is_echo(found)]
 
     @property
     def has_errors(self) -> bool:
@@ -52,6 +64,7 @@ def load(
         read, found = read_folder(folder, prefix=folder.as_posix() if prefixes else "")
         documents += read
         problems += found
+    is_whole = not any(found.is_error for found in problems)
     filled, uses = _filled(documents, environ, problems)
     overlays = [document for document in filled if is_overlay(document)]
     plain = [document for document in filled if not is_overlay(document)]
@@ -60,7 +73,12 @@ def load(
     checked = _checked([*effective, *overlays], problems)
     problems += check_references(effective)
     problems += [each for each in check_programs(effective) if not _follows_from(each, problems)]
-    return Loaded(tuple(checked), tuple(in_order(problems)), tuple(uses), _names(effective))
+    loaded = Loaded(tuple(checked), tuple(in_order(problems)), tuple(uses), _names(effective), is_whole)
+    return replace(loaded, diagnostics=tuple(loaded.without_echoes(loaded.diagnostics)))
+
+
+def _is_echo(found: Diagnostic) -> bool:
+    return found.code in _ABOUT_OTHER_FILES and not (found.help or "").startswith("did you mean")
 
 
 def _names(documents: Iterable[Document]) -> Mapping[str, frozenset[str]]:

@@ -97,8 +97,8 @@ def test_harmless_differences_are_read_over(tmp_path: Path, text: bytes) -> None
         ("# note \u202e", "policy.csv:1:8: control-character"),
         ("p, role:a\u200b, *, tool:*, invoke, internal, allow", "policy.csv:1:10: control-character"),
         (f"{ROW}\n# " + "x" * MAX_LINE, "policy.csv:2:1: line-too-long"),
-        (b"# fine\n\xff\xfe", "policy.csv:2:1: file-encoding"),
-        (ROW.encode("utf-16"), "policy.csv:1:1: file-encoding"),
+        (b"# fine\n\xff\xfe", "policy.csv:2:1: bad-encoding"),
+        (ROW.encode("utf-16"), "policy.csv:1:1: bad-encoding"),
     ],
 )
 def test_unreadable_rows_are_refused_at_their_place(tmp_path: Path, text: str | bytes, problem: str) -> None:
@@ -149,21 +149,21 @@ def test_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     path = folder(tmp_path)
     (path / "more.csv").mkdir()
 
-    assert problems(path) == ["more.csv:1:1: file-unreadable"]
+    assert problems(path) == ["more.csv:1:1: unreadable-file"]
 
 
 def test_pipe_in_place_of_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
     path = folder(tmp_path)
     os.mkfifo(path / "more.csv")
 
-    assert problems(path) == ["more.csv:1:1: file-unreadable"]
+    assert problems(path) == ["more.csv:1:1: unreadable-file"]
 
 
 def test_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     path = folder(tmp_path)
     (path / "loop.csv").symlink_to("loop.csv")
 
-    assert problems(path) == ["loop.csv:1:1: file-unreadable"]
+    assert problems(path) == ["loop.csv:1:1: unreadable-file"]
 
 
 def test_model_may_differ_in_spaces_and_comments(tmp_path: Path) -> None:

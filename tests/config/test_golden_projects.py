@@ -28,7 +28,7 @@ EXPECTED = "expected.txt"
 WITHOUT_A_CASE = {
     # These need a folder, a file or a variable that no checkout can hold, or that is too large for one.
     *("missing-folder", "not-a-folder", "unreadable-folder", "unreadable-file", "link-outside", "no-documents"),
-    *("file-too-large", "file-missing", "file-unreadable", "file-encoding", "env-encoding", "env-limit"),
+    *("file-too-large", "file-missing", "env-encoding", "env-limit"),
     "too-many-problems",
 }
 

@@ -105,7 +105,7 @@ KEYS = "subject, tenant, catalogue, arguments"
         ),
         ("timeout", 10, NEEDS_AFTER),
         ("timeout, with: {}", 25, NEEDS_AFTER),
-        ("timeout, with: {after: 5}", 39, ("wrong-type", "expected a duration, got a number", f"{UNIT} in quotes")),
+        ("timeout, with: {after: 5}", 39, ("wrong-type", "expected a duration, got a number", UNIT)),
         ("timeout, with: {after: 5 s}", 39, ("bad-duration", UNIT, None)),
         (
             "cache, with: {for: 5m, by: [tenant, subjct]}",

@@ -36,6 +36,11 @@ def type_name(value: object) -> str:
     return _TYPE_NAMES.get(type(value), "something else")
 
 
+def _is_small(value: object) -> bool:
+    """Whether a value is a number that can be written out without a thought."""
+    return isinstance(value, int | float) and abs(value) < 10**18
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """A scalar written as text: what it is called, how it looks, what to say when it does not."""
@@ -51,7 +56,7 @@ class Text:
 
     def read(self, value: object) -> Any:
         if not isinstance(value, str):
-            quoted = " in quotes" if isinstance(value, int | float) else ""
+            quoted = " in quotes" if _is_small(value) and re.fullmatch(self.pattern, str(value)) else ""
             message = f"expected {self.name}, got {type_name(value)}"
             raise PydanticCustomError("wrong-type", "{message}", {"message": message, "help": self.wanted + quoted})
         if not re.fullmatch(self.pattern, value):

@@ -1,0 +1,76 @@
+"""The example project: it loads without a word, its policy tests hold, and it shows what it is there to show."""
+
+import json
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from gateway.access import Access
+from gateway.assembly import Assembled, Project, assemble
+from gateway.config.kinds import KINDS
+from gateway.config.schema import editor_schema
+from gateway.config.specs.gates import GateRuleDocument
+from gateway.config.specs.tools import ToolDocument
+from gateway.review.policy_tests import run_cases
+
+ROOT = Path(__file__).parent.parent
+TODAY = date(2026, 11, 16)
+ENVIRONMENTS = (None, "dev", "prod")
+
+
+def example(environment: str | None = None, *, today: date = TODAY) -> Assembled:
+    return assemble(Project.at(ROOT), environ={}, today=today, environment=environment)
+
+
+def access_to(found: Assembled) -> Access:
+    assert found.access is not None, found.diagnostics
+    return found.access
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("today", [TODAY, date(2028, 11, 16)], ids=["today", "in two years"])
+def test_example_loads_without_a_word(environment: str | None, today: date) -> None:
+    assert example(environment, today=today).diagnostics == ()
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_policy_tests_of_the_example_hold(environment: str | None) -> None:
+    access = access_to(example(environment))
+
+    results = run_cases(access, access.snapshot.cases)
+
+    assert [(result.case.name, result.failure) for result in results if not result.passed] == []
+    assert len(results) >= 12
+
+
+def test_example_has_a_document_of_every_kind() -> None:
+    found = {each.source.data["kind"] for each in example().loaded.documents}
+
+    assert found == set(KINDS)
+
+
+def test_example_has_every_backend_and_every_check() -> None:
+    documents = [each.spec for each in example().loaded.documents]
+    backends = {each.spec.backend.type for each in documents if isinstance(each, ToolDocument)}
+    checks = {each.spec.check.type for each in documents if isinstance(each, GateRuleDocument)}
+
+    assert backends == {"http", "python", "command", "mcp"}
+    assert checks == {"approval", "permission", "rate", "quota", "window", "arguments", "loop", "budget"}
+
+
+def test_editor_schema_is_the_one_the_gateway_writes() -> None:
+    written = json.loads((ROOT / "configs" / ".schema" / "gateway.v1.json").read_text(encoding="utf-8"))
+
+    assert written == editor_schema(), "run: gateway schema --write configs/.schema/gateway.v1.json"
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda file: file.relative_to(ROOT).as_posix()
+)
+def test_every_file_names_the_editor_schema_by_a_path_that_leads_there(file: Path) -> None:
+    first = file.read_text(encoding="utf-8").splitlines()[0]
+    prefix = "# yaml-language-server: $schema="
+
+    assert first.startswith(prefix)
+    assert (file.parent / first.removeprefix(prefix)).resolve() == ROOT / "configs" / ".schema" / "gateway.v1.json"
