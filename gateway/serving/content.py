@@ -1,0 +1,197 @@
+"""A settled call as content for a client: text in its envelope or bare, media, links to what was left out.
+
+What a program reads (`structured`) stays as the tool gave it; what a model reads is marked with who vouches for it, in
+the text and in the `_meta` of every block.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from gateway.core.calls import ToolCall
+from gateway.core.envelopes import content_envelope, handle_text, nonce_for
+from gateway.core.media import Media
+from gateway.core.media_blocks import Block, mcp_block, safe_mime, safe_name, text_block
+from gateway.core.rendering import Renderer, authority_of
+from gateway.core.schemas import Schema
+from gateway.core.tokens import Tokenizable
+from gateway.errors import ArtifactError, ValidationException
+from gateway.serving.published import Published
+from gateway.serving.service import Settled
+from gateway.serving.turns import Turn
+from gateway.snapshot import DeclaredTool
+
+ABSENT: Final[Any] = object()
+"""There is no structured content; `None` would be JSON's null."""
+
+MAX_STRUCTURED: Final = 1 << 20
+"""Bytes of a result that programs are given as JSON beside its text."""
+
+_RENDERER: Final = Renderer()
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Blocks in the shape of MCP. `structured` is `ABSENT` or any JSON value."""
+
+    blocks: list[Block]
+    is_error: bool = False
+    structured: Any = ABSENT
+
+
+def artifact_uri(turn_id: str, call_id: str, piece: int | None = None) -> str:
+    """Where a client reads a result again. The names are no rights: whoever asks is asked who they are."""
+    path = f"{quote(turn_id, safe='')}/{quote(call_id, safe='')}"
+    return f"artifact://calls/{path}" if piece is None else f"artifact://calls/{path}/{piece}"
+
+
+def output_schema(published: Published, catalogue: str, tool: DeclaredTool) -> Mapping[str, Any] | None:
+    """What clients are promised of a result's JSON; nothing where it may be left out of an answer."""
+    if not tool.inline or published.catalogues[catalogue].inlining is not None:
+        return None
+    document = published.snapshot.documents.get("Tool", {}).get(tool.name)
+    output = document.data.get("spec", {}).get("output") if document is not None else None
+    schema = output.get("schema") if isinstance(output, Mapping) else None
+    return schema if isinstance(schema, Mapping) else None
+
+
+class Contents:
+    """Makes content of settled calls; schemas of outputs are compiled once per revision."""
+
+    def __init__(self) -> None:
+        self._published: Published | None = None
+        self._schemas: dict[str, Schema | None] = {}
+
+    async def of(self, settled: Settled) -> Content:
+        turn, record = settled.turn, settled.record
+        declared = turn.published.tool(turn.stored.catalogue, record.tool)
+        if media := media_of(record.results):
+            return Content([block for each in media for block in await _media_blocks(each)], record.is_error)
+        blocks = [await _text_block(turn, record)]
+        if record.is_error or isinstance(record.results, Tokenizable):
+            return Content(blocks, record.is_error)
+        if not record.inline and not isinstance(record.results, list):
+            return Content([*blocks, await _link(turn, record, _tier(declared))])
+        return await self._with_json(turn, record, declared, blocks)
+
+    async def _with_json(
+        self, turn: Turn, record: ToolCall, declared: DeclaredTool | None, blocks: list[Block]
+    ) -> Content:
+        schema = None if declared is None else self._schema(turn, declared)
+        value = await _json_value(record.results)
+        if schema is None:
+            return Content(blocks, structured=value)
+        try:
+            if value is ABSENT:
+                raise ValidationException([{"message": "it is not JSON, or too large"}])
+            schema.accepted(value)
+        except ValidationException as error:
+            text = f"the tool ran, but its result does not fit its output schema: {error.message}"
+            return Content([{**text_block(text), "_meta": blocks[0]["_meta"]}], is_error=True)
+        return Content(blocks, structured=value)
+
+    def _schema(self, turn: Turn, tool: DeclaredTool) -> Schema | None:
+        if self._published is not turn.published:
+            self._published, self._schemas = turn.published, {}
+        key = f"{turn.stored.catalogue}\n{tool.name}"
+        if key not in self._schemas:
+            found = output_schema(turn.published, turn.stored.catalogue, tool)
+            self._schemas[key] = None if found is None else Schema(_plain(found), closed=False)
+        return self._schemas[key]
+
+
+def media_of(results: Any) -> list[Media]:
+    items = results if isinstance(results, list) else [results]
+    return items if items and all(isinstance(item, Media) for item in items) else []
+
+
+async def shown_text(turn: Turn, record: ToolCall) -> str:
+    """The text of a result as its catalogue shows it: in its envelope, or bare."""
+    results: Any = record.results
+    if turn.catalogue.catalogue.render == "envelope":
+        if record.from_artifact_tool and isinstance(results, Tokenizable):
+            return _query_envelope(turn, record, results.render(turn.ctx))
+        [block] = await _RENDERER.tool_result(turn.ctx, record)
+        return str(block["text"])
+    if isinstance(results, Tokenizable):
+        return results.render(turn.ctx)
+    if isinstance(results, list):
+        return "\n\n".join([str(await each.as_string()) for each in results])
+    return str(await results.as_string()) if record.inline else await handle_text(record.id, results)
+
+
+def vouching(turn: Turn, record: ToolCall) -> dict[str, Any]:
+    """Who vouches for a text, and what it may do to a model that reads it."""
+    declared = turn.published.tool(turn.stored.catalogue, record.tool)
+    is_trusted = declared is not None and authority_of(turn.ctx, record) == "trusted" and record.inline
+    hazard = "inert" if is_trusted else "extractable-instructions"
+    return {"tier": _tier(declared), "trusted": is_trusted, "hazard": hazard}
+
+
+def _query_envelope(turn: Turn, record: ToolCall, body: str) -> str:
+    """Query tools live as long as their dispatch; what they answer is never trusted, whoever made the artifact."""
+    nonce = nonce_for(turn.ctx.turn_secret, record.checksum, record.id)
+    attributes = {"kind": "tool-result", "tool": record.tool, "call": record.checksum}
+    return content_envelope("untrusted", body, nonce=nonce, attributes=attributes).render()
+
+
+async def _text_block(turn: Turn, record: ToolCall) -> Block:
+    return {**text_block(await shown_text(turn, record)), "_meta": vouching(turn, record)}
+
+
+async def _media_blocks(media: Media) -> list[Block]:
+    meta = {
+        "tier": media.trust_tier,
+        "trusted": media.trust_tier == "first-party" and media.modality_hazard == "inert",
+        "hazard": media.modality_hazard,
+    }
+    block = {**await mcp_block(media), "_meta": meta}
+    caption = media.stash.get("text:caption")
+    if not isinstance(caption, dict) or caption.get("trust_tier") != "first-party":
+        return [block]
+    return [{**text_block(f"[{safe_name(media.filename)}] {caption['value']}"), "_meta": meta}, block]
+
+
+async def _link(turn: Turn, record: ToolCall, tier: str | None) -> Block:
+    link: Block = {
+        "type": "resource_link",
+        "uri": artifact_uri(turn.id, record.id),
+        "name": safe_name(f"{record.tool} {record.id}"),
+        "mimeType": mime_type_of(record.results),
+        "_meta": {"tier": tier, "trusted": False, "hazard": "extractable-instructions"},
+    }
+    artifact: Any = record.results
+    try:
+        return {**link, "size": int(await artifact.byte_length())}
+    except ArtifactError:
+        return link
+
+
+def mime_type_of(results: Any) -> str:
+    if isinstance(results, Media):
+        return safe_mime(results.mime_type)
+    return "application/json" if hasattr(results, "json_type") else "text/plain"
+
+
+async def _json_value(results: Any) -> Any:
+    """The value of one JSON document that is not too large, else `ABSENT`."""
+    json_type = getattr(results, "json_type", None)
+    if json_type is None:
+        return ABSENT
+    try:
+        if await results.byte_length() > MAX_STRUCTURED or await json_type() != "json":
+            return ABSENT
+        return await results.value()
+    except ArtifactError:
+        return ABSENT
+
+
+def _tier(declared: DeclaredTool | None) -> str | None:
+    return None if declared is None else declared.trust.tier.name
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,129 @@
+"""McpEndpoint: one catalogue over MCP at one address, for clients of every revision that is still spoken.
+
+Which way of talking a request belongs to is decided by its version header, and by its body where the two disagree.
+Who calls has been settled before; who is not in the audience finds nothing here.
+"""
+
+from typing import Any, Final
+
+from gateway.errors import UnknownCatalogue
+from gateway.governance.principals import Principal
+from gateway.serving.service import Service
+from gateway.web.bodies import BodyTooLarge, ClientGone, NotStrictJson, read_body, strict_json
+from gateway.web.edge import Receive, Scope, Send, principal_of
+from gateway.web.mcp.headers import Headers, read_headers
+from gateway.web.mcp.legacy import LegacyWire
+from gateway.web.mcp.listening import Listening
+from gateway.web.mcp.messages import check_envelope, request_id
+from gateway.web.mcp.modern import ModernWire
+from gateway.web.mcp.parking import Parking
+from gateway.web.mcp.protocol import (
+    HANDSHAKE_DATES,
+    HTTP_STATUS,
+    INVALID_REQUEST,
+    META_VERSION,
+    PARSE_ERROR,
+    ProtocolError,
+)
+from gateway.web.mcp.responses import empty, json_error, refuse
+from gateway.web.mcp.serving import Served
+from gateway.web.mcp.sessions import SessionLimits, Sessions
+from gateway.web.problems import problem_response
+
+MAX_BODY: Final = 4 << 20
+_DEFAULT_LIMITS: Final = SessionLimits()
+
+
+class McpEndpoint:
+    """A raw ASGI application. `secret` seals request states; without one, those of a process end with it."""
+
+    def __init__(
+        self,
+        service: Service,
+        catalogue: str,
+        *,
+        max_body: int = MAX_BODY,
+        secret: bytes | None = None,
+        limits: SessionLimits = _DEFAULT_LIMITS,
+    ) -> None:
+        self._service = service
+        self._catalogue = catalogue
+        self._max_body = max_body
+        served = Served(service, catalogue)
+        self._parking = Parking(secret)
+        self._listening = Listening(service)
+        self.sessions = Sessions(service, limits)
+        self._modern = ModernWire(served, self._parking, self._listening)
+        self._legacy = LegacyWire(served, self.sessions)
+
+    async def close(self) -> None:
+        """Tell everybody who listens that it is over, and end every session."""
+        self._listening.close()
+        self._parking.close()
+        await self.sessions.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        principal = principal_of(scope)
+        if not self._service.published.access.admits(principal, self._catalogue):
+            unknown = UnknownCatalogue()
+            await problem_response(404, unknown.message, code=unknown.code)(scope, receive, send)
+            return
+        headers = read_headers(scope["headers"])
+        match scope["method"]:
+            case "POST":
+                await self._post(headers, principal, receive, send)
+            case "GET" | "DELETE" as method if _is_legacy(headers):
+                answer = self._legacy.get if method == "GET" else self._legacy.delete
+                await answer(headers, principal=principal, send=send)
+            case _:
+                allowed = b"POST, GET, DELETE" if _is_legacy(headers) else b"POST"
+                wrong = ProtocolError(INVALID_REQUEST, "messages are posted")
+                await refuse(send, 405, wrong, headers=[(b"allow", allowed)])
+
+    async def _post(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
+        if not headers.is_json or "content-type" in headers.repeated:
+            await json_error(send, 415, INVALID_REQUEST, "the content type must be application/json")
+            return
+        if not headers.accepts("application/json"):
+            await json_error(send, 406, INVALID_REQUEST, "the client must accept application/json")
+            return
+        try:
+            message = strict_json(await read_body(receive, limit=self._max_body))
+        except ClientGone:
+            return
+        except BodyTooLarge:
+            await json_error(send, 413, INVALID_REQUEST, f"a body has at most {self._max_body} bytes")
+            return
+        except NotStrictJson as error:
+            await json_error(send, 400, PARSE_ERROR, str(error))
+            return
+        if isinstance(message, list) and _is_legacy(headers):
+            await self._legacy.post(message, headers, principal=principal, send=send)
+            return
+        try:
+            check_envelope(message)
+            if _is_legacy(headers) and not _is_modern(message):
+                await self._legacy.post(message, headers, principal=principal, send=send)
+            elif "method" not in message:
+                raise ProtocolError(INVALID_REQUEST, "nobody here has asked for a response")
+            elif "id" not in message:
+                self._modern.notification(headers)
+                await empty(send, 202)
+            else:
+                await self._modern.request(message, headers, principal=principal, receive=receive, send=send)
+        except ProtocolError as error:
+            await refuse(send, HTTP_STATUS.get(error.code, 400), error, id=request_id(message))
+
+
+def _is_legacy(headers: Headers) -> bool:
+    version = headers.get("mcp-protocol-version")
+    return version is None or version in HANDSHAKE_DATES
+
+
+def _is_modern(message: Any) -> bool:
+    """Whether a body speaks of a version as only requests without sessions do."""
+    if message.get("method") == "initialize":
+        return False
+    params = message.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return isinstance(meta, dict) and META_VERSION in meta

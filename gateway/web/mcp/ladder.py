@@ -1,0 +1,78 @@
+"""What a request without a session must look like, asked in a fixed order; the first thing that is wrong is answered.
+
+Whether a tool, a capability or an argument is there for the caller is asked later.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.web.mcp.headers import Headers, decoded_value
+from gateway.web.mcp.messages import RequestId
+from gateway.web.mcp.protocol import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    LEVELS,
+    META_CAPABILITIES,
+    META_LOG_LEVEL,
+    META_VERSION,
+    METHOD_NOT_FOUND,
+    MODERN_VERSIONS,
+    UNSUPPORTED_VERSION,
+    ProtocolError,
+)
+
+NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""The parameter that `Mcp-Name` repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModernRequest:
+    id: RequestId
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Any]
+    capabilities: dict[str, Any]
+    headers: Headers
+
+
+def climb(message: dict[str, Any], headers: Headers, methods: frozenset[str] | dict[str, Any]) -> ModernRequest:
+    """The request, every rung of the ladder passed. Raises `ProtocolError`."""
+    if headers.repeated and (twice := headers.repeated_routing):
+        raise ProtocolError(HEADER_MISMATCH, f"the header {twice!r} is there twice")
+    params = message.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    if not isinstance(params, dict) or not isinstance(meta, dict):
+        raise ProtocolError(
+            INVALID_PARAMS, f"params._meta must be an object with {META_VERSION} and {META_CAPABILITIES}"
+        )
+    for key in (META_VERSION, META_CAPABILITIES):
+        if key not in meta:
+            raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {key}")
+    method: str = message["method"]
+    version = meta[META_VERSION]
+    _match_headers(headers, version, method, params)
+    if version not in MODERN_VERSIONS:
+        data = {"supported": list(MODERN_VERSIONS), "requested": version}
+        raise ProtocolError(UNSUPPORTED_VERSION, "this protocol version is not served", data)
+    if method not in methods:
+        raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
+    capabilities = meta[META_CAPABILITIES]
+    if not isinstance(capabilities, dict):
+        raise ProtocolError(INVALID_PARAMS, f"{META_CAPABILITIES} must be an object")
+    level = meta.get(META_LOG_LEVEL, "info")
+    if not isinstance(level, str) or level not in LEVELS:
+        raise ProtocolError(INVALID_PARAMS, f"{META_LOG_LEVEL} must be one of {', '.join(LEVELS)}")
+    return ModernRequest(message["id"], method, params, meta, capabilities, headers)
+
+
+def _match_headers(headers: Headers, version: Any, method: str, params: dict[str, Any]) -> None:
+    told = headers.get("mcp-protocol-version")
+    if told is None or told != version:
+        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
+    if headers.get("mcp-method") != method:
+        raise ProtocolError(HEADER_MISMATCH, "the header 'mcp-method' does not match the method")
+    key = NAMED.get(method)
+    if key is not None:
+        name = params.get(key)
+        if name is not None and decoded_value(headers.get("mcp-name")) != name:
+            raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-name' does not match params.{key}")

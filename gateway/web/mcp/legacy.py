@@ -1,0 +1,283 @@
+"""Requests of the revisions with sessions: a handshake, then messages that know each other by the session's id.
+
+A lost connection cancels nothing: what was asked goes on, and its stream can be taken up again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from gateway.core.artifacts import is_artifact
+from gateway.errors import Missing
+from gateway.governance.principals import Principal
+from gateway.serving.service import Settled
+from gateway.web.mcp.headers import Headers
+from gateway.web.mcp.messages import check_envelope, error_bytes, request_id, result_bytes
+from gateway.web.mcp.protocol import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LEGACY_VERSIONS,
+    LEVELS,
+    METHOD_NOT_FOUND,
+    NEWEST_LEGACY,
+    RESOURCE_NOT_FOUND,
+    ProtocolError,
+)
+from gateway.web.mcp.replies import SILENCE, Reply
+from gateway.web.mcp.resources import list_resources, read_resource
+from gateway.web.mcp.responses import empty, json_error
+from gateway.web.mcp.results import dumped
+from gateway.web.mcp.serving import Served, progress_token, protocol_error
+from gateway.web.mcp.sessions import LegacyExchange, Session, Sessions, TooManySessions
+from gateway.web.mcp.streams import Send, end_stream, event_of, start_stream
+
+MOST_IN_A_BATCH: Final = 100
+BATCHING: Final = "2025-03-26"
+
+Answer = Callable[[Session, Mapping[str, Any]], Awaitable[bytes]]
+
+
+class LegacyWire:
+    def __init__(self, served: Served, sessions: Sessions) -> None:
+        self._served = served
+        self._sessions = sessions
+        self._answers: dict[str, Answer] = {
+            "ping": _pong,
+            "logging/setLevel": _set_level,
+            "tools/list": self._list_tools,
+            "resources/list": self._list_resources,
+            "resources/templates/list": _list_templates,
+            "resources/read": self._read_resource,
+        }
+
+    async def post(self, message: Any, headers: Headers, *, principal: Principal, send: Send) -> None:
+        if isinstance(message, dict) and message.get("method") == "initialize":
+            await self._initialize(message, principal, send)
+            return
+        session = await self._session(headers, principal, send)
+        if session is None:
+            return
+        if isinstance(message, list):
+            await self._batch(message, session, send)
+            return
+        if "method" not in message:
+            session.answered(message["id"], message)
+            await empty(send, 202)
+        elif "id" not in message:
+            self._notified(session, message)
+            await empty(send, 202)
+        else:
+            opening = session.open_stream if headers.accepts("text/event-stream") else None
+            await self._request(session, message, Reply(send, open=opening))
+
+    async def get(self, headers: Headers, *, principal: Principal, send: Send) -> None:
+        """Messages that belong to no request, or the rest of a stream that was lost."""
+        session = await self._session(headers, principal, send)
+        if session is None:
+            return
+        if not headers.accepts("text/event-stream"):
+            await json_error(send, 406, INVALID_REQUEST, "the client must accept text/event-stream")
+            return
+        last = headers.get("last-event-id")
+        event = event_of(last) if last is not None else None
+        stream = session.own if last is None else session.stream(event[0]) if event else None
+        if stream is None or (event is not None and not stream.has_event(event[1])):
+            await json_error(send, 400, INVALID_REQUEST, "there is no such event to go on from")
+            return
+        session.readers += 1
+        try:
+            await start_stream(send, session=session.id)
+            await stream.pump(send, after=event[1] if event else None)
+            await end_stream(send)
+        finally:
+            session.readers -= 1
+
+    async def delete(self, headers: Headers, *, principal: Principal, send: Send) -> None:
+        session = await self._session(headers, principal, send)
+        if session is not None:
+            await self._sessions.end(session)
+            await empty(send, 204)
+
+    # --- the session ---
+
+    async def _session(self, headers: Headers, principal: Principal, send: Send) -> Session | None:
+        """The session of a request; `None` if the request was refused."""
+        id, version = headers.get("mcp-session-id"), headers.get("mcp-protocol-version")
+        if id is None or "mcp-session-id" in headers.repeated or "mcp-protocol-version" in headers.repeated:
+            await json_error(send, 400, INVALID_REQUEST, "one header 'mcp-session-id' is needed; begin with initialize")
+            return None
+        session = self._sessions.find(id, principal)
+        if session is None:
+            await json_error(send, 404, INVALID_REQUEST, "there is no such session; begin again with initialize")
+        elif version is not None and version not in LEGACY_VERSIONS:
+            await json_error(send, 400, INVALID_REQUEST, "this protocol version is not served")
+            return None
+        return session
+
+    async def _initialize(self, message: Mapping[str, Any], principal: Principal, send: Send) -> None:
+        id = request_id(message)
+        params = message.get("params") or {}
+        asked, capabilities = params.get("protocolVersion"), params.get("capabilities")
+        if id is None or not isinstance(asked, str) or not isinstance(capabilities, dict):
+            wrong = ProtocolError(INVALID_PARAMS, "initialize needs an id, protocolVersion and capabilities")
+            await Reply(send).answer(error_bytes(id, wrong), status=400 if id is None else 200)
+            return
+        version = asked if asked in LEGACY_VERSIONS else NEWEST_LEGACY
+        try:
+            session = self._sessions.open(principal, version, capabilities)
+        except TooManySessions:
+            await json_error(send, 503, INTERNAL_ERROR, "too many sessions are open", id=id)
+            return
+        told: dict[str, Any] = {
+            "protocolVersion": version,
+            "capabilities": self._served.capabilities,
+            "serverInfo": self._served.info,
+        }
+        if instructions := self._served.instructions:
+            told["instructions"] = instructions
+        reply = Reply(send, headers={b"mcp-session-id": session.id.encode()})
+        await reply.answer(result_bytes(id, dumped(told)))
+
+    def _notified(self, session: Session, message: Mapping[str, Any]) -> None:
+        if message["method"] == "notifications/cancelled":
+            wanted = (message.get("params") or {}).get("requestId")
+            task = session.running.get(wanted) if isinstance(wanted, str | int) else None
+            if task is not None:
+                task.cancel()
+
+    # --- requests ---
+
+    async def _request(self, session: Session, message: Mapping[str, Any], reply: Reply) -> None:
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(SILENCE, reply.begin)]
+        if session.can_poll and self._sessions.limits.poll_after is not None:
+            timers.append(loop.call_later(self._sessions.limits.poll_after, _let_go, reply))
+        try:
+            answered = await self._answered(session, message, reply)
+        finally:
+            for timer in timers:
+                timer.cancel()
+        if answered is not None:
+            await reply.answer(answered)
+        elif (stream := reply.begin()) is not None:  # cancelled: there is nothing to say
+            stream.end()
+            await reply.finished()
+        else:
+            given_up = ProtocolError(INTERNAL_ERROR, "the request was cancelled")
+            await reply.answer(error_bytes(message["id"], given_up))
+
+    async def _answered(self, session: Session, message: Mapping[str, Any], reply: Reply | None) -> bytes | None:
+        """The response; `None` if the client took its request back."""
+        id, method = message["id"], message["method"]
+        task = asyncio.create_task(self._result(session, method, message.get("params") or {}, reply))
+        session.running[id] = task
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            if session.running.get(id) is task:
+                del session.running[id]
+        if task.cancelled():
+            return None
+        error = task.exception()
+        if isinstance(error, Exception):
+            return error_bytes(id, protocol_error(error))
+        return result_bytes(id, task.result())
+
+    async def _result(self, session: Session, method: str, params: Mapping[str, Any], reply: Reply | None) -> bytes:
+        if method == "tools/call":
+            return await self._call(session, params, reply)
+        answer = self._answers.get(method)
+        if answer is None:
+            raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
+        return await answer(session, params)
+
+    async def _call(self, session: Session, params: Mapping[str, Any], reply: Reply | None) -> bytes:
+        turn = await session.its_turn(self._served.service, self._served.catalogue)
+        exchange = LegacyExchange(reply, session, token=progress_token(params.get("_meta")))
+        answered, settled = await self._served.call_in(turn, params, version=session.version, client=exchange)
+        if _brings_tools(settled):
+            session.tell_changed()
+        return answered
+
+    async def _list_tools(self, session: Session, params: Mapping[str, Any]) -> bytes:
+        turn = await session.its_turn(self._served.service, self._served.catalogue)
+        tools, more = self._served.listings.told_in(turn, session.version).page(params.get("cursor"))
+        rest = b"" if more is None else b',"nextCursor":%b' % dumped(more)
+        return b'{"tools":%b%b}' % (tools, rest)
+
+    async def _list_resources(self, session: Session, params: Mapping[str, Any]) -> bytes:
+        served = self._served
+        cursor = params.get("cursor")
+        found = await list_resources(served.service, session.principal, catalogue=served.catalogue, cursor=cursor)
+        return dumped(found)
+
+    async def _read_resource(self, session: Session, params: Mapping[str, Any]) -> bytes:
+        served, uri = self._served, params.get("uri")
+        try:
+            contents = await read_resource(served.service, session.principal, catalogue=served.catalogue, uri=uri)
+        except Missing:
+            raise ProtocolError(RESOURCE_NOT_FOUND, "there is no such resource", {"uri": uri}) from None
+        return dumped({"contents": contents})
+
+    # --- batches ---
+
+    async def _batch(self, messages: list[Any], session: Session, send: Send) -> None:
+        if session.version != BATCHING:
+            await json_error(send, 400, INVALID_REQUEST, f"batches are of {BATCHING} only")
+            return
+        if not messages or len(messages) > MOST_IN_A_BATCH:
+            await json_error(send, 400, INVALID_REQUEST, f"a batch has 1 to {MOST_IN_A_BATCH} messages")
+            return
+        answers = await asyncio.gather(*(self._of_batch(session, each) for each in messages))
+        told = [answer for answer in answers if answer is not None]
+        if told:
+            await Reply(send).answer(b"[%b]" % b",".join(told))
+        else:
+            await empty(send, 202)
+
+    async def _of_batch(self, session: Session, message: Any) -> bytes | None:
+        try:
+            check_envelope(message)
+            if message.get("method") == "initialize":
+                raise ProtocolError(INVALID_REQUEST, "initialize is never part of a batch")
+        except ProtocolError as error:
+            return error_bytes(request_id(message), error)
+        if "method" not in message:
+            session.answered(message["id"], message)
+            return None
+        if "id" not in message:
+            self._notified(session, message)
+            return None
+        return await self._answered(session, message, None)
+
+
+def _brings_tools(settled: Settled) -> bool:
+    """Whether there is something new to ask about."""
+    record = settled.record
+    return not record.is_error and not record.from_artifact_tool and is_artifact(record.results)
+
+
+def _let_go(reply: Reply) -> None:
+    """End the connection of a request that takes long; its stream goes on without it."""
+    if (stream := reply.begin()) is not None:
+        stream.release()
+
+
+async def _pong(session: Session, params: Mapping[str, Any]) -> bytes:
+    return b"{}"
+
+
+async def _set_level(session: Session, params: Mapping[str, Any]) -> bytes:
+    level = params.get("level")
+    if not isinstance(level, str) or level not in LEVELS:
+        raise ProtocolError(INVALID_PARAMS, f"the level is one of {', '.join(LEVELS)}")
+    session.log_level = level
+    return b"{}"
+
+
+async def _list_templates(session: Session, params: Mapping[str, Any]) -> bytes:
+    return b'{"resourceTemplates":[]}'

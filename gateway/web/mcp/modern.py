@@ -1,0 +1,186 @@
+"""Requests of the revision without sessions: each says all there is to know, and its connection is its life.
+
+A client that goes away cancels what it asked for. Lists do not depend on earlier calls.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from gateway.errors import Missing
+from gateway.governance.principals import Principal
+from gateway.web.edge import Receive
+from gateway.web.mcp.headers import Headers
+from gateway.web.mcp.ladder import ModernRequest, climb
+from gateway.web.mcp.listening import Listening
+from gateway.web.mcp.messages import error_bytes, result_bytes
+from gateway.web.mcp.param_headers import check_param_headers
+from gateway.web.mcp.parking import ModernExchange, ParkedCall, Parking, bound_to, input_required, owner_of
+from gateway.web.mcp.protocol import (
+    HTTP_STATUS,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    META_LOG_LEVEL,
+    MODERN,
+    MODERN_VERSIONS,
+    UNSUPPORTED_VERSION,
+    ProtocolError,
+)
+from gateway.web.mcp.replies import SILENCE, Presence, Reply
+from gateway.web.mcp.resources import list_resources, read_resource
+from gateway.web.mcp.results import dumped
+from gateway.web.mcp.serving import Served, called, progress_token, protocol_error
+from gateway.web.mcp.streams import Send, Stream
+
+LIST_TTL_MS: Final = 60_000
+"""How long a client may keep a list: access can be taken away, and then lists should follow soon."""
+
+Answer = Callable[[ModernRequest, Principal], Awaitable[bytes]]
+
+
+class ModernWire:
+    def __init__(self, served: Served, parking: Parking, listening: Listening) -> None:
+        self._served = served
+        self._parking = parking
+        self._listening = listening
+        self._answers: dict[str, Answer] = {
+            "server/discover": self._discover,
+            "tools/list": self._list_tools,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+        }
+        self._methods = frozenset({*self._answers, "tools/call", "subscriptions/listen"})
+
+    async def request(
+        self, message: dict[str, Any], headers: Headers, *, principal: Principal, receive: Receive, send: Send
+    ) -> None:
+        """Answer one request."""
+        reply = Reply(send, open=Stream if headers.accepts("text/event-stream") else None)
+        try:
+            request = climb(message, headers, self._methods)
+            if request.method == "tools/call":
+                answered = await self._call(request, principal, receive, reply)
+            elif request.method == "subscriptions/listen":
+                await self._listening.listen(request, receive, send)
+                return
+            else:
+                answered = await self._answers[request.method](request, principal)
+        except Exception as error:
+            refusal = protocol_error(error)
+            status = HTTP_STATUS.get(refusal.code, 200)
+            await reply.answer(error_bytes(message["id"], refusal), status=status)
+            return
+        if answered is None:  # nobody is there to be answered
+            await reply.abandon()
+            return
+        await reply.answer(result_bytes(request.id, answered))
+
+    def notification(self, headers: Headers) -> None:
+        """Raises for a notification that is not accepted; there is none that means anything here."""
+        version = headers.get("mcp-protocol-version")
+        if version not in MODERN_VERSIONS:
+            data = {"supported": list(MODERN_VERSIONS), "requested": version}
+            raise ProtocolError(UNSUPPORTED_VERSION, "this protocol version is not served", data)
+
+    # --- calls ---
+
+    async def _call(self, request: ModernRequest, principal: Principal, receive: Receive, reply: Reply) -> bytes | None:
+        params, meta = request.params, request.meta
+        name, arguments = called(params)
+        if marked := self._served.listings.marked(name):
+            self._check_params(request, principal, marked, name, arguments)
+        token, level = progress_token(meta), meta.get(META_LOG_LEVEL)
+        bound = b""
+        if "requestState" in params:
+            bound = bound_to(principal, self._served.catalogue, request.method, params)
+            call = self._parking.resume(params["requestState"], bound, params.get("inputResponses"))
+            if call.unanswered:
+                return self._parked(call, bound, principal)
+            call.exchange.heard_as(reply, progress_token=token, log_level=level)
+            call.go_on()
+        else:
+            exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level)
+            task = asyncio.create_task(self._served.call_alone(principal, params, meta, exchange))
+            task.add_done_callback(exchange.turn)
+            call = ParkedCall(exchange, task)
+        if await self._until_turned(call, receive, reply):
+            return None
+        if not call.task.done():
+            bound = bound or bound_to(principal, self._served.catalogue, request.method, params)
+            return self._parked(call, bound, principal)
+        if call.task.cancelled():
+            raise ProtocolError(INTERNAL_ERROR, "the call was given up")
+        return call.task.result()
+
+    async def _until_turned(self, call: ParkedCall, receive: Receive, reply: Reply) -> bool:
+        """Wait until the call is over or asks; whether its client has gone instead."""
+        is_gone = False
+
+        def gone() -> None:
+            nonlocal is_gone
+            is_gone = True
+            call.exchange.turn()
+
+        presence = Presence(receive, gone)
+        silence = call.exchange.loop.call_later(SILENCE, reply.begin)
+        try:
+            await call.exchange.turned()
+        except asyncio.CancelledError:
+            call.task.cancel()
+            raise
+        finally:
+            presence.stop()
+            silence.cancel()
+        if is_gone and not call.task.done():
+            call.task.cancel()
+            await asyncio.gather(call.task, return_exceptions=True)
+        return is_gone
+
+    def _parked(self, call: ParkedCall, bound: bytes, principal: Principal) -> bytes:
+        return input_required(call.unanswered, self._parking.park(call, bound, owner=owner_of(principal)))
+
+    def _check_params(
+        self, request: ModernRequest, principal: Principal, marked: Any, name: str, arguments: Any
+    ) -> None:
+        """Not for a tool that the caller may not know of: then the call tells nothing but that."""
+        service, catalogue = self._served.service, self._served.catalogue
+        tool = service.published.tool(catalogue, name)
+        if tool is not None and service.published.access.visibility(principal, catalogue=catalogue, tool=tool).allowed:
+            check_param_headers(marked, arguments, request.headers)
+
+    # --- everything else ---
+
+    async def _discover(self, request: ModernRequest, principal: Principal) -> bytes:
+        told: dict[str, Any] = {"supportedVersions": list(MODERN_VERSIONS), "capabilities": self._served.capabilities}
+        if instructions := self._served.instructions:
+            told["instructions"] = instructions
+        return self._cacheable(told)
+
+    async def _list_tools(self, request: ModernRequest, principal: Principal) -> bytes:
+        tools, more = self._served.listings.told(principal, MODERN).page(request.params.get("cursor"))
+        rest = self._cacheable({"nextCursor": more} if more is not None else {})
+        return b'{"tools":%b,%b' % (tools, rest[1:])
+
+    async def _list_resources(self, request: ModernRequest, principal: Principal) -> bytes:
+        served = self._served
+        cursor = request.params.get("cursor")
+        found = await list_resources(served.service, principal, catalogue=served.catalogue, cursor=cursor)
+        return self._cacheable(found, ttl_ms=0)
+
+    async def _list_templates(self, request: ModernRequest, principal: Principal) -> bytes:
+        return self._cacheable({"resourceTemplates": []})
+
+    async def _read_resource(self, request: ModernRequest, principal: Principal) -> bytes:
+        uri = request.params.get("uri")
+        served = self._served
+        try:
+            contents = await read_resource(served.service, principal, catalogue=served.catalogue, uri=uri)
+        except Missing:
+            raise ProtocolError(INVALID_PARAMS, "there is no such resource", {"uri": uri}) from None
+        return self._cacheable({"contents": contents}, ttl_ms=0)
+
+    def _cacheable(self, result: Mapping[str, Any], *, ttl_ms: int = LIST_TTL_MS) -> bytes:
+        """Private, always: what is told depends on who asks."""
+        told = {"resultType": "complete", "ttlMs": ttl_ms, "cacheScope": "private", "_meta": self._served.meta}
+        return dumped({**result, **told})

@@ -1,0 +1,61 @@
+"""The words of MCP: revisions, keys of `_meta`, error codes and their HTTP statuses. No behaviour."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+MODERN: Final = "2026-07-28"
+"""The revision without handshake and sessions."""
+MODERN_VERSIONS: Final = (MODERN,)
+LEGACY_VERSIONS: Final = ("2025-03-26", "2025-06-18", "2025-11-25")
+"""Revisions that begin with `initialize`, oldest first."""
+HANDSHAKE_DATES: Final = frozenset({"2024-11-05", *LEGACY_VERSIONS})
+"""Values of the version header that mean the older way of talking."""
+ASSUMED_LEGACY: Final = "2025-03-26"
+NEWEST_LEGACY: Final = LEGACY_VERSIONS[-1]
+
+_PREFIX: Final = "io.modelcontextprotocol/"
+META_VERSION: Final = f"{_PREFIX}protocolVersion"
+META_CAPABILITIES: Final = f"{_PREFIX}clientCapabilities"
+META_LOG_LEVEL: Final = f"{_PREFIX}logLevel"
+META_SERVER_INFO: Final = f"{_PREFIX}serverInfo"
+META_SUBSCRIPTION: Final = f"{_PREFIX}subscriptionId"
+META_TURN: Final = "gateway/turn"
+META_CALL: Final = "gateway/call"
+META_KEY: Final = "gateway/idempotencyKey"
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+HEADER_MISMATCH: Final = -32020
+MISSING_CAPABILITY: Final = -32021
+UNSUPPORTED_VERSION: Final = -32022
+RESOURCE_NOT_FOUND: Final = -32002
+"""Older revisions only."""
+
+HTTP_STATUS: Final[Mapping[int, int]] = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+"""The status of an error without sessions; every other code travels with 200."""
+
+LEVELS: Final[Mapping[str, int]] = {
+    level: rank
+    for rank, level in enumerate(("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"))
+}
+
+
+class ProtocolError(Exception):
+    """A message that is answered with a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data

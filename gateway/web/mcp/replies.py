@@ -1,0 +1,109 @@
+"""The answer to one POST: plain JSON, unless something has to be told before the answer is there.
+
+The first message that comes earlier, or a long silence, turns the answer into a stream. Until then an error can still
+have its own HTTP status.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gateway.web.edge import Receive
+from gateway.web.mcp.streams import Send, Stream, end_stream, start_stream
+
+SILENCE: Final = 10.0
+"""Seconds after which an answer is given as a stream, so that nothing on the way takes the connection for dead."""
+WATCH_AFTER: Final = 0.02
+"""Seconds after which somebody looks whether the client is still there: calls that are over by then need nobody."""
+
+_MOST_WAITING: Final = 64
+
+
+class Reply:
+    def __init__(
+        self,
+        send: Send,
+        *,
+        open: Callable[[], Stream] | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        """`open` gives the stream, if the client takes one."""
+        self._send = send
+        self._open = open
+        self._headers = headers or {}
+        self._stream: Stream | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def can_stream(self) -> bool:
+        return self._open is not None
+
+    @property
+    def stream(self) -> Stream | None:
+        return self._stream
+
+    def begin(self) -> Stream | None:
+        """Make it a stream now."""
+        if self._stream is None and self._open is not None:
+            self._stream = self._open()
+            self._pump = asyncio.create_task(self._pumped(self._stream))
+        return self._stream
+
+    def say(self, message: bytes, *, can_be_dropped: bool = False) -> bool:
+        """Send a message ahead of the answer; whether there was a way to."""
+        stream = self.begin()
+        if stream is None or (can_be_dropped and stream.backlog > _MOST_WAITING):
+            return False
+        stream.put(message)
+        return True
+
+    async def answer(self, message: bytes, *, status: int = 200) -> None:
+        """The last thing that is sent."""
+        if self._stream is None or self._pump is None:
+            length = str(len(message)).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", length), *self._headers.items()]
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": message})
+            return
+        self._stream.put(message, final=True)
+        await self._pump
+
+    async def finished(self) -> None:
+        """Wait until a stream that has ended was sent."""
+        if self._pump is not None:
+            await self._pump
+
+    async def abandon(self) -> None:
+        """Nobody is there any more: stop, and send nothing."""
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait({self._pump})
+
+    async def _pumped(self, stream: Stream) -> None:
+        session = self._headers.get(b"mcp-session-id")
+        await start_stream(self._send, session=session.decode() if session else None)
+        await stream.pump(self._send)
+        await end_stream(self._send)
+
+
+class Presence:
+    """Tells when the client of a request has gone. It begins to look only after a moment."""
+
+    def __init__(self, receive: Receive, gone: Callable[[], None]) -> None:
+        self._receive = receive
+        self._gone = gone
+        self._watch: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._begin)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _begin(self) -> None:
+        self._watch = asyncio.create_task(self._watched())
+
+    async def _watched(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone()

@@ -1,0 +1,93 @@
+"""Results as resources: what a caller's own calls yielded, listed and read under the same rights as anywhere else."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from gateway.core.calls import ToolCall
+from gateway.core.media_blocks import safe_mime, safe_name
+from gateway.core.tokens import Tokenizable
+from gateway.errors import Missing
+from gateway.governance.principals import Principal
+from gateway.governance.records import CallFilter, StoredCall
+from gateway.serving.content import artifact_uri, media_of, mime_type_of, shown_text, vouching
+from gateway.serving.service import Service
+from gateway.web.mcp.protocol import INVALID_PARAMS, ProtocolError
+
+PAGE: Final = 50
+MAX_READ: Final = 16 << 20
+"""Bytes of a result that are read at once; larger ones are queried."""
+
+_URI: Final = re.compile(r"artifact://calls/([^/?#]+)/([^/?#]+?)(?:/([0-9]{1,4}))?")
+
+
+async def list_resources(service: Service, principal: Principal, *, catalogue: str, cursor: Any) -> dict[str, Any]:
+    """A page of the caller's own artifacts and media, newest first."""
+    if cursor is not None and not isinstance(cursor, str):
+        raise ProtocolError(INVALID_PARAMS, "the cursor is not one of this list")
+    wanted = CallFilter(tenant=principal.tenant, subject=principal.subject, catalogue=catalogue, status="settled")
+    try:
+        calls, more = await service.list_calls(wanted, limit=PAGE, before=cursor or None)
+    except ValueError:
+        raise ProtocolError(INVALID_PARAMS, "the cursor is not one of this list") from None
+    readable = [call for call in calls if call.principal.tenant == principal.tenant and _is_kept(call)]
+    told = [each for call in readable if service.may_read(principal, call) for each in _told(call)]
+    return {"resources": told, **({"nextCursor": more} if more else {})}
+
+
+async def read_resource(service: Service, principal: Principal, *, catalogue: str, uri: Any) -> list[dict[str, Any]]:
+    """What a URI of ours names. Raises `Missing` for everything that is not there for this caller."""
+    found = _URI.fullmatch(uri) if isinstance(uri, str) else None
+    if found is None:
+        raise Missing()
+    turn_id, call_id, piece = unquote(found[1]), unquote(found[2]), found[3]
+    stored, record = await service.find_call(principal, call_id, turn_id=turn_id)
+    if stored.catalogue != catalogue or not _is_kept(stored) or not service.may_read(principal, stored):
+        raise Missing()
+    return [await _contents(service, principal, stored, record, uri, int(piece or 0))]
+
+
+async def _contents(
+    service: Service, principal: Principal, stored: StoredCall, record: ToolCall, uri: str, piece: int
+) -> dict[str, Any]:
+    if media := media_of(record.results):
+        if piece >= len(media):
+            raise Missing()
+        asset = media[piece]
+        _refuse_large(await asset.byte_length())
+        meta = {"tier": asset.trust_tier, "trusted": False, "hazard": asset.modality_hazard}
+        return {"uri": uri, "mimeType": safe_mime(asset.mime_type), "blob": await asset.as_base64(), "_meta": meta}
+    results: Any = record.results
+    if isinstance(results, Tokenizable) or piece:
+        raise Missing()
+    _refuse_large(sum(each.byte_length or 0 for each in stored.results))
+    turn = await service.seen_turn(principal, stored.turn_id)
+    whole = record.replace(inline=True)
+    text = await shown_text(turn, whole)
+    return {"uri": uri, "mimeType": mime_type_of(results), "text": text, "_meta": vouching(turn, whole)}
+
+
+def _told(call: StoredCall) -> Sequence[dict[str, Any]]:
+    several = len(call.results) > 1
+    return [
+        {
+            "uri": artifact_uri(call.turn_id, call.id, index if several and piece.kind == "media" else None),
+            "name": safe_name(str(piece.details.get("filename") or f"{call.tool} {call.id}")),
+            "mimeType": safe_mime(str(piece.details.get("mimeType") or "text/plain")),
+            **({"size": piece.byte_length} if piece.byte_length is not None else {}),
+        }
+        for index, piece in enumerate(call.results)
+        if piece.kind != "text" and (piece.kind == "media" or index == 0)
+    ]
+
+
+def _is_kept(call: StoredCall) -> bool:
+    return not call.is_error and not call.from_artifact_tool and any(each.kind != "text" for each in call.results)
+
+
+def _refuse_large(size: int | None) -> None:
+    if size is not None and size > MAX_READ:
+        raise ProtocolError(
+            INVALID_PARAMS, f"it has {size} bytes, too many to read at once; query it with artifact_* tools"
+        )

@@ -1,0 +1,52 @@
+"""The result of a call as JSON, in the words of each revision."""
+
+import json
+from typing import Any, Final
+
+import orjson
+
+from gateway.serving.content import ABSENT, Content
+from gateway.serving.service import Settled
+from gateway.web.mcp.protocol import META_CALL, META_TURN, MODERN
+
+OLDEST: Final = "2025-03-26"
+
+
+def call_result(content: Content, settled: Settled, *, version: str, meta: dict[str, Any]) -> bytes:
+    """`meta` is what every result of the server says of itself."""
+    result: dict[str, Any] = {"content": [_block(each, version) for each in content.blocks if _is_known(each, version)]}
+    if content.structured is not ABSENT and _may_be_structured(content.structured, version):
+        result["structuredContent"] = content.structured
+    result["isError"] = content.is_error
+    if version == MODERN:
+        result["resultType"] = "complete"
+    result["_meta"] = {**meta, META_TURN: settled.turn.id, META_CALL: settled.record.id}
+    return dumped(result)
+
+
+def dumped(value: Any) -> bytes:
+    """JSON of whatever a tool may have come up with: huge integers, and text that is not Unicode."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(_encodable(value), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _is_known(block: dict[str, Any], version: str) -> bool:
+    return version != OLDEST or block["type"] != "resource_link"
+
+
+def _block(block: dict[str, Any], version: str) -> dict[str, Any]:
+    return {key: value for key, value in block.items() if key != "_meta"} if version == OLDEST else block
+
+
+def _may_be_structured(value: Any, version: str) -> bool:
+    return version == MODERN or (version != OLDEST and isinstance(value, dict))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
