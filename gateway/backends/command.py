@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gateway.backends.argv import argv_problems, filled
-from gateway.backends.processes import CHUNK, Child, Confinement, HostControls, beginning_of, reading, start
+from gateway.backends.processes import Child, Confinement, HostControls, beginning_of, start
 from gateway.backends.refusals import EXCERPT, BackendUnusable, excerpt, within
 from gateway.backends.results import MediaTemplate, collected, parsed_json
 from gateway.governance.ports import BackendFailed, Invocation
@@ -76,8 +76,8 @@ class CommandBackend:
         async with (
             within(command.timeout),
             self._child(argv, environment) as child,
-            _streams(child) as (stdout, said),
-            aclosing(_output(command, child, stdout=stdout, said=said, secrets=secrets)) as chunks,
+            _complaints(child) as said,
+            aclosing(_output(command, child, said=said, secrets=secrets)) as chunks,
         ):
             if command.media is not None:
                 return command.media.media(await collected(chunks, limit=command.max_json))
@@ -89,7 +89,7 @@ class CommandBackend:
 
     async def close(self) -> None:
         for child in tuple(self._running):
-            await child.end(self._command.grace)
+            await child.stop(self._command.grace)
 
     @asynccontextmanager
     async def _child(self, argv: list[str], environment: Mapping[str, str]) -> AsyncIterator[Child]:
@@ -122,27 +122,21 @@ def _environment(declared: Mapping[str, str | Callable[[], str]]) -> tuple[dict[
 
 
 @asynccontextmanager
-async def _streams(child: Child) -> AsyncIterator[tuple[asyncio.StreamReader, "asyncio.Task[bytes]"]]:
-    stdout, first = await reading(child.stdout)
+async def _complaints(child: Child) -> AsyncIterator["asyncio.Task[bytes]"]:
+    said = asyncio.create_task(beginning_of(child.stderr))
     try:
-        stderr, second = await reading(child.stderr)
-        said = asyncio.create_task(beginning_of(stderr))
-        try:
-            yield stdout, said
-        finally:
-            said.cancel()
-            second.close()
-            await asyncio.wait([said])
+        yield said
     finally:
-        first.close()
+        said.cancel()
+        await asyncio.wait([said])
 
 
 async def _output(
-    command: Command, child: Child, *, stdout: asyncio.StreamReader, said: "asyncio.Task[bytes]", secrets: list[str]
+    command: Command, child: Child, *, said: "asyncio.Task[bytes]", secrets: list[str]
 ) -> AsyncGenerator[bytes, None]:
     """What the program prints. It ends in an error unless the program ended well, so nothing of a failure is kept."""
     head = bytearray()
-    while chunk := await stdout.read(CHUNK):
+    while chunk := await child.stdout.read():
         head += chunk[: EXCERPT + _LONGEST_SECRET - len(head)]
         yield chunk
     code, complaints = await child.exited(), await said

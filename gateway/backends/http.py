@@ -18,7 +18,7 @@ import aiohttp
 from yarl import URL
 
 from gateway.backends.connections import BUFFER, Connections, told
-from gateway.backends.credentials import Auth
+from gateway.backends.credentials import Auth, HeaderAuth
 from gateway.backends.decoding import decoded
 from gateway.backends.refusals import EXCERPT, BackendUnusable, excerpt, within
 from gateway.backends.results import MediaTemplate, collected, json_text, parsed_json
@@ -101,6 +101,8 @@ class HttpBackend:
         self._url = parsed(request.url)
         self._connections = connections
         _check_headers(request.headers)
+        if isinstance(request.auth, HeaderAuth):
+            _check_headers({request.auth.name: ""})
         if request.body is not None and request.method in ("GET", "HEAD"):
             raise BackendUnusable(f"a {request.method} request has no body", help="use 'query' instead")
 
@@ -200,16 +202,16 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 def _outgoing(request: HttpRequest, url: UrlTemplate, *, call: Invocation) -> _Outgoing:
     query = request.query.of(call.args, used=url.names) if request.query else {}
     target = url.target(call.args, query=query.items())
-    headers, body = dict(request.headers), None
+    headers, body = {name.lower(): value for name, value in request.headers.items()}, None
     secrets: tuple[str, ...] = ()
     if request.body is not None:
         body = _encoded(request.body.of(call.args, used=url.names))
-        headers.setdefault("Content-Type", "application/json")
+        headers.setdefault("content-type", "application/json")
     if call.idempotency_key is not None and _HEADER_VALUE.fullmatch(call.idempotency_key):
-        headers.setdefault("Idempotency-Key", call.idempotency_key)
+        headers.setdefault("idempotency-key", call.idempotency_key)
     if request.auth is not None:
         name, value, secret = request.auth.header()
-        headers[name], secrets = value, (value, secret)
+        headers[name.lower()], secrets = value, (value, secret)
     return _Outgoing(request.method, URL(f"{url.origin}{target}", encoded=True), headers, body, secrets)
 
 
@@ -231,7 +233,7 @@ def _redirected(outgoing: _Outgoing, *, status: int, location: str) -> _Outgoing
         raise BackendFailed("failed", "the service redirects to another host, which is not followed")
     is_seen_elsewhere = status == 303 and outgoing.method != "HEAD"
     if is_seen_elsewhere or (status in (301, 302) and outgoing.method == "POST"):
-        headers = {name: value for name, value in outgoing.headers.items() if name.lower() != "content-type"}
+        headers = {name: value for name, value in outgoing.headers.items() if name != "content-type"}
         return replace(outgoing, method="GET", url=url, headers=headers, body=None)
     return replace(outgoing, url=url)
 

@@ -31,9 +31,9 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every 
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
 _KNOWS_SCOPES, _SCOPE_SIGNAL = 6, 1 << 1
-_MAKE_DEVICES = 1 << 6 | 1 << 11
+_KNOWS_REFER, _REFER = 2, 1 << 13
 _WRITES = (
-    _WRITE_FILE | _TRUNCATE | 1 << 4 | 1 << 5 | _MAKE_DEVICES | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13
+    _WRITE_FILE | _TRUNCATE | _REFER | sum(1 << bit for bit in range(4, 13))  # removing and making anything
 )
 _ALWAYS_WRITABLE = "/dev/null"
 
@@ -81,9 +81,10 @@ def _confine(settings: dict[str, object]) -> None:
     writable = settings["writable"]
     if isinstance(writable, list):
         _restrict(_WRITES, writable=writable)
-    elif sys.platform == "linux" and landlock_version():
-        # being restricted at all is what keeps other processes' memory and environment out of reach
-        _restrict(_MAKE_DEVICES, writable=())
+    elif sys.platform == "linux" and landlock_version() >= _KNOWS_REFER:
+        # being restricted at all is what keeps other processes' memory and environment out of reach; moving a file to
+        # another folder is forbidden to whoever is restricted, unless it is allowed
+        _restrict(_REFER, writable=["/"])
     if sys.platform == "linux":
         _drop_capabilities()
     limits = settings["limits"]
@@ -125,7 +126,7 @@ def _can_leave_network() -> bool:
     return True
 
 
-def _restrict(handled: int, *, writable: "list[str] | tuple[str, ...]") -> None:
+def _restrict(handled: int, *, writable: "list[str]") -> None:
     libc = _libc()
     scopes = landlock_version() >= _KNOWS_SCOPES
     ruleset = _Ruleset(handled, 0, _SCOPE_SIGNAL if scopes else 0)

@@ -86,11 +86,40 @@ class Confinement:
         return found
 
 
+class Pipe:
+    """What a child writes, read only when somebody asks, so that no more than one piece is ever in memory.
+
+    Not a transport of the loop: those may lose track of who closes the pipe when they are cancelled while they start.
+    """
+
+    def __init__(self, file: IO[bytes] | None) -> None:
+        self._file = file
+        if file is not None:
+            os.set_blocking(file.fileno(), False)
+
+    async def read(self) -> bytes:
+        """The next piece; empty at the end."""
+        if self._file is None or self._file.closed:
+            return b""
+        handle = self._file.fileno()
+        await asyncio.sleep(0)  # a child that always has more must not keep the loop to itself
+        while True:
+            try:
+                return os.read(handle, CHUNK)
+            except BlockingIOError:
+                await _readable(handle)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
 class Child:
     """One running process and everything in its group. Made by `start`."""
 
     def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
         self._process = process
+        self.stdout, self.stderr = Pipe(process.stdout), Pipe(process.stderr)
         self._mark = mark
         loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[int] = loop.create_future()
@@ -104,19 +133,11 @@ class Child:
     def is_running(self) -> bool:
         return not self._exit.done()
 
-    @property
-    def stdout(self) -> IO[bytes]:
-        return _open(self._process.stdout)
-
-    @property
-    def stderr(self) -> IO[bytes]:
-        return _open(self._process.stderr)
-
     async def exited(self) -> int:
         """The exit status, or the negative number of the signal that ended it."""
         return await asyncio.shield(self._exit)
 
-    async def end(self, grace: timedelta) -> None:
+    async def stop(self, grace: timedelta) -> None:
         """Ask the group to stop, then make it. Cancelling this skips the asking, never the rest."""
         try:
             if self.is_running and grace:
@@ -127,6 +148,14 @@ class Child:
         finally:
             self.signal(signal.SIGKILL)
         await self.exited()
+
+    async def end(self, grace: timedelta) -> None:
+        """Stop it and let go of its pipes, which nobody may be reading any more."""
+        try:
+            await self.stop(grace)
+        finally:
+            self.stdout.close()
+            self.stderr.close()
 
     def signal(self, number: signal.Signals) -> None:
         # not reaped yet, so the number still belongs to this group
@@ -182,26 +211,27 @@ def start(
     return Child(process, mark)
 
 
-async def reading(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
-    """A pipe as a stream that holds little. The transport is the caller's to close."""
-    reader = asyncio.StreamReader(limit=CHUNK)
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    return reader, transport
-
-
-async def beginning_of(reader: asyncio.StreamReader, limit: int = STDERR_KEPT) -> bytes:
+async def beginning_of(pipe: Pipe, limit: int = STDERR_KEPT) -> bytes:
     """Reads to the end and keeps the beginning, so that a talkative program never blocks."""
     kept = bytearray()
-    while chunk := await reader.read(CHUNK):
+    while chunk := await pipe.read():
         kept += chunk[: limit - len(kept)]
     return bytes(kept)
 
 
-def _open(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise ValueError("the process was started without this pipe")
-    return pipe
+async def _readable(handle: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():  # it may have been given up since
+            ready.set_result(None)
+
+    loop.add_reader(handle, wake)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(handle)
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from inspect import Parameter
+from inspect import Parameter, Signature
 from typing import Any, Final
 
 CONTEXT: Final = frozenset({"args", "ctx", "meta"})
@@ -14,6 +14,12 @@ _ANY_NAME: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 def takes_context(function: Callable[..., Any]) -> bool:
     return set(inspect.signature(function).parameters) == CONTEXT
+
+
+def by_name(signature: Signature) -> frozenset[str] | None:
+    """All parameters, if each of them can be given by its name."""
+    parameters = signature.parameters.values()
+    return frozenset(signature.parameters) if all(parameter.kind in _ANY_NAME for parameter in parameters) else None
 
 
 def problems_of(function: Callable[..., Any], schema: Mapping[str, Any]) -> list[str]:

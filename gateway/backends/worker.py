@@ -77,9 +77,21 @@ def _told(result: Any) -> tuple[dict[str, Any], list[bytes]]:
         parts = [asyncio.run(item.as_bytes()) for item in result]
         return {"kind": "media-list", "fields": [_fields(item) for item in result]}, parts
     try:
-        return {"kind": "json"}, [json.dumps(result, ensure_ascii=True, allow_nan=False).encode()]
+        _check_keys(result)
+        return {"kind": "json"}, [json.dumps(result, allow_nan=False).encode()]
     except (TypeError, ValueError, RecursionError):
         return {"kind": "unknown", "type": type(result).__name__}, []
+
+
+def _check_keys(value: Any) -> None:
+    """Keys that JSON would turn into text are refused: two of them could become one."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("JSON objects have text keys")
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_keys(item)
 
 
 def _fields(media: Any) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from signal import SIGKILL
 from subprocess import DEVNULL
 from typing import Any, Final
 
-from gateway.backends.processes import CHUNK, Child, Confinement, beginning_of, reading, start
+from gateway.backends.processes import CHUNK, Child, Confinement, beginning_of, start
 from gateway.backends.refusals import excerpt
 from gateway.governance.ports import BackendFailed
 
@@ -96,7 +97,7 @@ class _Worker:
         self._child = child
         self._reader, self._writer = stream
         self._limit = limit
-        self._complaints: asyncio.Task[bytes] = asyncio.create_task(_complaints(child))
+        self._complaints: asyncio.Task[bytes] = asyncio.create_task(beginning_of(child.stderr))
 
     @classmethod
     async def started(cls, environment: Mapping[str, str], *, limit: int) -> "_Worker":
@@ -132,14 +133,15 @@ class _Worker:
             raise BackendFailed("failed", "the worker process answered something else than a result") from error
 
     async def end(self) -> None:
+        self._child.signal(SIGKILL)
+        self._complaints.cancel()
+        self._writer.close()
         try:
-            await self._child.end(_AT_ONCE)
+            await asyncio.wait([self._complaints])
         finally:
-            self._writer.close()
-            self._complaints.cancel()
+            await self._child.end(_AT_ONCE)
         with suppress(ConnectionError):
             await self._writer.wait_closed()
-        await asyncio.wait([self._complaints])
 
     async def _head(self) -> dict[str, Any]:
         length = int.from_bytes(await self._reader.readexactly(_LENGTH), "big")
@@ -154,7 +156,7 @@ class _Worker:
         return await self._reader.readexactly(size)
 
     async def _died(self) -> BackendFailed:
-        await self._child.end(_AT_ONCE)
+        self._child.signal(SIGKILL)
         code, said = await self._child.exited(), await self._complaints
         self._child.check_started(code, said)
         failed = BackendFailed("failed", "the function's process ended without a result")
@@ -176,11 +178,3 @@ def _request(args: Mapping[str, Any]) -> bytes:
 def _framed(value: Any) -> bytes:
     text = json.dumps(value).encode()
     return len(text).to_bytes(_LENGTH, "big") + text
-
-
-async def _complaints(child: Child) -> bytes:
-    reader, transport = await reading(child.stderr)
-    try:
-        return await beginning_of(reader)
-    finally:
-        transport.close()

@@ -12,6 +12,7 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 class Received:
     line: str
     headers: dict[str, str]
+    names: list[str]
     body: bytes
 
     @property
@@ -89,5 +90,8 @@ async def _request(reader: asyncio.StreamReader) -> Received | None:
     except asyncio.IncompleteReadError:
         return None
     line, *rest = head.removesuffix("\r\n\r\n").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in rest)}
-    return Received(line, headers, await reader.readexactly(int(headers.get("content-length", 0))))
+    pairs = [(name.lower(), value.strip()) for name, _, value in (header.partition(":") for header in rest)]
+    headers = dict(pairs)
+    return Received(
+        line, headers, [name for name, _ in pairs], await reader.readexactly(int(headers.get("content-length", 0)))
+    )

@@ -333,6 +333,15 @@ async def test_program_writes_only_where_it_may(tmp_path: Path, network: str) ->
     assert [path.name for path in inside.iterdir()] == ["a"]
 
 
+async def test_program_that_may_write_anywhere_moves_files(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+
+    await kept(python("import os; os.rename('file', 'folder/file')", folder=str(tmp_path)), {})
+
+    assert (tmp_path / "folder" / "file").exists()
+
+
 @confined
 async def test_program_cannot_look_into_or_signal_the_gateway() -> None:
     code = (

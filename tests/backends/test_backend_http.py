@@ -188,7 +188,7 @@ async def test_body_and_query_can_be_chosen() -> None:
         request = HttpRequest(
             "POST",
             f"{service.url}/items",
-            headers={"X-Source": "gateway"},
+            headers={"X-Source": "gateway", "content-Type": "application/merge-patch+json"},
             query=FromArguments(("dry",)),
             body=FromArguments(("name", "missing")),
         )
@@ -197,7 +197,8 @@ async def test_body_and_query_can_be_chosen() -> None:
     [received] = service.received
     assert received.target == "/items?dry=true"
     assert json.loads(received.body) == {"name": "ü"}
-    assert received.headers["content-type"] == "application/json"
+    assert received.headers["content-type"] == "application/merge-patch+json"
+    assert received.names.count("content-type") == 1
     assert received.headers["x-source"] == "gateway"
     assert received.headers["idempotency-key"] == "call-7"
     assert received.headers["host"] == f"127.0.0.1:{service.port}"
@@ -567,9 +568,10 @@ async def test_closed_connections_answer_no_more() -> None:
         {"headers": {"Content-Length": "5"}},
         {"headers": {"X-A": "a\r\nX-B: b"}},
         {"headers": {"X A": "a"}},
+        {"auth": HeaderAuth("Host", lambda: "other.example")},
         {"body": FromArguments()},
     ],
-    ids=["host", "length", "break", "name", "body of GET"],
+    ids=["host", "length", "break", "name", "credentials", "body of GET"],
 )
 def test_request_that_cannot_be_meant_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(BackendUnusable):

@@ -117,8 +117,9 @@ async def test_what_json_cannot_express_is_refused(run: Run, kind: str) -> None:
     assert "the tool returned" in refused.message
 
 
-async def test_number_keys_are_not_quietly_turned_into_text() -> None:
-    assert (await failure(functions.made, {"kind": "number keys"}, json_results=True)).word == "failed"
+@pytest.mark.parametrize("run", PLACES)
+async def test_number_keys_are_not_quietly_turned_into_text(run: Run) -> None:
+    assert (await failure(functions.made, {"kind": "number keys"}, run=run, json_results=True)).word == "failed"
 
 
 @pytest.mark.parametrize("run", PLACES)
