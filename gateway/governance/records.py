@@ -123,7 +123,10 @@ class Store(Protocol):
     async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None: ...
 
     async def start_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
-        """Write down that a call is about to run; with a turn that is not stored yet, both or neither."""
+        """Write down that a call is about to run; with a turn that is not stored yet, both or neither.
+
+        What a caller that was cancelled or refused did not learn of is taken back: it does not run the call.
+        """
         ...
 
     async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
@@ -174,6 +177,10 @@ class Store(Protocol):
 
     async def forget_results(self, keys: Sequence[str]) -> None:
         """Note that these pieces were deleted from the spool; a turn is pruned only when none of its own is left."""
+        ...
+
+    async def known_results(self, keys: Sequence[str]) -> set[str]:
+        """Which of these pieces a record names. Others were spooled by calls that never settled."""
         ...
 
     async def prune(self, at: datetime) -> int:

@@ -7,6 +7,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from threading import Condition, Thread
@@ -23,11 +24,15 @@ PATIENCE: Final = 0.8
 
 _LARGEST_GROUP: Final = 512
 
+Work = Callable[[sqlite3.Connection], T]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    work: Callable[[sqlite3.Connection], Any]
-    future: asyncio.Future[Any]
+    """`future` is `None` where nobody waits."""
+
+    work: Work[Any]
+    future: asyncio.Future[Any] | None
     loop: asyncio.AbstractEventLoop
     deadline: float
 
@@ -48,13 +53,18 @@ class GroupCommit:
         self._places = asyncio.Semaphore(waiting)
         self._waiting = waiting
         self._jobs: deque[_Job] = deque()
+        self._not_undone: list[_Job] = []  # the writer's own: what could not be taken back yet
         self._arrived = Condition()
         self._closing = False
         self._thread = Thread(target=self._serve, name="gateway-store-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` gives, once it is durable. It runs even if the caller stops waiting."""
+    async def run(self, work: Work[T], *, within: float | None = None, undo: Work[None] | None = None) -> T:
+        """What `work` gives, once it is durable. It runs even if the caller stops waiting.
+
+        After `within` seconds on a slow disk the caller is told that the store is unavailable. `undo` runs right after
+        work whose caller was told so, or was cancelled, and therefore does not know that it succeeded.
+        """
         deadline = monotonic() + PATIENCE
         if self._places.locked():
             await self._wait_for_a_place()
@@ -62,13 +72,23 @@ class GroupCommit:
             await self._places.acquire()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        with self._arrived:
-            if self._closing:
-                self._places.release()
-                raise StoreUnavailable("the store is closed")
-            self._jobs.append(_Job(work, future, loop, deadline))
-            self._arrived.notify()
-        return await future
+        try:
+            self._add(_Job(work, future, loop, deadline))
+        except StoreUnavailable:
+            self._places.release()
+            raise
+        slow = None if within is None else loop.call_later(within, _give_up, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._take_back(undo, loop)
+            raise
+        except _TooSlow:
+            self._take_back(undo, loop)
+            raise StoreUnavailable("the disk is too slow", help="check what else uses it") from None
+        finally:
+            if slow is not None:
+                slow.cancel()
 
     async def close(self) -> None:
         """Return when everything that was taken on is written."""
@@ -76,6 +96,18 @@ class GroupCommit:
             self._closing = True
             self._arrived.notify()
         await asyncio.to_thread(self._thread.join)
+
+    def _take_back(self, undo: Work[None] | None, loop: asyncio.AbstractEventLoop) -> None:
+        if undo is not None:
+            with suppress(StoreUnavailable):  # closing: whoever recovers next finds out
+                self._add(_Job(undo, None, loop, monotonic() + PATIENCE))
+
+    def _add(self, job: _Job) -> None:
+        with self._arrived:
+            if self._closing:
+                raise StoreUnavailable("the store is closed")
+            self._jobs.append(job)
+            self._arrived.notify()
 
     async def _wait_for_a_place(self) -> None:
         try:
@@ -88,7 +120,8 @@ class GroupCommit:
 
     def _serve(self) -> None:
         while group := self._next_group():
-            self._release(self._written(group))
+            not_undone, self._not_undone = self._not_undone, []
+            self._release(self._written(not_undone + group))
         if self._link is not None:
             self._link.close()
 
@@ -135,7 +168,10 @@ class GroupCommit:
     def _release(self, outcomes: Iterable[_Outcome]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
         for outcome in outcomes:
-            by_loop.setdefault(outcome.job.loop, []).append(outcome)
+            if outcome.job.future is not None:
+                by_loop.setdefault(outcome.job.loop, []).append(outcome)
+            elif outcome.error is not None:
+                self._not_undone.append(outcome.job)
         for loop, released in by_loop.items():
             # A loop that is closed has nobody left who waits.
             if not loop.is_closed():
@@ -145,12 +181,21 @@ class GroupCommit:
         for outcome in outcomes:
             self._places.release()
             future = outcome.job.future
-            if future.done():  # its caller was cancelled
+            if future is None or future.done():  # its caller does not wait any more
                 continue
             if outcome.error is not None:
                 future.set_exception(outcome.error)
             else:
                 future.set_result(outcome.value)
+
+
+class _TooSlow(Exception):
+    """Nobody knows yet whether it is written."""
+
+
+def _give_up(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(_TooSlow())
 
 
 def _run_all(connection: sqlite3.Connection, group: list[_Job]) -> list[_Outcome]:

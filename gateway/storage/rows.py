@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from json import loads
 from typing import Any, Final, cast
 
@@ -147,6 +148,7 @@ def json_text(value: Any) -> str:
         return canonical(_plain(value))
 
 
+@lru_cache(maxsize=1024)  # a sixth of what a row costs, and principals come again
 def _principal_columns(principal: Principal) -> dict[str, Any]:
     return {
         "owner": owner_of(principal),

@@ -7,9 +7,10 @@ A large one is whole, synced and in place before anybody gets its reader.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self
 from weakref import WeakValueDictionary
 
 from gateway.core.lines import IndexedReader, LineIndex
@@ -23,7 +24,9 @@ SMALL: Final = 64 * 1024
 
 _CHUNK: Final = 1 << 20
 
-T = TypeVar("T")
+
+Known = Callable[[Sequence[str]], Awaitable[set[str]]]
+"""Which of these keys a record names."""
 
 
 class SmallPieces(Protocol):
@@ -125,6 +128,20 @@ class FileSpool:
         if size is not None:
             self.usage.give_back(parts.tenant, size)
         return size is not None
+
+    async def remove_strays(self, known: Known, *, before: datetime) -> int:
+        """Delete files written before a moment that no record names; how many there were.
+
+        They are left by processes that ended between spooling a result and settling its call, so the moment has to
+        lie further back than any call runs.
+        """
+        removed = 0
+        for tenant in await asyncio.to_thread(self.folder.tenants):
+            for turn in await asyncio.to_thread(self.folder.turns, tenant):
+                keys = await asyncio.to_thread(self.folder.older, tenant, turn, before=before.timestamp())
+                strays = set(keys) - await known(keys) if keys else set()
+                removed += sum([await self.delete(key) for key in sorted(strays)])
+        return removed
 
     async def large(self, key: Key) -> LargeReader | None:
         try:
@@ -315,7 +332,7 @@ class _Usage:
         for turn in self._folder.turns(tenant):
             for name in self._folder.names(tenant, turn):
                 try:
-                    sizes += self._folder.size(Key("f", tenant, turn, name))
+                    sizes += self._folder.status(Key("f", tenant, turn, name)).st_size
                 except ArtifactGone:  # deleted meanwhile
                     continue
         return sizes
@@ -339,7 +356,7 @@ def _refuse_more_than(bound: int | None, size: int) -> None:
 
 
 def _index_of(folder: SpoolFolder, key: Key) -> LineIndex:
-    size = folder.size(key)
+    size = folder.status(key).st_size
     try:
         stored = folder.read(key, offset=0, length=LineIndex.stored_size(size) + 1, suffix=".lines")
     except ArtifactGone:

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from gateway.core.lines import LineIndex
 from gateway.errors import ArtifactGone, StoreUnavailable
-from gateway.storage.keys import Key
+from gateway.storage.keys import Key, parsed
 from gateway.storage.processes import ProcessLock
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,6 +47,7 @@ class SpoolFolder:
             os.rmdir(self._process.id, dir_fd=incoming)
         os.close(self._incoming)
         os.close(self._root)
+        self._root = self._incoming = -1  # the numbers will stand for other files
         self._process.release()
 
     def create_part(self) -> tuple[FileIO, str]:
@@ -94,10 +95,10 @@ class SpoolFolder:
                 length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def size(self, key: Key) -> int:
+    def status(self, key: Key) -> os.stat_result:
         file = self.open(key)
         with _closing(file):
-            return os.fstat(file).st_size
+            return os.fstat(file)
 
     def delete(self, key: Key) -> int | None:
         """How many bytes went; `None` if there were none to go."""
@@ -128,6 +129,16 @@ class SpoolFolder:
                     return []
                 raise
         return sorted(name.removesuffix(".bytes") for name in names if name.endswith(".bytes"))
+
+    def older(self, tenant: str, turn: str, *, before: float) -> list[str]:
+        """Keys of the files that were written before a moment."""
+        keys = []
+        for name in self.names(tenant, turn):
+            key = parsed(f"f.{tenant}.{turn}.{name}")
+            with suppress(ArtifactGone):
+                if key is not None and self.status(key).st_mtime < before:
+                    keys.append(str(key))
+        return keys
 
     def turns(self, tenant: str) -> list[str]:
         with reported():

@@ -44,6 +44,9 @@ from gateway.storage.rows import (
 LARGEST_PAGE: Final = 1000
 
 _PRUNED_AT_ONCE: Final = 200
+_BEFORE_RUNNING: Final = 1.0
+"""Seconds a call waits for its start to be durable. Its outcome waits as long as it takes: the tool has run."""
+
 _OPENING_SECONDS: Final = 10
 """How long opening waits for another process that is upgrading the same file."""
 
@@ -98,8 +101,8 @@ class SqliteStore:
         await self._writer.run(end)
 
     async def start_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
-        row, turn_columns = self._started(call, turn)
-        await self._writer.run(lambda connection: _start(connection, row, turn_columns))
+        start = self._starting(call, turn)
+        await self._writer.run(start.run, within=_BEFORE_RUNNING, undo=start.undo)
 
     async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
         row = call_row(call, status="settled", process=self._process.id)
@@ -148,11 +151,13 @@ class SqliteStore:
         until: datetime,
         turn: StoredTurn | None = None,
     ) -> Claim:
-        row, turn_columns = self._started(call, turn)
+        start = self._starting(call, turn)
         claim = {"owner": owner_of(principal), "key": key, "digest": digest, "until": microseconds(until)}
         claim |= {"turn_id": call.turn_id, "call_id": call.id}
         at = microseconds(self._clock())
-        return await self._writer.run(lambda connection: _claim(connection, claim, at, row, turn_columns))
+        return await self._writer.run(
+            lambda connection: _claim(connection, claim, at, start), within=_BEFORE_RUNNING, undo=start.undo
+        )
 
     async def recover(self, at: datetime) -> int:
         rows = await self._reader.run(lambda connection: statements.RUNNING_PROCESSES.rows(connection, {}))
@@ -174,6 +179,12 @@ class SqliteStore:
     async def forget_results(self, keys: Sequence[str]) -> None:
         rows = [{"key": key} for key in keys if is_storable(key)]
         await self._writer.run(lambda connection: _run_each(connection, rows))
+
+    async def known_results(self, keys: Sequence[str]) -> set[str]:
+        def known(connection: sqlite3.Connection) -> set[str]:
+            return {key for key in keys if is_storable(key) and statements.FIND_PIECE.rows(connection, {"key": key})}
+
+        return await self._reader.run(known)
 
     async def prune(self, at: datetime) -> int:
         wanted = {"at": microseconds(at), "limit": _PRUNED_AT_ONCE}
@@ -204,9 +215,31 @@ class SqliteStore:
         await self._reader.close()
         self._process.release()
 
-    def _started(self, call: StoredCall, turn: StoredTurn | None) -> tuple[Row, Row | None]:
+    def _starting(self, call: StoredCall, turn: StoredTurn | None) -> "_Start":
         row = call_row(call, status="started", process=self._process.id)
-        return row, None if turn is None else turn_row(turn)
+        return _Start(row, None if turn is None else turn_row(turn))
+
+
+class _Start:
+    """The start of a call, which is taken back if its caller gave up before learning of it, and so never ran it."""
+
+    def __init__(self, row: Row, turn: Row | None) -> None:
+        self.row = row
+        self._turn = turn
+        self._is_written = False
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        self._is_written = False
+        with _conflict("the call was started before, or its turn is unknown or another principal's"):
+            if self._turn is not None:
+                statements.ENSURE_TURN.run(connection, self._turn)
+            statements.START_CALL.run(connection, self.row)
+        self._is_written = True
+
+    def undo(self, connection: sqlite3.Connection) -> None:
+        if self._is_written:  # else the row there is, if any, is another call's
+            statements.UNDO_CLAIM.run(connection, self.row)
+            statements.UNDO_START.run(connection, self.row)
 
 
 class _conflict:  # noqa: N801 - reads as a statement; a generator-based one costs 2 µs per call
@@ -252,13 +285,6 @@ def _upgrade(path: Path) -> None:
         link.close()
 
 
-def _start(connection: sqlite3.Connection, row: Row, turn: Row | None) -> None:
-    with _conflict("the call was started before, or its turn is unknown or another principal's"):
-        if turn is not None:
-            statements.ENSURE_TURN.run(connection, turn)
-        statements.START_CALL.run(connection, row)
-
-
 def _settle(connection: sqlite3.Connection, row: Row, turn: Row | None, pieces: Iterable[Row]) -> None:
     with _conflict("the call's turn is unknown, or another principal's"):
         if turn is not None:
@@ -269,10 +295,10 @@ def _settle(connection: sqlite3.Connection, row: Row, turn: Row | None, pieces: 
             statements.INSERT_PIECE.run(connection, piece)
 
 
-def _claim(connection: sqlite3.Connection, claim: Row, at: int, row: Row, turn: Row | None) -> Claim:
+def _claim(connection: sqlite3.Connection, claim: Row, at: int, start: _Start) -> Claim:
     held = statements.FIND_CLAIM.rows(connection, {**claim, "at": at})
     if not held:
-        _start(connection, row, turn)
+        start.run(connection)
         statements.DROP_CLAIM.run(connection, claim)
         statements.INSERT_CLAIM.run(connection, claim)
         return Claim("fresh")

@@ -77,6 +77,17 @@ END_TURN: Final = Prepared(
 )
 
 START_CALL: Final = Prepared(insert(calls).values(_values(calls, settled_as=literal_column("NULL"))))
+UNDO_CLAIM: Final = Prepared(
+    delete(claims).where(claims.c.turn_id == bindparam("turn_id"), claims.c.call_id == bindparam("id"))
+)
+UNDO_START: Final = Prepared(
+    delete(calls).where(
+        calls.c.turn_id == bindparam("turn_id"),
+        calls.c.id == bindparam("id"),
+        calls.c.process == bindparam("process"),
+        _STARTED,
+    )
+)
 SETTLE_CALL: Final = _settling()
 INSERT_PIECE: Final = Prepared(insert(pieces).values(_values(pieces)).on_conflict_do_nothing(index_elements=["key"]))
 CALL_OF_TURN: Final = Prepared(

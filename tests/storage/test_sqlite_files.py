@@ -261,6 +261,7 @@ async def test_short_lock_is_waited_out(store: SqliteStore, path: Path) -> None:
 
 async def test_deleted_database_is_unavailable_and_not_replaced_by_an_empty_one(store: SqliteStore, path: Path) -> None:
     await store.open_turn(turn())
+    assert await store.find_turn("turn", ADA) == turn()
     away = path.with_name("away")
     away.mkdir()
     files = [path.with_name(f"gateway.db{suffix}") for suffix in ("", "-wal", "-shm")]
@@ -283,6 +284,7 @@ async def test_deleted_database_is_unavailable_and_not_replaced_by_an_empty_one(
 
 async def test_replaced_database_is_noticed(store: SqliteStore, path: Path) -> None:
     await store.open_turn(turn())
+    assert await store.find_turn("turn", ADA) == turn()
     elsewhere = path.with_name("other.db")
     other = await SqliteStore.open(elsewhere)
     await other.open_turn(turn("restored"))
@@ -296,6 +298,26 @@ async def test_replaced_database_is_noticed(store: SqliteStore, path: Path) -> N
 
     await store.settle_call(settled("c", "restored"))
     assert [found.id for found in await store.calls_of("restored")] == ["c"]
+
+
+async def test_damaged_database_is_told_by_reading_and_writing(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    await store.settle_call(settled(), turn=turn())
+    await store.close()
+    with looking_into(path) as connection:
+        [page] = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'calls'").fetchone()
+        [size] = connection.execute("PRAGMA page_size").fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+
+    store = await SqliteStore.open(path)
+
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        await store.calls_of("turn")
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        await store.settle_call(settled("another"))
+    await store.close()
 
 
 async def test_full_queue_is_refused_and_drains(path: Path) -> None:
