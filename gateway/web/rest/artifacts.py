@@ -1,0 +1,148 @@
+"""Artifacts: what calls yielded, to be looked at, downloaded and queried by whoever made the call, while they may."""
+
+from contextlib import suppress
+from typing import Any, Final
+
+from gateway.core.artifacts import is_artifact
+from gateway.core.calls import ToolCall
+from gateway.core.media import Media
+from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, UnknownCall, UnknownTurn
+from gateway.governance.records import StoredCall
+from gateway.web.problems import Response
+from gateway.web.rest.answers import answer
+from gateway.web.rest.asking import Asked
+from gateway.web.rest.calls import called_answer, idempotency_key
+from gateway.web.rest.catalogues import catalogue_for
+from gateway.web.rest.downloads import content_type, download_of, sent
+from gateway.web.rest.operations import Rest
+from gateway.web.rest.refusals import InvalidRequest
+from gateway.web.rest.shapes import artifact_data, called, media_data
+
+MAX_PARTS: Final = 10_000
+
+
+async def get_artifact(rest: Rest, asked: Asked) -> Response:
+    stored, pieces = await _readable(rest, asked)
+    type = _type(stored)
+    parts = [await _part(each, stored, type, part) for part, each in enumerate(pieces)]
+    first = pieces[0]
+    declared = rest.service.published.types.declared(type)
+    body = {
+        **(parts[0] if is_artifact(first) else _media_as_artifact(parts[0], stored)),
+        "turn": stored.turn_id,
+        "tool": stored.tool,
+        "catalogue": stored.catalogue,
+        "contentType": content_type(first)[0] if is_artifact(first) else first.mime_type,
+        "trusted": stored.trusted,
+        "createdAt": stored.completed_at,
+        "parts": parts,
+        "queries": _queries(first) if len(pieces) == 1 else [],
+    }
+    return answer({**body, "sensitivity": declared.sensitivity} if declared else body)
+
+
+async def download(rest: Rest, asked: Asked) -> Response:
+    stored, pieces = await _readable(rest, asked)
+    part = asked.query["part"]
+    if part >= len(pieces):
+        raise UnknownCall()
+    revision = rest.service.published.snapshot.revision
+    name = stored.id if part == 0 else f"{stored.id}-{part}"
+    try:
+        found = await download_of(pieces[part], name=name, version=f"{stored.turn_id}:{stored.id}:{part}:{revision}")
+    except ArtifactGone:
+        raise UnknownCall() from None
+    return sent(found, asked)
+
+
+async def query(rest: Rest, asked: Asked) -> Response:
+    """Ask the artifact by one of the tools that are forged for it, in its own turn as long as that is open."""
+    stored, pieces = await _readable(rest, asked)
+    catalogue_for(rest.service, asked.principal, stored.catalogue)
+    tool = _query_tool(pieces, asked.body)
+    handle = await _handle(rest, asked, stored)
+    arguments = {**asked.body.get("arguments", {}), "callId": stored.id}
+    settled = await rest.service.call_alone(
+        asked.principal, stored.catalogue, tool, arguments, handle=handle, key=idempotency_key(asked)
+    )
+    return called_answer(await called(settled))
+
+
+async def _readable(rest: Rest, asked: Asked) -> tuple[StoredCall, list[Any]]:
+    """The record and the pieces of its result. Whatever is missing, gone or not the caller's is one answer."""
+    id, turn_id = asked.path["callId"], asked.query.get("turn")
+    stored = await rest.service.stored_call(asked.principal, id, turn_id=turn_id)
+    if stored.status != "settled" or stored.is_error or not rest.service.may_read(asked.principal, stored):
+        raise UnknownCall()
+    try:
+        _, record = await rest.service.find_call(asked.principal, id, turn_id=stored.turn_id)
+    except (ArtifactGone, InvalidInitialToolCallValue):
+        raise UnknownCall() from None
+    return stored, _pieces(record)
+
+
+def _pieces(record: ToolCall) -> list[Any]:
+    results: Any = record.results
+    pieces = results if isinstance(results, list) else [results]
+    if not all(is_artifact(each) or isinstance(each, Media) for each in pieces):
+        raise UnknownCall()
+    return pieces
+
+
+def _type(stored: StoredCall) -> str:
+    return next((each.type for each in stored.results if each.kind == "artifact"), None) or "text"
+
+
+async def _part(piece: Any, stored: StoredCall, type: str, part: int) -> dict[str, Any]:
+    if isinstance(piece, Media):
+        return media_data(piece, stored.id, turn_id=stored.turn_id, part=part)
+    return await artifact_data(piece, stored.id, turn_id=stored.turn_id, type=type, part=part)
+
+
+def _media_as_artifact(media: dict[str, Any], stored: StoredCall) -> dict[str, Any]:
+    return {
+        "callId": stored.id,
+        "kind": "Media",
+        "type": media["kind"],
+        "byteLength": None,
+        "href": media["contentHref"].replace("/content?", "?", 1),
+        "contentHref": media["contentHref"],
+    }
+
+
+def _queries(artifact: Any) -> list[dict[str, Any]]:
+    """What the artifact can be asked. The callId is the artifact's own and left out."""
+    if not hasattr(type(artifact), "effective_methods"):
+        return []
+    return [
+        {
+            "tool": each.name,
+            "method": each.method,
+            "description": each.description,
+            "inputSchema": {"type": "object", "properties": {}, **(each.args_schema or {})},
+        }
+        for each in type(artifact).effective_methods()
+        if type(artifact).offers(each.method)
+    ]
+
+
+def _query_tool(pieces: list[Any], body: dict[str, Any]) -> str:
+    offered = _queries(pieces[0]) if len(pieces) == 1 else []
+    wanted = next((name for name in ("tool", "method") if name in body), "tool")
+    found = next((each["tool"] for each in offered if each[wanted] == body[wanted]), None)
+    if found is None:
+        names = ", ".join(each[wanted] for each in offered)
+        raise InvalidRequest(
+            f"the artifact has no such query {wanted}", help=f"use one of {names}" if names else "download it instead"
+        )
+    return str(found)
+
+
+async def _handle(rest: Rest, asked: Asked, stored: StoredCall) -> str | None:
+    """The artifact's turn if it is open. Without it a query finds the newest call of that id: it must be this one."""
+    with suppress(UnknownTurn):
+        return (await rest.service.find_turn(asked.principal, stored.turn_id)).id
+    newest = await rest.service.stored_call(asked.principal, stored.id)
+    if newest.turn_id != stored.turn_id:
+        raise UnknownCall()
+    return None

@@ -1,0 +1,103 @@
+"""Records of calls: those of the caller, and nobody else's. A record exists once its call is over."""
+
+from typing import Any
+
+from gateway.core.canonical import call_id
+from gateway.errors import InvalidInitialToolCallValue, UnknownCall
+from gateway.governance.principals import Principal
+from gateway.governance.records import CallFilter, StoredCall
+from gateway.web.problems import Response
+from gateway.web.rest.answers import answer
+from gateway.web.rest.asking import Asked
+from gateway.web.rest.operations import Rest
+from gateway.web.rest.refusals import InvalidRequest
+from gateway.web.rest.shapes import record_data, result, summary
+from gateway.web.rest.turns import seen_turn
+
+
+async def list_calls(rest: Rest, asked: Asked) -> Response:
+    return await _page(rest, asked, turn_id=asked.query.get("turn"))
+
+
+async def list_turn_calls(rest: Rest, asked: Asked) -> Response:
+    turn = await seen_turn(rest, asked)
+    return await _page(rest, asked, turn_id=turn.id)
+
+
+async def get_call(rest: Rest, asked: Asked) -> Response:
+    return await _record(rest, asked, turn_id=asked.query.get("turn"))
+
+
+async def get_turn_call(rest: Rest, asked: Asked) -> Response:
+    turn = await seen_turn(rest, asked)
+    return await _record(rest, asked, turn_id=turn.id)
+
+
+async def verify_call(rest: Rest, asked: Asked) -> Response:
+    """The checksum, computed again from what is stored."""
+    stored = await rest.service.stored_call(asked.principal, asked.path["callId"], turn_id=asked.query.get("turn"))
+    computed = call_id(stored.tool, dict(stored.args))
+    body = {
+        "callId": stored.id,
+        "turn": stored.turn_id,
+        "checksum": stored.checksum,
+        "computed": computed,
+        "isIntact": computed == stored.checksum,
+    }
+    return answer(body)
+
+
+async def may_see_result(rest: Rest, principal: Principal, stored: StoredCall) -> bool:
+    """What went wrong is told to whoever called; everything else only while its artifact may be read."""
+    if stored.is_error:
+        return True
+    if not stored.from_artifact_tool:
+        return rest.service.may_read(principal, stored)
+    try:
+        target = await rest.service.stored_call(principal, str(stored.args.get("callId")))
+    except UnknownCall:
+        return False
+    return rest.service.may_read(principal, target)
+
+
+async def _page(rest: Rest, asked: Asked, *, turn_id: str | None) -> Response:
+    query, principal = asked.query, asked.principal
+    filter = CallFilter(
+        tenant=principal.tenant,
+        subject=principal.subject,
+        turn_id=turn_id,
+        catalogue=query.get("catalogue"),
+        tool=query.get("tool"),
+        status=query["status"],
+    )
+    try:
+        found, cursor = await rest.service.list_calls(filter, limit=query["limit"], before=query.get("cursor"))
+    except ValueError as error:
+        raise InvalidRequest(str(error), help="use the value of 'next' of the page before") from None
+    # Again here, because a filter without a tenant is about every tenant.
+    own = [each for each in found if _is_own(each, principal)]
+    body: dict[str, Any] = {"calls": [_listed(rest, principal, each) for each in own]}
+    return answer({**body, "next": cursor} if cursor else body)
+
+
+def _is_own(stored: StoredCall, principal: Principal) -> bool:
+    return stored.principal.subject == principal.subject and stored.principal.tenant == principal.tenant
+
+
+def _listed(rest: Rest, principal: Principal, stored: StoredCall) -> dict[str, Any]:
+    data = record_data(stored)
+    found = summary(stored, rest.service.published.types) if rest.service.may_read(principal, stored) else None
+    return {**data, "result": found} if found else data
+
+
+async def _record(rest: Rest, asked: Asked, *, turn_id: str | None) -> Response:
+    stored = await rest.service.stored_call(asked.principal, asked.path["callId"], turn_id=turn_id)
+    data = record_data(stored)
+    if stored.status != "settled" or not await may_see_result(rest, asked.principal, stored):
+        return answer(data)
+    try:
+        _, record = await rest.service.find_call(asked.principal, stored.id, turn_id=stored.turn_id)
+    except InvalidInitialToolCallValue:  # it was changed behind our back: `verify` says so, nothing of it is shown
+        return answer(data)
+    kind = next((each.type for each in stored.results if each.kind == "artifact"), None) or "text"
+    return answer({**data, "result": await result(record, turn_id=stored.turn_id, type=kind)})
