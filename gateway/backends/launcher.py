@@ -5,7 +5,8 @@ standard library only; if anything it was told to enforce cannot be enforced, th
 
     what                      how                                    what it does not cover
     environment               the declared names only                -
-    network: none             new user and network namespace         Unix sockets in the file system
+    network: none             a network namespace, or, where that    Unix sockets; in the file system only, if it is
+                              is forbidden, a filter of sockets      a namespace
     writable folders          Landlock, kernel 6.2 or newer          modes, owners and times of files
     other processes           Landlock: memory, environment          signals, before kernel 6.12
     cpu, memory, file size    rlimits, per process                   the sum over all processes it starts
@@ -14,6 +15,7 @@ standard library only; if anything it was told to enforce cannot be enforced, th
 """
 
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -26,6 +28,7 @@ NEEDED_LANDLOCK = 3  # the first version that knows truncation
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
 _AMBIENT_CLEAR_ALL = 4
 _CAPABILITIES = range(64)
+_PR_SET_SECCOMP, _FILTER_MODE = 22, 2
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
@@ -36,6 +39,22 @@ _WRITES = (
     _WRITE_FILE | _TRUNCATE | _REFER | sum(1 << bit for bit in range(4, 13))  # removing and making anything
 )
 _ALWAYS_WRITABLE = "/dev/null"
+
+
+_ARCHITECTURES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198), "riscv64": (0xC00000F3, 198)}
+"""For each machine its number and that of `socket`."""
+_IO_URING_SETUP = 425  # could open sockets, too
+_FOREIGN_CALLS = 0x40000000  # a second numbering of the same calls on x86
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | errno.EACCES, 0x80000000
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint16), ("yes", ctypes.c_uint8), ("no", ctypes.c_uint8), ("value", ctypes.c_uint32))
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.POINTER(_Instruction)))
 
 
 class _Ruleset(ctypes.Structure):
@@ -76,8 +95,8 @@ def _confine(settings: dict[str, object]) -> None:
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    if settings["network"] == "none":
-        _leave_network()
+    if settings["network"] != "host":
+        _leave_network(settings["network"])
     writable = settings["writable"]
     if isinstance(writable, list):
         _restrict(_WRITES, writable=writable)
@@ -109,7 +128,42 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (soft, value))
 
 
-def _leave_network() -> None:
+def _leave_network(how: object) -> None:
+    """`none` is by whatever means there are; `filtered` leaves the namespace out."""
+    try:
+        if how == "none":
+            return _enter_namespace()
+    except OSError:
+        pass  # most containers forbid it
+    _forbid_sockets()
+
+
+def _forbid_sockets() -> None:
+    """Any call of `socket` for another family than Unix's fails, in all the program starts, too."""
+    machine = os.uname().machine
+    if machine not in _ARCHITECTURES or sys.maxsize < 1 << 32:
+        raise OSError(errno.ENOSYS, f"no filter of sockets is known for {machine}")
+    architecture, socket_call = _ARCHITECTURES[machine]
+    program = [
+        (_LOAD, 0, 0, 4),
+        (_IF_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, 0),
+        (_IF_AT_LEAST, 5, 0, _FOREIGN_CALLS),
+        (_IF_EQUAL, 4, 0, _IO_URING_SETUP),
+        (_IF_EQUAL, 0, 2, socket_call),
+        (_LOAD, 0, 0, 16),  # its first argument, the family
+        (_IF_EQUAL, 0, 1, 1),  # 1 is Unix's
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE),
+    ]
+    instructions = (_Instruction * len(program))(*(_Instruction(*step) for step in program))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    call = (ctypes.c_ulong(_FILTER_MODE), ctypes.byref(_Filter(len(program), instructions)), 0, 0)
+    _checked(_libc().prctl(_PR_SET_SECCOMP, *call), "forbidding sockets")
+
+
+def _enter_namespace() -> None:
     """A user namespace as well: even root cannot return from it to a network that is not its own."""
     user, group = os.geteuid(), os.getegid()
     _checked(_libc().unshare(_CLONE_NEWUSER | _CLONE_NEWNET), "leaving the network")
@@ -120,7 +174,7 @@ def _leave_network() -> None:
 
 def _can_leave_network() -> bool:
     try:
-        _leave_network()
+        _leave_network("none")
     except (OSError, AttributeError):
         return False
     return True

@@ -68,7 +68,7 @@ class Confinement:
             found.append(
                 (
                     "this host cannot keep a program off the network",
-                    "allow user namespaces, or say 'network: host' and mean it",
+                    "allow user namespaces or seccomp filters, or say 'network: host' and mean it",
                 )
             )
         if not self.writes_anywhere and host.landlock < NEEDED_LANDLOCK:

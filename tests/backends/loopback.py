@@ -1,6 +1,7 @@
 """Services on loopback that answer whatever a test tells them to, byte by byte."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -47,7 +48,9 @@ def raw(*chunks: bytes) -> Answer:
 
 
 @asynccontextmanager
-async def serving(*answers: Answer | bytes, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Service]:
+async def serving(
+    *answers: Answer | bytes, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Service]:
     """The n-th request gets the n-th answer, further ones the last. An answer that returns early leaves the line open
     for the next request; one that closed the writer ends it."""
     service = Service(host)
@@ -71,7 +74,7 @@ async def serving(*answers: Answer | bytes, host: str = "127.0.0.1", port: int =
             open_.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(connected, host, port, limit=1 << 20)
+    server = await asyncio.start_server(connected, host, port, limit=1 << 20, ssl=tls)
     service.port = server.sockets[0].getsockname()[1]
     try:
         yield service
@@ -87,7 +90,7 @@ async def serving(*answers: Answer | bytes, host: str = "127.0.0.1", port: int =
 async def _request(reader: asyncio.StreamReader) -> Received | None:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    except asyncio.IncompleteReadError:
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         return None
     line, *rest = head.removesuffix("\r\n\r\n").split("\r\n")
     pairs = [(name.lower(), value.strip()) for name, _, value in (header.partition(":") for header in rest)]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from invocations import Spool, TooMuch, invocation, is_gone, other_tasks
 
 from gateway import Media
+from gateway.backends import launcher
 from gateway.backends.argv import filled
 from gateway.backends.command import Command, CommandBackend
 from gateway.backends.processes import HostControls
@@ -303,6 +305,29 @@ async def test_program_without_network_reaches_nobody() -> None:
         open_ = await kept(python(code, "{port}", network="host"), {"port": port})
 
     assert (alone, open_) == (b"OSError\n", b"connected\n")
+
+
+@confined
+def test_program_behind_a_filter_opens_unix_sockets_only() -> None:
+    settings: dict[str, Any] = {"environment": [], "network": "filtered", "writable": None, "limits": {}}
+    code = (
+        "import socket, subprocess, sys\n"
+        "def tried(family):\n"
+        "    try:\n        socket.socket(family, socket.SOCK_DGRAM).close(); return True\n"
+        "    except PermissionError:\n        return False\n"
+        "families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, 40)\n"
+        "print([tried(family) for family in families], flush=True)\n"
+        "again = open('/proc/self/cmdline').read().split(chr(0))[:3]\n"
+        "if len(sys.argv) == 1: subprocess.run([*again, 'again'])"
+    )
+
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", launcher.__file__, json.dumps(settings), sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+    )
+
+    assert run.stdout == "[True, False, False, False, False]\n" * 2, run.stderr
 
 
 @confined

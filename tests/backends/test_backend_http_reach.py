@@ -1,12 +1,19 @@
 """Where HTTP backends can be made to go: nowhere but to the host of their document, at an address that was checked."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from invocations import Spool, invocation
 from loopback import Service, plain, serving
 
@@ -198,6 +205,50 @@ async def test_redirects_come_to_an_end() -> None:
 
     assert caught.value.message == "the service redirects too often"
     assert len(service.received) == 6
+
+
+def self_signed(folder: Path, name: str) -> ssl.SSLContext:
+    key = ec.generate_private_key(ec.SECP256R1())
+    called = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(called)
+        .issuer_name(called)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2120, 1, 1, tzinfo=UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain_text = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "both.pem").write_bytes(certificate.public_bytes(Encoding.PEM) + key.private_bytes(*plain_text))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "both.pem")
+    return context
+
+
+async def test_service_that_cannot_prove_who_it_is_gets_no_request(tmp_path: Path) -> None:
+    lookup, _ = answering(["127.0.0.2"])
+    async with serving(plain(b"ok"), host="127.0.0.2", tls=self_signed(tmp_path, "service.example")) as service:
+        request = HttpRequest(
+            "GET", f"https://service.example:{service.port}/", auth=BearerAuth(lambda: "s3cret-token")
+        )
+        with pytest.raises(BackendFailed) as caught:
+            await called(request, lookup)
+
+    assert (caught.value.word, caught.value.message) == ("failed", "the service could not prove who it is")
+    assert service.received == []
+
+
+async def test_service_without_tls_gets_no_request() -> None:
+    lookup, _ = answering(["127.0.0.2"])
+    async with serving(plain(b"ok"), host="127.0.0.2") as service:
+        with pytest.raises(BackendFailed) as caught:
+            await called(HttpRequest("GET", f"https://service.example:{service.port}/"), lookup)
+
+    assert caught.value.word == "unavailable"
+    assert service.received == []
 
 
 HOSTILE = [
