@@ -11,7 +11,7 @@ standard library only; if anything it was told to enforce cannot be enforced, th
     other processes           Landlock: memory, environment          signals, before kernel 6.12
     cpu, memory, file size    rlimits, per process                   the sum over all processes it starts
     privileges                no capabilities, no_new_privs          root without CAP_SETPCAP keeps its capabilities
-    the gateway's end         killed with it                         descendants that change their user
+    the gateway's end         killed with it                         what it has started itself
 """
 
 import ctypes
@@ -35,11 +35,8 @@ _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
 _KNOWS_SCOPES, _SCOPE_SIGNAL = 6, 1 << 1
 _KNOWS_REFER, _REFER = 2, 1 << 13
-_WRITES = (
-    _WRITE_FILE | _TRUNCATE | _REFER | sum(1 << bit for bit in range(4, 13))  # removing and making anything
-)
+_WRITES = _WRITE_FILE | _TRUNCATE | _REFER | sum(1 << bit for bit in range(4, 13))  # removing and making anything
 _ALWAYS_WRITABLE = "/dev/null"
-
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198), "riscv64": (0xC00000F3, 198)}
 """For each machine its number and that of `socket`."""
@@ -93,7 +90,6 @@ def landlock_version() -> int:
 
 def _confine(settings: dict[str, object]) -> None:
     if sys.platform == "linux":
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if settings["network"] != "host":
         _leave_network(settings["network"])
@@ -106,6 +102,7 @@ def _confine(settings: dict[str, object]) -> None:
         _restrict(_REFER, writable=["/"])
     if sys.platform == "linux":
         _drop_capabilities()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # late: a change of credentials undoes it
     limits = settings["limits"]
     if isinstance(limits, dict):
         for name, value in limits.items():  # last: the launcher itself needs some memory

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,47 @@ async def test_hostile_value_stays_one_argument(value: str, tmp_path: Path) -> N
     seen = json.loads(await kept(python(ARGV, "--", "{value}", folder=str(tmp_path)), {"value": value}))
 
     assert seen == ["--", value]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_hundreds_of_hostile_values_arrive_as_they_are(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    commands = [
+        f"touch {marker}",
+        f"touch${{IFS}}{marker}",
+        f"{{touch,{marker}}}",
+        f"t''ouch {marker}",
+        f"/???/t*h {marker}",
+    ]
+    joints = [
+        ";",
+        "|",
+        "||",
+        "&",
+        "&&",
+        "\n",
+        "\r\n",
+        "%0a",
+        "`",
+        "$(",
+        "<(",
+        ">(",
+        "';",
+        '";',
+        "\\n",
+        "#\n",
+        "${IFS};",
+    ]
+    ends = ["", ";", "`", ")", "#", "'", '"', "\\"]
+    values = {
+        f"v{number}": f"x{joint}{command}{end}"
+        for number, (joint, command, end) in enumerate(product(joints, commands, ends))
+    }
+
+    seen = json.loads(await kept(python(ARGV, *(f"{{{name}}}" for name in values), folder=str(tmp_path)), values))
+
+    assert seen == list(values.values())
+    assert len(seen) == 680
     assert list(tmp_path.iterdir()) == []
 
 
@@ -475,6 +517,28 @@ async def test_child_left_in_the_background_ends_with_the_call(tmp_path: Path) -
 
     assert call.exception() is None
     assert all([await is_gone(int(pid)) for pid in note.read_text(encoding="ascii").split()])
+
+
+@confined
+@pytest.mark.parametrize("network", ["none", "host"])
+async def test_program_does_not_outlive_a_gateway_that_was_killed(network: str) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from gateway.backends.processes import Confinement, start\n"
+        "async def main():\n"
+        "    argv = [sys.executable, '-c', 'import time; print(flush=True); time.sleep(600)']\n"
+        "    child = start(argv, Confinement(network=sys.argv[1]), environment={})\n"
+        "    await child.stdout.read()\n"
+        "    print(child.pid, flush=True)\n"
+        "    await child.exited()\n"
+        "asyncio.run(main())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, network], stdout=subprocess.PIPE, text=True) as gateway:
+        assert gateway.stdout is not None
+        pid = int(gateway.stdout.readline())
+        gateway.kill()
+
+    assert await is_gone(pid)
 
 
 async def test_closing_ends_what_runs(tmp_path: Path) -> None:
