@@ -63,7 +63,18 @@ ARROWS: dict[str, set[str]] = {
     "review": {"core", "governance", "snapshot", "access", "review"},
     "config": {"errors", "core", "formats", "governance", "snapshot", "config"},
     "assembly": {"governance", "snapshot", "access", "config", "authz"},
-    "cli": {"gateway", "errors", "core", "governance", "snapshot", "access", "advertising", "review", "config"}
+    "cli": {
+        "gateway",
+        "errors",
+        "core",
+        "governance",
+        "snapshot",
+        "access",
+        "advertising",
+        "review",
+        "config",
+        "runtime",
+    }
     | {"assembly", "cli"},
     "pytest_plugin": {"governance", "access", "review", "config", "assembly"},
     "middleware": {"errors", "core", "formats", "governance", "snapshot", "middleware"},

@@ -17,6 +17,7 @@ from gateway.cli.lazy import LazyGroup, Subcommand
 class _Commands(LazyGroup):
     subcommands = (
         Subcommand("init", "gateway.cli.starting:init", "Write a small project that works."),
+        Subcommand("serve", "gateway.cli.serving:serve_gateway", "Serve the configured catalogues over MCP and REST."),
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
         Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),
         Subcommand("tools", "gateway.cli.listing:list_tools", "List the tools of a catalogue, or all catalogues."),

@@ -1,0 +1,95 @@
+"""`gateway serve`: the gateway itself, until somebody stops it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.console import err, fail, note
+from gateway.cli.problems import print_problems
+from gateway.cli.project import sources_of
+from gateway.errors import GatewayError
+from gateway.runtime.planes import planes
+from gateway.runtime.running import ConfigInvalid, Running, running
+from gateway.runtime.serving import Stopping, listener, serve
+from gateway.runtime.settings import Settings
+
+
+def serve_gateway(
+    configs: Annotated[Path | None, typer.Option(help="The project, or its folder of documents.")] = None,
+    policies: Annotated[Path | None, typer.Option(help="The folder of policies, if it is elsewhere.")] = None,
+    environment: Annotated[str | None, typer.Option(help="Whose overlay to apply.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of MCP and REST.")] = None,
+    port: Annotated[int | None, typer.Option(help="Its port; 0 takes any that is free.")] = None,
+    admin_host: Annotated[str | None, typer.Option(help="Address of health and status.")] = None,
+    admin_port: Annotated[int | None, typer.Option(help="Its port; 0 takes any that is free.")] = None,
+) -> None:
+    """Serve the configured catalogues over MCP and REST.
+
+    Every option can also be given as an environment variable, such as GATEWAY_PORT. Exit codes: 0 stopped as asked,
+    1 the configuration has errors or the start was refused, 2 wrong use.
+    """
+    settings = _settings({key: value for key, value in locals().items() if value is not None})
+    try:
+        asyncio.run(_served(settings))
+    except ConfigInvalid as error:
+        print_problems(err(), error.diagnostics, sources_of(settings.project))
+        raise typer.Exit(1) from error
+    except GatewayError as error:
+        fail(error.message, error.help, code=1)
+    except OSError as error:
+        fail(f"the gateway cannot listen: {error.strerror or error}", code=1)
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    """What was given on the command line, then the environment, then the defaults."""
+    try:
+        return Settings(**given)
+    except ValueError as error:  # of the validation library's own kind: each problem names its setting
+        problems = error.errors() if hasattr(error, "errors") else []
+        told = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in problems) or "a setting is wrong"
+        fail(told, "settings are options, or variables that begin with GATEWAY_")
+
+
+async def _served(settings: Settings) -> None:
+    async with running(settings) as gateway:
+        data = listener(settings.host, settings.port)
+        admin = listener(settings.admin_host, settings.admin_port)
+        url, admin_url = (_url(bound) for bound in (data, admin))
+        stopping = Stopping()
+        base_url = settings.public_url or url
+
+        async def started() -> None:
+            _tell(gateway, base_url.rstrip("/"), admin_url, say=typer.echo)
+
+        both = planes(gateway, base_url=base_url.rstrip("/"), stopping=stopping)
+        await serve(both, sockets=(data, admin), settings=settings, stopping=stopping, started=started)
+        note("stopped")
+
+
+def _url(bound: Any) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _tell(gateway: Running, url: str, admin_url: str, *, say: Callable[[str], object]) -> None:
+    """Where it listens, what it offers, what deserves attention, and how to try it."""
+    published = gateway.service.published
+    snapshot = published.snapshot
+    say(f"{snapshot.name}, revision {snapshot.short_revision}")
+    say(f"  REST   {url}/v1      reference at {url}/v1/docs")
+    for name, catalogue in snapshot.catalogues.items():
+        count = len(published.catalogues[name].registry.all())
+        say(f"  MCP    {url}{catalogue.path}/mcp   {catalogue.title or name}: {count} tools")
+    say(f"  admin  {admin_url}/readyz")
+    warnings = [f"{found.position}: {found.message}" for found in gateway.assembled.diagnostics]
+    warnings += [f"{each.tool.position}: {each.tool.name} is left out: {each.reason}" for each in gateway.unworkable]
+    if gateway.recovered:
+        warnings.append(f"{gateway.recovered} calls were running when the gateway last ended; their outcome is unknown")
+    for warning in warnings:
+        say(f"  warning: {warning}")
+    first = next(iter(snapshot.catalogues), None)
+    if first is not None:
+        say(f"try: curl {url}/v1/catalogues/{first}/tools")

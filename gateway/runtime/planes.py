@@ -1,0 +1,88 @@
+"""The apps of a running gateway: who is let in, what they are told about tokens, and whether calls are taken."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.errors import Unauthenticated
+from gateway.identity.challenges import challenge, protected_resource_metadata
+from gateway.runtime.running import Running
+from gateway.runtime.serving import Stopping
+from gateway.web.app import WELL_KNOWN, admin_plane, data_plane
+from gateway.web.edge import App, EdgeRules
+from gateway.web.mcp.endpoint import McpEndpoint
+from gateway.web.rest.routing import OPEN_PATHS, routes
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Both apps. `close` tells everybody who waits on a stream that it is over."""
+
+    data: App
+    admin: App
+    close: Callable[[], Awaitable[None]]
+
+
+def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
+    """The apps of a running gateway. `base_url` is how callers reach the data plane."""
+    ready = _readiness(running, stopping)
+    rules = EdgeRules(
+        hosts=running.settings.hosts,
+        origins=frozenset(running.settings.allowed_origins),
+        open_paths=("/livez", "/readyz", WELL_KNOWN, *OPEN_PATHS),
+        challenge=_challenges(running, base_url),
+    )
+    service = running.service
+    limit = running.settings.max_body
+    endpoints: list[McpEndpoint] = []
+
+    def mcp(catalogue: str) -> App:
+        endpoints.append(McpEndpoint(service, catalogue, max_body=limit))
+        return endpoints[-1]
+
+    async def close() -> None:
+        for endpoint in endpoints:
+            await endpoint.close()
+
+    data = data_plane(
+        service,
+        running.identities.authenticate,
+        rules=rules,
+        ready=ready,
+        metadata=_metadata(running, base_url),
+        mcp=mcp,
+        rest=routes(service, max_body=limit),
+    )
+    admin = admin_plane(running.identities.authenticate, rules=EdgeRules(), ready=ready)
+    return Planes(data, admin, close)
+
+
+def _readiness(running: Running, stopping: Stopping) -> Any:
+    def ready() -> Mapping[str, Any]:
+        reasons = ["stopping"] if stopping.times else []
+        reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
+        state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}
+        return {**state, "reasons": reasons} if reasons else state
+
+    return ready
+
+
+def _challenges(running: Running, base_url: str) -> Any:
+    has_issuers = "authorization_servers" in protected_resource_metadata(base_url, running.providers)
+
+    def told(path: str, error: Unauthenticated) -> bytes:
+        return challenge(f"{base_url}{WELL_KNOWN}{path}" if has_issuers and path.endswith("/mcp") else None, error)
+
+    return told
+
+
+def _metadata(running: Running, base_url: str) -> Any:
+    def describe(path: str) -> Mapping[str, Any] | None:
+        """Of the gateway as a whole, and of each MCP endpoint; an unknown path is none of them."""
+        published = running.service.published
+        known = {"", "/", "/mcp", *(f"{each.path}/mcp" for each in published.snapshot.catalogues.values())}
+        if path not in known:
+            return None
+        return protected_resource_metadata(f"{base_url}{path}", running.providers)
+
+    return describe

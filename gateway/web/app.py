@@ -1,0 +1,103 @@
+"""The data plane and the admin plane as ASGI apps: which path leads where. What happens there is decided elsewhere."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from starlette.routing import Router
+
+from gateway.errors import UnknownCatalogue
+from gateway.serving.service import Service
+from gateway.web.edge import App, Authenticate, Edge, EdgeRules, Receive, Scope, Send
+from gateway.web.problems import json_response, problem_of, problem_response
+
+Ready = Callable[[], Mapping[str, Any]]
+"""What `/readyz` says: `ready` is whether calls are taken, the rest why not."""
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+def data_plane(
+    service: Service,
+    authenticate: Authenticate,
+    *,
+    rules: EdgeRules,
+    ready: Ready,
+    metadata: Callable[[str], Mapping[str, Any] | None],
+    mcp: Callable[[str], App],
+    rest: Sequence[Any],
+) -> App:
+    """MCP at `/mcp` and below each catalogue's path, REST below `/v1`, health, and who may be asked for a token.
+
+    `mcp` gives the endpoint of a catalogue, `metadata` the protected resource metadata of a path.
+    """
+    return Edge(_Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=Router(rest)), rules, authenticate)
+
+
+def admin_plane(authenticate: Authenticate, *, rules: EdgeRules, ready: Ready, routes: Sequence[Any] = ()) -> App:
+    """Health, and what only operators may see."""
+    return Edge(_Health(Router(routes), ready), rules, authenticate)
+
+
+class _Health:
+    """Whether the process lives, and whether it takes calls; everything else is the app's."""
+
+    def __init__(self, app: App, ready: Ready) -> None:
+        self._app = app
+        self._ready = ready
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path")
+        if path == "/livez":
+            await json_response({"live": True})(scope, receive, send)
+        elif path == "/readyz":
+            state = self._ready()
+            await json_response(state, status=200 if state["ready"] else 503)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class _Front:
+    """The first look at a path. Calls come here thousands of times a second, so no list of patterns is tried."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        ready: Ready,
+        metadata: Callable[[str], Mapping[str, Any] | None],
+        mcp: Callable[[str], App],
+        rest: App,
+    ) -> None:
+        self._service = service
+        self._metadata = metadata
+        self._mcp = mcp
+        self._endpoints: dict[str, App] = {}
+        self._others = _Health(rest, ready)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        if scope["type"] == "http" and path.endswith("/mcp"):
+            await self._to_catalogue(path.removesuffix("/mcp"), scope, receive, send)
+        elif path.startswith(WELL_KNOWN):
+            await self._describe(path.removeprefix(WELL_KNOWN), scope, receive, send)
+        else:
+            await self._others(scope, receive, send)
+
+    async def _to_catalogue(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        snapshot = self._service.published.snapshot
+        name = self._service.published.catalogue_at(path) if path else snapshot.default_catalogue
+        if name is None:
+            error = UnknownCatalogue()
+            await problem_response(404, error.message, code=error.code)(scope, receive, send)
+            return
+        if name not in self._endpoints:
+            self._endpoints[name] = self._mcp(name)
+        await self._endpoints[name](scope, receive, send)
+
+    async def _describe(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._metadata(path)
+        if found is None:
+            await json_response(problem_of(UnknownCatalogue()), status=404)(scope, receive, send)
+            return
+        headers = {b"access-control-allow-origin": b"*", b"cache-control": b"max-age=300"}
+        await json_response(found, headers=headers)(scope, receive, send)

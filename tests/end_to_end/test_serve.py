@@ -1,0 +1,75 @@
+"""`gateway serve`, run as an operator runs it."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import ROOT, served
+
+SMALL = ROOT / "tests" / "projects" / "small"
+
+
+def get(url: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def refused(project: Path, tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "gateway", "serve", "--configs", str(project), "--port", "0", "--admin-port", "0"]
+    return subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+
+def test_start_tells_where_and_what_and_a_signal_ends_it(tmp_path: Path) -> None:
+    with served(SMALL, tmp_path) as gateway:
+        assert "small, revision " in gateway.output
+        assert f"MCP    {gateway.url}/desk/mcp   desk: 2 tools" in gateway.output
+        assert get(f"{gateway.admin_url}/livez") == (200, {"live": True})
+        assert get(f"{gateway.url}/readyz")[1]["ready"] is True
+        assert [each["name"] for each in get(f"{gateway.url}/v1/catalogues")[1]["catalogues"]] == ["desk"]
+
+        assert gateway.stop(signal.SIGTERM) == 0
+
+
+def test_broken_configuration_is_shown_as_check_shows_it_and_nothing_starts(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "configs").mkdir(parents=True)
+    (project / "configs" / "a.yaml").write_text("kind: Tol\n", encoding="utf-8")
+
+    answer = refused(project, tmp_path)
+
+    assert answer.returncode == 1
+    assert "unknown-kind: there is no kind 'Tol'" in answer.stderr
+    assert list(tmp_path.iterdir()) == [project]
+
+
+def test_identity_none_does_not_listen_to_the_network(tmp_path: Path) -> None:
+    answer = refused(SMALL, tmp_path, "--host", "0.0.0.0")
+
+    assert answer.returncode == 1
+    assert "identity of type none is for loopback only" in answer.stderr
+
+
+def test_taken_port_is_told(tmp_path: Path) -> None:
+    with served(SMALL, tmp_path / "one") as gateway:
+        port = gateway.url.rpartition(":")[2]
+        answer = refused(SMALL, tmp_path, "--port", port)
+
+    assert answer.returncode == 1
+    assert "cannot listen" in answer.stderr
+
+
+@pytest.mark.parametrize("option", ["--port=99999", "--port=x", "--nothing"])
+def test_wrong_use_is_told(tmp_path: Path, option: str) -> None:
+    answer = refused(SMALL, tmp_path, option)
+
+    assert answer.returncode in (1, 2)
+    assert answer.stderr
+    assert "Traceback" not in answer.stderr
