@@ -4,6 +4,7 @@ No heartbeat, so no clock, no grace period and no process that is slow and taken
 that several hosts share need leases instead.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -19,11 +20,14 @@ class ProcessLock:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.id = uuid4().hex
         self._folder = folder
-        # Not inherited by programs that are started: they may outlive us.
-        self._file = os.open(folder / self.id, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while not self._is_taken():
+            continue
+
+    def sweep(self) -> None:
+        """Remove the files of processes that have ended."""
+        for name in os.listdir(self._folder):
+            self.is_gone(name)
 
     def is_gone(self, id: str) -> bool:
         """Whether another process has ended. Its file is removed on the way."""
@@ -34,8 +38,10 @@ class ProcessLock:
         path = self._folder / id
         try:
             file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return True
+            raise
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
@@ -44,6 +50,21 @@ class ProcessLock:
         finally:
             os.close(file)
         return True
+
+    def _is_taken(self) -> bool:
+        """Take a new name. Whoever sweeps between the creation of the file and its lock takes it for a dead one's."""
+        self.id = uuid4().hex
+        path = self._folder / self.id
+        # Not inherited by programs that are started: they may outlive us.
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(self._file), path.stat()):
+                return True
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        os.close(self._file)
+        return False
 
     def release(self) -> None:
         (self._folder / self.id).unlink(missing_ok=True)

@@ -188,6 +188,7 @@ class SpoolFolder:
             for process in os.listdir(incoming):
                 if self._process.is_gone(process):
                     _remove(incoming, process)
+        self._process.sweep()
 
 
 @contextmanager

@@ -162,6 +162,7 @@ class SqliteStore:
     async def recover(self, at: datetime) -> int:
         rows = await self._reader.run(lambda connection: statements.RUNNING_PROCESSES.rows(connection, {}))
         gone = [row["process"] for row in rows if self._process.is_gone(row["process"])]
+        await asyncio.to_thread(self._process.sweep)
         if not gone:
             return 0
         moment = microseconds(at)
