@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.links import Link, is_busy, lost, unavailable
+from gateway.storage.links import Link, is_busy, is_full, lost, unavailable
 
 T = TypeVar("T")
 
@@ -122,8 +122,7 @@ class GroupCommit:
         while group := self._next_group():
             not_undone, self._not_undone = self._not_undone, []
             self._release(self._written(not_undone + group))
-        if self._link is not None:
-            self._link.close()
+        self._disconnect()
 
     def _next_group(self) -> list[_Job]:
         with self._arrived:
@@ -142,16 +141,23 @@ class GroupCommit:
             if link.is_lost():
                 raise lost()
         except Exception as error:
+            if not is_full(error):  # room is all that needs; after anything else, begin afresh
+                self._disconnect()
             return [_failed(job, error) for job in group]
         return outcomes
 
     def _connected(self) -> Link:
         if self._link is not None and self._link.is_lost():
-            self._link.close()
-            self._link = None
+            self._disconnect()
         if self._link is None:
             self._link = self._connect()
         return self._link
+
+    def _disconnect(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            with suppress(sqlite3.Error):  # it is what failed
+                link.close()
 
     def _begun(self, connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]:
         """Begin a transaction; who is left of the group when that succeeded. The others have been told."""
@@ -173,8 +179,7 @@ class GroupCommit:
             elif outcome.error is not None:
                 self._not_undone.append(outcome.job)
         for loop, released in by_loop.items():
-            # A loop that is closed has nobody left who waits.
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # a loop that is closed has nobody left who waits
                 loop.call_soon_threadsafe(self._tell, released)
 
     def _tell(self, outcomes: list[_Outcome]) -> None:
@@ -206,8 +211,10 @@ def _run_all(connection: sqlite3.Connection, group: list[_Job]) -> list[_Outcome
         return outcomes
     except Exception as error:
         _roll_back(connection)
-        if unavailable(error) or len(group) == 1:
+        if unavailable(error):
             raise
+        if len(group) == 1:
+            return [_failed(group[0], error)]
     try:
         connection.execute("BEGIN IMMEDIATE")
         outcomes = [_run_apart(connection, job) for job in group]

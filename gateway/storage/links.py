@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from gateway.errors import StoreUnavailable
 
-BUSY_MILLISECONDS: Final = 50
-"""How long one attempt waits for another process; the writer tries again until its callers' patience ends."""
+ATTEMPT: Final = 0.05
+"""Seconds one attempt waits for another process; the writer tries again until its callers' patience ends."""
 
 _CAUSES: Final = {
     sqlite3.SQLITE_BUSY: ("the database is locked by another process", "end whatever holds it, such as a backup"),
@@ -28,16 +28,22 @@ _CAUSES: Final = {
 
 def unavailable(error: Exception) -> StoreUnavailable | None:
     """What callers are told of a failure that is nobody's fault but the store's; `None` for any other."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if not isinstance(code, int):
-        return None
-    told = _CAUSES.get(code & 0xFF)
+    code = _code(error)
+    told = None if code is None else _CAUSES.get(code)
     return None if told is None else StoreUnavailable(told[0], help=told[1], cause=error)
 
 
-def is_busy(error: sqlite3.Error) -> bool:
-    code = getattr(error, "sqlite_errorcode", 0)  # the driver's own complaints have none
-    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
+def is_busy(error: BaseException | None) -> bool:
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
+
+
+def is_full(error: BaseException | None) -> bool:
+    return _code(error) == sqlite3.SQLITE_FULL
+
+
+def _code(error: BaseException | None) -> int | None:
+    code = getattr(error, "sqlite_errorcode", None)  # the driver's own complaints have none
+    return code & 0xFF if isinstance(code, int) else None
 
 
 class Link:
@@ -46,7 +52,7 @@ class Link:
     A file that is deleted or replaced under an open connection takes writes as before, and loses them.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, patience: float = ATTEMPT) -> None:
         self._paths = (str(path), f"{path}-wal")
         mode = "ro" if read_only else "rw"  # never creates: an empty database must not stand in for a lost one
         try:
@@ -55,7 +61,7 @@ class Link:
                 uri=True,
                 isolation_level=None,
                 check_same_thread=False,
-                timeout=BUSY_MILLISECONDS / 1000,
+                timeout=patience,
             )
         except sqlite3.Error as error:
             raise _translated(error) from error

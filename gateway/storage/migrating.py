@@ -13,6 +13,7 @@ from alembic.migration import MigrationContext
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from gateway.errors import StoreNotOurs
@@ -35,9 +36,11 @@ def migrate(connection: sqlite3.Connection, *, to: str = "head") -> None:
             _upgrade(connection, to)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            if isinstance(error, DBAPIError) and error.orig is not None:
+                raise error.orig from error
             raise
 
 

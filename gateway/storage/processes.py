@@ -67,5 +67,8 @@ class ProcessLock:
         return False
 
     def release(self) -> None:
+        if self._file < 0:
+            return
         (self._folder / self.id).unlink(missing_ok=True)
         os.close(self._file)
+        self._file = -1

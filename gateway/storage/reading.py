@@ -6,12 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.storage.links import Link, unavailable
 
 T = TypeVar("T")
+
+_PATIENCE: Final = 0.8
+"""Seconds. Readers wait for nobody but a process that repairs the database after a crash."""
 
 
 class ReadPool:
@@ -49,8 +52,8 @@ class ReadPool:
         try:
             link = self._idle.pop()
         except IndexError:
-            return Link(self._path, read_only=True)
+            return Link(self._path, read_only=True, patience=_PATIENCE)
         if not link.is_lost():
             return link
         link.close()
-        return Link(self._path, read_only=True)
+        return Link(self._path, read_only=True, patience=_PATIENCE)

@@ -43,6 +43,8 @@ class SpoolFolder:
                 self._incoming = os.open(self._process.id, _FOLDER, dir_fd=incoming)
 
     def close(self) -> None:
+        if self._root < 0:
+            return
         with suppress(OSError), self._inside("incoming") as incoming:  # left for whoever opens the spool next
             os.rmdir(self._process.id, dir_fd=incoming)
         os.close(self._incoming)

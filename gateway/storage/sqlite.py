@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final, Self
 
 from gateway.core.events import now
@@ -24,7 +25,7 @@ from gateway.governance.records import (
 )
 from gateway.storage import statements
 from gateway.storage.group_commit import GroupCommit
-from gateway.storage.links import Link, unavailable
+from gateway.storage.links import ATTEMPT, Link, is_busy, unavailable
 from gateway.storage.migrating import migrate
 from gateway.storage.processes import ProcessLock
 from gateway.storage.reading import ReadPool
@@ -73,7 +74,11 @@ class SqliteStore:
         """
         absolute = Path(path).absolute()
         process = await asyncio.to_thread(_prepare, absolute)
-        return cls(absolute, clock=clock, process=process, readers=readers, waiting=waiting)
+        try:
+            return cls(absolute, clock=clock, process=process, readers=readers, waiting=waiting)
+        except BaseException:
+            process.release()
+            raise
 
     async def open_turn(self, turn: StoredTurn) -> None:
         row = turn_row(turn)
@@ -267,7 +272,7 @@ def _prepare(path: Path) -> ProcessLock:
             os.fchmod(file, 0o600)
         finally:
             os.close(file)
-        _upgrade(path)
+        _upgrade_when_free(path)
         return ProcessLock(path.with_name(f"{path.name}-processes"))
     except OSError as error:
         raise StoreUnavailable(
@@ -275,10 +280,20 @@ def _prepare(path: Path) -> ProcessLock:
         ) from error
 
 
+def _upgrade_when_free(path: Path) -> None:
+    deadline = monotonic() + _OPENING_SECONDS
+    while True:
+        try:
+            return _upgrade(path)
+        except StoreUnavailable as error:
+            if not is_busy(error.cause) or monotonic() > deadline:
+                raise
+        sleep(ATTEMPT)  # SQLite itself does not wait for everything
+
+
 def _upgrade(path: Path) -> None:
-    link = Link(path)
+    link = Link(path, patience=_OPENING_SECONDS)
     try:
-        link.connection.execute(f"PRAGMA busy_timeout = {_OPENING_SECONDS * 1000}")
         migrate(link.connection)
     except sqlite3.Error as error:
         raise (unavailable(error) or error) from error

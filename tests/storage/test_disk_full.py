@@ -85,6 +85,18 @@ async def test_record_told_to_have_failed_is_not_there_after_reopening(small_dis
     await again.close()
 
 
+async def test_database_is_not_made_on_a_full_disk_and_made_with_room(small_disk: Path) -> None:
+    ballast = fill(small_disk)
+
+    with pytest.raises(StoreUnavailable):
+        await SqliteStore.open(small_disk / "gateway.db")
+
+    ballast.unlink()
+    store = await SqliteStore.open(small_disk / "gateway.db")
+    await store.open_turn(turn())
+    await store.close()
+
+
 async def test_full_disk_leaves_no_part_of_a_result(small_disk: Path) -> None:
     spool = await FileSpool.open(small_disk / "blobs")
     turn_spool = spool.scoped("turn")

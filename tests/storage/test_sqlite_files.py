@@ -77,7 +77,16 @@ async def test_file_that_others_could_read_is_closed_to_them(path: Path) -> None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-async def test_closing_leaves_one_file_and_no_lock(store: SqliteStore, path: Path) -> None:
+async def test_closing_again_does_nothing(path: Path) -> None:
+    store = await SqliteStore.open(path)
+
+    await store.close()
+    await store.close()
+
+    assert [file.name for file in path.parent.iterdir() if file.is_file()] == ["gateway.db"]
+
+
+async def test_closing_removes_its_own_lock_only(store: SqliteStore, path: Path) -> None:
     await store.settle_call(settled(), turn=turn())
     again = await SqliteStore.open(path)
     await again.close()
