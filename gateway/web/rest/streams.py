@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from gateway.core.events import Buses, Event, TurnEnd
 from gateway.web.edge import Receive, Scope, Send
 from gateway.web.problems import Response
-from gateway.web.rest.answers import NO_STORE
+from gateway.web.rest.answers import NO_STORE, bare
 from gateway.web.rest.event_data import event_data
 from gateway.web.rest.refusals import TooManyStreams
 
@@ -25,6 +25,8 @@ KEPT: Final = 512
 MAX_READERS: Final = 8
 KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a comment is sent, and after which it is asked again whether the reader may read."""
+
+_HEADERS: Final = {**NO_STORE, b"content-type": b"text/event-stream", b"x-accel-buffering": b"no"}
 
 Entry = tuple[int, str, bytes]
 MayRead = Callable[[], Awaitable[bool]]
@@ -63,7 +65,8 @@ class EventLog:
         self._waiting[key] = lambda: loop.call_soon_threadsafe(happened.set)
         try:
             if not self.since(number):
-                await asyncio.wait_for(happened.wait(), seconds)
+                async with asyncio.timeout(seconds):  # wait_for loses a cancellation that comes together with news
+                    await happened.wait()
         except TimeoutError:
             return
         finally:
@@ -94,12 +97,10 @@ def event_stream(
     """The answer that ends when the turn does, when the reader goes, or when the reader may not read any more."""
     if log.readers >= MAX_READERS:
         raise TooManyStreams(help="close one of them")
-    headers = [*NO_STORE.items(), (b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["method"] == "HEAD":
-            await send({"type": "http.response.body", "body": b""})
+            await bare(200, _HEADERS)(scope, receive, send)
             return
         log.readers += 1
         sending = asyncio.ensure_future(_send_events(log, last_event_id, may_read, keep_alive, send))
@@ -121,6 +122,7 @@ def event_stream(
 async def _send_events(
     log: EventLog, last_event_id: str | None, may_read: MayRead, keep_alive: float, send: Send
 ) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS.items())})
     place = log.place(last_event_id)
     if place is None:
         place = 0
