@@ -14,6 +14,13 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+.PHONY: serve
+serve: $(READY) ## start the gateway on the example configuration, with the ticket service that its tools call
+	@HELPDESK_TOKEN=$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(24))'); export HELPDESK_TOKEN; \
+	$(BIN)/python -m gateway.examples.helpdesk --port 8091 & helpdesk=$$!; \
+	trap 'kill $$helpdesk 2>/dev/null' EXIT INT TERM; \
+	REPOS_DIR=$(CURDIR) $(BIN)/gateway serve $(SERVE_ARGS)
+
 .PHONY: test
 test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and enforces coverage)
 	$(BIN)/pytest -n auto --dist worksteal $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)

@@ -92,4 +92,6 @@ def _tell(gateway: Running, url: str, admin_url: str, *, say: Callable[[str], ob
         say(f"  warning: {warning}")
     first = next(iter(snapshot.catalogues), None)
     if first is not None:
+        path = snapshot.catalogues[first].path
         say(f"try: curl {url}/v1/catalogues/{first}/tools")
+        say(f"     npx @modelcontextprotocol/inspector --cli {url}{path}/mcp --transport http --method tools/list")

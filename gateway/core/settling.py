@@ -20,7 +20,7 @@ from gateway.core.spool import ByteStore
 from gateway.core.tokens import Tokenizable
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool, Tool
-from gateway.errors import InvalidToolArgs, ToolDownstreamError, message_of
+from gateway.errors import InvalidToolArgs, Refused, ToolDownstreamError, message_of
 
 _QUOTED: Final = 200
 _LONGEST_TEXT: Final = 16_384
@@ -107,6 +107,8 @@ async def _run(tool: Tool, args: dict[str, Any], ctx: DispatchContext, *, spool:
     try:
         value = await tool.executor(ctx)(args)
     except (InvalidToolArgs, ToolDownstreamError) as error:
+        if isinstance(error.cause, Refused):  # a handler that says no has not failed
+            return _failure(error.cause.message)
         return _failure(f"{error.message}: {message_of(error if error.cause is None else error.cause)}")
     except Exception as error:  # a custom validator failed; its tool did not run
         ctx.emit_warning("arguments-not-checked", f"the arguments of {tool.name!r} could not be checked", error)

@@ -22,6 +22,7 @@ from gateway.core.spool import InMemoryReader, InMemoryStore
 from gateway.core.tokens import Tokenizable
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool, Tool
+from gateway.errors import NotPermitted
 
 pytestmark = pytest.mark.anyio
 
@@ -591,3 +592,12 @@ async def test_inlining_can_be_decided_by_looking_at_the_result() -> None:
     records = [await desk.settle(id=str(n), args={"n": n}, inline=is_small) for n in (9, 10)]
 
     assert [record.inline for record in records] == [True, False]
+
+
+async def test_refusal_of_a_handler_is_told_in_its_own_words() -> None:
+    desk = Desk(a_tool(raising(NotPermitted())))
+
+    record = await desk.settle()
+
+    assert record.is_error
+    assert text_of(record) == "the policy does not permit this call"
