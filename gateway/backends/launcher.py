@@ -1,7 +1,8 @@
 """Gives up what a program must not have, then becomes that program: `python -I -S launcher.py SETTINGS PROGRAM …`.
 
-It is a script of its own because code between fork and exec is unsafe in a process with threads. It imports the
-standard library only; if anything it was told to enforce cannot be enforced, the program does not start.
+It is a script of its own because code between fork and exec is unsafe in a process with threads. It imports little,
+because its start is most of what starting a program costs; its settings come marshalled from the same interpreter. If
+anything it was told to enforce cannot be enforced, the program does not start.
 
     what                      how                                    what it does not cover
     environment               the declared names only                -
@@ -16,15 +17,15 @@ standard library only; if anything it was told to enforce cannot be enforced, th
 
 import ctypes
 import errno
-import json
+import marshal
 import os
 import resource
-import signal
 import sys
 
 FAILED = 125
 NEEDED_LANDLOCK = 3  # the first version that knows truncation
 
+_SIGKILL, _SIGPIPE, _SIGXFSZ = 9, 13, 25  # the module that names them takes longer to import than all else
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
 _AMBIENT_CLEAR_ALL = 4
 _CAPABILITIES = range(64)
@@ -65,22 +66,27 @@ class _PathBeneath(ctypes.Structure):
 
 
 def main() -> None:
-    settings = json.loads(sys.argv[1])
+    # written by the gateway for this very process, as `settings_argument` does
+    settings = marshal.loads(bytes.fromhex(sys.argv[1]))  # noqa: S302
     try:
         if settings.get("probe"):
-            print(json.dumps({"landlock": landlock_version(), "network": _can_leave_network()}))
+            print(landlock_version(), int(_can_leave_network()))
             return
         names = set(settings["environment"])
         # Python itself may have added a locale
         environment = {name: value for name, value in os.environb.items() if os.fsdecode(name) in names}
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would pass that on
-            signal.signal(ignored, signal.SIG_DFL)
+        for ignored in (_SIGPIPE, _SIGXFSZ):  # by Python, and exec would pass that on
+            _libc().signal(ignored, None)
         _confine(settings)
         os.execve(sys.argv[2], sys.argv[2:], environment)  # noqa: S606 - starting it without a shell is the point
     except BaseException as error:
         # the mark is known to nobody but us, so no program can pass its own words off as ours
         print(f"{settings.get('mark', '')}{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(FAILED)
+
+
+def settings_argument(settings: "dict[str, object]") -> str:
+    return marshal.dumps(settings).hex()
 
 
 def landlock_version() -> int:
@@ -102,7 +108,7 @@ def _confine(settings: dict[str, object]) -> None:
         _restrict(_REFER, writable=["/"])
     if sys.platform == "linux":
         _drop_capabilities()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # late: a change of credentials undoes it
+        _prctl(_PR_SET_PDEATHSIG, _SIGKILL)  # late: a change of credentials undoes it
     limits = settings["limits"]
     if isinstance(limits, dict):
         for name, value in limits.items():  # last: the launcher itself needs some memory

@@ -364,7 +364,16 @@ def test_program_behind_a_filter_opens_unix_sockets_only() -> None:
     )
 
     run = subprocess.run(
-        [sys.executable, "-I", "-S", launcher.__file__, json.dumps(settings), sys.executable, "-c", code],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            launcher.__file__,
+            launcher.settings_argument(settings),
+            sys.executable,
+            "-c",
+            code,
+        ],
         capture_output=True,
         text=True,
     )
