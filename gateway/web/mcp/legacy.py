@@ -88,7 +88,7 @@ class LegacyWire:
         session.readers += 1
         try:
             await start_stream(send, session=session.id)
-            await stream.pump(send, after=event[1] if event else None)
+            await stream.pump(send, stream.take(), after=event[1] if event else None)
             await end_stream(send)
         finally:
             session.readers -= 1

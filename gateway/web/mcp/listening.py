@@ -55,7 +55,7 @@ class Listening:
         presence = Presence(receive, stream.release)
         try:
             await start_stream(send)
-            await stream.pump(send)
+            await stream.pump(send, stream.take())
             await end_stream(send)
         finally:
             presence.stop()

@@ -46,7 +46,7 @@ class Reply:
         """Make it a stream now."""
         if self._stream is None and self._open is not None:
             self._stream = self._open()
-            self._pump = asyncio.create_task(self._pumped(self._stream))
+            self._pump = asyncio.create_task(self._pumped(self._stream, self._stream.take()))
         return self._stream
 
     def say(self, message: bytes, *, can_be_dropped: bool = False) -> bool:
@@ -79,10 +79,10 @@ class Reply:
             self._pump.cancel()
             await asyncio.wait({self._pump})
 
-    async def _pumped(self, stream: Stream) -> None:
+    async def _pumped(self, stream: Stream, reader: int) -> None:
         session = self._headers.get(b"mcp-session-id")
         await start_stream(self._send, session=session.decode() if session else None)
-        await stream.pump(self._send)
+        await stream.pump(self._send, reader)
         await end_stream(self._send)
 
 

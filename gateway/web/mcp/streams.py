@@ -34,7 +34,8 @@ class Stream:
         self._count = 0
         self._read = 0
         self._reader: asyncio.Future[None] | None = None
-        self._generation = 0
+        self._readers = 0
+        self._released = 0
         if primed:
             self._append(b"retry: %d\ndata:\n\n" % RETRY_MS)
 
@@ -54,35 +55,36 @@ class Stream:
         self.is_over = True
         self._wake()
 
+    def take(self) -> int:
+        """Become the one who reads; whoever did so before stops. Gives the number to read under."""
+        self._readers += 1
+        self._wake()
+        return self._readers
+
     def release(self) -> None:
-        """Let go of the connection that reads, if any; whoever reads may come back."""
-        self._generation += 1
+        """Let go of the connection that reads, once it has what is there; whoever reads may come back."""
+        self._released = self._readers
         self._wake()
 
     def has_event(self, number: int) -> bool:
         return 0 <= number <= self._count
 
-    async def pump(self, send: Send, *, after: int | None = None, keep_alive: float = KEEP_ALIVE) -> None:
-        """Send what is there and what comes, until the stream is over or another connection takes it.
+    async def pump(self, send: Send, reader: int, *, after: int | None = None, keep_alive: float = KEEP_ALIVE) -> None:
+        """Send what is there and what comes, until the stream is over, let go of or taken by another connection.
 
         With `after` everything kept since that event, else whatever was not read yet.
         """
-        self._generation += 1
-        mine = self._generation
-        self._wake()
         self._read = self._read if after is None else after
-        while True:
+        while reader == self._readers:
             for number, event in [each for each in self._events if each[0] > self._read]:
                 self._read = number
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-                if self._generation != mine:
+                if reader != self._readers:
                     return
             if self._read >= self._count:
-                if self.is_over or self._generation != mine:
+                if self.is_over or self._released >= reader:
                     return
                 await self._wait(send, keep_alive)
-            if self._generation != mine:
-                return
 
     async def _wait(self, send: Send, keep_alive: float) -> None:
         self._reader = asyncio.get_running_loop().create_future()
