@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl
 from gateway.core.schemas import Schema
 from gateway.errors import ValidationException
 from gateway.governance.principals import Principal
-from gateway.web.bodies import BodyTooLarge, NotStrictJson, Receive, read_body, strict_json
-from gateway.web.rest.refusals import InvalidRequest, NotJsonContent, TooLarge, invalid
+from gateway.web.bodies import BodyTooLarge, BodyTooSlow, NotStrictJson, Receive, read_body, strict_json
+from gateway.web.rest.refusals import InvalidRequest, NotJsonContent, TooLarge, TooSlow, invalid
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -52,6 +52,8 @@ async def read_json(receive: Receive, headers: RawHeaders, *, limit: int, schema
         body = strict_json(await read_body(receive, limit=limit))
     except BodyTooLarge:
         raise _too_large(limit) from None
+    except BodyTooSlow:
+        raise TooSlow() from None
     except NotStrictJson as error:
         raise InvalidRequest(f"the body cannot be read: {error}") from None
     if not schema.is_valid(body):

@@ -40,6 +40,12 @@ class TooLarge(GatewayError):
     default_message = "the body is larger than allowed"
 
 
+class TooSlow(GatewayError):
+    code = "E_BODY_TOO_SLOW"
+    status = 408
+    default_message = "the body did not come in time"
+
+
 class NotJsonContent(GatewayError):
     code = "E_UNSUPPORTED_CONTENT"
     status = 415
