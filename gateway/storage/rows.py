@@ -1,9 +1,10 @@
 """How turns and calls become rows and come back from them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from json import loads
+from json import dumps, loads
 from typing import Any, Final, cast
 
 from gateway.core.canonical import canonical
@@ -17,6 +18,7 @@ Row = Mapping[str, Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_LONG_NUMBER: Final = re.compile(r"\d{16}")
 
 
 def microseconds(moment: datetime) -> int:
@@ -141,11 +143,18 @@ def results_from(text: str) -> tuple[StoredResult, ...]:
 
 
 def json_text(value: Any) -> str:
-    """Canonical JSON; mappings and sequences of other types are taken for objects and arrays."""
+    """Canonical JSON; mappings and sequences of other types are taken for objects and arrays.
+
+    Integers that JavaScript would round are written in full: a record says what was asked, to the last digit.
+    """
     try:
-        return canonical(value)
+        text = canonical(value)
     except TypeError:
-        return canonical(_plain(value))
+        value = _plain(value)
+        text = canonical(value)
+    if _LONG_NUMBER.search(text) and loads(text) != value:
+        return dumps(value, sort_keys=True, separators=(",", ":"))
+    return text
 
 
 @lru_cache(maxsize=1024)  # a sixth of what a row costs, and principals come again

@@ -155,6 +155,16 @@ async def test_views_of_mappings_are_stored_as_objects(store: Store) -> None:
     assert found.args == found.results[0].details == {"inner": {"list": [1, 2]}}
 
 
+async def test_long_integers_are_kept_to_the_last_digit(store: Store) -> None:
+    args = {"z": 2**53 + 1, "id": -(2**63), "list": [10**30 + 7], "text": "9" * 40, "é": 0.1}
+
+    await store.settle_call(settled(args=args), turn=turn())
+
+    found = await store.find_call("call", ADA)
+    assert found is not None
+    assert found.args == args
+
+
 async def test_started_call_is_found_and_not_among_the_settled(store: Store) -> None:
     await store.start_call(call(), turn=turn())
 
