@@ -25,6 +25,8 @@ class Asked:
     query: Mapping[str, Any]
     body: Any
     headers: RawHeaders
+    is_head: bool = False
+    """Whether only the head of the answer is wanted."""
 
     @property
     def principal(self) -> Principal:

@@ -78,10 +78,10 @@ def sent(download: Download, asked: Asked) -> Response:
 
 
 def _span(download: Download, asked: Asked) -> Span | None:
-    """A range of another version would be glued to what the client has of this one."""
+    """What of it is wanted. A range of another version would be glued to what the client has of this one."""
     ranges = [value for name, value in asked.headers if name == b"range"]
     version = asked.header(b"if-range")
-    if download.size is None or len(ranges) != 1 or version not in (None, download.etag):
+    if asked.is_head or download.size is None or len(ranges) != 1 or version not in (None, download.etag):
         return None
     return span_of(ranges[0].decode("latin-1").strip(), download.size)
 

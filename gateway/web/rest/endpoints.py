@@ -65,7 +65,7 @@ class Endpoint:
         body = None
         if ready.body is not None:
             body = await read_json(receive, headers, limit=self.max_body, schema=ready.body)
-        asked = Asked(caller, scope["path_params"], query, body, headers)
+        asked = Asked(caller, scope["path_params"], query, body, headers, is_head=method == "HEAD")
         return await operation.run(self._rest, asked)
 
 

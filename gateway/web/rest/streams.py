@@ -20,7 +20,9 @@ from gateway.web.rest.event_data import event_data
 from gateway.web.rest.refusals import TooManyStreams
 
 KEPT: Final = 512
-"""Events of a turn that are kept for readers who come late, or come back."""
+"""Events of a turn that are kept for readers who come late, or come back; fewer, if they are large."""
+
+KEPT_BYTES: Final = 256 << 10
 
 MAX_READERS: Final = 8
 KEEP_ALIVE: Final = 15.0
@@ -35,11 +37,13 @@ MayRead = Callable[[], Awaitable[bool]]
 class EventLog:
     """The last events of one turn, numbered from 1. Numbers of another log of the same turn are told apart."""
 
-    def __init__(self, buses: Buses, *, kept: int = KEPT) -> None:
+    def __init__(self, buses: Buses, *, kept: int = KEPT, kept_bytes: int = KEPT_BYTES) -> None:
         self.name = token_hex(4)
         self.readers = 0
         self.is_closed = False
-        self._entries: deque[Entry] = deque(maxlen=kept)
+        self._kept, self._kept_bytes = kept, kept_bytes
+        self._bytes = 0
+        self._entries: deque[Entry] = deque()
         self._numbers = count(1)
         self._waiting: dict[object, Callable[[], object]] = {}
         for bus in (buses.functional, buses.observability):
@@ -73,7 +77,11 @@ class EventLog:
             del self._waiting[key]
 
     def _take(self, event: Event) -> None:
-        self._entries.append((next(self._numbers), event.name, event_data(event)))
+        data = event_data(event)
+        self._entries.append((next(self._numbers), event.name, data))
+        self._bytes += len(data)
+        while len(self._entries) > self._kept or (self._bytes > self._kept_bytes and len(self._entries) > 1):
+            self._bytes -= len(self._entries.popleft()[2])
         self.is_closed = self.is_closed or isinstance(event, TurnEnd)
         for wake in tuple(self._waiting.values()):
             wake()

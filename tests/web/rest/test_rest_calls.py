@@ -160,7 +160,7 @@ async def test_argument_text_that_two_readers_read_in_two_ways_is_refused(gatewa
 
 
 async def test_arguments_that_the_fast_encoder_refuses_are_shown_again(gateway: Gateway) -> None:
-    text = '{"n": 123456789012345678901234567890, "half": "\\ud800", "far": 1e999}'
+    text = '{"half": "\\ud800", "far": 1e999}'
     async with gateway.client() as client:
         called = (await client.post("/v1/catalogues/desk/tools/handle/call", json={"arguments": text})).json()
         record = await client.get(f"/v1/calls/{called['callId']}")

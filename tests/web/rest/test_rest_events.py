@@ -181,6 +181,15 @@ async def test_slow_reader_is_told_how_much_was_dropped() -> None:
     assert [json.loads(each.split(b"data: ")[1])["message"] for each in blocks[2:6]] == ["6", "7", "8", "9"]
 
 
+async def test_large_events_push_out_more_of_the_others() -> None:
+    buses = Buses()
+    log = EventLog(buses, kept_bytes=10_000)
+    for number in range(50):
+        buses.emit(LogEvent("d", 0, now(), "info", "k", f"{number}", "x" * 3_000))
+
+    assert [number for number, _, _ in log.since(0)] == [48, 49, 50]
+
+
 async def test_reader_who_may_not_read_any_more_is_sent_away() -> None:
     blocks: list[bytes] = []
 
