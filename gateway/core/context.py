@@ -7,14 +7,13 @@ once; they belong to the turn.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from secrets import token_bytes
 from typing import Any, Final
-from uuid import uuid4
 
 from gateway.core.abort import AbortController, AbortSignal
 from gateway.core.callbacks import Callback
 from gateway.core.events import Buses, Event, WarningEvent, now
 from gateway.core.gates import open_gate
+from gateway.core.ids import new_id, random_bytes
 from gateway.core.record_keeping import Delta, RecordKeeping
 from gateway.core.records import RecordSets, copied_records, empty_records
 from gateway.core.registry import Registry
@@ -86,6 +85,9 @@ class Context(RecordKeeping):
     def emit(self, event: Event) -> None:
         self._buses.emit(event)
 
+    def hears(self, kind: type[Event]) -> bool:
+        return self._buses.hears(kind)
+
     def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None:
         dispatch_id = self.dispatch_id or None
         self.emit(
@@ -107,7 +109,7 @@ class TurnContext(Context):
     ) -> None:
         _check_raw(raw)
         super().__init__(
-            turn_id=str(uuid4()),
+            turn_id=new_id(),
             dispatch_id="",
             system_prompt=raw["system_prompt"],
             standing_instructions=raw.get("standing_instructions") or (),
@@ -117,7 +119,7 @@ class TurnContext(Context):
             callbacks=callbacks,
             abort_controller=raw.get("turn_abort_controller") or AbortController(),
             buses=buses,
-            secret=token_bytes(32),
+            secret=random_bytes(32),
             gates=gates,
         )
 
@@ -132,7 +134,7 @@ class DispatchContext(Context):
             raise InvalidLlmExecutionContext(f"a dispatch starts from a turn context, not {type(turn).__name__}")
         super().__init__(
             turn_id=turn.turn_id,
-            dispatch_id=str(uuid4()),
+            dispatch_id=new_id(),
             system_prompt=turn.system_prompt,
             standing_instructions=turn.standing_instructions,
             stash=turn.stash.all(),

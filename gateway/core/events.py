@@ -294,6 +294,10 @@ class Buses:
     def emit(self, event: Event) -> None:
         (self.functional if event.functional else self.observability).emit(event)
 
+    def hears(self, kind: type[Event]) -> bool:
+        """Whether anybody would notice such an event: one that nobody hears need not be made."""
+        return (self.functional if kind.functional else self.observability).listens(kind.name)
+
 
 def _has_running_loop() -> bool:
     try:

@@ -102,6 +102,9 @@ class Reporter:
         given = {"tool": tool, "args": copy_containers(args), "results": copy_containers(results), "is_error": is_error}
         changes = {field: value for field, value in given.items() if value is not None}
         call = replace(known, is_complete=is_complete, **changes)
+        self._calls[id] = call
+        if not self._ctx.hears(ToolCallEvent):
+            return
         event = ToolCallEvent(
             id=id,
             tool=call.tool,
@@ -114,7 +117,6 @@ class Reporter:
             results=copy_containers(call.results),
             completed_at=moment if is_complete else None,
         )
-        self._calls[id] = call
         self._ctx.emit(event)
 
     def has_reported(self, id: str) -> bool:

@@ -136,6 +136,7 @@ class Tool(Immutable):
     def executor(self, ctx: ToolContext) -> Callable[..., Awaitable[Any]]:
         """An async function that runs this tool in `ctx`; keep it and call it as often as needed."""
         handler = self.__handler
+        hears = getattr(ctx, "hears", None)  # a context that cannot tell is told everything
 
         async def execute(args: Any = None) -> Any:
             raw = {} if args is None else args
@@ -149,9 +150,10 @@ class Tool(Immutable):
                 names = (self.name, ctx.turn_id, ctx.dispatch_id, checksum)
                 ctx.emit(ToolExecutionEnd(*names, started_at, ended_at, took, is_error))
 
-            # Observers get their own copy: what they do to it must not reach the handler.
-            seen = copy_containers(validated)
-            ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, checksum, seen, started_at))
+            if hears is None or hears(ToolExecutionStart):
+                # Observers get their own copy: what they do to it must not reach the handler.
+                seen = copy_containers(validated)
+                ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, checksum, seen, started_at))
             try:
                 value = handler(validated, ctx, self.meta)
                 if inspect.isawaitable(value):

@@ -105,6 +105,9 @@ class _Forwarding(Buses):
         if not event.functional and not isinstance(event, _KEPT_ON_DISPATCH_BUS):
             self._turn.emit(event)
 
+    def hears(self, kind: type[Event]) -> bool:
+        return super().hears(kind) or self._turn.hears(kind)
+
 
 def _check_config(config: Any) -> None:
     if not isinstance(config, Mapping):

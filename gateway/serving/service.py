@@ -4,28 +4,33 @@ It knows no protocol. Unknown things and things that are not the caller's raise 
 fails at is a settled call with an error the model can read.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeGuard
-from uuid import uuid4
 
-from gateway.core.callbacks import Callback, in_memory_callbacks
+from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.calls import ToolCall, decode_args
 from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
 from gateway.core.dispatch import dispatch
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.forging import forged_tools
+from gateway.core.ids import new_id
+from gateway.core.media import InMemoryMediaReader
 from gateway.core.pipeline import Next, run_pipeline
 from gateway.core.reporting import Reporter
 from gateway.core.settling import Inlining, ProposedCall, settle_call
+from gateway.core.spool import InMemoryReader
 from gateway.core.tokens import Tokenizable
 from gateway.core.tools import ArtifactTool, Tool
 from gateway.errors import (
     GatewayError,
     IdempotencyConflict,
+    RecordConflict,
+    StoreUnavailable,
     UnknownCall,
     UnknownCatalogue,
     UnknownTool,
@@ -44,7 +49,21 @@ PROPOSED_CALLS: Final = "gateway.proposedCalls"
 """Where middleware finds, in the stash of a dispatch, the checksums of calls that are about to be made."""
 
 DEFAULT_LIFE: Final = timedelta(days=1)
+"""How long calls are kept, and with them their turn, where nothing else is said."""
+
 KEY_LIFE: Final = timedelta(days=1)
+
+
+def _nothing(*_: object) -> tuple[()]:
+    return ()
+
+
+_KEEPING_NOTHING: Final[Mapping[str, Callback]] = {
+    **dict.fromkeys(CALLBACKS, _nothing),
+    "store_media_bytes": lambda ctx, key, content: InMemoryMediaReader(content),
+    "store_retrievable_bytes": lambda ctx, key, content: InMemoryReader(content),
+}
+"""Of what a turn may hold besides calls, nothing outlives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +87,15 @@ class Settled:
 class Service:
     """One per process. `published` may be replaced at any time; calls keep the one they began with."""
 
-    def __init__(self, published: Published, store: Store, spool: Spool, *, open_turns: int = 10_000) -> None:
+    def __init__(
+        self,
+        published: Published,
+        store: Store,
+        spool: Spool,
+        *,
+        open_turns: int = 10_000,
+        lives: timedelta = DEFAULT_LIFE,
+    ) -> None:
         self.on_change: set[Callable[[], None]] = set()
         """Told after another revision was published."""
         self._published = published
@@ -77,6 +104,9 @@ class Service:
         self._store = store
         self._spool = spool
         self._turns = OpenTurns(open_turns)
+        self._lives = lives
+        self._running: set[asyncio.Task[Any]] = set()
+        self._callbacks = {**_KEEPING_NOTHING, "store_tool_call": self._store_record}
 
     # --- what there is ---
 
@@ -119,14 +149,14 @@ class Service:
         self.admit(principal, catalogue)
         published = self.published
         at = now()
-        stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=DEFAULT_LIFE)
+        stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=self._lives)
         turn = self._opened(replace(stored, stash=dict(stash or {})), published)
         turn.ctx.emit(TurnStart(turn.id, at))
         await self._pass(turn, turn.catalogue.turn_input)
         if is_kept:
             await self._store.open_turn(turn.stored)
             turn.is_stored = True
-        self._turns.put(turn)
+            self._turns.put(turn)
         return turn
 
     async def find_turn(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
@@ -177,7 +207,7 @@ class Service:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
         declared = await self._known(turn, name, args)
         call = ServedCall(
-            id or str(uuid4()),
+            id or new_id(),
             name,
             _decoded(args),
             turn.principal,
@@ -192,7 +222,31 @@ class Service:
             earlier = await self._claimed(turn, call)
             if earlier is not None:
                 return await self._replayed(earlier, turn)
-        return Settled(await self._dispatched(turn, proposed, call, inline=_inlining(turn, declared)), turn)
+        task = asyncio.current_task()
+        assert task is not None, "calls are made in tasks"  # noqa: S101 - true of every coroutine that asyncio runs
+        self._running.add(task)
+        try:
+            record = await self._dispatched(turn, proposed, call, inline=_inlining(turn, declared))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._cut_off(turn, proposed, call))
+            raise
+        finally:
+            self._running.discard(task)
+        return Settled(record, turn)
+
+    @property
+    def running_calls(self) -> int:
+        return len(self._running)
+
+    @property
+    def open_turns(self) -> int:
+        """Turns in memory."""
+        return len(self._turns)
+
+    def cancel_calls(self) -> None:
+        """Cut off whatever still runs; the record of each call tells so."""
+        for task in tuple(self._running):
+            task.cancel()
 
     async def call_alone(
         self,
@@ -266,6 +320,14 @@ class Service:
             await turn.ctx.store_tool_call(record)
         return record
 
+    async def _cut_off(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> None:
+        """Write down that a call was cancelled: one whose start is on record may have had its effect."""
+        with suppress(RecordConflict, StoreUnavailable):  # it has an outcome, or whoever recovers next finds out
+            if call.is_started:
+                await self._store.give_up_call(call.id, turn_id=turn.id, at=now())
+            else:
+                await self._refused(turn, proposed, call, GatewayError("the call was cancelled before it ended"))
+
     # --- records and artifacts ---
 
     async def find_call(
@@ -297,13 +359,31 @@ class Service:
             return False
         if self._is_past_its_time(stored, tool):
             return False
-        access = self.published.access
-        reading = access.asks(principal, "read", catalogue=stored.catalogue, tool=tool)
-        if reading.allowed or reading.row is not None:
-            return reading.allowed
-        return access.asks(principal, "invoke", catalogue=stored.catalogue, tool=tool).allowed
+        return self._may_read(principal, stored.catalogue, tool)
 
     # --- inside ---
+
+    def _may_repeat(self, turn: Turn, tool: DeclaredTool) -> bool:
+        access, catalogue = turn.published.access, turn.stored.catalogue
+        return access.asks(turn.principal, "invoke", catalogue=catalogue, tool=tool).allowed
+
+    def _may_read(self, principal: Principal, catalogue: str, tool: DeclaredTool) -> bool:
+        access = self.published.access
+        reading = access.asks(principal, "read", catalogue=catalogue, tool=tool)
+        if reading.allowed or reading.row is not None:
+            return reading.allowed
+        return access.asks(principal, "invoke", catalogue=catalogue, tool=tool).allowed
+
+    def _still_readable(self, turn: Turn, records: Sequence[ToolCall]) -> list[ToolCall]:
+        """What a turn may go on with: answers of queries go where the artifact goes that they are about."""
+        made_by = {record.id: record.tool for record in records if not record.from_artifact_tool}
+
+        def is_readable(record: ToolCall) -> bool:
+            name = made_by.get(str(record.args.get("callId")), "") if record.from_artifact_tool else record.tool
+            tool = turn.published.tool(turn.stored.catalogue, name)
+            return tool is not None and self._may_read(turn.principal, turn.stored.catalogue, tool)
+
+        return [record for record in records if record.is_error or is_readable(record)]
 
     def _is_past_its_time(self, stored: StoredCall, tool: DeclaredTool) -> bool:
         declared = self.published.types.declared(tool.artifact)
@@ -311,7 +391,13 @@ class Service:
         return retain is not None and now() >= (stored.completed_at or stored.created_at) + retain
 
     async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
-        """What an earlier call settled as, in its own turn as long as that is open."""
+        """What an earlier call settled as, in its own turn as long as that is open. Raises `UnknownCall`.
+
+        A key is no right: whoever may neither make the call any more nor read its result is not told it again.
+        """
+        tool = turn.published.tool(earlier.catalogue, earlier.tool)
+        if tool is not None and not self._may_repeat(turn, tool) and not self.may_read(turn.principal, earlier):
+            raise UnknownCall()
         record = await restored(earlier, turn.published.types, self._spool)
         if earlier.turn_id != turn.id:
             with suppress(UnknownTurn):
@@ -327,12 +413,15 @@ class Service:
             await self._load_target(turn, args)
             return None
         declared = published.tool(catalogue, name)
-        if declared is None or not self._may_know(turn, declared):
+        if declared is None or not self._may_know(turn, name, declared):
             raise UnknownTool()
         return declared
 
-    def _may_know(self, turn: Turn, tool: DeclaredTool) -> bool:
+    def _may_know(self, turn: Turn, name: str, tool: DeclaredTool) -> bool:
+        """The same that lists ask, but for hidden tools, which are there for those who know their name."""
         access, catalogue = turn.published.access, turn.stored.catalogue
+        if not turn.published.catalogues[catalogue].registry.has(name) or not tool.is_in_use(datetime.now(UTC).date()):
+            return False
         return access.visibility(turn.principal, catalogue=catalogue, tool=tool).allowed
 
     async def _load_target(self, turn: Turn, args: Any) -> None:
@@ -381,7 +470,7 @@ class Service:
         return opened(
             stored,
             published,
-            callbacks=self._callbacks(),
+            callbacks=self._callbacks,
             buses=buses,
             spool=self._spool.scoped(stored.id, tenant=stored.principal.tenant),
         )
@@ -399,8 +488,9 @@ class Service:
             return None
         turn = self._opened(stored, self.published)
         turn.is_stored = True
-        for each in await self._store.calls_of(id):
-            turn.ctx.adopt_tool_call(await restored(each, turn.published.types, self._spool))
+        records = [await restored(each, turn.published.types, self._spool) for each in await self._store.calls_of(id)]
+        for record in self._still_readable(turn, records):
+            turn.ctx.adopt_tool_call(record)
         return turn
 
     def _renewed(self, turn: Turn) -> Turn:
@@ -408,14 +498,10 @@ class Service:
         stored = replace(turn.stored, revision=self.published.snapshot.revision, stash=turn.ctx.stash.all())
         renewed = self._opened(stored, self.published)
         renewed.is_stored = turn.is_stored
-        for record in turn.ctx.turn_tool_calls:
+        for record in self._still_readable(renewed, turn.ctx.turn_tool_calls):
             renewed.ctx.adopt_tool_call(record)
         self._turns.put(renewed)
         return renewed
-
-    def _callbacks(self) -> dict[str, Callback]:
-        """Records of calls go to the store; what else a turn may hold stays in memory."""
-        return {**in_memory_callbacks(), "store_tool_call": self._store_record}
 
     async def journal(self, call: ServedCall, tool: DeclaredTool) -> None:
         """Make it durable that a call is about to run. Nothing consequential runs without this."""
@@ -433,8 +519,22 @@ class Service:
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
         artifact = declared.artifact if declared is not None else "text"
         stored = await settled(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
-        await self._store.settle_call(stored, turn=None if turn.is_stored else turn.stored)
+        is_longer = self._lives_on(turn, stored, declared)
+        await self._store.settle_call(stored, turn=turn.stored if is_longer or not turn.is_stored else None)
         turn.is_stored = True
+
+    def _lives_on(self, turn: Turn, stored: StoredCall, declared: DeclaredTool | None) -> bool:
+        """Let a turn live as long as what it holds; whether that is longer than was stored.
+
+        By a little more than needed, so that not every call of a busy turn writes it anew.
+        """
+        artifact = None if declared is None else turn.published.types.declared(declared.artifact)
+        retain = max(self._lives, (artifact.retain if artifact is not None else None) or self._lives)
+        needed = (stored.completed_at or stored.created_at) + retain
+        if needed <= turn.stored.expires_at:
+            return False
+        turn.stored = replace(turn.stored, expires_at=needed + retain / 16)
+        return True
 
     async def _pass(self, turn: Turn, middlewares: Sequence[Any]) -> None:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)

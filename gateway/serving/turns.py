@@ -8,12 +8,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from secrets import token_bytes, token_urlsafe
 from typing import Any, Final
 
 from gateway.core.callbacks import Callback
 from gateway.core.context import TurnContext
 from gateway.core.events import Buses, Event
+from gateway.core.ids import new_token, random_bytes
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredTurn
 from gateway.serving.keeping import TurnStore
@@ -61,10 +61,13 @@ class TurnBuses(Buses):
         super().emit(event)
         self._everywhere.emit(event)
 
+    def hears(self, kind: type[Event]) -> bool:
+        return super().hears(kind) or self._everywhere.hears(kind)
+
 
 def new_turn(principal: Principal, catalogue: str, *, revision: str, at: datetime, lives: timedelta) -> StoredTurn:
-    id = f"turn_{token_urlsafe(HANDLE_BYTES)}"
-    return StoredTurn(id, principal, catalogue, revision, token_bytes(32), at, at + lives)
+    id = f"turn_{new_token(HANDLE_BYTES)}"
+    return StoredTurn(id, principal, catalogue, revision, random_bytes(32), at, at + lives)
 
 
 def opened(

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from time import time_ns
 from typing import Final, Literal
-from uuid import uuid4
+
+from gateway.core.ids import random_bytes
 
 _KEY: Final = re.compile(
     r"(?P<kind>[fs])\.(?P<tenant>[0-9a-f]{32})\.(?P<turn>[0-9a-f]{32})\.(?P<slot>[0-9a-f]{32}\.[0-9a-f]{32})"
@@ -51,4 +52,4 @@ def hashed(text: str | None) -> str:
 
 
 def next_generation() -> str:
-    return f"{time_ns():016x}{uuid4().hex[:16]}"
+    return f"{time_ns():016x}{random_bytes(8).hex()}"

@@ -1,0 +1,55 @@
+"""Ids and secrets nobody can guess, cut from random bytes that are fetched many at a time.
+
+Asking the kernel for each id costs more than everything else a call does with it.
+"""
+
+import os
+from base64 import urlsafe_b64encode
+from threading import Lock
+from typing import Final
+
+_AT_ONCE: Final = 8_192
+
+
+class _Pool:
+    """Bytes of the kernel's generator, each given out once. A forked child starts with none of its parent's."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._bytes = b""
+        self._next = 0
+        os.register_at_fork(after_in_child=self._forget)
+
+    def take(self, size: int) -> bytes:
+        with self._lock:
+            if self._next + size > len(self._bytes):
+                self._bytes = os.urandom(max(_AT_ONCE, size))
+                self._next = 0
+            start, self._next = self._next, self._next + size
+            return self._bytes[start : self._next]
+
+    def _forget(self) -> None:
+        self._lock = Lock()
+        self._bytes = b""
+        self._next = 0
+
+
+_POOL: Final = _Pool()
+
+
+def random_bytes(size: int) -> bytes:
+    return _POOL.take(size)
+
+
+def new_id() -> str:
+    """A UUID of version 4."""
+    number = bytearray(_POOL.take(16))
+    number[6] = (number[6] & 0x0F) | 0x40
+    number[8] = (number[8] & 0x3F) | 0x80
+    text = number.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_token(size: int) -> str:
+    """That many random bytes as text that is safe in URLs and headers."""
+    return urlsafe_b64encode(_POOL.take(size)).rstrip(b"=").decode("ascii")

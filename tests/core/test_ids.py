@@ -1,0 +1,49 @@
+"""Ids: of the right form, never twice, and not shared with a forked child."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+from gateway.core.ids import new_id, new_token, random_bytes
+
+
+def test_ids_are_uuids_of_version_four() -> None:
+    for _ in range(1_000):
+        parsed = UUID(text := new_id())
+        assert (str(parsed), parsed.version, parsed.variant) == (text, 4, "specified in RFC 4122")
+
+
+def test_no_id_is_given_out_twice_by_many_threads() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        drawn = list(pool.map(lambda _: new_id(), range(20_000)))
+
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_tokens_have_the_asked_for_randomness_in_safe_characters() -> None:
+    tokens = {new_token(24) for _ in range(1_000)}
+
+    assert len(tokens) == 1_000
+    assert {len(token) for token in tokens} == {32}
+    assert set("".join(tokens)) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def test_more_bytes_than_are_fetched_at_once_can_be_had() -> None:
+    assert len(random_bytes(100_000)) == 100_000
+    assert random_bytes(0) == b""
+
+
+def test_forked_child_draws_other_ids_than_its_parent() -> None:
+    new_id()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, new_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    drawn = os.read(read, 100).decode()
+    os.close(read)
+    os.close(write)
+
+    assert drawn
+    assert drawn != new_id()
