@@ -363,16 +363,14 @@ class Service:
 
     # --- inside ---
 
-    def _may_repeat(self, turn: Turn, tool: DeclaredTool) -> bool:
-        access, catalogue = turn.published.access, turn.stored.catalogue
-        return access.asks(turn.principal, "invoke", catalogue=catalogue, tool=tool).allowed
+    def _may_invoke(self, principal: Principal, catalogue: str, tool: DeclaredTool) -> bool:
+        return self.published.access.asks(principal, "invoke", catalogue=catalogue, tool=tool).allowed
 
     def _may_read(self, principal: Principal, catalogue: str, tool: DeclaredTool) -> bool:
-        access = self.published.access
-        reading = access.asks(principal, "read", catalogue=catalogue, tool=tool)
+        reading = self.published.access.asks(principal, "read", catalogue=catalogue, tool=tool)
         if reading.allowed or reading.row is not None:
             return reading.allowed
-        return access.asks(principal, "invoke", catalogue=catalogue, tool=tool).allowed
+        return self._may_invoke(principal, catalogue, tool)
 
     def _still_readable(self, turn: Turn, records: Sequence[ToolCall]) -> list[ToolCall]:
         """What a turn may go on with: answers of queries go where the artifact goes that they are about."""
@@ -391,18 +389,24 @@ class Service:
         return retain is not None and now() >= (stored.completed_at or stored.created_at) + retain
 
     async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
-        """What an earlier call settled as, in its own turn as long as that is open. Raises `UnknownCall`.
-
-        A key is no right: whoever may neither make the call any more nor read its result is not told it again.
-        """
-        tool = turn.published.tool(earlier.catalogue, earlier.tool)
-        if tool is not None and not self._may_repeat(turn, tool) and not self.may_read(turn.principal, earlier):
+        """What an earlier call settled as, in its own turn as long as that is open. Raises `UnknownCall`."""
+        if not await self._may_hear_again(turn, earlier):
             raise UnknownCall()
         record = await restored(earlier, turn.published.types, self._spool)
         if earlier.turn_id != turn.id:
             with suppress(UnknownTurn):
                 turn = await self.find_turn(turn.principal, earlier.turn_id)
         return Settled(record, turn, is_replay=True)
+
+    async def _may_hear_again(self, turn: Turn, earlier: StoredCall) -> bool:
+        """A key is no right: what the caller may neither call nor read any more is not told again."""
+        principal = turn.principal
+        if earlier.from_artifact_tool:
+            found = await self._store.find_call(str(earlier.args.get("callId")), principal)
+            return earlier.is_error or (found is not None and self.may_read(principal, found))
+        tool = self.published.snapshot.tools.get(earlier.identity)
+        may_call = tool is not None and self._may_invoke(principal, earlier.catalogue, tool)
+        return earlier.is_error or may_call or self.may_read(principal, earlier)
 
     async def _known(self, turn: Turn, name: str, args: Any) -> DeclaredTool | None:
         """The tool of that name, `None` for a query tool. Unknown and not visible are one answer."""

@@ -1,7 +1,7 @@
 """The data plane and the admin plane as ASGI apps: which path leads where. What happens there is decided elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from starlette.routing import Router
 
@@ -13,7 +13,8 @@ from gateway.web.problems import json_response, problem_of, problem_response
 Ready = Callable[[], Mapping[str, Any]]
 """What `/readyz` says: `ready` is whether calls are taken, the rest why not."""
 
-WELL_KNOWN = "/.well-known/oauth-protected-resource"
+WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+_PROTOCOL: Final = "mcp"
 
 
 def data_plane(
@@ -76,17 +77,17 @@ class _Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope.get("path", "")
-        if scope["type"] == "http" and path.endswith("/mcp"):
-            await self._to_catalogue(path.removesuffix("/mcp"), scope, receive, send)
-        elif path.startswith(WELL_KNOWN):
+        if path.startswith(WELL_KNOWN):  # before the endpoints: that of one ends in its path
             await self._describe(path.removeprefix(WELL_KNOWN), scope, receive, send)
+        elif path.endswith("/mcp"):
+            await self._to_catalogue(path.removesuffix("/mcp"), scope, receive, send)
         else:
             await self._others(scope, receive, send)
 
     async def _to_catalogue(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         snapshot = self._service.published.snapshot
         name = self._service.published.catalogue_at(path) if path else snapshot.default_catalogue
-        if name is None:
+        if name is None or _PROTOCOL not in snapshot.catalogues[name].protocols:
             error = UnknownCatalogue()
             await problem_response(404, error.message, code=error.code)(scope, receive, send)
             return

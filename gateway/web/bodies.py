@@ -1,9 +1,10 @@
 """Bodies of requests: read up to a limit, and parsed once, strictly.
 
 JSON with a key given twice is refused: whoever looks at the first one and whoever looks at the last one would
-disagree about what was asked.
+disagree about what was asked. So is an integer that would be rounded.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
@@ -16,8 +17,19 @@ MAX_DEPTH: Final = 128
 """Levels of a request's JSON; what a tool takes is not deeper."""
 
 
+MAX_SECONDS: Final = 30.0
+"""From the end of a request's headers to the end of its body."""
+
+_INTEGERS: Final = range(-(1 << 63), 1 << 64)
+"""What is read exactly; beyond it readers round, each in its own way."""
+
+
 class BodyTooLarge(Exception):
     """More bytes came than the limit allows, whatever the headers said."""
+
+
+class BodyTooSlow(Exception):
+    """The body did not come in time."""
 
 
 class ClientGone(Exception):
@@ -28,8 +40,16 @@ class NotStrictJson(ValueError):
     """The bytes are not JSON, or JSON that two readers could read in two ways."""
 
 
-async def read_body(receive: Receive, *, limit: int) -> bytes:
-    """The whole body. Bytes past the limit are never kept."""
+async def read_body(receive: Receive, *, limit: int, within: float = MAX_SECONDS) -> bytes:
+    """The whole body. Bytes past the limit are never kept, and nobody is waited for longer than `within` seconds."""
+    try:
+        async with asyncio.timeout(within):
+            return await _read(receive, limit)
+    except TimeoutError:
+        raise BodyTooSlow() from None
+
+
+async def _read(receive: Receive, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -52,8 +72,8 @@ def strict_json(body: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         raise NotStrictJson(_reason(error)) from None
     _refuse_depth(value, MAX_DEPTH)
-    if orjson.dumps(value) != body:  # a compact text that is written back as it came has no key twice
-        _refuse_duplicates(body)
+    if orjson.dumps(value) != body:  # a compact text that is written back as it came can be read in one way only
+        _refuse_ambiguity(body)
     return value
 
 
@@ -77,13 +97,13 @@ def _refuse_depth(value: Any, left: int) -> None:
         ]
 
 
-def _refuse_duplicates(body: bytes) -> None:
-    try:
-        json.loads(body, object_pairs_hook=_unique)
-    except NotStrictJson:
-        raise
-    except ValueError as error:
-        raise NotStrictJson(f"not JSON: {error}") from None
+def _refuse_ambiguity(body: bytes) -> None:
+    json.loads(body, object_pairs_hook=_unique, parse_int=_exact)
+
+
+def _exact(digits: str) -> None:
+    if len(digits) > 20 or int(digits) not in _INTEGERS:
+        raise NotStrictJson("an integer has more than 64 bits; send it as a string")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gateway.errors import UnknownCatalogue
 from gateway.governance.principals import Principal
 from gateway.serving.service import Service
-from gateway.web.bodies import BodyTooLarge, ClientGone, NotStrictJson, read_body, strict_json
+from gateway.web.bodies import BodyTooLarge, BodyTooSlow, ClientGone, NotStrictJson, read_body, strict_json
 from gateway.web.edge import Receive, Scope, Send, principal_of
 from gateway.web.mcp.headers import Headers, read_headers
 from gateway.web.mcp.legacy import LegacyWire
@@ -56,6 +56,10 @@ class McpEndpoint:
         self._modern = ModernWire(served, self._parking, self._listening)
         self._legacy = LegacyWire(served, self.sessions)
 
+    def hush(self) -> None:
+        """Tell everybody who only listens that it is over; what was called goes on."""
+        self._listening.close()
+
     async def close(self) -> None:
         """Tell everybody who listens that it is over, and end every session."""
         self._listening.close()
@@ -93,6 +97,9 @@ class McpEndpoint:
             return
         except BodyTooLarge:
             await json_error(send, 413, INVALID_REQUEST, f"a body has at most {self._max_body} bytes")
+            return
+        except BodyTooSlow:
+            await json_error(send, 408, INVALID_REQUEST, "the body did not come in time")
             return
         except NotStrictJson as error:
             await json_error(send, 400, PARSE_ERROR, str(error))

@@ -1,0 +1,70 @@
+"""Connections that do not wait for ever: the head of a request is bounded in bytes and in time, and so is what
+a client still sends after it was answered.
+
+The parser below keeps whatever comes until a head is complete, before anybody is asked who is calling.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD: Final = 64 << 10
+"""Bytes of a request line and headers. What is read as headers has a smaller bound, with an answer of its own."""
+
+HEAD_SECONDS: Final = 15.0
+LINGER_SECONDS: Final = 5.0
+"""How long an answered client may go on sending: a connection that is closed at once takes the answer with it."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection."""
+
+    _head = 0
+    _is_in_head = True
+    _has_ended = False
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._be_patient(HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._has_ended = False
+        super().data_received(data)
+        if self._has_ended:
+            self._head = 0
+        elif self._is_in_head:
+            self._head += len(data)
+            if self._patience is None:
+                self._be_patient(HEAD_SECONDS)
+            if self._head > MAX_HEAD and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too large.")
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._head = 0
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_in_head = self._has_ended = True
+        self._stop_waiting()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._is_in_head and self._patience is None and not self.transport.is_closing():
+            self._be_patient(LINGER_SECONDS)
+
+    def _be_patient(self, seconds: float) -> None:
+        self._patience = self.loop.call_later(seconds, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
