@@ -10,6 +10,7 @@ from gateway.serving.service import Service
 from gateway.web.rest.endpoints import MAX_BODY, Endpoint, nothing_here
 from gateway.web.rest.operations import Operation, Rest
 from gateway.web.rest.reading import reading_operations
+from gateway.web.rest.streams import EventLogs
 from gateway.web.rest.table import OPERATIONS
 
 ALL_OPERATIONS: Final[tuple[Operation, ...]] = (*OPERATIONS, *reading_operations(OPERATIONS))
@@ -23,14 +24,14 @@ class _Nothing:
     __call__ = staticmethod(nothing_here)
 
 
-def routes(service: Service, *, max_body: int = MAX_BODY) -> list[Route]:
-    """What to mount at the root of the data plane."""
-    rest = Rest(service)
+def routes(service: Service, *, max_body: int = MAX_BODY, logs: EventLogs | None = None) -> list[Route]:
+    """What to mount at the root of the data plane. Whoever gives `logs` can hush the streams of events."""
+    rest = Rest(service, logs or EventLogs())
     by_path = {
         path: list(operations)
         for path, operations in groupby(sorted(ALL_OPERATIONS, key=attrgetter("path")), key=attrgetter("path"))
     }
-    # Paths without parameters first: `/v1/turns` must not be taken for something else's parameter.
-    ordered = sorted(by_path, key=lambda path: (path.count("{"), path))
+    # Starlette tries one path after the other, and no two of ours match the same: calls, which are most, come first.
+    ordered = sorted(by_path, key=lambda path: (not path.endswith(("/call", "/calls")), path))
     served = [Route(path, Endpoint(rest, by_path[path], max_body=max_body)) for path in ordered]
     return [*served, Route("/v1/{rest:path}", _Nothing()), Route("/v1", _Nothing())]

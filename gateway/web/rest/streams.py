@@ -68,13 +68,18 @@ class EventLog:
         # Events may come from the threads that tools run in.
         self._waiting[key] = lambda: loop.call_soon_threadsafe(happened.set)
         try:
-            if not self.since(number):
+            if not self.since(number) and not self.is_closed:
                 async with asyncio.timeout(seconds):  # wait_for loses a cancellation that comes together with news
                     await happened.wait()
         except TimeoutError:
             return
         finally:
             del self._waiting[key]
+
+    def close(self) -> None:
+        """Let every reader go, once it was sent what there is."""
+        self.is_closed = True
+        self._wake()
 
     def _take(self, event: Event) -> None:
         data = event_data(event)
@@ -83,6 +88,9 @@ class EventLog:
         while len(self._entries) > self._kept or (self._bytes > self._kept_bytes and len(self._entries) > 1):
             self._bytes -= len(self._entries.popleft()[2])
         self.is_closed = self.is_closed or isinstance(event, TurnEnd)
+        self._wake()
+
+    def _wake(self) -> None:
         for wake in tuple(self._waiting.values()):
             wake()
 
@@ -92,11 +100,20 @@ class EventLogs:
 
     def __init__(self) -> None:
         self._logs: WeakKeyDictionary[Buses, EventLog] = WeakKeyDictionary()
+        self._is_hushed = False
 
     def of(self, buses: Buses) -> EventLog:
         if buses not in self._logs:
             self._logs[buses] = EventLog(buses)
+            if self._is_hushed:
+                self._logs[buses].close()
         return self._logs[buses]
+
+    def hush(self) -> None:
+        """End all streams, and every later one at once: readers are told to come back to whoever serves then."""
+        self._is_hushed = True
+        for log in tuple(self._logs.values()):
+            log.close()
 
 
 def event_stream(
@@ -145,7 +162,7 @@ async def _send_events(
         if is_closed:
             return
         await log.news(place, keep_alive)
-        if not log.since(place):
+        if not log.since(place) and not log.is_closed:
             if not await may_read():
                 return
             await _send(send, b": keep-alive\n\n")

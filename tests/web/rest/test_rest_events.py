@@ -14,7 +14,7 @@ from rest_streams import Told, reading
 from gateway.core.events import Buses, Event, LogEvent, TurnEnd, WarningEvent, now
 from gateway.errors import GatewayError
 from gateway.web.rest.event_data import MAX_DATA, event_data
-from gateway.web.rest.streams import EventLog, event_stream
+from gateway.web.rest.streams import EventLog, EventLogs, event_stream
 
 pytestmark = pytest.mark.anyio
 
@@ -212,6 +212,21 @@ async def test_silence_is_broken_by_comments() -> None:
 
     assert blocks[1:4] == [b": keep-alive\n\n"] * 3
     assert b"event: turnEnd" in blocks[-2]
+
+
+async def test_hushed_streams_end_and_new_ones_begin_no_more() -> None:
+    logs, buses, later = EventLogs(), Buses(), Buses()
+    blocks: list[bytes] = []
+    stream = asyncio.ensure_future(stream_of(logs.of(buses), blocks, seconds=60))
+    while not blocks:
+        await asyncio.sleep(0)
+
+    buses.emit(log_event(1))
+    logs.hush()
+    await stream
+    await stream_of(logs.of(later), blocks, seconds=60)
+
+    assert [each[:2] for each in blocks] == [b"", b"id", b"", b"", b""]
 
 
 async def test_events_from_threads_arrive() -> None:
