@@ -1,6 +1,5 @@
 """`gateway serve`: the gateway itself, until somebody stops it."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +12,9 @@ from gateway.cli.project import sources_of
 from gateway.errors import GatewayError
 from gateway.runtime.planes import planes
 from gateway.runtime.running import ConfigInvalid, Running, running
-from gateway.runtime.serving import Stopping, listener, serve
+from gateway.runtime.serving import listener, run, serve
 from gateway.runtime.settings import Settings
+from gateway.runtime.stopping import Stopping
 
 
 def serve_gateway(
@@ -33,7 +33,7 @@ def serve_gateway(
     """
     settings = _settings({key: value for key, value in locals().items() if value is not None})
     try:
-        asyncio.run(_served(settings))
+        run(_served(settings))
     except ConfigInvalid as error:
         print_problems(err(), error.diagnostics, sources_of(settings.project))
         raise typer.Exit(1) from error
@@ -65,7 +65,7 @@ async def _served(settings: Settings) -> None:
             _tell(gateway, base_url.rstrip("/"), admin_url, say=typer.echo)
 
         both = planes(gateway, base_url=base_url.rstrip("/"), stopping=stopping)
-        await serve(both, sockets=(data, admin), settings=settings, stopping=stopping, started=started)
+        await serve(both, gateway.service, sockets=(data, admin), settings=settings, stopping=stopping, started=started)
         note("stopped")
 
 

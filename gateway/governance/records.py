@@ -132,8 +132,13 @@ class Store(Protocol):
     async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
         """Write a settled call, started before or not; with a turn that is not stored yet, both or neither.
 
-        Of a call that was started before only the outcome is written: what it was asked stays as it was.
+        Of a call that was started before only the outcome is written: what it was asked stays as it was. A turn that
+        is stored already lives as long as the one given here, if that is longer.
         """
+        ...
+
+    async def give_up_call(self, id: str, *, turn_id: str, at: datetime) -> None:
+        """Mark a call that was started and cut off as `unknown`; one that has an outcome keeps it."""
         ...
 
     async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:

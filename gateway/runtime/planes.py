@@ -7,7 +7,7 @@ from typing import Any
 from gateway.errors import Unauthenticated
 from gateway.identity.challenges import challenge, protected_resource_metadata
 from gateway.runtime.running import Running
-from gateway.runtime.serving import Stopping
+from gateway.runtime.stopping import Stopping
 from gateway.web.app import WELL_KNOWN, admin_plane, data_plane
 from gateway.web.edge import App, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
@@ -16,10 +16,11 @@ from gateway.web.rest.routing import OPEN_PATHS, routes
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """Both apps. `close` tells everybody who waits on a stream that it is over."""
+    """Both apps. `hush` tells everybody who only listens that it is over, `close` ends what outlives a request."""
 
     data: App
     admin: App
+    hush: Callable[[], None]
     close: Callable[[], Awaitable[None]]
 
 
@@ -40,6 +41,10 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         endpoints.append(McpEndpoint(service, catalogue, max_body=limit))
         return endpoints[-1]
 
+    def hush() -> None:
+        for endpoint in endpoints:
+            endpoint.hush()
+
     async def close() -> None:
         for endpoint in endpoints:
             await endpoint.close()
@@ -54,7 +59,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         rest=routes(service, max_body=limit),
     )
     admin = admin_plane(running.identities.authenticate, rules=EdgeRules(), ready=ready)
-    return Planes(data, admin, close)
+    return Planes(data, admin, hush, close)
 
 
 def _readiness(running: Running, stopping: Stopping) -> Any:

@@ -47,9 +47,9 @@ class _Parts:
 
 
 def publish(
-    assembled: Assembled, access: Access, *, backends: Backends, journal: Journal
+    assembled: Assembled, access: Access, *, backends: Backends, journal: Journal, shared: SharedState
 ) -> tuple[Published, list[Unworkable]]:
-    """Everything the snapshot declares, ready to be called."""
+    """Everything the snapshot declares, ready to be called. `shared` is what chains of this process have in common."""
     snapshot = access.snapshot
     types = ArtifactTypes(snapshot.artifacts, built_in=lambda name: built_in(name, {}), mask=redacted)
     specs = {
@@ -58,7 +58,7 @@ def publish(
         if isinstance(each.spec, ToolDocument)
     }
     made, unworkable = _backends(snapshot, specs, types, backends)
-    parts = _Parts(access, types, specs, made, journal, SharedState())
+    parts = _Parts(access, types, specs, made, journal, shared)
     catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
     return Published(access, catalogues, types, list(made.values())), unworkable
 

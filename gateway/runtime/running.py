@@ -1,15 +1,17 @@
 """A running gateway: storage opened, identities ready, tools published; everything closed again in the other order."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 from gateway.access import Access
 from gateway.assembly import Assembled, assemble
 from gateway.config.specs.gateway import (
+    FileBlobs,
     GatewayDocument,
     IdentityProviderDocument,
     SqliteStorageSpec,
@@ -19,13 +21,15 @@ from gateway.errors import ProgramError
 from gateway.governance.diagnostics import Diagnostic
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
+from gateway.middleware.build import SharedState
 from gateway.runtime.backends import Backends
 from gateway.runtime.identities import providers_of
 from gateway.runtime.publishing import Unworkable, publish
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
+from gateway.runtime.sweeping import Sweeper
 from gateway.serving.current import ServedCall
-from gateway.serving.service import Service
+from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
 from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
@@ -58,6 +62,32 @@ class Running:
     assembled: Assembled
     unworkable: tuple[Unworkable, ...]
     recovered: int
+    kept: "Kept"
+    shared: SharedState = field(default_factory=SharedState)
+    """Circuits and bulkheads of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where a project keeps its records and the bytes of results."""
+
+    database: Path
+    spool: Path
+
+
+def kept_by(assembled: Assembled) -> Kept:
+    """Raises `StartRefused` for a storage that is not served yet."""
+    storage = _storage(assembled)
+    database = Path(storage.path)
+    match storage.blobs:
+        case None:
+            return Kept(database, database.parent / "spool")
+        case FileBlobs(path=path):
+            return Kept(database, Path(path))
+        case _:
+            raise StartRefused(
+                f"blobs of type {storage.blobs.type!r} are not served yet", help="use type: files, or leave them out"
+            )
 
 
 @asynccontextmanager
@@ -88,24 +118,36 @@ async def _started(
     secrets: Secrets,
     closing: AsyncExitStack,
 ) -> Running:
-    path = Path(_storage(assembled).path)
-    store = await SqliteStore.open(path)
+    kept = kept_by(assembled)
+    retain = _storage(assembled).retain
+    store = await SqliteStore.open(kept.database)
     closing.push_async_callback(store.close)
-    spool = await FileSpool.open(path.parent / "spool", small=store)
+    spool = await FileSpool.open(kept.spool, small=store)
     closing.push_async_callback(spool.close)
     await identities.start()
     closing.push_async_callback(identities.close)
     backends = Backends(secrets, settings.python_packages)
     closing.push_async_callback(backends.close)
+    shared = SharedState()
 
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
         await service.journal(call, tool)
 
-    published, unworkable = publish(assembled, access, backends=backends, journal=journal)
+    published, unworkable = publish(assembled, access, backends=backends, journal=journal, shared=shared)
     closing.push_async_callback(published.close)
-    service = Service(published, store, spool)
+    service = Service(published, store, spool, lives=(retain.calls if retain else None) or DEFAULT_LIFE)
     recovered = await store.recover(_now())
-    return Running(service, identities, tuple(providers), settings, assembled, tuple(unworkable), recovered)
+    sweeping = asyncio.create_task(Sweeper(store, spool).run())
+    closing.push_async_callback(_ended, sweeping)
+    return Running(
+        service, identities, tuple(providers), settings, assembled, tuple(unworkable), recovered, kept, shared
+    )
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def _identity_documents(assembled: Assembled) -> list[IdentityProviderDocument]:

@@ -1,28 +1,25 @@
-"""Two listeners in one process, and an orderly end: stop taking calls, let the running ones finish, close."""
+"""Two listeners in one process, and an orderly end: readiness goes first, then new calls, then the running ones.
+
+The admin plane stays up to the last, so that whoever watches sees the end coming.
+"""
 
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol
 
 import uvicorn
 
 from gateway.runtime.settings import Settings
+from gateway.runtime.stopping import CUT_SECONDS, Calls, Draining, Stopping, drained
+from gateway.runtime.wire import BoundedHttp
 
-
-@dataclass(slots=True)
-class Stopping:
-    """Whether a stop was asked for; the second time it is meant at once."""
-
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
-    times: int = 0
-
-    def ask(self) -> None:
-        self.times += 1
-        self.asked.set()
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_CLOSING_SECONDS: Final = 2.0
+"""How long connections may take to close when nothing runs any more."""
 
 
 class _Server(uvicorn.Server):
@@ -31,6 +28,16 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def stop_now(self) -> None:
+        """Whoever still holds a connection, such as a client that stopped reading, loses it."""
+        self.should_exit = True
+        until = monotonic() + _CLOSING_SECONDS
+        while self.server_state.connections and monotonic() < until:
+            await asyncio.sleep(0.02)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
+        self.force_exit = True
 
 
 def listener(host: str, port: int) -> socket.socket:
@@ -43,12 +50,11 @@ def listener(host: str, port: int) -> socket.socket:
     except OSError:
         bound.close()
         raise
-    bound.set_inheritable(True)
     return bound
 
 
 class Apps(Protocol):
-    """What is served on the two listeners, and how those who wait on a stream are told that it is over."""
+    """What is served on the two listeners."""
 
     @property
     def data(self) -> Any: ...
@@ -57,11 +63,25 @@ class Apps(Protocol):
     def admin(self) -> Any: ...
 
     @property
-    def close(self) -> Callable[[], Awaitable[None]]: ...
+    def hush(self) -> Callable[[], None]:
+        """Tells those who only listen that it is over."""
+        ...
+
+    @property
+    def close(self) -> Callable[[], Awaitable[None]]:
+        """Ends whatever outlives a request."""
+        ...
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a server to its end, on the fastest event loop there is."""
+    with asyncio.Runner(loop_factory=uvicorn.Config(None, loop="auto").get_loop_factory()) as runner:  # type: ignore[arg-type]  # no app is served here
+        runner.run(main)
 
 
 async def serve(
     apps: Apps,
+    calls: Calls,
     *,
     sockets: tuple[socket.socket, socket.socket],
     settings: Settings,
@@ -69,31 +89,44 @@ async def serve(
     started: Callable[[], Awaitable[None]],
 ) -> None:
     """Serve until a signal asks to stop. Running calls have the settings' grace to finish."""
-    grace = int(settings.grace.total_seconds())
-    servers = [_server(app, grace) for app in (apps.data, apps.admin)]
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.ask)
+    draining = Draining(apps.data, stopping)
+    data, admin = servers = [_server(app, settings) for app in (draining, apps.admin)]
     tasks = [asyncio.create_task(server.serve(sockets=[bound])) for server, bound in zip(servers, sockets, strict=True)]
+    asked = asyncio.create_task(stopping.asked.wait())
+    with _signals(stopping.ask):
+        try:
+            await _until_up(servers, tasks)
+            await started()
+            await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+            stopping.times = stopping.times or 1
+            data.should_exit = True
+            apps.hush()
+            await drained(draining, calls, grace=settings.grace, stopping=stopping)
+            await apps.close()
+            await data.stop_now()
+            await admin.stop_now()
+            await asyncio.gather(*tasks)
+
+
+@contextmanager
+def _signals(ask: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, ask)
     try:
-        await _until_up(servers, tasks)
-        await started()
-        await asyncio.wait([asyncio.create_task(stopping.asked.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
+        yield
     finally:
-        for server in servers:
-            server.should_exit = True
-            server.force_exit = stopping.times > 1
-        await apps.close()
-        await asyncio.gather(*tasks)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
 
-def _server(app: Any, grace: int) -> _Server:
+def _server(app: Any, settings: Settings) -> _Server:
     config = uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=BoundedHttp,
         ws="none",
         lifespan="off",
         access_log=False,
@@ -101,7 +134,8 @@ def _server(app: Any, grace: int) -> _Server:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=grace,
+        # A bound for what must not happen; the grace itself is measured by us.
+        timeout_graceful_shutdown=int(settings.grace.total_seconds() + CUT_SECONDS + _CLOSING_SECONDS),
     )
     return _Server(config)
 

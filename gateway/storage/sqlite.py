@@ -115,6 +115,14 @@ class SqliteStore:
         turn_columns = None if turn is None else turn_row(turn)
         await self._writer.run(lambda connection: _settle(connection, row, turn_columns, pieces))
 
+    async def give_up_call(self, id: str, *, turn_id: str, at: datetime) -> None:
+        row = {"call": id, "turn": turn_id, "at": microseconds(at)}
+
+        def give_up(connection: sqlite3.Connection) -> None:
+            statements.GIVE_UP_CALL.run(connection, row)
+
+        await self._writer.run(give_up)
+
     async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:
         if not is_storable(id) or not is_storable(turn_id or ""):
             return None

@@ -56,6 +56,14 @@ def _settling() -> Prepared:
     )
 
 
+def _ensuring() -> Prepared:
+    """A turn that is there already only ever lives longer."""
+    statement = insert(turns).values(_values(turns))
+    later = and_(turns.c.owner == statement.excluded.owner, turns.c.expires_at < statement.excluded.expires_at)
+    expiry = {"expires_at": statement.excluded.expires_at}
+    return Prepared(statement.on_conflict_do_update(index_elements=["id"], set_=expiry, where=later))
+
+
 def _is_over() -> ColumnElement[bool]:
     """Turns past their end of life: nothing of them runs, and no idempotency key stands for a call of theirs."""
     running = exists().where(calls.c.turn_id == turns.c.id, _STARTED).correlate(turns)
@@ -64,7 +72,7 @@ def _is_over() -> ColumnElement[bool]:
 
 
 INSERT_TURN: Final = Prepared(insert(turns).values(_values(turns)))
-ENSURE_TURN: Final = Prepared(insert(turns).values(_values(turns)).on_conflict_do_nothing(index_elements=["id"]))
+ENSURE_TURN: Final = _ensuring()
 FIND_TURN: Final = Prepared(
     select(turns).where(
         turns.c.id == bindparam("id"), turns.c.owner == bindparam("owner"), turns.c.expires_at > bindparam("at")
@@ -126,6 +134,11 @@ GIVE_UP: Final = Prepared(
     update(calls)
     .values(status=literal_column("'unknown'"), completed_at=bindparam("at"))
     .where(_STARTED, calls.c.process == bindparam("gone"))
+)
+GIVE_UP_CALL: Final = Prepared(
+    update(calls)
+    .values(status=literal_column("'unknown'"), completed_at=bindparam("at"))
+    .where(_STARTED, calls.c.turn_id == bindparam("turn"), calls.c.id == bindparam("call"))
 )
 
 FIND_PIECE: Final = Prepared(select(pieces.c.content).where(pieces.c.key == bindparam("key")))

@@ -1,0 +1,153 @@
+"""The end of a server: what was begun may finish, nothing new begins, and whatever is left is cut off with an answer.
+
+It knows requests and calls as things that run; what they are about is not its business.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from gateway.web.edge import App, Receive, Scope, Send
+from gateway.web.problems import problem_response
+
+CUT_SECONDS: Final = 5.0
+"""How long those that were cut off may take to write down what became of them."""
+
+_POLL: Final = 0.02
+_HEALTH: Final = frozenset({"/livez", "/readyz"})
+_STREAM: Final = b"text/event-stream"
+_REFUSAL: Final = problem_response(
+    503,
+    "the gateway is stopping",
+    code="E_STOPPING",
+    help="send the request again; another process or the next one takes it",
+    headers={b"retry-after": b"1", b"connection": b"close", b"cache-control": b"no-store"},
+)
+_CUT_OFF: Final = problem_response(
+    503,
+    "the gateway stopped before the request was answered",
+    code="E_CUT_OFF",
+    help="look at the records of your calls before you send it again",
+    headers={b"retry-after": b"1", b"connection": b"close", b"cache-control": b"no-store"},
+)
+
+
+@dataclass(slots=True)
+class Stopping:
+    """Whether a stop was asked for; the second time it is meant at once."""
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    times: int = 0
+
+    def ask(self) -> None:
+        self.times += 1
+        self.asked.set()
+
+
+class Calls(Protocol):
+    """Calls that run, with or without a request that waits for them."""
+
+    @property
+    def running_calls(self) -> int: ...
+
+    def cancel_calls(self) -> None: ...
+
+
+class Draining:
+    """The data plane, wrapped: it counts what is being answered, and refuses everything once a stop was asked for."""
+
+    def __init__(self, app: App, stopping: Stopping) -> None:
+        self._app = app
+        self._stopping = stopping
+        self._requests: dict[asyncio.Task[Any], _Request] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _HEALTH:
+            await self._app(scope, receive, send)
+            return
+        if self._stopping.times:
+            await _REFUSAL(scope, receive, send)
+            return
+        request = _Request(scope["method"], send)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - servers run requests in tasks
+        self._requests[task] = request
+        try:
+            await self._app(scope, receive, request.send)
+        except asyncio.CancelledError:
+            if not request.is_cut_off:
+                raise
+            await request.finish(scope, receive)
+        finally:
+            del self._requests[task]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anybody waits for an answer. Who only listens hears the end of it when the others are done."""
+        return any(not request.only_listens for request in self._requests.values())
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._requests
+
+    def cut_off(self) -> None:
+        for task, request in tuple(self._requests.items()):
+            request.is_cut_off = True
+            task.cancel()
+
+
+async def drained(draining: Draining, calls: Calls, *, grace: timedelta, stopping: Stopping) -> bool:
+    """Let what runs finish, for as long as the grace lasts and nobody asks twice; cut off the rest.
+
+    Whether everything came to its own end.
+    """
+    until = monotonic() + grace.total_seconds()
+    while (draining.is_busy or calls.running_calls) and stopping.times < 2 and monotonic() < until:
+        await asyncio.sleep(_POLL)
+    is_done = not draining.is_busy and not calls.running_calls
+    draining.cut_off()
+    calls.cancel_calls()
+    await _until(lambda: draining.is_empty and not calls.running_calls, seconds=CUT_SECONDS)
+    return is_done
+
+
+async def _until(is_so: Callable[[], bool], *, seconds: float) -> None:
+    until = monotonic() + seconds
+    while not is_so() and monotonic() < until:
+        await asyncio.sleep(_POLL)
+
+
+class _Request:
+    """One request that is being answered, and how far its answer is."""
+
+    __slots__ = ("_has_begun", "_is_over", "_is_stream", "_method", "_send", "is_cut_off")
+
+    def __init__(self, method: str, send: Callable[[Any], Awaitable[None]]) -> None:
+        self.is_cut_off = False
+        self._method = method
+        self._send = send
+        self._has_begun = self._is_over = self._is_stream = False
+
+    @property
+    def only_listens(self) -> bool:
+        return self._is_stream and self._method == "GET"
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._has_begun = True
+            self._is_stream = any(
+                name == b"content-type" and value.startswith(_STREAM) for name, value in message["headers"]
+            )
+        elif not message.get("more_body", False):
+            self._is_over = True
+        await self._send(message)
+
+    async def finish(self, scope: Scope, receive: Receive) -> None:
+        """The end of an answer that was cut off. A stream ends whole; half a file must not look like one."""
+        if not self._has_begun:
+            await _CUT_OFF(scope, receive, self._send)
+        elif self._is_stream and not self._is_over:
+            await self._send({"type": "http.response.body", "body": b""})

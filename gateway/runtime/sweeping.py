@@ -1,0 +1,94 @@
+"""Sweeping: what is past its end of life goes, and calls of processes that died get the outcome that is left to them.
+
+Every process of a host does it, each at its own moments; what one of them did, the others find done.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import uniform
+from time import monotonic
+from typing import Final, Protocol
+
+from gateway.core.events import now
+from gateway.errors import StoreUnavailable
+from gateway.governance.records import Store
+from gateway.storage.spool_files import Known
+
+FILES_PER_PASS: Final = 200
+STRAYS_AFTER: Final = timedelta(days=1)
+"""Age of a file that no record names: longer than any call runs."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """How often each kind of sweeping is done."""
+
+    recover: timedelta = timedelta(seconds=2)
+    expire: timedelta = timedelta(minutes=1)
+    strays: timedelta = timedelta(hours=6)
+
+
+class Files(Protocol):
+    """Where the bytes of large results are."""
+
+    async def delete(self, key: str) -> bool: ...
+
+    async def remove_strays(self, known: Known, *, before: datetime) -> int: ...
+
+
+class Sweeper:
+    """`run` never ends; one failed pass is logged, and the next one tries again."""
+
+    def __init__(
+        self,
+        store: Store,
+        files: Files,
+        *,
+        rhythm: Rhythm = Rhythm(),  # noqa: B008 - immutable
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._rhythm = rhythm
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Recover in a steady beat, and do the rest when it is due."""
+        expire_at = _due(self._rhythm.expire)
+        strays_at = _due(self._rhythm.strays)
+        while True:
+            await asyncio.sleep(self._rhythm.recover.total_seconds())
+            try:
+                await self._store.recover(self._clock())
+                if monotonic() >= expire_at:
+                    is_done = await self.expire()
+                    expire_at = _due(self._rhythm.expire) if is_done else 0.0
+                if monotonic() >= strays_at:
+                    strays_at = _due(self._rhythm.strays)
+                    await self._files.remove_strays(self._store.known_results, before=self._clock() - STRAYS_AFTER)
+            except StoreUnavailable as error:
+                _log.warning("sweeping waits: %s", error.message)
+            except Exception:
+                _log.exception("a pass of the sweeper failed")
+
+    async def expire(self) -> bool:
+        """One pass over what is past its end; whether nothing is left. Files go before the rows that name them."""
+        at = self._clock()
+        pieces = await self._store.expired_results(at, limit=FILES_PER_PASS)
+        keys = [piece.key for piece in pieces if piece.key is not None]
+        for key in keys:
+            await self._files.delete(key)
+        if keys:
+            await self._store.forget_results(keys)
+        await self._store.prune(at)
+        return len(pieces) < FILES_PER_PASS
+
+
+def _due(every: timedelta) -> float:
+    """Not at the same moment as the other processes."""
+    return monotonic() + every.total_seconds() * uniform(0.8, 1.2)  # noqa: S311 - no secret depends on it
