@@ -12,6 +12,7 @@ EXAMPLES = [
     pytest.param(block, id=f"{document.relative_to(ROOT)}-{number}")
     for document in (ROOT / "README.md", ROOT / "gateway" / "README.md")
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL))
+    if "127.0.0.1:8080" not in block  # those need a gateway and are run against one
 ]
 
 
@@ -44,4 +45,4 @@ def test_every_make_target_of_the_documents_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
     documents = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md"))
 
-    assert set(re.findall(r"`make ([a-z]+)`", documents)) - {"serve"} <= targets
+    assert set(re.findall(r"`make ([a-z]+)`", documents)) <= targets

@@ -1,0 +1,270 @@
+"""What a governed call costs on the wire, next to a bare ASGI echo and a FastMCP server that governs nothing.
+
+Each server runs alone in a process of its own, one worker, uvicorn with uvloop and httptools; a client in another
+process keeps a number of connections busy. Throughput and the server's CPU time per request are taken in one run;
+absolute figures move with the machine, ratios hold. The gateway authenticates, lists or calls as its policy says,
+validates, records durably before it answers, and renders.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MODERN = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2026-07-28",
+    "mcp-method": "tools/call",
+    "mcp-name": "echo",
+}
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Figures:
+    per_second: float
+    cpu: float
+    p50: float
+    p99: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long each server is kept busy")
+    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--tools", type=int, nargs="+", default=[10, 1_000], help="sizes of the gateway's catalogue")
+    parser.add_argument("--server", choices=["echo", "fastmcp"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.server:
+        SERVERS[options.server](int(os.environ["PORT"]))
+        return
+    print(f"Python {platform.python_version()}, {options.connections} connections, {options.seconds:g} s each\n")
+    print(f"{'server':34} {'calls/s':>8} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'of echo':>8}")
+    echo = measured("echo", options)
+    show("bare ASGI echo", echo, echo)
+    fastmcp = measured("fastmcp", options)
+    show("FastMCP server, tools/call", fastmcp, echo)
+    for tools in options.tools:
+        with gateway(tools) as (pid, port):
+            for name, load in GATEWAY_LOADS.items():
+                figures = asyncio.run(busy(port, load, pid=pid, options=options))
+                show(f"gateway, {name}, {tools} tools", figures, echo)
+                print(f"{'':34} {figures.per_second / fastmcp.per_second:8.1f} × FastMCP")
+
+
+def show(name: str, figures: Figures, echo: Figures) -> None:
+    share = figures.per_second / echo.per_second
+    print(
+        f"{name:34} {figures.per_second:8.0f} {figures.cpu:8.0f} {figures.p50:8.1f} {figures.p99:8.1f} {share:8.2f}",
+        flush=True,
+    )
+
+
+CALL = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"text": "hello"}, "_meta": META},
+    },
+    separators=(",", ":"),
+).encode()
+GATEWAY_LOADS = {
+    "MCP tools/call": Load("/bench/mcp", MODERN, CALL),
+    "REST call": Load(
+        "/v1/catalogues/bench/tools/echo/call", {"content-type": "application/json"}, b'{"arguments":{"text":"hello"}}'
+    ),
+}
+LOADS = {
+    "echo": Load("/", {"content-type": "application/json"}, CALL),
+    "fastmcp": Load("/mcp", MODERN, CALL),
+}
+
+
+def measured(server: str, options: argparse.Namespace) -> Figures:
+    port = free_port()
+    command = [sys.executable, __file__, "--server", server]
+    process = subprocess.Popen(command, env={**os.environ, "PORT": str(port)}, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(port)
+        return asyncio.run(busy(port, LOADS[server], pid=process.pid, options=options))
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def gateway(tools: int) -> Iterator[tuple[int, int]]:
+    with tempfile.TemporaryDirectory() as folder:
+        write_project(Path(folder), tools)
+        command = [sys.executable, "-m", "gateway", "serve", "--configs", folder, "--port", "0", "--admin-port", "0"]
+        environ = {**os.environ, "GATEWAY_PYTHON_PACKAGES": "bench_tools", "PYTHONPATH": folder}
+        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if found := re.search(r"REST +http://127\.0\.0\.1:(\d+)/v1 ", line):
+                    wait_for(int(found[1]))
+                    yield process.pid, int(found[1])
+                    break
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def write_project(folder: Path, tools: int) -> None:
+    (folder / "configs").mkdir()
+    (folder / "policies").mkdir()
+    (folder / "bench_tools.py").write_text("def echo(text: str) -> str:\n    return text\n", encoding="utf-8")
+    documents = [
+        ("Gateway", "bench", "{defaults: {pipeline: p, collisionPolicy: c, tier: t}, identity: [i], storage: s}"),
+        ("IdentityProvider", "i", '{type: none, subject: "user:bench", roles: [role:bench]}'),
+        ("Storage", "s", f"{{type: sqlite, path: {folder}/data/gateway.db}}"),
+        ("CollisionPolicy", "c", "{onCollision: throw}"),
+        ("Pipeline", "p", "{call: [{use: gates}, {use: timeout, with: {after: 30s}}]}"),
+        ("TrustTier", "t", "{rank: 0, description: Ours., origin: first-party, mayBeTrusted: true}"),
+        ("Catalogue", "bench", '{audience: [role:bench], include: [{tools: ["*"]}], publish: {path: /bench}}'),
+        *(("Tool", name, TOOL) for name in ["echo", *(f"tool_{number}" for number in range(tools - 1))]),
+    ]
+    text = "\n---\n".join(
+        f"apiVersion: gateway/v1\nkind: {kind}\nmetadata: {{name: {name}, owner: team}}\nspec: {spec}"
+        for kind, name, spec in documents
+    )
+    (folder / "configs" / "all.yaml").write_text(text, encoding="utf-8")
+    model = (HERE.parent / "policies" / "model.conf").read_text(encoding="utf-8")
+    (folder / "policies" / "model.conf").write_text(model, encoding="utf-8")
+    rows = ["p, role:bench, bench, tool:*, discover|invoke, t, allow"]
+    rows += [f"p, role:other{number}, bench, tool:tool_{number}, invoke, t, allow" for number in range(tools - 1)]
+    (folder / "policies" / "policy.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+TOOL = """
+  version: 1.0.0
+  description: Says what it is told.
+  trust: {tier: t}
+  input: {schema: {type: object, required: [text], properties: {text: {type: string}}}}
+  backend: {type: python, entrypoint: "bench_tools:echo", run: loop}"""
+
+
+async def busy(port: int, load: Load, *, pid: int, options: argparse.Namespace) -> Figures:
+    """Keep the connections busy, the first second unmeasured."""
+    request = wire_request(port, load)
+    times: list[float] = []
+    until = time.perf_counter() + 1.0
+    await asyncio.gather(*(client(port, request, until, []) for _ in range(options.connections)))
+    before, started = cpu_seconds(pid), time.perf_counter()
+    until = started + options.seconds
+    await asyncio.gather(*(client(port, request, until, times) for _ in range(options.connections)))
+    took, cpu = time.perf_counter() - started, cpu_seconds(pid) - before
+    times.sort()
+    count = len(times)
+    return Figures(count / took, cpu / count * 1e6, times[count // 2] * 1e3, times[int(count * 0.99)] * 1e3)
+
+
+def wire_request(port: int, load: Load) -> bytes:
+    headers = {"host": f"127.0.0.1:{port}", "content-length": str(len(load.body)), **load.headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST {load.path} HTTP/1.1\r\n{lines}\r\n".encode() + load.body
+
+
+async def client(port: int, request: bytes, until: float, times: list[float]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    while (started := time.perf_counter()) < until:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"unexpected answer: {head!r} {await reader.read(500)!r}")
+        await read_body(reader, head.lower())
+        times.append(time.perf_counter() - started)
+    writer.close()
+
+
+async def read_body(reader: asyncio.StreamReader, head: bytes) -> None:
+    if length := re.search(rb"content-length: (\d+)", head):
+        body = await reader.readexactly(int(length[1]))
+        if b'"isError":true' in body:
+            raise SystemExit(f"the call failed: {body!r}")
+        return
+    while (size := int(await reader.readuntil(b"\r\n"), 16)) or True:
+        await reader.readexactly(size + 2)
+        if size == 0:
+            return
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for(port: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise SystemExit(f"nothing listens on {port}")
+
+
+def serve_echo(port: int) -> None:
+    import uvicorn
+
+    async def echo(scope: dict[str, object], receive: object, send: object) -> None:
+        message = await receive()  # type: ignore[operator]  # the shape of ASGI
+        body = message["body"]
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})  # type: ignore[operator]  # likewise
+        await send({"type": "http.response.body", "body": body})  # type: ignore[operator]  # likewise
+
+    uvicorn.run(echo, host="127.0.0.1", port=port, log_level="error", lifespan="off", access_log=False)  # type: ignore[arg-type]  # likewise
+
+
+def serve_fastmcp(port: int) -> None:
+    from fastmcp import FastMCP
+
+    server = FastMCP("bench")
+
+    @server.tool
+    def echo(text: str) -> str:
+        """Says what it is told."""
+        return text
+
+    server.run(transport="http", host="127.0.0.1", port=port, stateless_http=True, log_level="error", show_banner=False)
+
+
+SERVERS = {"echo": serve_echo, "fastmcp": serve_fastmcp}
+
+
+if __name__ == "__main__":
+    main()
