@@ -247,7 +247,7 @@ def serve_echo(port: int) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})  # type: ignore[operator]  # likewise
         await send({"type": "http.response.body", "body": body})  # type: ignore[operator]  # likewise
 
-    uvicorn.run(echo, host="127.0.0.1", port=port, log_level="error", lifespan="off", access_log=False)  # type: ignore[arg-type]  # likewise
+    uvicorn.run(echo, host="127.0.0.1", port=port, log_level="error", lifespan="off", access_log=False)
 
 
 def serve_fastmcp(port: int) -> None:
