@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio import create_task_group, fail_after
 from rest_gateway import PEOPLE, Gateway, running, with_catalogue
 
 pytestmark = pytest.mark.anyio
@@ -115,3 +116,25 @@ async def test_catalogue_that_is_taken_away_takes_turns_and_artifacts_along(gate
     assert all("canary" not in each.text or "/calls/" in str(each.url) for each in answers)
     assert {each.url.path.split("/")[2] for each in shown} <= {"calls"}
     assert all("result" not in each.json() for each in shown)
+
+
+async def test_answers_of_many_callers_at_once_do_not_cross(gateway: Gateway) -> None:
+    crossed: list[str] = []
+
+    async def call_often(who: str) -> None:
+        async with gateway.client(who) as client:
+            turn = (await client.post("/v1/turns", json={"catalogue": "desk"})).json()["id"]
+            for number in range(10):
+                canary = f"{who} {number}"
+                body = {"tool": "echo", "arguments": {"text": canary}, "id": f"call_{number}"}
+                answer = (await client.post(f"/v1/turns/{turn}/calls", json=body)).json()
+                content = await client.get(f"/v1/artifacts/call_{number}/content", params={"turn": turn})
+                if (answer["result"]["text"], content.text, answer["turn"]) != (canary, canary, turn):
+                    crossed.append(canary)
+
+    with fail_after(60):
+        async with create_task_group() as tasks:
+            for who in OWNERS:
+                tasks.start_soon(call_often, who)
+
+    assert crossed == []
