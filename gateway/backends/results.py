@@ -46,12 +46,16 @@ def shaped(value: Any, *, json_results: bool, media: MediaTemplate | None) -> An
         return media.media(bytes(value)) if media else bytes(value)
     if isinstance(value, str | Media | SpooledArtifact) or is_spool_reader(value):
         return value
-    if isinstance(value, list | tuple) and value and all(isinstance(item, Media) for item in value):
+    if isinstance(value, list | tuple) and value and _are_of_one_kind(value):
         return list(value)
     if not json_results:
         help = "return text, bytes or media, or give the tool a JSON artifact class"
         raise BackendFailed("failed", f"the tool returned {type_name(value)}; its results are not JSON", help=help)
     return json_text(value)
+
+
+def _are_of_one_kind(values: list[Any] | tuple[Any, ...]) -> bool:
+    return any(all(isinstance(item, kind) for item in values) for kind in (Media, SpooledArtifact))
 
 
 def json_text(value: Any) -> str:

@@ -4,14 +4,16 @@ Authorisation is the first thing a handler does, and no document can take it out
 reads as a result; the record names who refused.
 """
 
+from asyncio import to_thread
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.access import Access, Call
+from gateway.core.artifacts import SpooledArtifact
 from gateway.core.context import DispatchContext
-from gateway.core.lines import encode
+from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld
@@ -23,7 +25,8 @@ from gateway.snapshot import DeclaredTool
 
 Handler = Callable[[dict[str, Any], Any, Registry], Awaitable[Any]]
 Run = Callable[[Invocation], Awaitable[Any]]
-Keep = Callable[[AsyncIterable[bytes] | Iterable[bytes]], Awaitable[SpoolReader]]
+Chunks = AsyncIterable[bytes] | Iterable[bytes]
+Keep = Callable[[Chunks], Awaitable[SpoolReader]]
 Journal = Callable[[ServedCall, DeclaredTool], Awaitable[None]]
 """Makes it durable that a call is about to run."""
 
@@ -53,9 +56,13 @@ def handler_for(tool: DeclaredTool, handling: Handling, *, run: Run, max_output:
             _pass_gates(call, tool, handling, rules, args)
         if is_consequential:
             await handling.journal(call, tool)
-        keep = _keeping(call, max_output)
+        keep = _keeping(call, call.id, max_output)
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, call.idempotency_key)
-        return await _yielded(await run(invocation), tool, handling.types, keep)
+        value = await run(invocation)
+        if isinstance(value, list) and all(isinstance(each, SpooledArtifact) for each in value):
+            keeps = [_keeping(call, f"{call.id}#{part}", max_output) for part in range(len(value))]
+            return [await _yielded(each, tool, handling.types, keeps[part]) for part, each in enumerate(value)]
+        return await _yielded(value, tool, handling.types, keep)
 
     return handle
 
@@ -84,20 +91,32 @@ def _pass_gates(call: ServedCall, tool: DeclaredTool, handling: Handling, rules:
     raise RuleHeld(f"{verdict.judgement.reason}; nobody can be asked here yet")
 
 
-def _keeping(call: ServedCall, limit: int | None) -> Keep:
+def _keeping(call: ServedCall, id: str, limit: int | None) -> Keep:
     assert call.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
     spool = call.turn.spool
 
-    async def keep(chunks: AsyncIterable[bytes] | Iterable[bytes]) -> SpoolReader:
-        return await spool.write(call.id, chunks, limit=limit)
+    async def keep(chunks: Chunks) -> SpoolReader:
+        return await spool.write(id, chunks, limit=limit)
 
     return keep
 
 
 async def _yielded(value: Any, tool: DeclaredTool, types: ArtifactTypes, keep: Keep) -> Any:
-    """Text, bytes and readers of kept bytes as an artifact of the tool's class; the rest is the settling's to judge."""
+    """Text, bytes and readers of kept bytes as an artifact of the tool's class; the rest is the settling's to judge.
+
+    An artifact of the tool's own making, too: its bytes would be gone with the call, and nothing in them masked.
+    """
     if isinstance(value, str):
         value = await keep([encode(value)])
     elif isinstance(value, bytes | bytearray | memoryview):
         value = await keep([bytes(value)])
+    elif isinstance(value, SpooledArtifact):
+        value = await keep([await _bytes_of(value)])
     return await types.over(tool.artifact, value) if is_spool_reader(value) else value
+
+
+async def _bytes_of(artifact: SpooledArtifact) -> bytes:
+    reader = artifact.reader
+    if isinstance(reader, IndexedReader):
+        return await to_thread(reader.read_range, 0, reader.byte_length())
+    return encode(await artifact.as_string())

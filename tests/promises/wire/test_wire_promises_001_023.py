@@ -1,0 +1,217 @@
+"""Promises 1 to 23 over the wire: ids of calls, artifact classes, media."""
+
+import json
+import random
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import promised_tools
+import pytest
+from wire_gateway import PROJECT, gateway_of
+from wire_reading import body, content, envelope, query, told
+from wire_talks import TALKS, Talk
+
+from gateway import call_id
+
+pytestmark = pytest.mark.anyio
+
+VECTOR_FILE = Path(__file__).parents[4] / "shared" / "spec" / "canonical-vectors.json"
+OWN_VECTORS = [
+    ('{ "query" : "hello" }', '{"args":{"query":"hello"},"tool":"echo"}'),
+    ('{"～":1,"😀":2,"z":3}', '{"args":{"z":3,"😀":2,"～":1},"tool":"echo"}'),
+    ('{"n":1.0,"m":-0.0,"k":1e21}', '{"args":{"k":1e+21,"m":0,"n":1},"tool":"echo"}'),
+]
+
+
+def vectors(*prefixes: str) -> list[tuple[str, str]]:
+    """Argument text and id: a few of our own and, where they are beside the repository, the shared ones."""
+    own = [(text, sha256(hashed.encode()).hexdigest()) for text, hashed in OWN_VECTORS]
+    if not VECTOR_FILE.exists():
+        return own
+    shared = json.loads(VECTOR_FILE.read_text(encoding="utf-8"))
+    return own + [
+        (each["input"], each["sha256"]) for each in shared if each["is_object"] and each["name"].startswith(prefixes)
+    ]
+
+
+async def checksum(talk: Talk, arguments: str, tool: str = "echo") -> str:
+    said = await talk.call_text(tool, arguments)
+    assert said.refused is None, (arguments, said.refused)
+    return str((await talk.record(said))["checksum"])
+
+
+async def checksums(talk: Talk, *arguments: Any) -> list[str]:
+    return [await checksum(talk, json.dumps(each)) for each in arguments]
+
+
+async def test_wire_promise_001_call_id_is_the_hash_of_tool_and_arguments(talk: Talk) -> None:
+    cases = vectors("simple", "empty", "key-order", "whitespace", "nested", "deep", "booleans", "proto", "prefix")
+    turn = await talk.begin()
+
+    async with talk.gateway.following(turn) as heard:
+        found = [await checksum(talk, text) for text, _ in cases]
+        await talk.gateway.end(turn)
+        await heard.tells("turnEnd")
+
+    assert found == [id for _, id in cases]
+    assert [each["callId"] for each in told(heard, "toolExecutionStart")] == found
+
+
+async def test_wire_promise_002_hash_is_over_raw_arguments(talk: Talk) -> None:
+    bare = await talk.call("defaulted", {})
+    spelled = await talk.call("defaulted", {"size": "m", "count": 1})
+
+    assert (await talk.record(bare))["checksum"] != (await talk.record(spelled))["checksum"]
+    assert (await talk.record(bare))["arguments"] == {}
+    assert promised_tools.done.seen == [{"size": "m", "count": 1}] * 2
+
+
+async def test_wire_promise_003_only_the_name_of_the_tool_enters_the_hash(tmp_path: Path) -> None:
+    changed = tmp_path / "project"
+    changed.mkdir()
+    for file in sorted(PROJECT.rglob("*.*")):
+        text = file.read_text(encoding="utf-8").replace("The tool echo.", "Says something else.")
+        copy = changed / file.relative_to(PROJECT)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(text.replace("{type: object, additionalProperties: true}", "{type: object}"), encoding="utf-8")
+    found: list[list[str]] = []
+    descriptions: list[str] = []
+
+    for number, project in enumerate((PROJECT, changed)):
+        async with gateway_of(tmp_path / f"data{number}", project) as gateway:
+            talks = [made(gateway) for made in TALKS]
+            found.append([await checksum(each, "{}") for each in talks])
+            descriptions.append((await talks[0].tools())["echo"]["description"])
+
+    assert descriptions == ["The tool echo.", "Says something else."]
+    assert found == [[call_id("echo", {})] * len(TALKS)] * 2
+
+
+async def test_wire_promise_004_another_name_changes_the_id(talk: Talk) -> None:
+    assert await checksum(talk, '{"a": 1}') != await checksum(talk, '{"a": 1}', "other_echo")
+
+
+async def test_wire_promise_005_keys_are_sorted_at_every_depth(talk: Talk) -> None:
+    one, other = '{"a":{"x":1,"y":[{"p":1,"q":2}]},"b":2}', '{"b":2,"a":{"y":[{"q":2,"p":1}],"x":1}}'
+
+    assert await checksum(talk, one) == await checksum(talk, other)
+
+
+async def test_wire_promise_006_keys_are_sorted_by_utf16_code_units(talk: Talk) -> None:
+    for text, id in vectors("utf16-key-order", "numeric-like", "uppercase", "empty-key", "unicode-escaped"):
+        assert await checksum(talk, text) == id
+
+
+async def test_wire_promise_007_arrays_keep_their_order(talk: Talk) -> None:
+    one, other = await checksums(talk, {"a": [1, 2]}, {"a": [2, 1]})
+
+    assert one != other
+
+
+async def test_wire_promise_008_primitives_print_as_in_javascript(talk: Talk) -> None:
+    for text, id in vectors(
+        "integer", "float", "negative", "exp-1", "exp-p", "small", "unsafe", "max", "min", "string"
+    ):
+        assert await checksum(talk, text) == id, text
+
+
+async def test_wire_promise_009_key_order_never_matters(talk: Talk) -> None:
+    pairs = [(f"k{number}", number) for number in range(12)]
+    shuffled = random.Random(9)
+    orders = [dict(shuffled.sample(pairs, len(pairs))) for _ in range(100)]
+
+    assert len(set(await checksums(talk, *orders))) == 1
+
+
+async def test_wire_promise_010_same_value_is_the_checksum_of_the_record(talk: Talk) -> None:
+    turn = await talk.begin()
+
+    async with talk.gateway.following(turn) as heard:
+        said = await talk.call("echo", {"a": 1})
+        start = await heard.tells("toolExecutionStart")
+
+    assert start["callId"] == (await talk.record(said))["checksum"] == call_id("echo", {"a": 1})
+
+
+async def test_wire_promise_011_one_value_in_events_record_and_rendering(talk: Talk) -> None:
+    turn = await talk.begin()
+
+    async with talk.gateway.following(turn) as heard:
+        said = await talk.call("echo", {"a": 1})
+        await heard.tells("toolExecutionEnd")
+    id = call_id("echo", {"a": 1})
+    [shown] = await talk.gateway.shown(turn, said.id)
+
+    assert [each["callId"] for name in ("Start", "End") for each in told(heard, f"toolExecution{name}")] == [id, id]
+    assert (await talk.record(said))["checksum"] == id
+    assert envelope(said.text)["call"] == envelope(shown["text"])["call"] == id
+
+
+async def test_wire_promise_013_numbers_out_of_range_never_raise(talk: Talk) -> None:
+    """In a body they are refused, because parsers disagree about them; in arguments as text they are null."""
+    said = await talk.call_text("echo", '{"n":1e400}')
+    assert "number is infinity" in str(said.refused)
+    assert promised_tools.done.seen == []
+    if talk.wire == "rest":
+        ids = [await checksum(talk, json.dumps(text)) for text in ('{"n":1e400}', '{"n":-1e400}')]
+        assert ids == [call_id("echo", {"n": None})] * 2
+
+
+async def test_wire_promise_014_absent_is_not_null(talk: Talk) -> None:
+    absent, null = await checksums(talk, {"a": 1}, {"a": 1, "b": None})
+
+    assert absent != null
+
+
+async def test_wire_promise_015_shapes_outside_json_do_not_arrive(talk: Talk) -> None:
+    """Where two texts could share an id, only the one that every parser reads alike is let in."""
+    for text in ('{"n":NaN}', '{"n":Infinity}', '{"s":"a\\ud800b"}', '{"a":1,"a":2}', '{"n":123456789012345678901}'):
+        assert (await talk.call_text("echo", text)).refused, text
+
+    assert promised_tools.done.seen == []
+
+
+async def test_wire_promise_016_class_named_in_a_document_is_loaded_and_used(talk: Talk) -> None:
+    said = await talk.call("ledger")
+
+    assert (await talk.record(said))["result"]["artifact"]["kind"] == "Ledger"
+
+
+async def test_wire_promise_020_class_of_the_tool_wraps_text_and_bytes(talk: Talk) -> None:
+    kinds = {}
+    for tool in ("facts", "page", "raw", "echo"):
+        kinds[tool] = (await talk.record(await talk.call(tool)))["result"]["artifact"]["kind"]
+
+    assert kinds == {
+        "facts": "SpooledJsonArtifact",
+        "page": "SpooledMarkdownArtifact",
+        "raw": "SpooledArtifact",
+        "echo": "SpooledArtifact",
+    }
+
+
+async def test_wire_promise_021_media_is_not_wrapped_and_not_queried(talk: Talk) -> None:
+    said = await talk.call("picture")
+    turn_tools = await talk.gateway.get(f"/v1/turns/{talk.turn}/tools")
+    [media] = (await talk.record(said))["result"]["media"]
+    [again] = (await talk.record(said))["result"]["media"]
+
+    assert media["id"] == again["id"]
+    assert await content(talk.gateway, said) == b"\x89PNG own"
+    assert not any(each["name"].startswith("artifact_") for each in turn_tools["tools"])
+
+
+async def test_wire_promise_022_incomplete_media_is_an_error_result(talk: Talk) -> None:
+    said = await talk.call("nameless_picture")
+
+    assert said.is_error
+    assert "InvalidInitialMediaValue" in body(said.text)
+
+
+async def test_wire_promise_023_media_is_no_target_of_line_queries(talk: Talk) -> None:
+    await talk.call("say", {"text": "something to ask about"})
+    said = await query(talk, "artifact_head", await talk.call("picture"))
+
+    assert said.is_error
+    assert "callId" in said.text

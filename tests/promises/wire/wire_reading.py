@@ -1,0 +1,45 @@
+"""What tests look for in events, envelopes and artifacts."""
+
+import re
+from typing import Any
+
+from wire_asgi import Heard
+from wire_gateway import Gateway
+from wire_talks import Said, Talk
+
+ENVELOPE = re.compile(r'<(un)?trusted_content_(?P<tag>[0-9a-f]{32}) nonce="(?P<nonce>[0-9a-f]{32})" (?P<rest>[^>]*)>\n')
+
+
+def names(heard: Heard, *wanted: str) -> list[str]:
+    return [name for name, _ in heard.events if not wanted or name in wanted]
+
+
+def told(heard: Heard, name: str) -> list[Any]:
+    return [data for each, data in heard.events if each == name]
+
+
+def envelope(text: str) -> dict[str, str]:
+    """The attributes of the one envelope around a text, its `authority` and its `nonce`."""
+    opening = ENVELOPE.match(text)
+    assert opening is not None, text
+    closing = f"</{'un' if opening[1] else ''}trusted_content_{opening['tag']}>"
+    assert text.endswith(closing)
+    assert text.count(closing) == 1
+    attributes = dict(re.findall(r'(\w+)="([^"]*)"', opening["rest"]))
+    return {**attributes, "nonce": opening["nonce"], "authority": "untrusted" if opening[1] else "trusted"}
+
+
+def body(text: str) -> str:
+    """What stands in the envelope."""
+    return text.partition("\n")[2].rpartition("\n")[0]
+
+
+async def content(gateway: Gateway, said: Said) -> bytes:
+    """The bytes of a result as REST gives them."""
+    heard = await gateway.ask("GET", f"/v1/artifacts/{said.id}/content?turn={said.turn}")
+    assert heard.status == 200, heard.body
+    return heard.body
+
+
+async def query(talk: Talk, tool: str, said: Said, **args: Any) -> Said:
+    return await talk.call(tool, {"callId": said.id, **args})
