@@ -72,17 +72,17 @@ async def settle_call(
     name = proposed.tool or UNNAMED_TOOL
     tool = ctx.tools.get(name) if proposed.tool else None
     try:
-        args = _decoded(name, proposed.args)
+        args, checksum = _decoded(name, proposed.args)
         defect = None
     except (TypeError, ValueError) as error:
-        args, defect = {}, error
+        args, checksum, defect = {}, None, error
     reporter.report_tool_call(id, tool=name, args=args)
     if defect is not None:
         outcome = _failure(f"{defect}; received: {_quoted(proposed.args)}")
     elif tool is None:
         outcome = _failure(_unknown_tool(name, ctx.tools))
     else:
-        outcome = await _run(tool, args, ctx, spool=spool, id=id)
+        outcome = await _run(tool, args, ctx, spool=spool, id=id, checksum=checksum)
     completed_at = now()
     record = ToolCall(
         id=id,
@@ -103,9 +103,11 @@ async def settle_call(
     return record
 
 
-async def _run(tool: Tool, args: dict[str, Any], ctx: DispatchContext, *, spool: ByteStore, id: str) -> Outcome:
+async def _run(
+    tool: Tool, args: dict[str, Any], ctx: DispatchContext, *, spool: ByteStore, id: str, checksum: str | None
+) -> Outcome:
     try:
-        value = await tool.executor(ctx)(args)
+        value = await tool.executor(ctx, checksum)(args)
     except (InvalidToolArgs, ToolDownstreamError) as error:
         if isinstance(error.cause, Refused):  # a handler that says no has not failed
             return _failure(error.cause.message)
@@ -146,11 +148,11 @@ def _unused_id(ctx: DispatchContext, reporter: Reporter, id: str) -> str:
     return f"{id or 'call'}-{uuid4()}" if used or not id else id
 
 
-def _decoded(name: str, args: dict[str, Any] | str | None) -> dict[str, Any]:
+def _decoded(name: str, args: dict[str, Any] | str | None) -> tuple[dict[str, Any], str]:
+    """The arguments and the call's id: what cannot be hashed cannot become a record."""
     is_blank = args is None or (isinstance(args, str) and not args.strip())
     decoded = decode_args({} if is_blank else args)
-    call_id(name, decoded)  # what cannot be hashed cannot become a record
-    return decoded
+    return decoded, call_id(name, decoded)
 
 
 def _quoted(args: Any) -> str:

@@ -133,27 +133,30 @@ class Tool(Immutable):
         except ValidationException as error:
             raise InvalidToolArgs() from error
 
-    def executor(self, ctx: ToolContext) -> Callable[..., Awaitable[Any]]:
-        """An async function that runs this tool in `ctx`; keep it and call it as often as needed."""
+    def executor(self, ctx: ToolContext, checksum: str | None = None) -> Callable[..., Awaitable[Any]]:
+        """An async function that runs this tool in `ctx`; keep it and call it as often as needed.
+
+        With a `checksum` it is for one call, whose id is known already.
+        """
         handler = self.__handler
         hears = getattr(ctx, "hears", None)  # a context that cannot tell is told everything
 
         async def execute(args: Any = None) -> Any:
             raw = {} if args is None else args
-            checksum = call_id(self.name, raw)
+            id = checksum or call_id(self.name, raw)
             validated = await self.validate(raw)
             started_at = now()
 
             def end(is_error: bool) -> None:
                 ended_at = now()
                 took = milliseconds(started_at, ended_at)
-                names = (self.name, ctx.turn_id, ctx.dispatch_id, checksum)
+                names = (self.name, ctx.turn_id, ctx.dispatch_id, id)
                 ctx.emit(ToolExecutionEnd(*names, started_at, ended_at, took, is_error))
 
             if hears is None or hears(ToolExecutionStart):
                 # Observers get their own copy: what they do to it must not reach the handler.
                 seen = copy_containers(validated)
-                ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, checksum, seen, started_at))
+                ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, id, seen, started_at))
             try:
                 value = handler(validated, ctx, self.meta)
                 if inspect.isawaitable(value):

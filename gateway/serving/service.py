@@ -288,7 +288,7 @@ class Service:
             await dispatch(
                 source=turn.ctx,
                 executor=execute,
-                input_pipeline=[announce, *turn.catalogue.dispatch_input],
+                input_pipeline=[announce, *stages] if (stages := turn.catalogue.dispatch_input) else (),
                 output_pipeline=turn.catalogue.dispatch_output,
                 buses=turn.buses,
             )
