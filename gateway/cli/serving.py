@@ -1,8 +1,10 @@
 """`gateway serve`: the gateway itself, until somebody stops it."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from socket import socket
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +17,9 @@ from gateway.runtime.running import ConfigInvalid, Running, running
 from gateway.runtime.serving import listener, run, serve
 from gateway.runtime.settings import Settings
 from gateway.runtime.stopping import Stopping
+from gateway.runtime.workers import Workers
+
+_WORKER: Final = "gateway.cli.worker"
 
 
 def serve_gateway(
@@ -25,6 +30,7 @@ def serve_gateway(
     port: Annotated[int | None, typer.Option(help="Its port; 0 takes any that is free.")] = None,
     admin_host: Annotated[str | None, typer.Option(help="Address of health and status.")] = None,
     admin_port: Annotated[int | None, typer.Option(help="Its port; 0 takes any that is free.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that serve; one that dies is replaced.")] = None,
 ) -> None:
     """Serve the configured catalogues over MCP and REST.
 
@@ -32,8 +38,26 @@ def serve_gateway(
     1 the configuration has errors or the start was refused, 2 wrong use.
     """
     settings = _settings({key: value for key, value in locals().items() if value is not None})
+    if settings.workers == 1:
+        serve_here(settings, lambda: _bound(settings), say=typer.echo)
+    else:
+        code = _supervised(settings)
+        if code:
+            raise typer.Exit(code)
+    note("stopped")
+
+
+def serve_here(
+    settings: Settings,
+    sockets: Callable[[], tuple[socket, socket]],
+    *,
+    say: Callable[[str], object],
+    up: Callable[[], None] = lambda: None,
+    watch: Callable[[Stopping], None] = lambda stopping: None,
+) -> None:
+    """Serve in this process until it is stopped. `up` is told when it is up, `watch` may ask it to stop."""
     try:
-        run(_served(settings))
+        run(_served(settings, sockets, say, up=up, watch=watch))
     except ConfigInvalid as error:
         print_problems(err(), error.diagnostics, sources_of(settings.project))
         raise typer.Exit(1) from error
@@ -41,6 +65,18 @@ def serve_gateway(
         fail(error.message, error.help, code=1)
     except OSError as error:
         fail(f"the gateway cannot listen: {error.strerror or error}", code=1)
+
+
+def _supervised(settings: Settings) -> int:
+    try:
+        sockets = _bound(settings)
+    except OSError as error:
+        fail(f"the gateway cannot listen: {error.strerror or error}", code=1)
+    return asyncio.run(Workers(settings, sockets, module=_WORKER, say=typer.echo).run())
+
+
+def _bound(settings: Settings) -> tuple[socket, socket]:
+    return listener(settings.host, settings.port), listener(settings.admin_host, settings.admin_port)
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -53,20 +89,27 @@ def _settings(given: dict[str, Any]) -> Settings:
         fail(told, "settings are options, or variables that begin with GATEWAY_")
 
 
-async def _served(settings: Settings) -> None:
+async def _served(
+    settings: Settings,
+    sockets: Callable[[], tuple[socket, socket]],
+    say: Callable[[str], object],
+    *,
+    up: Callable[[], None],
+    watch: Callable[[Stopping], None],
+) -> None:
     async with running(settings) as gateway:
-        data = listener(settings.host, settings.port)
-        admin = listener(settings.admin_host, settings.admin_port)
+        data, admin = sockets()
         url, admin_url = (_url(bound) for bound in (data, admin))
         stopping = Stopping()
-        base_url = settings.public_url or url
+        watch(stopping)
+        base_url = (settings.public_url or url).rstrip("/")
 
         async def started() -> None:
-            _tell(gateway, base_url.rstrip("/"), admin_url, say=typer.echo)
+            _tell(gateway, base_url, admin_url, say=say)
+            up()
 
-        both = planes(gateway, base_url=base_url.rstrip("/"), stopping=stopping)
+        both = planes(gateway, base_url=base_url, stopping=stopping)
         await serve(both, gateway.service, sockets=(data, admin), settings=settings, stopping=stopping, started=started)
-        note("stopped")
 
 
 def _url(bound: Any) -> str:

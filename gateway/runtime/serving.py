@@ -75,7 +75,8 @@ class Apps(Protocol):
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a server to its end, on the fastest event loop there is."""
-    with asyncio.Runner(loop_factory=uvicorn.Config(None, loop="auto").get_loop_factory()) as runner:  # type: ignore[arg-type]  # no app is served here
+    fastest = uvicorn.Config("", loop="auto", log_config=None).get_loop_factory()
+    with asyncio.Runner(loop_factory=fastest) as runner:
         runner.run(main)
 
 
@@ -93,7 +94,7 @@ async def serve(
     data, admin = servers = [_server(app, settings) for app in (draining, apps.admin)]
     tasks = [asyncio.create_task(server.serve(sockets=[bound])) for server, bound in zip(servers, sockets, strict=True)]
     asked = asyncio.create_task(stopping.asked.wait())
-    with _signals(stopping.ask):
+    with signals(stopping.ask):
         try:
             await _until_up(servers, tasks)
             await started()
@@ -111,7 +112,8 @@ async def serve(
 
 
 @contextmanager
-def _signals(ask: Callable[[], None]) -> Iterator[None]:
+def signals(ask: Callable[[], None]) -> Iterator[None]:
+    """While this lasts, a signal that ends processes asks instead."""
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, ask)

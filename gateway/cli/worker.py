@@ -1,0 +1,38 @@
+"""One of several processes that serve: started by `gateway serve --workers`, never by hand."""
+
+import asyncio
+import os
+import sys
+
+from gateway.cli.serving import serve_here
+from gateway.runtime.settings import Settings
+from gateway.runtime.stopping import Stopping
+from gateway.runtime.workers import Order
+
+
+def main() -> None:
+    order = Order.of(sys.argv[1])
+    settings = Settings.model_validate_json(order.settings)
+    lines: list[str] = []
+    serve_here(
+        settings,
+        order.sockets,
+        say=lines.append,
+        up=lambda: order.tell_up(lines),
+        watch=lambda stopping: _watch(order.lifeline, stopping),
+    )
+
+
+def _watch(lifeline: int, stopping: Stopping) -> None:
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(lifeline)
+        os.close(lifeline)
+        stopping.ask()
+
+    loop.add_reader(lifeline, ended)
+
+
+if __name__ == "__main__":
+    main()
