@@ -14,8 +14,8 @@ from wire_asgi import Heard, ask
 
 from gateway.runtime.planes import planes
 from gateway.runtime.running import Running, running
-from gateway.runtime.serving import Stopping
 from gateway.runtime.settings import Settings
+from gateway.runtime.stopping import Stopping
 
 PROJECT = Path(__file__).parent / "project"
 TOKENS = {name: f"the-token-of-{name}-for-tests" for name in ("ana", "kim")}

@@ -43,3 +43,16 @@ async def content(gateway: Gateway, said: Said) -> bytes:
 
 async def query(talk: Talk, tool: str, said: Said, **args: Any) -> Said:
     return await talk.call(tool, {"callId": said.id, **args})
+
+
+async def offered(talk: Talk) -> dict[str, Any]:
+    """The tools of the turn, by name, as REST tells them, whatever the wire of the calls was."""
+    listed = (await talk.gateway.get(f"/v1/turns/{talk.turn}/tools?format=mcp"))["tools"]
+    assert len({each["name"] for each in listed}) == len(listed)
+    return {each["name"]: each["inputSchema"] for each in listed}
+
+
+async def selectable(talk: Talk, tool: str) -> list[str]:
+    """The ids that a query tool offers for `callId`, in the turn."""
+    ids: list[str] = (await offered(talk))[tool]["properties"]["callId"]["enum"]
+    return ids
