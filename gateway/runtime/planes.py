@@ -12,6 +12,7 @@ from gateway.web.app import WELL_KNOWN, admin_plane, data_plane
 from gateway.web.edge import App, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
 from gateway.web.rest.routing import OPEN_PATHS, routes
+from gateway.web.rest.streams import EventLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
     service = running.service
     limit = running.settings.max_body
     endpoints: list[McpEndpoint] = []
+    logs = EventLogs()
 
     def mcp(catalogue: str) -> App:
         endpoints.append(McpEndpoint(service, catalogue, max_body=limit))
@@ -44,6 +46,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
     def hush() -> None:
         for endpoint in endpoints:
             endpoint.hush()
+        logs.hush()
 
     async def close() -> None:
         for endpoint in endpoints:
@@ -56,7 +59,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         ready=ready,
         metadata=_metadata(running, base_url),
         mcp=mcp,
-        rest=routes(service, max_body=limit),
+        rest=routes(service, max_body=limit, logs=logs),
     )
     admin = admin_plane(running.identities.authenticate, rules=EdgeRules(), ready=ready)
     return Planes(data, admin, hush, close)
@@ -84,8 +87,8 @@ def _challenges(running: Running, base_url: str) -> Any:
 def _metadata(running: Running, base_url: str) -> Any:
     def describe(path: str) -> Mapping[str, Any] | None:
         """Of the gateway as a whole, and of each MCP endpoint; an unknown path is none of them."""
-        published = running.service.published
-        known = {"", "/", "/mcp", *(f"{each.path}/mcp" for each in published.snapshot.catalogues.values())}
+        catalogues = running.service.published.snapshot.catalogues.values()
+        known = {"", "/", "/mcp", *(f"{each.path}/mcp" for each in catalogues if "mcp" in each.protocols)}
         if path not in known:
             return None
         return protected_resource_metadata(f"{base_url}{path}", running.providers)
