@@ -207,7 +207,7 @@ class Service:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
         declared = await self._known(turn, name, args)
         call = ServedCall(
-            id or new_id(),
+            _free_id(turn, id),
             name,
             _decoded(args),
             turn.principal,
@@ -217,8 +217,16 @@ class Service:
             client=client,
             turn=turn,
         )
-        proposed = ProposedCall(call.id, name, args)
-        if key is not None:
+        turn.running.add(call.id)
+        try:
+            return await self._settled(turn, ProposedCall(call.id, name, args), call, declared)
+        finally:
+            turn.running.discard(call.id)
+
+    async def _settled(
+        self, turn: Turn, proposed: ProposedCall, call: ServedCall, declared: DeclaredTool | None
+    ) -> Settled:
+        if call.idempotency_key is not None:
             earlier = await self._claimed(turn, call)
             if earlier is not None:
                 return await self._replayed(earlier, turn)
@@ -502,6 +510,7 @@ class Service:
         stored = replace(turn.stored, revision=self.published.snapshot.revision, stash=turn.ctx.stash.all())
         renewed = self._opened(stored, self.published)
         renewed.is_stored = turn.is_stored
+        renewed.running = turn.running
         for record in self._still_readable(renewed, turn.ctx.turn_tool_calls):
             renewed.ctx.adopt_tool_call(record)
         self._turns.put(renewed)
@@ -549,6 +558,14 @@ class Service:
 def _is_own(turn: Turn | None, principal: Principal) -> TypeGuard[Turn]:
     """Roles count, too: a turn must not carry those that its caller had once."""
     return turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant
+
+
+def _free_id(turn: Turn, id: str | None) -> str:
+    """The caller's id, unless a call of the turn has it already, settled or not: that one keeps it."""
+    if id is None:
+        return new_id()
+    is_taken = id in turn.running or any(record.id == id for record in turn.ctx.turn_tool_calls)
+    return f"{id}-{new_id()}" if is_taken else id
 
 
 def _forged(turn: Turn) -> list[Tool]:

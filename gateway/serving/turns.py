@@ -6,7 +6,7 @@ nobody can guess. Each call is a dispatch of its turn, so that calls may run sid
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ class Turn:
     buses: "TurnBuses"
     spool: TurnStore
     is_stored: bool = False
+    running: set[str] = field(default_factory=set)
+    """Ids of calls that have begun and not settled."""
 
     @property
     def id(self) -> str:

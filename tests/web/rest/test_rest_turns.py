@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio import create_task_group, fail_after
+from anyio.lowlevel import checkpoint
 from rest_gateway import Gateway, running
 
 from gateway.core.pipeline import Next
@@ -114,6 +116,29 @@ async def test_id_is_kept_and_a_second_one_is_given_a_suffix(gateway: Gateway) -
     assert first["callId"] == "call_0"
     assert second["callId"] != "call_0"
     assert content.text == "first"
+
+
+async def test_same_id_at_the_same_time_is_two_calls(gateway: Gateway) -> None:
+    answers: list[Any] = []
+    with fail_after(10):
+        async with gateway.client() as client:
+            turn = await opened(client)
+
+            async def call() -> None:
+                answers.append(await called(client, turn, "slow", id="call_0"))
+
+            async with create_task_group() as tasks:
+                tasks.start_soon(call)
+                await gateway.tried.running.wait()
+                tasks.start_soon(call)
+                while len(gateway.tried.runs) < 2:
+                    await checkpoint()
+                gateway.tried.go_on.set()
+
+    ids = sorted(each["callId"] for each in answers)
+    assert ids[0] == "call_0"
+    assert ids[1].startswith("call_0-")
+    assert [each["isError"] for each in answers] == [False, False]
 
 
 @pytest.mark.parametrize("id", ["", "a/b", "..", "a b", "é", "x" * 257, "a\n"])
