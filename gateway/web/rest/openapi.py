@@ -14,6 +14,11 @@ API_VERSION: Final = "1"
 
 _TEMPLATE: Final = re.compile(r"{(\w+)}")
 _PROBLEMS: Final = {400: "The request is invalid.", 404: "There is no such thing, or not for this caller."}
+_BODY_PROBLEMS: Final = {
+    408: "The body did not come in time.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+}
 _PATH_PARAMETERS: Final = {
     "catalogue": "The name of a catalogue.",
     "name": "The name that the catalogue gives the tool.",
@@ -86,7 +91,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     }
     problems = dict(_PROBLEMS)
     problems |= {} if operation.is_open else {401: "A credential is needed."}
-    problems |= {413: "The body is too large.", 415: "The body is not JSON."} if operation.body else {}
+    problems |= _BODY_PROBLEMS if operation.body else {}
     problems |= {} if operation.is_open else {503: "The store cannot be reached; see Retry-After."}
     for status, description in sorted({**problems, **operation.also}.items()):
         found[str(status)] = {"description": description, **_problem(status)}
