@@ -17,8 +17,6 @@ from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
 from gateway.core.dispatch import dispatch
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
-from gateway.core.forging import forged_tools
-from gateway.core.ids import new_id
 from gateway.core.media import InMemoryMediaReader
 from gateway.core.pipeline import Next, run_pipeline
 from gateway.core.reporting import Reporter
@@ -137,7 +135,7 @@ class Service:
             for name, declared in published.access.listed(principal, catalogue, at=datetime.now(UTC))
             if (tool := visible.get(name)) is not None
         ]
-        queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else _forged(turn)
+        queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else turn.query_tools()
         return [*shown, *(Listed(tool.name, tool) for tool in queries)]
 
     # --- turns ---
@@ -207,7 +205,7 @@ class Service:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
         declared = await self._known(turn, name, args)
         call = ServedCall(
-            _free_id(turn, id),
+            turn.free_id(id),
             name,
             _decoded(args),
             turn.principal,
@@ -558,19 +556,6 @@ class Service:
 def _is_own(turn: Turn | None, principal: Principal) -> TypeGuard[Turn]:
     """Roles count, too: a turn must not carry those that its caller had once."""
     return turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant
-
-
-def _free_id(turn: Turn, id: str | None) -> str:
-    """The caller's id, unless a call of the turn has it already, settled or not: that one keeps it."""
-    if id is None:
-        return new_id()
-    is_taken = id in turn.running or any(record.id == id for record in turn.ctx.turn_tool_calls)
-    return f"{id}-{new_id()}" if is_taken else id
-
-
-def _forged(turn: Turn) -> list[Tool]:
-    """The query tools for the artifacts of a turn. One that was acked has none any more."""
-    return [] if turn.stored.ending == "ack" else forged_tools(turn.ctx).all()
 
 
 def _inlining(turn: Turn, tool: DeclaredTool | None) -> Inlining:

@@ -13,7 +13,9 @@ from typing import Any, Final
 from gateway.core.callbacks import Callback
 from gateway.core.context import TurnContext
 from gateway.core.events import Buses, Event
-from gateway.core.ids import new_token, random_bytes
+from gateway.core.forging import forged_tools
+from gateway.core.ids import new_id, new_token, random_bytes
+from gateway.core.tools import Tool
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredTurn
 from gateway.serving.keeping import TurnStore
@@ -50,6 +52,17 @@ class Turn:
 
     def is_over(self, at: datetime) -> bool:
         return self.stored.ended_at is not None or at >= self.stored.expires_at
+
+    def free_id(self, id: str | None) -> str:
+        """The caller's id, unless a call of the turn has it already, settled or not: that one keeps it."""
+        if id is None:
+            return new_id()
+        is_taken = id in self.running or any(record.id == id for record in self.ctx.turn_tool_calls)
+        return f"{id}-{new_id()}" if is_taken else id
+
+    def query_tools(self) -> list[Tool]:
+        """Those for the artifacts of the turn. One that was acked has none any more."""
+        return [] if self.stored.ending == "ack" else forged_tools(self.ctx).all()
 
 
 class TurnBuses(Buses):
