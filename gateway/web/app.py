@@ -79,10 +79,14 @@ class _Front:
         path: str = scope.get("path", "")
         if path.startswith(WELL_KNOWN):  # before the endpoints: that of one ends in its path
             await self._describe(path.removeprefix(WELL_KNOWN), scope, receive, send)
-        elif path.endswith("/mcp"):
+        elif path.endswith("/mcp") and not self._is_of_rest(path):
             await self._to_catalogue(path.removesuffix("/mcp"), scope, receive, send)
         else:
             await self._others(scope, receive, send)
+
+    def _is_of_rest(self, path: str) -> bool:
+        """Whether it is a tool, a catalogue or a call of that name that REST is asked for."""
+        return path.startswith("/v1/") and self._service.published.catalogue_at(path.removesuffix("/mcp")) is None
 
     async def _to_catalogue(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         snapshot = self._service.published.snapshot

@@ -1,0 +1,60 @@
+"""REST behind the front of the data plane: which paths are its own."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from rest_gateway import Gateway, authenticate, running
+
+from gateway.web.app import data_plane
+from gateway.web.edge import App, EdgeRules
+from gateway.web.problems import json_response
+from gateway.web.rest.routing import OPEN_PATHS, routes
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with running(tmp_path) as started:
+        yield started
+
+
+def behind_the_front(gateway: Gateway) -> httpx2.AsyncClient:
+    def mcp(catalogue: str) -> App:
+        return json_response({"mcp": catalogue})
+
+    app: Any = data_plane(
+        gateway.service,
+        authenticate,
+        rules=EdgeRules(hosts=frozenset({"localhost"}), open_paths=OPEN_PATHS),
+        ready=lambda: {"ready": True},
+        metadata=lambda path: None,
+        mcp=mcp,
+        rest=routes(gateway.service),
+    )
+    headers = {"authorization": "Bearer ann"}
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost", headers=headers)
+
+
+async def test_call_of_that_name_is_not_taken_for_an_endpoint_of_mcp(gateway: Gateway) -> None:
+    async with behind_the_front(gateway) as client:
+        turn = (await client.post("/v1/turns", json={"catalogue": "desk"})).json()["id"]
+        await client.post(f"/v1/turns/{turn}/calls", json={"tool": "handle", "id": "mcp"})
+        record = await client.get(f"/v1/turns/{turn}/calls/mcp")
+        tool = await client.get("/v1/catalogues/desk/tools/mcp")
+        endpoint = await client.get("/c/desk/mcp")
+
+    assert record.json()["callId"] == "mcp"
+    assert tool.json()["code"] == "E_UNKNOWN_TOOL"
+    assert endpoint.json() == {"mcp": "desk"}
+
+
+@pytest.mark.parametrize("path", ["/", "/v2/calls", "/V1/calls", "/v1calls"])
+async def test_paths_of_nobody_are_not_found(gateway: Gateway, path: str) -> None:
+    async with behind_the_front(gateway) as client:
+        answer = await client.get(path)
+
+    assert answer.status_code == 404
