@@ -1,0 +1,238 @@
+"""No backend runs without a decision for that very call.
+
+Every backend of a project is wrapped in a tripwire that asks a log kept by the authoriser itself, not by the handler:
+was somebody allowed to invoke this tool, within this call? The same project with the check taken out of the handlers
+must trip it.
+"""
+
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from secured import Counting, Person, Started, catalogue, counting, frame, http_tool, started, tokens_of, write_project
+
+from gateway.access import Access
+from gateway.config.specs.tools import ToolSpec
+from gateway.governance.ports import AccessDecision, AccessRequest, Backend, Invocation
+from gateway.middleware.build import SharedState
+from gateway.runtime import publishing
+from gateway.runtime.backends import Backends
+from gateway.runtime.secrets import Secrets
+from gateway.serving import handlers
+from gateway.serving.current import current_call
+from gateway.snapshot import DeclaredTool
+from gateway.web.rest.routing import ALL_OPERATIONS
+
+pytestmark = pytest.mark.anyio
+
+FULL = Person("full", ("user",), "acme")
+SEES = Person("sees", ("viewer",), "acme")
+PEOPLE = [FULL, SEES]
+POLICY = """\
+p, role:user, *, tool:*, discover|invoke, internal, allow
+p, role:viewer, *, tool:*, discover, internal, allow
+"""
+MCP_METHODS = ("server/discover", "tools/list", "resources/list", "resources/templates/list", "ping", "prompts/list")
+
+
+@dataclass
+class Log:
+    """What the authoriser allowed, by call, and what ran or wanted to run without."""
+
+    allowed: set[tuple[str, str]] = field(default_factory=set)
+    ran: list[str] = field(default_factory=list)
+    tripped: list[str] = field(default_factory=list)
+
+
+class Remembering:
+    """An authoriser that notes which call an allowance was for."""
+
+    def __init__(self, authoriser: Any, log: Log) -> None:
+        self._authoriser = authoriser
+        self._log = log
+
+    def held_by(self, names: frozenset[str]) -> frozenset[str]:
+        found: frozenset[str] = self._authoriser.held_by(names)
+        return found
+
+    def decide(self, request: AccessRequest) -> AccessDecision:
+        decision: AccessDecision = self._authoriser.decide(request)
+        try:
+            call = current_call()
+        except LookupError:  # a list, or the look whether there is such a tool
+            return decision
+        if decision.allowed and request.action == "invoke" and request.names == call.principal.names:
+            self._log.allowed.add((call.id, request.object))
+        return decision
+
+
+class Tripwire:
+    def __init__(self, backend: Backend, log: Log) -> None:
+        self._backend = backend
+        self._log = log
+
+    async def run(self, call: Invocation) -> Any:
+        served = current_call()
+        is_decided = served.decision == "allow" and served.id == call.id and served.identity == call.tool
+        if not is_decided or (call.id, f"tool:{call.tool}") not in self._log.allowed:
+            self._log.tripped.append(call.tool)
+            raise AssertionError("a backend was reached without a decision")
+        self._log.ran.append(call.tool)
+        return await self._backend.run(call)
+
+    async def close(self) -> None:
+        await self._backend.close()
+
+
+class Wired(Backends):
+    """Makes the backends of a project as they are, each behind a tripwire."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(Secrets({}, Path()), ())
+        self._log = log
+
+    def of(self, tool: DeclaredTool, spec: ToolSpec, *, artifact: type) -> Backend:
+        return Tripwire(super().of(tool, spec, artifact=artifact), self._log)
+
+
+@asynccontextmanager
+async def wired(
+    tmp_path: Path, backend: Counting, publish: Callable[..., Any] = publishing.publish
+) -> AsyncIterator[tuple[Started, Log]]:
+    tools = [http_tool("plain", backend.port), http_tool("writing", backend.port, flags=["writes"])]
+    tools.append(http_tool("large", backend.port, output={"inline": False}))
+    documents = [*frame(["tokens"]), tokens_of(PEOPLE), *tools]
+    documents.append(catalogue("desk", ["role:user", "role:viewer"], ["*"], hidden=["writing"]))
+    write_project(tmp_path / "p", documents, policy=POLICY)
+    log = Log()
+    async with started(tmp_path / "p", tmp_path / "data", people=PEOPLE) as gateway:
+        old = gateway.running.service.published.access
+        access = Access(old.snapshot, Remembering(old.authoriser, log))
+        backends = Wired(log)
+        published, unworkable = publish(
+            gateway.running.assembled,
+            access,
+            backends=backends,
+            journal=gateway.running.service.journal,
+            shared=SharedState(),
+        )
+        assert unworkable == []
+        gateway.running.service.published = published
+        try:
+            yield gateway, log
+        finally:
+            await published.close()
+            await backends.close()
+
+
+async def call_everything(gateway: Started, person: Person) -> None:
+    """Every tool over every wire, alone, in turns and in sessions."""
+    caller = gateway.caller(person)
+    arguments = {"text": "x"}
+    turn = (await caller.rest("POST", "/v1/turns", {"catalogue": "desk"})).json["id"]
+    session = await caller.begin_legacy("desk")
+    for name in ("plain", "writing", "large"):
+        answers = [
+            await caller.modern_call("desk", name, arguments),
+            await caller.modern_call("desk", name, arguments, **{"gateway/idempotencyKey": f"{person.name}-{name}"}),
+            await caller.legacy("desk", "tools/call", {"name": name, "arguments": arguments}, session=session),
+            await caller.rest_call("desk", name, arguments),
+            await caller.rest_call("desk", name, arguments, idempotency_key=f"{person.name}-{name}-rest"),
+            await caller.rest("POST", f"/v1/turns/{turn}/calls", {"tool": name, "arguments": arguments}),
+        ]
+        assert {each.status for each in answers} == {200}, answers
+
+
+async def test_no_backend_runs_without_a_decision_for_that_very_call(tmp_path: Path) -> None:
+    async with counting() as backend, wired(tmp_path, backend) as (gateway, log):
+        await call_everything(gateway, SEES)
+        assert (log.ran, log.tripped, backend.requests) == ([], [], [])
+
+        await call_everything(gateway, FULL)
+        assert log.tripped == []
+        assert len(log.ran) == len(backend.requests) == 18
+
+
+def mutated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`publish` over a copy of the handlers in which nobody is asked."""
+    source = Path(str(handlers.__file__)).read_text(encoding="utf-8")
+    without, count = re.subn(r"^ +_authorise\(call, tool, handling\)\n", "", source, flags=re.MULTILINE)
+    assert count == 1, "the handler authorises in exactly one line"
+    _loaded("handlers_that_ask_nobody", without, monkeypatch)
+    text = Path(str(publishing.__file__)).read_text(encoding="utf-8")
+    changed = text.replace("from gateway.serving.handlers import", "from handlers_that_ask_nobody import")
+    assert changed != text
+    publish: Callable[..., Any] = _loaded("publishing_for_nobody", changed, monkeypatch).publish
+    return publish
+
+
+def _loaded(name: str, source: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(source, name, "exec"), module.__dict__)
+    return module
+
+
+async def test_tripwire_notices_handlers_that_ask_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with counting() as backend, wired(tmp_path, backend, mutated(monkeypatch)) as (gateway, log):
+        await call_everything(gateway, SEES)
+        await call_everything(gateway, FULL)
+
+        assert len(log.tripped) == 36
+        assert (log.ran, backend.requests) == ([], [])
+
+
+CALLING = {"callTool", "callInTurn"}
+BODIES = {
+    "openTurn": {"catalogue": "desk"},
+    "endTurn": {"as": "ack"},
+    "queryArtifact": {"method": "grep", "arguments": {"pattern": "x"}},
+}
+
+
+def every_other_operation(ids: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
+    """All of REST that is no call, the end of the turn last."""
+    for operation in sorted(ALL_OPERATIONS, key=lambda each: each.id == "endTurn"):
+        if operation.id not in CALLING and operation.id != "followTurn":
+            path = re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], operation.path)
+            yield operation.method, path, BODIES.get(operation.id)
+
+
+async def test_nothing_but_a_call_reaches_a_backend(tmp_path: Path) -> None:
+    async with counting() as backend, wired(tmp_path, backend) as (gateway, log):
+        caller = gateway.caller(FULL)
+        turn = (await caller.rest("POST", "/v1/turns", {"catalogue": "desk"})).json["id"]
+        called = await caller.rest("POST", f"/v1/turns/{turn}/calls", {"tool": "large", "arguments": {"text": "x"}})
+        made = called.json["callId"]
+        assert log.ran == ["large"]
+
+        for method in MCP_METHODS:
+            await caller.modern("desk", method)
+        uri = f"artifact://calls/{turn}/{made}"
+        read = await caller.modern("desk", "resources/read", {"uri": uri})
+        query = await caller.modern_call(
+            "desk", "artifact_grep", {"callId": made, "pattern": "x"}, **{"gateway/turn": turn}
+        )
+        ids = {"catalogue": "desk", "name": "plain", "turn": turn, "callId": made}
+        answers = [await caller.rest(method, path, body) for method, path, body in every_other_operation(ids)]
+
+        assert "result" in read.json, read.body
+        assert "result" in query.json, query.body
+        assert {each.status for each in answers} <= {200, 201}, [each.body[:200] for each in answers]
+        assert (log.ran, log.tripped, len(backend.requests)) == (["large"], [], 1)
+
+
+async def test_a_replayed_call_does_not_run_again(tmp_path: Path) -> None:
+    async with counting() as backend, wired(tmp_path, backend) as (gateway, log):
+        caller = gateway.caller(FULL)
+        first = await caller.rest_call("desk", "writing", {"text": "x"}, idempotency_key="k")
+        again = await caller.rest_call("desk", "writing", {"text": "x"}, idempotency_key="k")
+
+        assert again.json["callId"] == first.json["callId"]
+        assert len(backend.requests) == len(log.ran) == 1
