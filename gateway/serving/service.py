@@ -288,6 +288,10 @@ class Service:
                 ctx.tools.register(_about_nothing(query))
             with serving(call):
                 record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline)
+
+        async def acknowledge(ctx: DispatchContext, next: Next) -> None:
+            """Last of all: an iteration that the executor acks has neither output stages nor an end."""
+            await next()
             ctx.ack()
 
         try:
@@ -295,7 +299,7 @@ class Service:
                 source=turn.ctx,
                 executor=execute,
                 input_pipeline=[announce, *stages] if (stages := turn.catalogue.dispatch_input) else (),
-                output_pipeline=turn.catalogue.dispatch_output,
+                output_pipeline=[acknowledge, *turn.catalogue.dispatch_output],
                 buses=turn.buses,
             )
         except GatewayError as error:

@@ -56,3 +56,20 @@ async def selectable(talk: Talk, tool: str) -> list[str]:
     """The ids that a query tool offers for `callId`, in the turn."""
     ids: list[str] = (await offered(talk))[tool]["properties"]["callId"]["enum"]
     return ids
+
+
+BASE_SEVEN = {
+    "artifact_head",
+    "artifact_tail",
+    "artifact_grep",
+    "artifact_cat",
+    "artifact_byte_length",
+    "artifact_line_count",
+    "artifact_estimate_tokens",
+}
+JSON_TOOLS = {f"artifact_json_{name}" for name in ("type", "keys", "length", "get", "filter", "slice", "pluck")}
+
+
+async def queries(talk: Talk) -> set[str]:
+    """The names of the query tools of the turn."""
+    return {name for name in await offered(talk) if name.startswith("artifact_")}

@@ -51,6 +51,7 @@ async def test_events_of_a_call_come_in_order_and_join_by_checksum(gateway: Gate
         "toolExecutionStart",
         "toolExecutionEnd",
         "toolCall",
+        "iterationEnd",
         "dispatchEnd",
     ]
     proposed, start, end, done = (each.data for each in events[2:6])
