@@ -24,7 +24,10 @@ MAX_PARTS: Final = 10_000
 async def get_artifact(rest: Rest, asked: Asked) -> Response:
     stored, pieces = await _readable(rest, asked)
     type = _type(stored)
-    parts = [await _part(each, stored, type, part) for part, each in enumerate(pieces)]
+    try:
+        parts = [await _part(each, stored, type, part) for part, each in enumerate(pieces)]
+    except ArtifactGone:
+        raise UnknownCall() from None
     first = pieces[0]
     declared = rest.service.published.types.declared(type)
     body = {

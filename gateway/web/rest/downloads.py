@@ -19,6 +19,7 @@ from gateway.web.edge import Receive, Scope, Send
 from gateway.web.problems import PROBLEM_TYPE, Response, bytes_response, problem
 from gateway.web.rest.answers import matches, not_modified, wire_json
 from gateway.web.rest.asking import Asked
+from gateway.web.rest.connections import while_connected
 from gateway.web.rest.ranges import Span, Unsatisfiable, span_of
 
 CHUNK: Final = 256 << 10
@@ -127,12 +128,15 @@ def _streamed(download: Download, span: Span | None) -> Response:
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         status = 200 if span is None else 206
         await send({"type": "http.response.start", "status": status, "headers": list(headers.items())})
-        if scope["method"] != "HEAD":
-            async for chunk in download.chunks(span):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+        if scope["method"] == "HEAD" or await while_connected(receive, _send_all(download.chunks(span), send)):
+            await send({"type": "http.response.body", "body": b""})
 
     return respond
+
+
+async def _send_all(chunks: AsyncIterator[bytes], send: Send) -> None:
+    async for chunk in chunks:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
 
 async def _artifact_chunks(artifact: Any, span: Span | None) -> AsyncIterator[bytes]:

@@ -1,9 +1,10 @@
 """Records of calls: those of the caller, and nobody else's. A record exists once its call is over."""
 
+from contextlib import suppress
 from typing import Any
 
 from gateway.core.canonical import call_id
-from gateway.errors import InvalidInitialToolCallValue, UnknownCall
+from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, UnknownCall
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall
 from gateway.web.problems import Response
@@ -53,11 +54,17 @@ async def may_see_result(rest: Rest, principal: Principal, stored: StoredCall) -
         return True
     if not stored.from_artifact_tool:
         return rest.service.may_read(principal, stored)
-    try:
-        target = await rest.service.stored_call(principal, str(stored.args.get("callId")))
-    except UnknownCall:
-        return False
-    return rest.service.may_read(principal, target)
+    target = await _target(rest, principal, stored)
+    return target is not None and rest.service.may_read(principal, target)
+
+
+async def _target(rest: Rest, principal: Principal, query: StoredCall) -> StoredCall | None:
+    """What a query was about: an artifact of its own turn, or one of an earlier turn."""
+    id = str(query.args.get("callId"))
+    for turn_id in (query.turn_id, None):
+        with suppress(UnknownCall):
+            return await rest.service.stored_call(principal, id, turn_id=turn_id)
+    return None
 
 
 async def _page(rest: Rest, asked: Asked, *, turn_id: str | None) -> Response:
@@ -97,7 +104,7 @@ async def _record(rest: Rest, asked: Asked, *, turn_id: str | None) -> Response:
         return answer(data)
     try:
         _, record = await rest.service.find_call(asked.principal, stored.id, turn_id=stored.turn_id)
-    except InvalidInitialToolCallValue:  # it was changed behind our back: `verify` says so, nothing of it is shown
+        kind = next((each.type for each in stored.results if each.kind == "artifact"), None) or "text"
+        return answer({**data, "result": await result(record, turn_id=stored.turn_id, type=kind)})
+    except (InvalidInitialToolCallValue, ArtifactGone):  # changed behind our back, as `verify` says, or deleted
         return answer(data)
-    kind = next((each.type for each in stored.results if each.kind == "artifact"), None) or "text"
-    return answer({**data, "result": await result(record, turn_id=stored.turn_id, type=kind)})

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import count
 from secrets import token_hex
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from gateway.core.events import Buses, Event, TurnEnd
 from gateway.web.edge import Receive, Scope, Send
 from gateway.web.problems import Response
 from gateway.web.rest.answers import NO_STORE, bare
+from gateway.web.rest.connections import while_connected
 from gateway.web.rest.event_data import event_data
 from gateway.web.rest.refusals import TooManyStreams
 
@@ -128,18 +129,11 @@ def event_stream(
             await bare(200, _HEADERS)(scope, receive, send)
             return
         log.readers += 1
-        sending = asyncio.ensure_future(_send_events(log, last_event_id, may_read, keep_alive, send))
-        leaving = asyncio.ensure_future(_gone(receive))
         try:
-            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
+            if await while_connected(receive, _send_events(log, last_event_id, may_read, keep_alive, send)):
                 await send({"type": "http.response.body", "body": b""})
         finally:
             log.readers -= 1
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
 
     return respond
 
@@ -175,8 +169,3 @@ async def _send(send: Send, content: bytes) -> None:
 def _event(name: str, data: bytes, *, id: str | None = None) -> bytes:
     number = f"id: {id}\n" if id else ""
     return b"%sevent: %s\ndata: %s\n\n" % (number.encode(), name.encode(), data)
-
-
-async def _gone(receive: Receive) -> Any:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -183,6 +183,25 @@ async def test_large_download_is_sent_in_chunks(gateway: Gateway) -> None:
     assert max(sizes) <= 256 << 10
 
 
+async def test_nothing_is_read_for_a_client_that_left(gateway: Gateway) -> None:
+    sizes: list[int] = []
+    async with gateway.client() as client:
+        href = (await made(client, "big"))["result"]["artifact"]["contentHref"]
+    path, _, query = href.partition("?")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sizes.append(len(message.get("body", b"")))
+
+    headers = [(b"host", b"localhost"), (b"authorization", b"Bearer ann")]
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": headers}
+    await gateway.app(scope, receive, send)
+
+    assert sum(sizes) < SIZE
+
+
 class TestQueries:
     @pytest.mark.parametrize("asked", [{"method": "grep"}, {"tool": "artifact_grep"}], ids=["method", "tool"])
     async def test_query_by_method_or_tool(self, gateway: Gateway, asked: dict[str, str]) -> None:
