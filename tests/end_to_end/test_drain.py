@@ -1,0 +1,223 @@
+"""How a gateway ends: readiness goes first, running calls finish, the rest is cut off with a record, exit code 0."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from orders import PROJECT, Orders, Shop, orders_service, shop_at
+from served import Served, served
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def serving(
+    data: Path, *, grace: str = "PT300S", options: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Served, Shop, Orders]]:
+    async with orders_service() as orders:
+        env = {"ORDERS_URL": orders.url, "GATEWAY_GRACE": grace}
+        with served(PROJECT, data, env=env, options=options) as gateway:
+            async with shop_at(gateway.url) as shop:
+                yield gateway, shop, orders
+
+
+async def ended(gateway: Served) -> int:
+    return await asyncio.to_thread(gateway.process.wait, 60)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+async def readiness(gateway: Served) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.get(f"{gateway.admin_url}/readyz") as answer:
+        return answer.status, await answer.json()
+
+
+async def until_not_ready(gateway: Served) -> Any:
+    async with asyncio.timeout(30):
+        while (state := await readiness(gateway))[0] == 200:
+            await asyncio.sleep(0.02)
+    return state[1]
+
+
+def records(data: Path) -> dict[str, tuple[str, bool]]:
+    """Status of every call and whether it is an error, by tool."""
+    with closing(sqlite3.connect(f"file:{data}/data/gateway.db?mode=ro", uri=True)) as database:
+        rows = database.execute("SELECT tool, status, is_error FROM calls").fetchall()
+    return {tool: (status, bool(is_error)) for tool, status, is_error in rows}
+
+
+def children(pid: int) -> set[int]:
+    """Everything below a process."""
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            below = {int(child) for child in task.read_text().split()} - found
+            found |= below
+            waiting += below
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_running_calls_finish_while_readiness_is_gone_and_new_ones_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (gateway, shop, orders):
+        calls = [asyncio.create_task(call("order_ship", {"order": name})) for name, call in _wires(shop)]
+        for name, _ in _wires(shop):
+            await orders.arrived(name)
+        gateway.process.send_signal(signal.SIGTERM)
+
+        assert (await until_not_ready(gateway))["reasons"] == ["stopping"]
+        await _until_refused(shop)
+        assert gateway.process.poll() is None
+        for name, _ in _wires(shop):
+            orders.release(name)
+
+        assert [(await call).status for call in calls] == [200, 200]
+        assert await ended(gateway) == 0
+    assert records(tmp_path) == {"order_ship": ("settled", False)}
+
+
+async def test_calls_that_outlast_the_grace_are_cut_off_with_a_record_and_an_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path, grace="PT0.5S") as (gateway, shop, orders):
+        shipping = asyncio.create_task(shop.rest("order_ship", {"order": "a"}))
+        tracking = asyncio.create_task(shop.mcp("order_track", {"order": "b"}))
+        await orders.arrived("a")
+        await orders.arrived("b")
+        gateway.process.send_signal(signal.SIGTERM)
+
+        answered = await shipping
+        assert answered.status == 503
+        assert answered.body["code"] == "E_CUT_OFF"
+        assert (await tracking).status == 503
+        assert await ended(gateway) == 0
+    assert records(tmp_path) == {"order_ship": ("unknown", False), "order_track": ("settled", True)}
+
+
+async def test_second_signal_is_meant_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (gateway, shop, orders):
+        shipping = asyncio.create_task(shop.rest("order_ship", {"order": "a"}))
+        await orders.arrived("a")
+        gateway.process.send_signal(signal.SIGTERM)
+        await until_not_ready(gateway)
+        gateway.process.send_signal(signal.SIGTERM)
+
+        assert await ended(gateway) == 0
+        assert (await shipping).status == 503
+    assert records(tmp_path) == {"order_ship": ("unknown", False)}
+
+
+async def test_streams_end_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (gateway, shop, _), aiohttp.ClientSession() as session:
+        async with session.post(f"{shop.url}/v1/turns", json={"catalogue": "shop"}) as opened:
+            turn = (await opened.json())["id"]
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        accepts = {"accept": "application/json, text/event-stream"}
+        async with session.post(f"{shop.url}/shop/mcp", json=message, headers=accepts) as answer:
+            own = {"mcp-session-id": answer.headers["mcp-session-id"], "accept": "text/event-stream"}
+        async with (
+            session.get(f"{shop.url}/v1/turns/{turn}/events") as events,
+            session.get(f"{shop.url}/shop/mcp", headers=own) as messages,
+        ):
+            assert [events.status, messages.status] == [200, 200]
+            gateway.process.send_signal(signal.SIGTERM)
+
+            for stream in (events, messages):
+                await stream.read()  # raises unless the end of the stream was sent
+        assert await ended(gateway) == 0
+
+
+async def test_programs_end_with_the_gateway_that_started_them(tmp_path: Path) -> None:
+    async with serving(tmp_path, grace="PT0S") as (gateway, shop, _):
+        sleeping = asyncio.create_task(shop.rest("order_sleep", {"seconds": 1000}))
+        await until(lambda: any(_is_sleep(child) for child in children(gateway.process.pid)))
+        programs = children(gateway.process.pid)
+        gateway.process.send_signal(signal.SIGTERM)
+
+        assert await ended(gateway) == 0
+        assert (await sleeping).status == 503
+        await until(lambda: not any(map(is_running, programs)))
+
+
+async def test_workers_drain_together_behind_one_banner(tmp_path: Path) -> None:
+    async with serving(tmp_path, options=("--workers", "2")) as (gateway, shop, orders):
+        assert gateway.output.count("REST ") == 1
+        workers = children(gateway.process.pid)
+        assert len(workers) == 2
+        names = [f"order-{number}" for number in range(12)]
+        calls = [asyncio.create_task(shop.rest("order_track", {"order": name})) for name in names]
+        for name in names:
+            await orders.arrived(name)
+        gateway.process.send_signal(signal.SIGTERM)
+        await until_not_ready(gateway)
+        for name in names:
+            orders.release(name)
+
+        assert {(await call).status for call in calls} == {200}
+        assert await ended(gateway) == 0
+        assert not any(map(is_running, workers))
+
+
+async def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    async with serving(tmp_path, options=("--workers", "2")) as (gateway, _, _):
+        workers = children(gateway.process.pid)
+        gateway.process.kill()
+
+        await until(lambda: not any(map(is_running, workers)))
+
+
+async def test_worker_that_dies_is_replaced_and_the_others_tell_its_calls_unknown(tmp_path: Path) -> None:
+    async with serving(tmp_path, options=("--workers", "2")) as (gateway, shop, orders):
+        workers = children(gateway.process.pid)
+        shipping = asyncio.create_task(shop.rest("order_ship", {"order": "a"}))
+        await orders.arrived("a")
+        for worker in workers:  # whichever has the call
+            os.kill(worker, signal.SIGKILL)
+
+        with pytest.raises((aiohttp.ClientError, OSError)):
+            await shipping
+        await until(lambda: len(children(gateway.process.pid) - workers) == 2)
+        await until(lambda: records(tmp_path) == {"order_ship": ("unknown", False)})
+        assert (await readiness(gateway))[0] == 200
+        gateway.process.send_signal(signal.SIGTERM)
+        assert await ended(gateway) == 0
+
+
+def _wires(shop: Shop) -> list[tuple[str, Callable[..., Any]]]:
+    return [("over-rest", shop.rest), ("over-mcp", shop.mcp)]
+
+
+async def _until_refused(shop: Shop) -> None:
+    """New calls are answered 503 for a moment, then nobody listens any more."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                answered = await shop.rest("order_place", {"order": "late"})
+            except aiohttp.ClientConnectionError:
+                return
+            assert answered.status == 503
+
+
+def _is_sleep(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/usr/bin/sleep")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
