@@ -86,9 +86,13 @@ def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
 def _responses(operation: Operation) -> dict[str, Any]:
     success = operation.success
     schema = ref(success.schema) if success.schema else {"type": "string"}
-    found: dict[str, Any] = {
-        str(success.status): {"description": success.description, "content": {success.type: {"schema": schema}}}
-    }
+    answer: dict[str, Any] = {"description": success.description, "content": {success.type: {"schema": schema}}}
+    if success.headers:
+        answer["headers"] = {
+            name: {"description": description, "schema": {"type": "string"}}
+            for name, description in success.headers.items()
+        }
+    found: dict[str, Any] = {str(success.status): answer}
     problems = dict(_PROBLEMS)
     problems |= {} if operation.is_open else {401: "A credential is needed."}
     problems |= _BODY_PROBLEMS if operation.body else {}

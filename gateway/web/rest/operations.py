@@ -44,6 +44,8 @@ class Success:
     schema: str | None = None
     status: int = 200
     type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that the answer may have, and what they say."""
 
 
 @dataclass(frozen=True, slots=True)

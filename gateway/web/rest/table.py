@@ -37,6 +37,8 @@ _PART: Final = Parameter(
 _CONFLICT: Final = {
     409: "The idempotency key stands for another call, for one that still runs, or for one whose end nobody saw."
 }
+_TAGGED: Final = {"ETag": "Names what this caller is shown now."}
+_REPLAYED: Final = {"Idempotency-Replayed": "`true` if the key was sent before; nothing ran this time."}
 _UNCHANGED: Final = {304: "The client has it already."}
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -46,7 +48,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/catalogues",
         "The catalogues that admit the caller",
         catalogues.list_catalogues,
-        Success("The catalogues.", "Catalogues"),
+        Success("The catalogues.", "Catalogues", headers=_TAGGED),
         "catalogues",
         headers=(_KNOWN,),
         also=_UNCHANGED,
@@ -57,7 +59,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/catalogues/{catalogue}",
         "One catalogue",
         catalogues.get_catalogue,
-        Success("The catalogue.", "Catalogue"),
+        Success("The catalogue.", "Catalogue", headers=_TAGGED),
         "catalogues",
         headers=(_KNOWN,),
         also=_UNCHANGED,
@@ -68,7 +70,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/catalogues/{catalogue}/tools",
         "The tools of a catalogue that the caller is shown",
         catalogues.list_tools,
-        Success("The tools.", "Tools"),
+        Success("The tools.", "Tools", headers=_TAGGED),
         "catalogues",
         query=(_FORMAT,),
         headers=(_KNOWN,),
@@ -80,7 +82,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/catalogues/{catalogue}/tools/{name}",
         "One tool",
         catalogues.get_tool,
-        Success("The tool, in the format that was asked for.", "AnyTool"),
+        Success("The tool, in the format that was asked for.", "AnyTool", headers=_TAGGED),
         "catalogues",
         query=(_FORMAT,),
         headers=(_KNOWN,),
@@ -92,7 +94,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/catalogues/{catalogue}/tools/{name}/call",
         "Call a tool, in a turn of its own unless a handle is given",
         calls.call_tool,
-        Success("The settled call; what the tool failed at has `isError`.", "Called"),
+        Success("The settled call; what the tool failed at has `isError`.", "Called", headers=_REPLAYED),
         "calls",
         headers=(_KEY,),
         body="CallRequest",
@@ -104,7 +106,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/turns",
         "Open a turn",
         turns.open_turn,
-        Success("The turn; Location leads to it.", "Turn", status=201),
+        Success("The turn.", "Turn", status=201, headers={"Location": "Where the turn is."}),
         "turns",
         body="TurnRequest",
     ),
@@ -123,7 +125,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/turns/{turn}/tools",
         "The tools of the turn, with query tools for its artifacts",
         turns.list_turn_tools,
-        Success("The tools.", "Tools"),
+        Success("The tools.", "Tools", headers=_TAGGED),
         "turns",
         query=(_FORMAT,),
         headers=(_KNOWN,),
@@ -135,7 +137,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/turns/{turn}/calls",
         "Call a tool in the turn, under the caller's own id if one is given",
         turns.call_in_turn,
-        Success("The settled call. An id that the turn has already gets a suffix.", "Called"),
+        Success("The settled call. An id that the turn has already gets a suffix.", "Called", headers=_REPLAYED),
         "turns",
         headers=(_KEY,),
         body="TurnCallRequest",
@@ -239,7 +241,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/artifacts/{callId}/content",
         "The content of a result as it is shown",
         artifacts.download,
-        Success("The content, of the type that its class has.", type="application/octet-stream"),
+        Success(
+            "The content, of the type that its class has.",
+            type="application/octet-stream",
+            headers={"ETag": "Names these bytes.", "Content-Disposition": "Always an attachment."},
+        ),
         "artifacts",
         query=(_TURN, _PART),
         headers=(
@@ -255,7 +261,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/artifacts/{callId}/query",
         "Ask an artifact by one of its query tools",
         artifacts.query,
-        Success("The settled query.", "Called"),
+        Success("The settled query.", "Called", headers=_REPLAYED),
         "artifacts",
         query=(_TURN,),
         headers=(_KEY,),

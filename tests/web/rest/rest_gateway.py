@@ -265,6 +265,22 @@ async def running(folder: Path, **fields: Any) -> AsyncIterator[Gateway]:
         yield Gateway(service, store, app, grants, tried, folder)
 
 
+async def sent_to(app: App, path: str, *, query: str = "", is_leaving: bool = False, **scope: Any) -> list[Any]:
+    """What is sent for a GET of ann's, message by message: the path is taken as it is."""
+    messages: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"} if is_leaving else {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    headers = [(b"host", b"localhost"), (b"authorization", b"Bearer ann")]
+    about = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": headers}
+    await app({**about, **scope}, receive, send)
+    return messages
+
+
 def with_catalogue(gateway: Gateway, name: str, **changes: Any) -> None:
     """Publish again, with one catalogue changed."""
     old = gateway.service.published

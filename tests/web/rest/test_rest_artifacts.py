@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rest_gateway import Gateway, running
+from rest_gateway import Gateway, running, sent_to
 
 from gateway.web.rest.ranges import Span, Unsatisfiable, span_of
 
@@ -164,42 +164,25 @@ async def test_head_tells_sizes_without_content(gateway: Gateway) -> None:
 
 
 async def test_large_download_is_sent_in_chunks(gateway: Gateway) -> None:
-    sizes: list[int] = []
     async with gateway.client() as client:
         href = (await made(client, "big"))["result"]["artifact"]["contentHref"]
     path, _, query = href.partition("?")
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+    messages = await sent_to(gateway.app, path, query=query)
 
-    async def send(message: Any) -> None:
-        sizes.append(len(message.get("body", b"")))
-
-    headers = [(b"host", b"localhost"), (b"authorization", b"Bearer ann")]
-    scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": headers}
-    await gateway.app(scope, receive, send)
-
+    sizes = [len(each.get("body", b"")) for each in messages]
     assert sum(sizes) == SIZE
     assert max(sizes) <= 256 << 10
 
 
 async def test_nothing_is_read_for_a_client_that_left(gateway: Gateway) -> None:
-    sizes: list[int] = []
     async with gateway.client() as client:
         href = (await made(client, "big"))["result"]["artifact"]["contentHref"]
     path, _, query = href.partition("?")
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
+    messages = await sent_to(gateway.app, path, query=query, is_leaving=True)
 
-    async def send(message: Any) -> None:
-        sizes.append(len(message.get("body", b"")))
-
-    headers = [(b"host", b"localhost"), (b"authorization", b"Bearer ann")]
-    scope = {"type": "http", "method": "GET", "path": path, "query_string": query.encode(), "headers": headers}
-    await gateway.app(scope, receive, send)
-
-    assert sum(sizes) < SIZE
+    assert sum(len(each.get("body", b"")) for each in messages) < SIZE
 
 
 class TestQueries:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from rest_gateway import Gateway, running
+from rest_gateway import Gateway, running, sent_to
 from starlette.routing import Route
 
 from gateway.web.rest.components import REQUESTS
@@ -240,16 +240,8 @@ def test_everything_on_the_page_is_escaped() -> None:
 
 async def test_route_without_an_edge_in_front_answers_nothing(gateway: Gateway) -> None:
     served = endpoints(routes(gateway.service))
-    messages: list[Any] = []
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    scope = {"type": "http", "method": "GET", "query_string": b"", "headers": [], "path_params": {}}
-    await served["/v1/catalogues"](scope, receive, send)
+    messages = await sent_to(served["/v1/catalogues"], "/v1/catalogues", path_params={})
 
     assert messages[0]["status"] == 500
     assert b"desk" not in messages[1]["body"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rest_gateway import Gateway, running
+from rest_gateway import Gateway, running, sent_to
 
 from gateway.web.rest.endpoints import MAX_BODY
 
@@ -158,17 +158,7 @@ async def test_head_is_get_without_its_body(gateway: Gateway) -> None:
     "path", ["/v1", "/v1/", "/v1/catalogues/", "/v1/turns/", "/v1/nothing", "/v1//calls", "/v1/docs/", "/v1/x/../calls"]
 )
 async def test_paths_are_written_one_way(gateway: Gateway, path: str) -> None:
-    messages: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    headers = [(b"host", b"localhost"), (b"authorization", b"Bearer ann")]
-    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
-    await gateway.app(scope, receive, send)
+    messages = await sent_to(gateway.app, path)
 
     assert messages[0]["status"] == 404
     assert json.loads(messages[1]["body"])["code"] == "E_UNKNOWN_PATH"
