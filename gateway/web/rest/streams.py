@@ -27,7 +27,7 @@ KEPT_BYTES: Final = 256 << 10
 
 MAX_READERS: Final = 8
 KEEP_ALIVE: Final = 15.0
-"""Seconds of silence after which a comment is sent, and after which it is asked again whether the reader may read."""
+"""Seconds of silence after which a comment is sent; as often it is asked again whether the reader may read."""
 
 _HEADERS: Final = {**NO_STORE, b"content-type": b"text/event-stream", b"x-accel-buffering": b"no"}
 
@@ -146,8 +146,10 @@ async def _send_events(
     if place is None:
         place = 0
         await _send(send, _event("dropped", b'{"missed":null}'))
+    clock = asyncio.get_running_loop().time
+    asked_at = clock()
     while True:
-        is_closed = log.is_closed  # asked first: what came before it was closed is still to be sent
+        is_closed = log.is_closed  # looked at first: what came before it was closed is still to be sent
         for number, name, data in log.since(place):
             if missed := number - place - 1:
                 await _send(send, _event("dropped", b'{"missed":%d}' % missed))
@@ -156,9 +158,12 @@ async def _send_events(
         if is_closed:
             return
         await log.news(place, keep_alive)
-        if not log.since(place) and not log.is_closed:
+        is_silent = not log.since(place) and not log.is_closed
+        if is_silent or clock() >= asked_at + keep_alive:
             if not await may_read():
                 return
+            asked_at = clock()
+        if is_silent:
             await _send(send, b": keep-alive\n\n")
 
 

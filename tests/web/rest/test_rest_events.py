@@ -199,6 +199,19 @@ async def test_reader_who_may_not_read_any_more_is_sent_away() -> None:
     assert blocks == [b"", b""]
 
 
+async def test_reader_who_may_not_read_any_more_is_sent_away_from_a_busy_turn() -> None:
+    buses = Buses()
+    log = EventLog(buses)
+    blocks: list[bytes] = []
+    stream = asyncio.ensure_future(stream_of(log, blocks, may_read=False))
+
+    while not stream.done():
+        buses.emit(log_event(1))
+        await asyncio.sleep(0)
+
+    assert b": keep-alive\n\n" not in blocks
+
+
 async def test_silence_is_broken_by_comments() -> None:
     buses = Buses()
     log = EventLog(buses)
