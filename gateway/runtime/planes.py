@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from gateway.errors import Unauthenticated
 from gateway.identity.challenges import challenge, protected_resource_metadata
@@ -79,7 +80,8 @@ def _challenges(running: Running, base_url: str) -> Any:
     has_issuers = "authorization_servers" in protected_resource_metadata(base_url, running.providers)
 
     def told(path: str, error: Unauthenticated) -> bytes:
-        return challenge(f"{base_url}{WELL_KNOWN}{path}" if has_issuers and path.endswith("/mcp") else None, error)
+        where = f"{base_url}{WELL_KNOWN}{quote(path)}" if has_issuers and path.endswith("/mcp") else None
+        return challenge(where, error)
 
     return told
 

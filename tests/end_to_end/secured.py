@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from gateway.runtime.stopping import Stopping
 from gateway.web.edge import App
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.append(str(ROOT / "tests" / "identity"))  # whose tokens and issuer are used here, too
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 
