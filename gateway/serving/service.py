@@ -345,7 +345,7 @@ class Service:
     ) -> tuple[StoredCall, ToolCall]:
         """The caller's own settled call. Raises `UnknownCall`."""
         stored = await self.stored_call(principal, id, turn_id=turn_id)
-        return stored, await restored(stored, self.published.types, self._spool)
+        return stored, self._in_memory(stored) or await restored(stored, self.published.types, self._spool)
 
     async def stored_call(self, principal: Principal, id: str, *, turn_id: str | None = None) -> StoredCall:
         """The same as it is stored, whether or not it is still what was written."""
@@ -397,6 +397,14 @@ class Service:
         declared = self.published.types.declared(tool.artifact)
         retain = declared.retain if declared is not None else None
         return retain is not None and now() >= (stored.completed_at or stored.created_at) + retain
+
+    def _in_memory(self, stored: StoredCall) -> ToolCall | None:
+        """The record of media whose bytes are elsewhere: only its open turn knows how to fetch them."""
+        if not any(each.kind == "media" and each.key is None for each in stored.results):
+            return None
+        turn = self._turns.get(stored.turn_id)
+        records = turn.ctx.turn_tool_calls if turn is not None else ()
+        return next((record for record in records if record.id == stored.id), None)
 
     async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
         """What an earlier call settled as, in its own turn as long as that is open. Raises `UnknownCall`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import promised_tools
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it ships no types
 from wire_gateway import Gateway
 from wire_reading import body, content, envelope, names, offered, queries, query, told
 from wire_talks import TALKS, RestTalk, Talk
