@@ -115,7 +115,7 @@ async def serve(
 
 
 def _calm_collector() -> None:
-    """What was loaded stays, and calls leave few cycles: looking for garbage as often as usual took a third of a call."""
+    """What was loaded stays, and calls leave few cycles: the usual rhythm took a third of the time of a call."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
