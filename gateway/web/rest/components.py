@@ -175,7 +175,10 @@ ANSWERS: Final[Mapping[str, Document]] = {
                 "checksum": TEXT,
                 "isError": FLAG,
                 "inline": FLAG,
-                "trusted": FLAG,
+                "trusted": {
+                    **FLAG,
+                    "description": "Whether we vouch for the text, never for errors, handles or media.",
+                },
                 "result": ref("Result"),
                 "rendered": {**TEXT, "description": "What a model would read of the result."},
                 "startedAt": MOMENT,

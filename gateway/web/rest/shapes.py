@@ -11,7 +11,7 @@ from gateway.core.media_blocks import safe_mime, safe_name, size_text
 from gateway.core.tokens import Tokenizable
 from gateway.governance.records import StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
-from gateway.serving.content import media_of, shown_text
+from gateway.serving.content import media_of, shown_text, vouching
 from gateway.serving.service import Settled
 from gateway.serving.turns import Turn
 
@@ -29,7 +29,7 @@ async def called(settled: Settled) -> dict[str, Any]:
         "checksum": record.checksum,
         "isError": record.is_error,
         "inline": record.inline,
-        "trusted": bool(record.trusted),
+        "trusted": not media_of(record.results) and vouching(turn, record)["trusted"],
         "result": await result(record, turn_id=turn.id, type=_declared_type(turn, record.tool)),
         "rendered": await rendered(turn, record),
         "startedAt": record.created_at,
@@ -76,13 +76,19 @@ def record_data(stored: StoredCall) -> dict[str, Any]:
         "decision": stored.decision,
         "isError": stored.is_error,
         "inline": stored.inline,
-        "trusted": stored.trusted,
+        "trusted": _is_trusted(stored),
         "fromArtifactTool": stored.from_artifact_tool,
         "startedAt": stored.created_at,
         "completedAt": stored.completed_at,
         "href": _href("calls", stored.id, turn_id=stored.turn_id),
     }
     return {**found, "idempotencyKey": stored.idempotency_key} if stored.idempotency_key else found
+
+
+def _is_trusted(stored: StoredCall) -> bool:
+    """Errors, handles and media never are, whatever the tool is."""
+    is_media = any(each.kind == "media" for each in stored.results)
+    return stored.trusted and stored.inline and not stored.is_error and not is_media
 
 
 def summary(stored: StoredCall, types: ArtifactTypes) -> dict[str, Any] | None:

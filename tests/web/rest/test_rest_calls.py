@@ -51,9 +51,19 @@ async def test_body_of_an_untrusted_page_cannot_close_its_envelope(gateway: Gate
 async def test_trusted_tool_is_rendered_as_trusted(gateway: Gateway) -> None:
     async with gateway.client() as client:
         answer = await client.post("/v1/catalogues/desk/tools/trusted_echo/call", json={"arguments": {"text": "hi"}})
+        record = await client.get(f"/v1/calls/{answer.json()['callId']}")
 
-    assert answer.json()["trusted"] is True
+    assert answer.json()["trusted"] is record.json()["trusted"] is True
     assert answer.json()["rendered"].startswith("<trusted_content_")
+
+
+async def test_error_of_a_trusted_tool_is_not_trusted(gateway: Gateway) -> None:
+    async with gateway.client() as client:
+        answer = await client.post("/v1/catalogues/desk/tools/trusted_echo/call", json={})
+        record = await client.get(f"/v1/calls/{answer.json()['callId']}")
+
+    assert answer.json()["trusted"] is record.json()["trusted"] is False
+    assert answer.json()["rendered"].startswith("<untrusted_content_")
 
 
 async def test_plain_catalogue_renders_without_envelope(gateway: Gateway) -> None:
