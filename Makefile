@@ -34,6 +34,10 @@ endif
 test-long: $(READY) ## compare ten million random decisions with the reference (about half an hour)
 	$(BIN)/python tests/authz/long_differential.py
 
+.PHONY: conformance
+conformance: $(READY) ## run the official MCP conformance suite (needs npm; installs Node 22 into a cache folder)
+	$(BIN)/python tests/conformance/run.py
+
 .PHONY: lint
 lint: $(READY) ## check style and formatting
 	$(BIN)/ruff check .

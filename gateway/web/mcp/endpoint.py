@@ -76,9 +76,10 @@ class McpEndpoint:
         match scope["method"]:
             case "POST":
                 await self._post(headers, principal, receive, send)
-            case "GET" | "DELETE" as method if _is_legacy(headers):
-                answer = self._legacy.get if method == "GET" else self._legacy.delete
-                await answer(headers, principal=principal, send=send)
+            case "GET" if _is_legacy(headers):
+                await self._legacy.get(headers, principal=principal, receive=receive, send=send)
+            case "DELETE" if _is_legacy(headers):
+                await self._legacy.delete(headers, principal=principal, send=send)
             case _:
                 allowed = b"POST, GET, DELETE" if _is_legacy(headers) else b"POST"
                 wrong = ProtocolError(INVALID_REQUEST, "messages are posted")

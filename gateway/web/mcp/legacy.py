@@ -11,6 +11,7 @@ from gateway.core.artifacts import is_artifact
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
 from gateway.serving.service import Settled
+from gateway.web.edge import Receive
 from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.messages import check_envelope, error_bytes, request_id, result_bytes
 from gateway.web.mcp.protocol import (
@@ -24,7 +25,7 @@ from gateway.web.mcp.protocol import (
     RESOURCE_NOT_FOUND,
     ProtocolError,
 )
-from gateway.web.mcp.replies import SILENCE, Reply
+from gateway.web.mcp.replies import SILENCE, Presence, Reply
 from gateway.web.mcp.resources import list_resources, read_resource
 from gateway.web.mcp.responses import empty, json_error
 from gateway.web.mcp.results import dumped
@@ -71,7 +72,7 @@ class LegacyWire:
             opening = session.open_stream if headers.accepts("text/event-stream") else None
             await self._request(session, message, Reply(send, open=opening))
 
-    async def get(self, headers: Headers, *, principal: Principal, send: Send) -> None:
+    async def get(self, headers: Headers, *, principal: Principal, receive: Receive, send: Send) -> None:
         """Messages that belong to no request, or the rest of a stream that was lost."""
         session = await self._session(headers, principal, send)
         if session is None:
@@ -86,11 +87,14 @@ class LegacyWire:
             await json_error(send, 400, INVALID_REQUEST, "there is no such event to go on from")
             return
         session.readers += 1
+        reader = stream.take()
+        presence = Presence(receive, lambda: stream.leave(reader))
         try:
             await start_stream(send, session=session.id)
-            await stream.pump(send, stream.take(), after=event[1] if event else None)
+            await stream.pump(send, reader, after=event[1] if event else None)
             await end_stream(send)
         finally:
+            presence.stop()
             session.readers -= 1
 
     async def delete(self, headers: Headers, *, principal: Principal, send: Send) -> None:

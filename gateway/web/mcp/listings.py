@@ -18,6 +18,7 @@ from gateway.serving.content import output_schema
 from gateway.serving.published import Published
 from gateway.serving.service import Listed, Service
 from gateway.serving.turns import Turn
+from gateway.snapshot import DeclaredTool
 from gateway.web.mcp.param_headers import MarkedArgument, marked_arguments
 from gateway.web.mcp.protocol import INVALID_PARAMS, MODERN, ProtocolError
 
@@ -95,6 +96,7 @@ class Listings:
         catalogue = published.snapshot.catalogues[self._catalogue]
         known = described(listed.name, listed.declared, catalogue)
         found = _plain(shaped(listed.tool.describe() if known is None else known, "mcp"))
+        found["inputSchema"] = {**_dialect(published, listed.declared), **found["inputSchema"]}
         schema = output_schema(published, self._catalogue, listed.declared)
         return _in_words_of(version, found if schema is None else {**found, "outputSchema": _plain(schema)})
 
@@ -109,6 +111,14 @@ def cursor_name(cursor: Any) -> str:
 
 def _cursor(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _dialect(published: Published, tool: DeclaredTool) -> dict[str, str]:
+    """The `$schema` that a document gives its input, which says nothing to us: there is one dialect."""
+    document = published.snapshot.documents.get("Tool", {}).get(tool.name)
+    given = document.data.get("spec", {}).get("input") if document is not None else None
+    schema = given.get("schema") if isinstance(given, Mapping) else None
+    return {"$schema": schema["$schema"]} if isinstance(schema, Mapping) and "$schema" in schema else {}
 
 
 def _in_words_of(version: str, tool: dict[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,8 @@ class ModernWire:
             call.exchange.heard_as(reply, progress_token=token, log_level=level)
             call.go_on()
         else:
-            exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level)
+            ahead = params.get("inputResponses")
+            exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level, ahead=ahead)
             task = asyncio.create_task(self._served.call_alone(principal, params, meta, exchange))
             task.add_done_callback(exchange.turn)
             call = ParkedCall(exchange, task)

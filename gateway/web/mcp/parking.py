@@ -36,9 +36,17 @@ class ModernExchange(Exchange):
     """Asks by ending the request: its answer says what is needed, and the call waits for the next one."""
 
     def __init__(
-        self, reply: Reply, *, capabilities: Mapping[str, Any], token: RequestId | None, level: str | None
+        self,
+        reply: Reply,
+        *,
+        capabilities: Mapping[str, Any],
+        token: RequestId | None,
+        level: str | None,
+        ahead: Any = None,
     ) -> None:
+        """`ahead` are answers that came before anybody asked."""
         super().__init__(reply, capabilities=capabilities, progress_token=token, log_level=level)
+        self._ahead = dict(ahead) if isinstance(ahead, dict) else {}
         self.questions: Mapping[str, Question] | None = None
         self._answers: asyncio.Future[Mapping[str, Any]] | None = None
         self._turned: asyncio.Future[None] = self.loop.create_future()
@@ -47,10 +55,20 @@ class ModernExchange(Exchange):
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         self.check(questions)
         async with self._asking:
+            if questions.keys() <= self._ahead.keys() and (answers := self._answered_ahead(questions)):
+                return answers
             self.questions = questions
             self._answers = self.loop.create_future()
             self.turn()
             return await self._answers
+
+    def _answered_ahead(self, questions: Mapping[str, Question]) -> dict[str, Any] | None:
+        """Each of them once; those that are none are asked for."""
+        taken = {key: self._ahead.pop(key) for key in questions}
+        try:
+            return given_answers(questions, taken)
+        except ProtocolError:
+            return None
 
     def turn(self, *_: object) -> None:
         """The request can go on: the call is over, or it asks, or the client has gone."""

@@ -66,6 +66,11 @@ class Stream:
         self._released = self._readers
         self._wake()
 
+    def leave(self, reader: int) -> None:
+        """The connection that reads under this number is lost; another one may have taken over already."""
+        if reader == self._readers:
+            self.release()
+
     def has_event(self, number: int) -> bool:
         return 0 <= number <= self._count
 
@@ -87,13 +92,14 @@ class Stream:
                 await self._wait(send, keep_alive)
 
     async def _wait(self, send: Send, keep_alive: float) -> None:
-        self._reader = asyncio.get_running_loop().create_future()
+        waiting = self._reader = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait_for(self._reader, keep_alive)
+            await asyncio.wait_for(waiting, keep_alive)
         except TimeoutError:
             await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
         finally:
-            self._reader = None
+            if self._reader is waiting:  # another connection may wait by now
+                self._reader = None
 
     def _append(self, event: bytes) -> None:
         self._count += 1

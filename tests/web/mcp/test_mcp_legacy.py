@@ -297,6 +297,36 @@ async def test_request_that_is_taken_back_is_stopped_and_not_answered(client: Le
     assert answer.is_over
 
 
+async def test_listener_that_goes_is_not_waited_for(client: LegacyClient, endpoint: McpEndpoint) -> None:
+    first, second, gone = Answer(), Answer(), asyncio.Event()
+    lost = asyncio.create_task(client.get(answer=first, gone=gone))
+    await first.started.wait()
+    again = asyncio.create_task(client.get(answer=second))
+    await second.started.wait()
+
+    await asyncio.wait_for(lost, 5)
+    gone.set()
+    await client.call("report", {"lines": 1})
+    await second.has_messages(1)
+    await client.delete()
+    await asyncio.wait_for(again, 5)
+
+    assert first.messages == []
+
+
+async def test_listener_that_goes_leaves_its_session_idle(client: LegacyClient, endpoint: McpEndpoint) -> None:
+    answer, gone = Answer(), asyncio.Event()
+    listening = asyncio.create_task(client.get(answer=answer, gone=gone))
+    await answer.started.wait()
+
+    gone.set()
+    await asyncio.wait_for(listening, 5)
+
+    session = endpoint.sessions.find(client.session, ANA)
+    assert session is not None
+    assert not session.is_busy
+
+
 async def test_get_needs_a_client_that_takes_streams(client: LegacyClient) -> None:
     headers = {**client.headers, "accept": "application/json"}
 

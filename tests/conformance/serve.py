@@ -1,0 +1,45 @@
+"""Serves the conformance project on loopback: `python tests/conformance/serve.py PORT FOLDER`.
+
+`FOLDER` is where the records of the run go. One thing differs from a gateway in use: a tool may publish another
+revision, because the suite wants to hear of one.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import conformance_tools
+import uvicorn
+
+from gateway.runtime.running import running
+from gateway.runtime.settings import Settings
+from gateway.web.edge import Edge, EdgeRules
+from gateway.web.mcp.endpoint import McpEndpoint
+from gateway.web.mcp.sessions import SessionLimits
+
+HERE = Path(__file__).parent
+
+
+async def served(port: int, folder: Path) -> None:
+    package = conformance_tools.__name__
+    environ = {**os.environ, "GATEWAY_DATA_DIR": str(folder), "GATEWAY_PYTHON_PACKAGES": package}
+    settings = Settings.model_validate({"configs": HERE / "project", "python_packages": (package,)})
+    async with running(settings, environ=environ) as gateway:
+        service = gateway.service
+
+        def change() -> None:
+            service.published = service.published
+
+        conformance_tools.when_tools_change.append(change)
+        endpoint = McpEndpoint(service, "conformance", limits=SessionLimits(poll_after=1.0))
+        app = Edge(endpoint, EdgeRules(hosts=settings.hosts), gateway.identities.authenticate)
+        config = uvicorn.Config(
+            app, port=port, loop="none", lifespan="off", ws="none", log_level="warning", timeout_graceful_shutdown=1
+        )
+        await uvicorn.Server(config).serve()
+        await endpoint.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(served(int(sys.argv[1]), Path(sys.argv[2])))
