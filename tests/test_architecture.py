@@ -74,6 +74,7 @@ ARROWS: dict[str, set[str]] = {
         "review",
         "config",
         "runtime",
+        "identity",
     }
     | {"assembly", "cli"},
     "pytest_plugin": {"governance", "access", "review", "config", "assembly"},

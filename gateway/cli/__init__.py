@@ -18,6 +18,8 @@ class _Commands(LazyGroup):
     subcommands = (
         Subcommand("init", "gateway.cli.starting:init", "Write a small project that works."),
         Subcommand("serve", "gateway.cli.serving:serve_gateway", "Serve the configured catalogues over MCP and REST."),
+        Subcommand("calls", "gateway.cli.calls:app", "Show the records of calls."),
+        Subcommand("token", "gateway.cli.tokens:app", "Make tokens for callers."),
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
         Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),
         Subcommand("tools", "gateway.cli.listing:list_tools", "List the tools of a catalogue, or all catalogues."),

@@ -109,7 +109,8 @@ async def _served(
             up()
 
         both = planes(gateway, base_url=base_url, stopping=stopping)
-        await serve(both, gateway.service, sockets=(data, admin), settings=settings, stopping=stopping, started=started)
+        calls = gateway.service.running
+        await serve(both, calls, sockets=(data, admin), settings=settings, stopping=stopping, started=started)
 
 
 def _url(bound: Any) -> str:

@@ -50,10 +50,9 @@ class Stopping:
 class Calls(Protocol):
     """Calls that run, with or without a request that waits for them."""
 
-    @property
-    def running_calls(self) -> int: ...
+    def __len__(self) -> int: ...
 
-    def cancel_calls(self) -> None: ...
+    def cancel(self) -> None: ...
 
 
 class Draining:
@@ -105,12 +104,12 @@ async def drained(draining: Draining, calls: Calls, *, grace: timedelta, stoppin
     Whether everything came to its own end.
     """
     until = monotonic() + grace.total_seconds()
-    while (draining.is_busy or calls.running_calls) and stopping.times < 2 and monotonic() < until:
+    while (draining.is_busy or len(calls)) and stopping.times < 2 and monotonic() < until:
         await asyncio.sleep(_POLL)
-    is_done = not draining.is_busy and not calls.running_calls
+    is_done = not draining.is_busy and not len(calls)
     draining.cut_off()
-    calls.cancel_calls()
-    await _until(lambda: draining.is_empty and not calls.running_calls, seconds=CUT_SECONDS)
+    calls.cancel()
+    await _until(lambda: draining.is_empty and not len(calls), seconds=CUT_SECONDS)
     return is_done
 
 

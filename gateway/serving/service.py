@@ -40,6 +40,7 @@ from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn
 from gateway.serving.current import Client, ServedCall, current_call, serving
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.published import Published
+from gateway.serving.running_calls import RunningCalls
 from gateway.serving.turns import OpenTurns, Turn, TurnBuses, new_turn, opened
 from gateway.snapshot import DeclaredTool
 
@@ -103,7 +104,7 @@ class Service:
         self._spool = spool
         self._turns = OpenTurns(open_turns)
         self._lives = lives
-        self._running: set[asyncio.Task[Any]] = set()
+        self.running = RunningCalls()
         self._callbacks = {**_KEEPING_NOTHING, "store_tool_call": self._store_record}
 
     # --- what there is ---
@@ -228,31 +229,18 @@ class Service:
             earlier = await self._claimed(turn, call)
             if earlier is not None:
                 return await self._replayed(earlier, turn)
-        task = asyncio.current_task()
-        assert task is not None, "calls are made in tasks"  # noqa: S101 - true of every coroutine that asyncio runs
-        self._running.add(task)
-        try:
-            record = await self._dispatched(turn, proposed, call, inline=_inlining(turn, declared))
-        except asyncio.CancelledError:
-            await asyncio.shield(self._cut_off(turn, proposed, call))
-            raise
-        finally:
-            self._running.discard(task)
+        with self.running.counted():
+            try:
+                record = await self._dispatched(turn, proposed, call, inline=_inlining(turn, declared))
+            except asyncio.CancelledError:
+                await asyncio.shield(self._cut_off(turn, proposed, call))
+                raise
         return Settled(record, turn)
-
-    @property
-    def running_calls(self) -> int:
-        return len(self._running)
 
     @property
     def open_turns(self) -> int:
         """Turns in memory."""
         return len(self._turns)
-
-    def cancel_calls(self) -> None:
-        """Cut off whatever still runs; the record of each call tells so."""
-        for task in tuple(self._running):
-            task.cancel()
 
     async def call_alone(
         self,

@@ -1,0 +1,46 @@
+"""`gateway token`: credentials for callers that cannot sign in, such as agents and pipelines."""
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from gateway.cli.console import err, print_line
+from gateway.identity.api_tokens import new_token
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Make tokens for callers.")
+
+
+@app.callback()
+def _group() -> None:
+    """Makes typer keep `new` as a word of its own while it is the only one."""
+
+
+@app.command("new")
+def new(
+    output: Annotated[Literal["text", "json"], typer.Option(help="For people, or for programs.")] = "text",
+) -> None:
+    """Print a fresh token, once, and its SHA-256. The token goes to the caller, only the digest to the gateway."""
+    token, digest = new_token()
+    if output == "json":
+        typer.echo(json.dumps({"token": token, "sha256": digest}))
+        return
+    typer.echo(f"token   {token}")
+    typer.echo(f"sha256  {digest}")
+    for line in _HOW:
+        print_line(err(), line)
+
+
+_HOW = (
+    "",
+    "Give the token to its caller, who sends it as: Authorization: Bearer <token>",
+    "It is shown this once. Put the digest where the gateway reads it, and name it in an IdentityProvider:",
+    "",
+    "  spec:",
+    "    type: token",
+    "    tokens:",
+    "      - subject: agent:release-bot",
+    "        roles: [role:agent]",
+    "        sha256: {fromEnv: RELEASE_BOT_SHA256}",
+    '        expires: "2027-06-30"',
+)

@@ -1,0 +1,71 @@
+"""Looking at the calls of a store from outside: read-only, whether or not a gateway runs on it. Nothing is upgraded."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy import bindparam, select
+
+from gateway.errors import StoreUnavailable
+from gateway.governance.records import CallFilter, StoredCall
+from gateway.storage.links import unavailable
+from gateway.storage.prepared import Prepared
+from gateway.storage.rows import call_from, is_storable, microseconds
+from gateway.storage.schema import calls
+
+_PATIENCE: Final = 2.0
+_FILTERS: Final = ("tenant", "subject", "turn_id", "catalogue", "tool", "status")
+
+
+def listed_calls(path: Path, filter: CallFilter, *, since: datetime | None, limit: int) -> list[StoredCall]:
+    """The newest calls that fit, newest first. Raises `StoreUnavailable` for what cannot be read."""
+    chosen: dict[str, Any] = {name: getattr(filter, name) for name in _FILTERS}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if not all(map(is_storable, chosen.values())):
+        return []
+    conditions = [calls.c[name] == bindparam(name) for name in chosen]
+    if since is not None:
+        conditions.append(calls.c.created_at >= bindparam("since"))
+        chosen["since"] = microseconds(since)
+    statement = select(calls).where(*conditions).order_by(calls.c.number.desc()).limit(bindparam("limit"))
+    return _read(path, Prepared(statement), {**chosen, "limit": limit})
+
+
+def found_calls(path: Path, id: str, *, turn_id: str | None) -> list[StoredCall]:
+    """The calls of that id, newest first: ids are unique within a turn only."""
+    if not is_storable(id) or not is_storable(turn_id or ""):
+        return []
+    conditions = [calls.c.id == bindparam("id")]
+    if turn_id is not None:
+        conditions.append(calls.c.turn_id == bindparam("turn_id"))
+    statement = select(calls).where(*conditions).order_by(calls.c.number.desc())
+    return _read(path, Prepared(statement), {"id": id, "turn_id": turn_id})
+
+
+def _read(path: Path, statement: Prepared, wanted: dict[str, Any]) -> list[StoredCall]:
+    with _told_plainly(path):
+        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_PATIENCE)
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")
+            return [call_from(row) for row in statement.rows(connection, wanted)]
+        finally:
+            connection.close()
+
+
+@contextmanager
+def _told_plainly(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        told = unavailable(error)
+        if told is not None:
+            raise told from error
+        raise StoreUnavailable(
+            f"{path} cannot be read as a store of this version",
+            help="start the gateway on it once, or correct the path",
+        ) from error
