@@ -5,20 +5,19 @@ The parser below keeps whatever comes until a head is complete, before anybody i
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-MAX_HEAD: Final = 64 << 10
-"""Bytes of a request line and headers. What is read as headers has a smaller bound, with an answer of its own."""
-
-HEAD_SECONDS: Final = 15.0
-LINGER_SECONDS: Final = 5.0
-"""How long an answered client may go on sending: a connection that is closed at once takes the answer with it."""
 
 
 class BoundedHttp(HttpToolsProtocol):
     """One connection."""
+
+    max_head: ClassVar = 64 << 10
+    """Bytes of a request line and headers. What is read as headers has a smaller bound, with an answer of its own."""
+    head_seconds: ClassVar = 15.0
+    linger_seconds: ClassVar = 5.0
+    """How long an answered client may go on sending: a connection that is closed at once takes the answer with it."""
 
     _head = 0
     _is_in_head = True
@@ -27,7 +26,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._be_patient(HEAD_SECONDS)
+        self._be_patient(self.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -41,8 +40,8 @@ class BoundedHttp(HttpToolsProtocol):
         elif self._is_in_head:
             self._head += len(data)
             if self._patience is None:
-                self._be_patient(HEAD_SECONDS)
-            if self._head > MAX_HEAD and not self.transport.is_closing():
+                self._be_patient(self.head_seconds)
+            if self._head > self.max_head and not self.transport.is_closing():
                 self.send_400_response("The head of the request is too large.")
 
     def on_headers_complete(self) -> None:
@@ -59,7 +58,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._is_in_head and self._patience is None and not self.transport.is_closing():
-            self._be_patient(LINGER_SECONDS)
+            self._be_patient(self.linger_seconds)
 
     def _be_patient(self, seconds: float) -> None:
         self._patience = self.loop.call_later(seconds, self.transport.close)
