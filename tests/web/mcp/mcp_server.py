@@ -1,0 +1,50 @@
+"""The endpoint behind a real listener on loopback, in the loop of the test."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from mcp_projects import ANA, PEOPLE
+
+from gateway.errors import Unauthenticated
+from gateway.governance.principals import Principal
+from gateway.web.edge import Edge, EdgeRules
+from gateway.web.mcp.endpoint import McpEndpoint
+
+
+async def by_name(credential: bytes | None) -> Principal:
+    """`Bearer kim` is Kim; whoever says nothing is Ana."""
+    if credential is None:
+        return ANA
+    name = credential.decode().removeprefix("Bearer ")
+    if name not in PEOPLE:
+        raise Unauthenticated("invalid_token", reason="unknown")
+    return PEOPLE[name]
+
+
+class _Server(uvicorn.Server):
+    def install_signal_handlers(self) -> None: ...
+
+
+@asynccontextmanager
+async def listening(endpoint: McpEndpoint) -> AsyncIterator[str]:
+    """The URL of the endpoint."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    app: Any = Edge(endpoint, EdgeRules(), by_name)
+    config = uvicorn.Config(
+        app, loop="none", lifespan="off", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=1
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[bound]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/mcp"
+    finally:
+        await endpoint.close()
+        server.should_exit = True
+        await task
