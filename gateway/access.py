@@ -16,6 +16,7 @@ from gateway.errors import NotPermitted, ValidationException
 from gateway.governance.cases import Because
 from gateway.governance.conditions import Scope
 from gateway.governance.diagnostics import Position
+from gateway.governance.names import CONFIG
 from gateway.governance.ports import AccessDecision, AccessRequest, Authoriser
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Decision, GateRule, Outcome, judge_call
@@ -152,6 +153,16 @@ class Access:
         """Whether the caller is in the catalogue's audience."""
         found, held = self.snapshot.catalogues.get(catalogue), self._held_by(principal)
         return _audience(found, catalogue, held=held).decision == "allow"
+
+    def administers(self, principal: Principal) -> bool:
+        """Whether the caller may administer the gateway: a row about `config` says so, in whichever catalogue."""
+        if self._held_by(principal) is None:
+            return False
+        tier = min(self.snapshot.tiers.values(), key=lambda each: each.rank).name
+        return any(
+            self._decided(principal, "administer", catalogue=name, object=CONFIG, tier=tier).allowed
+            for name in self.snapshot.catalogues
+        )
 
     def held_by(self, principal: Principal) -> frozenset[str]:
         """The caller's names and every role that comes with them."""

@@ -128,11 +128,7 @@ def _tell(gateway: Running, url: str, admin_url: str, *, say: Callable[[str], ob
         count = len(published.catalogues[name].registry.all())
         say(f"  MCP    {url}{catalogue.path}/mcp   {catalogue.title or name}: {count} tools")
     say(f"  admin  {admin_url}/readyz")
-    warnings = [f"{found.position}: {found.message}" for found in gateway.assembled.diagnostics]
-    warnings += [f"{each.tool.position}: {each.tool.name} is left out: {each.reason}" for each in gateway.unworkable]
-    if gateway.recovered:
-        warnings.append(f"{gateway.recovered} calls were running when the gateway last ended; their outcome is unknown")
-    for warning in warnings:
+    for warning in gateway.warnings:
         say(f"  warning: {warning}")
     first = next(iter(snapshot.catalogues), None)
     if first is not None:

@@ -8,12 +8,14 @@ from urllib.parse import quote
 from gateway.errors import Unauthenticated
 from gateway.identity.challenges import challenge, protected_resource_metadata
 from gateway.runtime.running import Running
+from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
 from gateway.web.app import WELL_KNOWN, admin_plane, data_plane
 from gateway.web.edge import App, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
 from gateway.web.rest.routing import OPEN_PATHS, routes
 from gateway.web.rest.streams import EventLogs
+from gateway.web.status import status_routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         mcp=mcp,
         rest=routes(service, max_body=limit, logs=logs),
     )
-    admin = admin_plane(running.identities.authenticate, rules=EdgeRules(), ready=ready)
+    status = status_routes(lambda who: service.published.access.administers(who), lambda: status_of(running))
+    admin = admin_plane(running.identities.authenticate, rules=EdgeRules(), ready=ready, routes=status)
     return Planes(data, admin, hush, close)
 
 

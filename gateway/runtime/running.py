@@ -66,6 +66,15 @@ class Running:
     shared: SharedState = field(default_factory=SharedState)
     """Circuits and bulkheads of this process."""
 
+    @property
+    def warnings(self) -> list[str]:
+        """What deserves attention, in one line each."""
+        found = [f"{each.position}: {each.message}" for each in self.assembled.diagnostics]
+        found += [f"{each.tool.position}: {each.tool.name} is left out: {each.reason}" for each in self.unworkable]
+        if self.recovered:
+            found.append(f"{self.recovered} calls were running when the gateway last ended; their outcome is unknown")
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:

@@ -17,7 +17,7 @@ from gateway.errors import StoreUnavailable
 from gateway.governance.records import Store
 from gateway.storage.spool_files import Known
 
-FILES_PER_PASS: Final = 200
+FILES_PER_PASS: Final = 100
 STRAYS_AFTER: Final = timedelta(days=1)
 """Age of a file that no record names: longer than any call runs."""
 

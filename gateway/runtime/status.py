@@ -1,0 +1,47 @@
+"""What an operator wants to know of a running gateway at a glance. Nothing in it is of any one caller."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.runtime.running import Running
+
+
+async def status_of(running: Running) -> Mapping[str, Any]:
+    """With several workers, turns, calls and circuits are those of the one that answers."""
+    published = running.service.published
+    snapshot = published.snapshot
+    sizes = await asyncio.to_thread(_sizes, running.kept.database, running.kept.spool)
+    return {
+        "name": snapshot.name,
+        "revision": snapshot.revision,
+        "process": os.getpid(),
+        "workers": running.settings.workers,
+        "catalogues": [
+            {"name": name, "path": each.path, "tools": len(published.catalogues[name].registry.all())}
+            for name, each in snapshot.catalogues.items()
+        ],
+        "openTurns": running.service.open_turns,
+        "runningCalls": len(running.service.running),
+        "storage": sizes,
+        "circuits": running.shared.circuit_states(),
+        "warnings": running.warnings,
+    }
+
+
+def _sizes(database: Path, spool: Path) -> dict[str, int]:
+    files = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal", "-shm")]
+    return {"databaseBytes": sum(map(_size, files)), "spoolBytes": _below(spool)}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # gone meanwhile
+        return 0
+
+
+def _below(folder: Path) -> int:
+    return sum(_size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)

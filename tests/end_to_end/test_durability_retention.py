@@ -1,0 +1,146 @@
+"""What is past its end of life goes, with its files; what is in use, or stands for a key, stays."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.core.events import now
+from gateway.governance.principals import Principal
+from gateway.governance.records import StoredCall, StoredResult, StoredTurn
+from gateway.runtime.sweeping import FILES_PER_PASS, Rhythm, Sweeper
+from gateway.storage.spool_files import FileSpool
+from gateway.storage.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+ANA = Principal("user:ana")
+LARGE = b"a line of a large result\n" * 4000
+
+
+@dataclass
+class Kept:
+    """A store whose clock the test moves."""
+
+    store: SqliteStore
+    spool: FileSpool
+    folder: Path
+    later: timedelta = timedelta()
+
+    def clock(self) -> datetime:
+        return now() + self.later
+
+    @property
+    def sweeper(self) -> Sweeper:
+        return Sweeper(self.store, self.spool, clock=self.clock)
+
+    @property
+    def files(self) -> list[Path]:
+        return list((self.folder / "spool").rglob("*.bytes"))
+
+    async def settle(self, name: str, *, lives: timedelta) -> None:
+        """A turn with one call whose result is a file."""
+        turn = turn_of(name, lives=lives)
+        reader = await self.spool.scoped(turn.id).write("a", LARGE)
+        result = StoredResult("artifact", key=reader.key, type="text", byte_length=len(LARGE))
+        call = replace(started(turn), status="settled", results=(result,), completed_at=now())
+        await self.store.settle_call(call, turn=turn)
+
+
+def turn_of(name: str, *, lives: timedelta) -> StoredTurn:
+    at = now()
+    return StoredTurn(name, ANA, "shop", "r", b"secret", at, at + lives)
+
+
+def started(turn: StoredTurn) -> StoredCall:
+    return StoredCall("a", turn.id, "tool", "tool", {}, "c", ANA, "shop", "r", now())
+
+
+@asynccontextmanager
+async def kept(folder: Path) -> AsyncIterator[Kept]:
+    store = await SqliteStore.open(folder / "gateway.db")
+    spool = await FileSpool.open(folder / "spool", small=store)
+    try:
+        yield Kept(store, spool, folder)
+    finally:
+        await spool.close()
+        await store.close()
+
+
+async def test_expired_turn_goes_with_its_calls_and_files_and_the_others_stay(tmp_path: Path) -> None:
+    async with kept(tmp_path) as found:
+        await found.settle("short", lives=timedelta(hours=1))
+        await found.settle("long", lives=timedelta(days=30))
+        found.later = timedelta(days=1)
+
+        assert await found.sweeper.expire()
+
+        assert len(found.files) == 1
+        assert await found.store.calls_of("short") == []
+        assert len(await found.store.calls_of("long")) == 1
+
+
+async def test_turn_lives_as_long_as_the_longest_of_what_it_was_given(tmp_path: Path) -> None:
+    async with kept(tmp_path) as found:
+        await found.settle("turn", lives=timedelta(hours=1))
+        turn = turn_of("turn", lives=timedelta(days=7))
+        await found.store.settle_call(replace(started(turn), id="b", status="settled"), turn=turn)
+        await found.store.settle_call(
+            replace(started(turn), id="c", status="settled"), turn=turn_of("turn", lives=timedelta(minutes=1))
+        )
+        found.later = timedelta(days=1)
+
+        await found.sweeper.expire()
+
+        assert len(await found.store.calls_of("turn")) == 3
+        assert len(found.files) == 1
+
+
+async def test_running_call_and_key_keep_their_turn(tmp_path: Path) -> None:
+    async with kept(tmp_path) as found:
+        running, keyed = turn_of("running", lives=timedelta(hours=1)), turn_of("keyed", lives=timedelta(hours=1))
+        await found.store.start_call(started(running), turn=running)
+        until = now() + timedelta(days=2)
+        await found.store.claim("key", ANA, digest="d", call=started(keyed), until=until, turn=keyed)
+        await found.store.settle_call(replace(started(keyed), status="settled", completed_at=now()))
+        found.later = timedelta(days=1)
+
+        await found.sweeper.expire()
+
+        assert len(await found.store.calls_of("keyed")) == 1
+        await found.store.settle_call(replace(started(running), status="settled", completed_at=now()))
+        found.later = timedelta(days=3)
+        await found.sweeper.expire()
+        assert await found.store.calls_of("keyed") == []
+        assert await found.store.calls_of("running") == []
+
+
+async def test_pass_is_bounded_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    async with kept(tmp_path) as found:
+        for number in range(FILES_PER_PASS + 1):
+            await found.settle(f"turn-{number}", lives=timedelta(hours=1))
+        found.later = timedelta(days=1)
+
+        assert not await found.sweeper.expire()
+        assert len(found.files) == 1
+        assert await found.sweeper.expire()
+        assert found.files == []
+
+
+async def test_sweeper_goes_on_by_itself(tmp_path: Path) -> None:
+    async with kept(tmp_path) as found:
+        await found.settle("turn", lives=timedelta(hours=1))
+        found.later = timedelta(days=1)
+        often = timedelta(milliseconds=10)
+        sweeper = Sweeper(found.store, found.spool, rhythm=Rhythm(often, often, often), clock=found.clock)
+        task = asyncio.create_task(sweeper.run())
+        async with asyncio.timeout(30):
+            while found.files:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task

@@ -1,0 +1,51 @@
+"""The status on the admin plane: for those who may administer the gateway, and nobody else."""
+
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from forked import Forking
+from orders import PROJECT, orders_service, shop_at
+from served import ROOT
+
+pytestmark = pytest.mark.anyio
+
+
+async def asked(url: str, method: str = "GET") -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.request(method, url) as answer:
+        is_json = "json" in answer.headers["content-type"]
+        return answer.status, await answer.json(content_type=None) if is_json else await answer.text()
+
+
+async def test_operator_sees_what_runs_and_how_much_is_kept(tmp_path: Path, forks: Forking) -> None:
+    async with orders_service() as orders:
+        gateway = forks.start(PROJECT, tmp_path, env={"ORDERS_URL": orders.url})
+        async with shop_at(gateway.url) as shop:
+            assert (await shop.rest("order_read", {"order": "a"})).status == 200
+        status, told = await asked(f"{gateway.admin_url}/status")
+        wrong, _ = await asked(f"{gateway.admin_url}/status", "POST")
+        gateway.stop()
+
+    assert status == 200
+    assert told["name"] == "orders"
+    assert len(told["revision"]) == 64
+    assert told["catalogues"] == [{"name": "shop", "path": "/shop", "tools": 8}]
+    assert told["runningCalls"] == 0
+    assert told["storage"]["databaseBytes"] > 0
+    assert told["storage"]["spoolBytes"] > 100_000
+    assert told["circuits"] == {}
+    assert told["warnings"] == []
+    assert wrong == 405
+
+
+async def test_caller_without_a_row_about_config_is_refused(tmp_path: Path, forks: Forking) -> None:
+    gateway = forks.start(ROOT / "tests" / "projects" / "small", tmp_path, env={})
+    status, told = await asked(f"{gateway.admin_url}/status")
+    elsewhere, _ = await asked(f"{gateway.url}/status")
+    gateway.stop()
+
+    assert status == 403
+    assert told["code"] == "E_NOT_PERMITTED"
+    assert "revision" not in told
+    assert elsewhere == 404
