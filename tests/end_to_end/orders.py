@@ -15,6 +15,7 @@ from served import ROOT
 PROJECT = ROOT / "tests" / "projects" / "orders"
 MCP_VERSION = "2026-07-28"
 LINE = b"2026-11-16 10:00:00 order placed, paid, packed and on its way to somebody\n"
+CHUNK = b"a new page of the history\n" + LINE * (1 << 14)
 READ_LINES = 1500
 
 
@@ -53,12 +54,11 @@ class Orders:
 
     async def history(self, request: web.Request) -> web.StreamResponse:
         left = int(request.match_info["bytes"])
-        chunk = LINE * (1 << 14)
         response = web.StreamResponse(headers={"content-type": "text/plain"})
         await response.prepare(request)
         while left > 0:
-            await response.write(chunk[:left])
-            left -= len(chunk)
+            await response.write(CHUNK[:left])
+            left -= len(CHUNK)
         return response
 
     async def odd(self, request: web.Request) -> web.StreamResponse:
@@ -156,6 +156,10 @@ class Shop:
     async def get(self, path: str, **query: str) -> tuple[int, Any]:
         async with self._session.get(f"{self.url}{path}", params=query) as answer:
             return answer.status, await answer.json(content_type=None)
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        async with self._session.post(f"{self.url}{path}", json=body) as answer:
+            return await answer.json(content_type=None)
 
     async def content(self, call_id: str, turn: str) -> bytes:
         async with self._session.get(f"{self.url}/v1/artifacts/{call_id}/content", params={"turn": turn}) as answer:

@@ -30,7 +30,7 @@ async def test_operator_sees_what_runs_and_how_much_is_kept(tmp_path: Path, fork
     assert status == 200
     assert told["name"] == "orders"
     assert len(told["revision"]) == 64
-    assert told["catalogues"] == [{"name": "shop", "path": "/shop", "tools": 8}]
+    assert told["catalogues"] == [{"name": "shop", "path": "/shop", "tools": 9}]
     assert told["runningCalls"] == 0
     assert told["storage"]["databaseBytes"] > 0
     assert told["storage"]["spoolBytes"] > 100_000
