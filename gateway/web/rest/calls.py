@@ -1,8 +1,7 @@
 """Calling tools: one by one, each in a turn of its own, or in the turn that an earlier call gave the handle of."""
 
+import json
 from typing import Any, Final
-
-import orjson
 
 from gateway.web.bodies import NotStrictJson, strict_json
 from gateway.web.problems import Response
@@ -54,8 +53,9 @@ def idempotency_key(asked: Asked) -> str | None:
 
 
 def _is_json(text: str) -> bool:
+    """Whether a lenient reader would take it: one of them reads the arguments of the call."""
     try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
+        json.loads(text)
+    except (ValueError, RecursionError):
         return False
     return True

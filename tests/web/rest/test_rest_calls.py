@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from anyio import create_task_group, fail_after
-from rest_gateway import Gateway, running
+from rest_gateway import PEOPLE, Gateway, running
 
 from gateway.core.canonical import call_id
 
@@ -159,7 +159,9 @@ async def test_argument_text_that_is_no_object_is_an_error_result(gateway: Gatew
 
 
 @pytest.mark.parametrize(
-    "text", ['{"text": "a", "text": "b"}', '{"text": ' + "[" * 300 + "]" * 300 + "}"], ids=["key-twice", "deep"]
+    "text",
+    ['{"text": "a", "text": "b"}', '{"text": ' + "[" * 300 + "]" * 300 + "}", '{"text": "\\ud800"}', '{"text": 1e999}'],
+    ids=["key-twice", "deep", "half-a-pair", "infinite"],
 )
 async def test_argument_text_that_two_readers_read_in_two_ways_is_refused(gateway: Gateway, text: str) -> None:
     async with gateway.client() as client:
@@ -171,9 +173,9 @@ async def test_argument_text_that_two_readers_read_in_two_ways_is_refused(gatewa
 
 async def test_arguments_that_the_fast_encoder_refuses_are_shown_again(gateway: Gateway) -> None:
     text = '{"half": "\\ud800", "far": 1e999}'
+    called = await gateway.service.call_alone(PEOPLE["ann"], "desk", "handle", text)
     async with gateway.client() as client:
-        called = (await client.post("/v1/catalogues/desk/tools/handle/call", json={"arguments": text})).json()
-        record = await client.get(f"/v1/calls/{called['callId']}")
+        record = await client.get(f"/v1/calls/{called.record.id}")
 
     assert record.status_code == 200
     assert record.json()["arguments"]["far"] is None
