@@ -88,7 +88,8 @@ class Contents:
             schema.accepted(value)
         except ValidationException as error:
             text = f"the tool ran, but its result does not fit its output schema: {error.message}"
-            return Content([{**text_block(text), "_meta": blocks[0]["_meta"]}], is_error=True)
+            failed = record.replace(is_error=True, results=Tokenizable(text))
+            return Content([await _text_block(turn, failed)], is_error=True)
         return Content(blocks, structured=value)
 
     def _schema(self, turn: Turn, tool: DeclaredTool) -> Schema | None:

@@ -68,7 +68,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = principal_of(scope)
-        if not self._service.published.access.admits(principal, self._catalogue):
+        if not self._is_for(principal):
             unknown = UnknownCatalogue()
             await problem_response(404, unknown.message, code=unknown.code)(scope, receive, send)
             return
@@ -84,6 +84,12 @@ class McpEndpoint:
                 allowed = b"POST, GET, DELETE" if _is_legacy(headers) else b"POST"
                 wrong = ProtocolError(INVALID_REQUEST, "messages are posted")
                 await refuse(send, 405, wrong, headers=[(b"allow", allowed)])
+
+    def _is_for(self, principal: Principal) -> bool:
+        published = self._service.published
+        found = published.snapshot.catalogues.get(self._catalogue)
+        is_served = found is not None and "mcp" in found.protocols
+        return is_served and published.access.admits(principal, self._catalogue)
 
     async def _post(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
         if not headers.is_json or "content-type" in headers.repeated:

@@ -26,7 +26,7 @@ from gateway.web.mcp.protocol import (
     UNSUPPORTED_VERSION,
     ProtocolError,
 )
-from gateway.web.mcp.replies import SILENCE, Presence, Reply
+from gateway.web.mcp.replies import Presence, Reply
 from gateway.web.mcp.resources import list_resources, read_resource
 from gateway.web.mcp.results import dumped
 from gateway.web.mcp.serving import Served, called, progress_token, protocol_error
@@ -123,8 +123,7 @@ class ModernWire:
             is_gone = True
             call.exchange.turn()
 
-        presence = Presence(receive, gone)
-        silence = call.exchange.loop.call_later(SILENCE, reply.begin)
+        presence = Presence(receive, gone, silent=reply.begin)
         try:
             await call.exchange.turned()
         except asyncio.CancelledError:
@@ -132,7 +131,6 @@ class ModernWire:
             raise
         finally:
             presence.stop()
-            silence.cancel()
         if is_gone and not call.task.done():
             call.task.cancel()
             await asyncio.gather(call.task, return_exceptions=True)

@@ -13,7 +13,7 @@ from gateway.web.mcp.streams import Send, Stream, end_stream, start_stream
 
 SILENCE: Final = 10.0
 """Seconds after which an answer is given as a stream, so that nothing on the way takes the connection for dead."""
-WATCH_AFTER: Final = 0.02
+WATCH_AFTER: Final = 0.05
 """Seconds after which somebody looks whether the client is still there: calls that are over by then need nobody."""
 
 _MOST_WAITING: Final = 64
@@ -87,13 +87,20 @@ class Reply:
 
 
 class Presence:
-    """Tells when the client of a request has gone. It begins to look only after a moment."""
+    """Tells when the client of a request has gone, and when it has heard nothing for long.
 
-    def __init__(self, receive: Receive, gone: Callable[[], None]) -> None:
+    It begins to look only after a moment: most requests are answered by then.
+    """
+
+    def __init__(
+        self, receive: Receive, gone: Callable[[], None], *, silent: Callable[[], object] | None = None
+    ) -> None:
         self._receive = receive
         self._gone = gone
+        self._silent = silent
         self._watch: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._begin)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(WATCH_AFTER, self._begin)
 
     def stop(self) -> None:
         self._timer.cancel()
@@ -102,6 +109,8 @@ class Presence:
 
     def _begin(self) -> None:
         self._watch = asyncio.create_task(self._watched())
+        if self._silent is not None:
+            self._timer = self._loop.call_later(SILENCE, self._silent)
 
     async def _watched(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

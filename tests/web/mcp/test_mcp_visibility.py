@@ -1,0 +1,39 @@
+"""What is listed can be called, what cannot be known of cannot be called, and every refusal is on record."""
+
+import pytest
+from mcp_projects import ANA, BOSS, KIM, TOOLS
+from mcp_wire import LegacyClient, Wire
+
+from gateway.governance.principals import Principal
+from gateway.governance.records import CallFilter
+from gateway.serving.service import Service
+
+pytestmark = pytest.mark.anyio
+
+NAMES = [each["metadata"]["name"] for each in TOOLS]
+SLOW = {"wait"}
+
+
+@pytest.mark.parametrize("principal", [ANA, KIM, BOSS], ids=lambda principal: principal.subject)
+async def test_known_and_callable_are_the_same_over_both_ways_of_talking(wire: Wire, principal: Principal) -> None:
+    client = LegacyClient(wire, principal=principal)
+    await client.begin()
+    listed = {tool["name"] for tool in (await wire.modern("tools/list", principal=principal)).result["tools"]}
+    in_session = {tool["name"] for tool in (await client.request("tools/list")).result["tools"]}
+
+    for name in sorted(set(NAMES) - SLOW):
+        modern = (await wire.call(name, {"wrong": 1}, principal=principal)).json
+        legacy = (await client.call(name, {"wrong": 1})).json
+        is_known = name in listed or name == "hidden"
+        assert ("error" not in modern, "error" not in legacy) == (is_known, is_known), name
+
+    assert {name for name in listed if not name.startswith("artifact_")} == in_session
+
+
+async def test_refusal_is_a_result_and_on_record(wire: Wire, service: Service) -> None:
+    refused = (await wire.call("boss_only", {"text": "a"})).result
+    allowed = (await wire.call("boss_only", {"text": "a"}, principal=BOSS)).result
+
+    calls, _ = await service.list_calls(CallFilter(subject=ANA.subject, tool="boss_only"))
+    assert (refused["isError"], allowed["isError"]) == (True, False)
+    assert [(call.decision, call.is_error) for call in calls] == [("deny", True)]
