@@ -1,5 +1,6 @@
 """What a request must look like: each rung of the ladder, its order, and the reference implementation as an oracle."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -17,9 +18,10 @@ from mcp.shared.inbound import (
     validate_mcp_param_headers,
     x_mcp_header_map,
 )
-from mcp_projects import BOSS
+from mcp_projects import BOSS, small_service
 from mcp_wire import META, MODERN, Wire
 
+from gateway.web.mcp.endpoint import McpEndpoint
 from gateway.web.mcp.headers import Headers, decoded_value, read_headers
 from gateway.web.mcp.ladder import climb
 from gateway.web.mcp.param_headers import check_param_headers, marked_arguments
@@ -37,6 +39,18 @@ HEADERS = {
     "mcp-method": "tools/call",
     "mcp-name": "echo",
 }
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def wire(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Wire]:
+    """One for all: nothing here changes anything."""
+    async with small_service(tmp_path_factory.mktemp("ladder") / "project") as service:
+        yield Wire(McpEndpoint(service, "all"))
 
 
 def without(mapping: dict[str, Any], key: str) -> dict[str, Any]:
