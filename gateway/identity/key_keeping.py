@@ -63,7 +63,8 @@ class Keys:
         """Read, and go on reading. Raises where a file of this machine is wrong; an issuer may be out for a while."""
         await self.refresh()
         if self._problem is not None and self._source.is_local:
-            raise self._problem
+            help = self._problem.help or "give a JWKS document with the issuer's public keys"
+            raise KeysUnavailable(f"keys of {self._issuer}: {self._problem.message}", help=help) from self._problem
         self._timer = asyncio.create_task(self._keep_fresh())
 
     async def close(self) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+import stat
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -128,6 +129,7 @@ async def _started(
     closing: AsyncExitStack,
 ) -> Running:
     kept = kept_by(assembled)
+    _refuse_shared_folders({kept.database.parent, kept.spool})
     retain = _storage(assembled).retain
     store = await SqliteStore.open(kept.database)
     closing.push_async_callback(store.close)
@@ -189,6 +191,14 @@ def _refuse_exposure(settings: Settings, identities: Identities) -> None:
         raise StartRefused(
             "callers from elsewhere need a public URL", help="set GATEWAY_PUBLIC_URL to how they reach the gateway"
         )
+
+
+def _refuse_shared_folders(folders: Iterable[Path]) -> None:
+    """What we write is ours alone, but where everybody may write, everybody may put something else in its place."""
+    for folder in sorted(folders):
+        mode = folder.stat().st_mode if folder.exists() else 0
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise StartRefused(f"everybody may write to the data folder {folder}", help=f"run: chmod o-w {folder}")
 
 
 def _now() -> datetime:

@@ -38,14 +38,19 @@ class Secrets:
         if secret.from_env is not None:
             value = self._environ.get(secret.from_env)
             if not value:
-                raise SecretMissing(f"the environment variable {secret.from_env} is not set")
+                raise SecretMissing(
+                    f"the environment variable {secret.from_env} is not set", help="set it for the gateway's process"
+                )
             return value
         path = self._folder / (secret.from_file or "")
         try:
             with path.open("rb") as file:
                 text = file.read(MAX_SECRET + 1)
         except OSError as error:
-            raise SecretMissing(f"the secret file {path} cannot be read ({type(error).__name__})") from None
+            raise SecretMissing(
+                f"the secret file {path} cannot be read ({type(error).__name__})",
+                help="check that it is there, and whose",
+            ) from None
         if not text.strip() or len(text) > MAX_SECRET:
-            raise SecretMissing(f"the secret file {path} is empty or too large")
+            raise SecretMissing(f"the secret file {path} is empty or too large", help="put the secret alone into it")
         return text.decode("utf-8", "replace").rstrip("\r\n")
