@@ -1,4 +1,4 @@
-"""Results of a gigabyte and services that misbehave, through a whole gateway: memory stays flat, others are not held up.
+"""Results of a gigabyte and services that misbehave, through a whole gateway: memory stays flat, others go on.
 
 `LARGE_BYTES` says how large; the suite takes a quarter of a gigabyte, which shows what grows with the result as well.
 """
