@@ -59,6 +59,7 @@ class McpEndpoint:
     def hush(self) -> None:
         """Tell everybody who only listens that it is over; what was called goes on."""
         self._listening.close()
+        self.sessions.hush()
 
     async def close(self) -> None:
         """Tell everybody who listens that it is over, and end every session."""

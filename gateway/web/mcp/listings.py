@@ -5,7 +5,7 @@ import binascii
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
@@ -32,13 +32,18 @@ class Told:
 
     names: Sequence[str]
     tools: Sequence[bytes]
+    _pages: dict[int, bytes] = field(default_factory=dict)
 
     def page(self, cursor: Any, size: int = PAGE) -> tuple[bytes, str | None]:
         """The array of one page, and the cursor of the next. Raises for a cursor that is none of ours."""
         start = 0 if cursor is None else bisect_right(self.names, cursor_name(cursor))
-        chosen = self.tools[start : start + size]
+        page = self._pages.get(start)
+        if page is None:
+            page = b"[%b]" % b",".join(self.tools[start : start + size])
+            if start % size == 0:  # where pages begin, unless somebody makes up cursors
+                self._pages[start] = page
         more = start + size < len(self.tools)
-        return b"[%b]" % b",".join(chosen), _cursor(self.names[start + size - 1]) if more else None
+        return page, _cursor(self.names[start + size - 1]) if more else None
 
 
 class Listings:
@@ -50,6 +55,8 @@ class Listings:
         self._published: Published | None = None
         self._told: OrderedDict[tuple[frozenset[str], str, date], Told] = OrderedDict()
         self._marked: dict[str, tuple[MarkedArgument, ...]] = {}
+        self._declared: dict[tuple[str, str], bytes] = {}
+        """Declared tools as JSON, by name and revision of the protocol."""
 
     def told(self, principal: Principal, version: str) -> Told:
         """Everything a caller is shown, without regard to earlier calls."""
@@ -67,6 +74,7 @@ class Listings:
 
     def told_in(self, turn: Turn, version: str) -> Told:
         """The same within a turn: its query tools know what there is to ask about."""
+        self._refresh()
         return self._made(self._service.listed(turn.principal, self._catalogue, turn=turn), version)
 
     def marked(self, name: str) -> tuple[MarkedArgument, ...]:
@@ -84,20 +92,27 @@ class Listings:
             self._published = self._service.published
             self._told.clear()
             self._marked.clear()
+            self._declared.clear()
 
     def _made(self, listed: Sequence[Listed], version: str) -> Told:
-        told = sorted(((each.name, self._described(each, version)) for each in listed), key=lambda pair: pair[0])
-        return Told([name for name, _ in told], [orjson.dumps(tool) for _, tool in told])
+        told = sorted(((each.name, self._json(each, version)) for each in listed), key=lambda pair: pair[0])
+        return Told([name for name, _ in told], [tool for _, tool in told])
 
-    def _described(self, listed: Listed, version: str) -> dict[str, Any]:
-        published = self._service.published
+    def _json(self, listed: Listed, version: str) -> bytes:
         if listed.declared is None:
-            return shaped(listed.tool.describe(), "mcp")
+            return orjson.dumps(shaped(listed.tool.describe(), "mcp"))
+        key = (listed.name, version)
+        if key not in self._declared:
+            self._declared[key] = orjson.dumps(self._described(listed, listed.declared, version))
+        return self._declared[key]
+
+    def _described(self, listed: Listed, declared: DeclaredTool, version: str) -> dict[str, Any]:
+        published = self._service.published
         catalogue = published.snapshot.catalogues[self._catalogue]
-        known = described(listed.name, listed.declared, catalogue)
+        known = described(listed.name, declared, catalogue)
         found = _plain(shaped(listed.tool.describe() if known is None else known, "mcp"))
-        found["inputSchema"] = {**_dialect(published, listed.declared), **found["inputSchema"]}
-        schema = output_schema(published, self._catalogue, listed.declared)
+        found["inputSchema"] = {**_dialect(published, declared), **found["inputSchema"]}
+        schema = output_schema(published, self._catalogue, declared)
         return _in_words_of(version, found if schema is None else {**found, "outputSchema": _plain(schema)})
 
 

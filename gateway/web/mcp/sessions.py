@@ -163,10 +163,15 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, principal: Principal, version: str, capabilities: Mapping[str, Any]) -> Session:
-        """Raises `TooManySessions`."""
+        """A new session. A caller with too many loses the one it used least recently. Raises `TooManySessions`."""
         self._sweep()
-        mine = sum(1 for each in self._sessions.values() if is_same(each.principal, principal))
-        if len(self._sessions) >= self.limits.most or mine >= self.limits.most_per_caller:
+        mine = [each for each in self._sessions.values() if is_same(each.principal, principal)]
+        if len(mine) >= self.limits.most_per_caller:
+            idle = next((each for each in mine if not each.is_busy), None)
+            if idle is None:
+                raise TooManySessions()
+            self._end_soon(idle)
+        if len(self._sessions) >= self.limits.most:
             raise TooManySessions()
         session = Session(token_urlsafe(24), principal, version, capabilities, self._clock())
         self._sessions[session.id] = session
@@ -187,10 +192,15 @@ class Sessions:
         if session.turn is not None:
             await self._service.end_turn(session.turn, "ack")
 
+    def hush(self) -> None:
+        """End the streams on which clients only listen; what was called goes on."""
+        for session in self._sessions.values():
+            session.own.end()
+
     async def close(self) -> None:
         self._service.on_change.discard(self._tell_changed)
         for session in list(self._sessions.values()):
-            await self._ended(session)
+            self._end_soon(session)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _sweep(self) -> None:
@@ -204,10 +214,13 @@ class Sessions:
                 session.used_at = self._clock()
                 self._sessions.move_to_end(id)
                 continue
-            del self._sessions[id]
-            task = asyncio.create_task(self._ended(session))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._end_soon(session)
+
+    def _end_soon(self, session: Session) -> None:
+        self._sessions.pop(session.id, None)
+        task = asyncio.create_task(self._ended(session))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _ended(self, session: Session) -> None:
         try:

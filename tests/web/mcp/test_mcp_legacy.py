@@ -160,16 +160,11 @@ async def test_session_ends_with_delete(client: LegacyClient) -> None:
     assert (await client.delete()).status == 404
 
 
-async def test_sessions_are_counted_and_end_when_nobody_uses_them(service: Service) -> None:
+async def test_sessions_end_when_nobody_uses_them(service: Service) -> None:
     now = [0.0]
-    sessions = Sessions(service, SessionLimits(most=3, most_per_caller=2, idle=10), clock=lambda: now[0])
+    sessions = Sessions(service, SessionLimits(idle=10), clock=lambda: now[0])
     first, second = (sessions.open(ANA, "2025-11-25", {}) for _ in range(2))
-
-    with pytest.raises(TooManySessions):
-        sessions.open(ANA, "2025-11-25", {})
     sessions.open(KIM, "2025-11-25", {})
-    with pytest.raises(TooManySessions):
-        sessions.open(Principal("user:else"), "2025-11-25", {})
     now[0] = 9
     assert sessions.find(first.id, ANA) is first
     second.readers = 1
@@ -180,6 +175,38 @@ async def test_sessions_are_counted_and_end_when_nobody_uses_them(service: Servi
     second.readers = 0
     assert sessions.find(first.id, ANA) is None
     await sessions.close()
+
+
+async def test_caller_with_too_many_sessions_loses_the_oldest_and_nobody_elses(service: Service) -> None:
+    sessions = Sessions(service, SessionLimits(most=3, most_per_caller=2))
+    first, second = (sessions.open(ANA, "2025-11-25", {}) for _ in range(2))
+    other = sessions.open(KIM, "2025-11-25", {})
+
+    third = sessions.open(ANA, "2025-11-25", {})
+
+    assert sessions.find(first.id, ANA) is None
+    assert [sessions.find(each.id, each.principal) for each in (second, third, other)] == [second, third, other]
+    second.readers = third.readers = 1
+    with pytest.raises(TooManySessions):
+        sessions.open(ANA, "2025-11-25", {})
+    with pytest.raises(TooManySessions):
+        sessions.open(Principal("user:else"), "2025-11-25", {})
+    await sessions.close()
+
+
+async def test_listeners_are_let_go_before_calls_end(client: LegacyClient, endpoint: McpEndpoint) -> None:
+    waiting["hush"] = Waiting()
+    call = asyncio.create_task(client.call("wait", {"key": "hush"}))
+    heard = Answer()
+    listening = asyncio.create_task(client.get(answer=heard))
+    await heard.started.wait()
+    await waiting["hush"].began.wait()
+
+    endpoint.hush()
+    await asyncio.wait_for(listening, 5)
+    waiting["hush"].goes_on.set()
+
+    assert "done" in (await asyncio.wait_for(call, 5)).result["content"][0]["text"]
 
 
 async def test_too_many_sessions_are_told_as_unavailable(service: Service) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import orjson
 import pytest
 
 from gateway import (
@@ -14,6 +15,7 @@ from gateway import (
     report_progress,
 )
 from gateway.web.mcp.exchanges import lacking
+from gateway.web.mcp.listings import Told
 from gateway.web.mcp.streams import Stream, event_of
 
 FORM = Question.form("Who?", {"type": "object", "properties": {}})
@@ -91,3 +93,39 @@ def test_stream_keeps_its_newest_events_and_takes_nothing_after_its_end() -> Non
         b"id: s.5\nevent: message\ndata: 4\n\n",
         b"id: s.6\nevent: message\ndata: last\n\n",
     ]
+
+
+def test_silent_stream_is_kept_alive_by_comments() -> None:
+    stream = Stream()
+    sent: list[bytes] = []
+
+    async def send(message: object) -> None:
+        assert isinstance(message, dict)
+        sent.append(message["body"])
+        if len(sent) == 3:
+            stream.end()
+
+    asyncio.run(stream.pump(send, stream.take(), keep_alive=0.0))
+
+    assert sent == [b": ping\n\n"] * 3
+
+
+def test_long_list_is_told_in_pages() -> None:
+    names = [f"tool_{number:02}" for number in range(7)]
+    told = Told(names, [f'"{name}"'.encode() for name in names])
+    seen: list[str] = []
+    cursor = None
+
+    for _ in range(3):
+        page, cursor = told.page(cursor, 3)
+        seen += orjson.loads(page)
+
+    assert seen == names
+    assert cursor is None
+    assert told.page(None, 3) == told.page("", 3)
+
+
+def test_cursor_of_a_tool_that_is_gone_goes_on_after_it() -> None:
+    _, cursor = Told(["a", "b", "c"], [b"1", b"2", b"3"]).page(None, 2)
+
+    assert Told(["a", "c", "d"], [b"1", b"3", b"4"]).page(cursor, 2) == (b"[3,4]", None)
