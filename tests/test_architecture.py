@@ -27,6 +27,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/examples": set(),
     "gateway/formats": set(),
     "gateway/runtime": {"uvicorn"},
+    "gateway/runtime/affinity.py": {"aiohttp", "yarl"},
     "gateway/runtime/settings.py": {"pydantic", "pydantic_settings"},
     "gateway/web": {"orjson", "starlette"},
     "gateway/formats/ecmascript.py": {"tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript"},

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import Annotated, Any, Final
@@ -12,6 +14,7 @@ from gateway.cli.console import err, fail, note
 from gateway.cli.problems import print_problems
 from gateway.cli.project import sources_of
 from gateway.errors import GatewayError
+from gateway.runtime.affinity import Affinity
 from gateway.runtime.planes import planes
 from gateway.runtime.running import ConfigInvalid, Running, running
 from gateway.runtime.serving import listener, run, serve
@@ -54,10 +57,14 @@ def serve_here(
     say: Callable[[str], object],
     up: Callable[[], None] = lambda: None,
     watch: Callable[[Stopping], None] = lambda stopping: None,
+    among: Callable[[Any], Affinity] | None = None,
 ) -> None:
-    """Serve in this process until it is stopped. `up` is told when it is up, `watch` may ask it to stop."""
+    """Serve in this process until it is stopped. `up` is told when it is up, `watch` may ask it to stop.
+
+    `among` is for one of several workers: what leads from each to the others.
+    """
     try:
-        run(_served(settings, sockets, say, up=up, watch=watch))
+        run(_served(settings, sockets, say, up=up, watch=watch, among=among))
     except ConfigInvalid as error:
         print_problems(err(), error.diagnostics, sources_of(settings.project))
         raise typer.Exit(1) from error
@@ -96,6 +103,7 @@ async def _served(
     *,
     up: Callable[[], None],
     watch: Callable[[Stopping], None],
+    among: Callable[[Any], Affinity] | None,
 ) -> None:
     async with running(settings) as gateway:
         data, admin = sockets()
@@ -109,8 +117,22 @@ async def _served(
             up()
 
         both = planes(gateway, base_url=base_url, stopping=stopping)
-        calls = gateway.service.running
-        await serve(both, calls, sockets=(data, admin), settings=settings, stopping=stopping, started=started)
+        serving = partial(
+            serve,
+            calls=gateway.service.running,
+            sockets=(data, admin),
+            settings=settings,
+            stopping=stopping,
+            started=started,
+        )
+        if among is None:
+            await serving(both)
+            return
+        affinity = among(both.data)
+        try:
+            await serving(replace(both, data=affinity.front), besides=[(affinity.back, affinity.listener())])
+        finally:
+            await affinity.close()
 
 
 def _url(bound: Any) -> str:

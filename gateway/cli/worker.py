@@ -3,8 +3,10 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 from gateway.cli.serving import serve_here
+from gateway.runtime.affinity import Affinity
 from gateway.runtime.settings import Settings
 from gateway.runtime.stopping import Stopping
 from gateway.runtime.workers import Order
@@ -20,6 +22,7 @@ def main() -> None:
         say=lines.append,
         up=lambda: order.tell_up(lines),
         watch=lambda stopping: _watch(order.lifeline, stopping),
+        among=lambda app: Affinity(app, index=order.index, count=settings.workers, folder=Path(order.folder)),
     )
 
 

@@ -7,7 +7,7 @@ import asyncio
 import gc
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -90,11 +90,18 @@ async def serve(
     settings: Settings,
     stopping: Stopping,
     started: Callable[[], Awaitable[None]],
+    besides: Sequence[tuple[Any, socket.socket]] = (),
 ) -> None:
-    """Serve until a signal asks to stop. Running calls have the settings' grace to finish."""
-    draining = Draining(apps.data, stopping)
-    data, admin = servers = [_server(app, settings) for app in (draining, apps.admin)]
-    tasks = [asyncio.create_task(server.serve(sockets=[bound])) for server, bound in zip(servers, sockets, strict=True)]
+    """Serve until a signal asks to stop. Running calls have the settings' grace to finish.
+
+    `besides` are further ways to the data plane.
+    """
+    draining = [Draining(app, stopping) for app in (apps.data, *(app for app, _ in besides))]
+    data = [_server(app, settings) for app in draining]
+    admin = _server(apps.admin, settings)
+    servers = [*data, admin]
+    bound = [sockets[0], *(each for _, each in besides), sockets[1]]
+    tasks = [asyncio.create_task(server.serve(sockets=[each])) for server, each in zip(servers, bound, strict=True)]
     asked = asyncio.create_task(stopping.asked.wait())
     with signals(stopping.ask):
         try:
@@ -105,12 +112,13 @@ async def serve(
         finally:
             asked.cancel()
             stopping.times = stopping.times or 1
-            data.should_exit = True
+            for server in data:
+                server.should_exit = True
             apps.hush()
             await drained(draining, calls, grace=settings.grace, stopping=stopping)
             await apps.close()
-            await data.stop_now()
-            await admin.stop_now()
+            for server in servers:
+                await server.stop_now()
             await asyncio.gather(*tasks)
 
 

@@ -4,7 +4,7 @@ It knows requests and calls as things that run; what they are about is not its b
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
@@ -98,18 +98,23 @@ class Draining:
             task.cancel()
 
 
-async def drained(draining: Draining, calls: Calls, *, grace: timedelta, stopping: Stopping) -> bool:
+async def drained(planes: Sequence[Draining], calls: Calls, *, grace: timedelta, stopping: Stopping) -> bool:
     """Let what runs finish, for as long as the grace lasts and nobody asks twice; cut off the rest.
 
     Whether everything came to its own end.
     """
+
+    def is_busy() -> bool:
+        return any(plane.is_busy for plane in planes) or len(calls) > 0
+
     until = monotonic() + grace.total_seconds()
-    while (draining.is_busy or len(calls)) and stopping.times < 2 and monotonic() < until:
+    while is_busy() and stopping.times < 2 and monotonic() < until:
         await asyncio.sleep(_POLL)
-    is_done = not draining.is_busy and not len(calls)
-    draining.cut_off()
+    is_done = not is_busy()
+    for plane in planes:
+        plane.cut_off()
     calls.cancel()
-    await _until(lambda: draining.is_empty and not len(calls), seconds=CUT_SECONDS)
+    await _until(lambda: all(plane.is_empty for plane in planes) and not len(calls), seconds=CUT_SECONDS)
     return is_done
 
 

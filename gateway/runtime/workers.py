@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 
@@ -33,7 +34,8 @@ _PATIENCE: Final = CUT_SECONDS + 10.0
 class Order:
     """What a worker is told: its settings as JSON, and which descriptors are what.
 
-    `lifeline` reads as ended when the parent is gone; on `word` the worker tells that it is up.
+    `lifeline` reads as ended when the parent is gone; on `word` the worker tells that it is up. Workers reach each
+    other in `folder`.
     """
 
     settings: str
@@ -41,6 +43,8 @@ class Order:
     admin: int
     lifeline: int
     word: int
+    index: int
+    folder: str
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -74,23 +78,25 @@ class Workers:
         self._say = say
         self._stopping = Stopping()
         self._running: set[asyncio.subprocess.Process] = set()
+        self._folder = TemporaryDirectory(prefix="gateway-workers-")
 
     async def run(self) -> int:
         """Until a signal asks to stop; the exit code."""
         with signals(self._ask):
-            first = _Keeping()
+            first = _Keeping(0)
             keepers = [asyncio.create_task(self._keep(first))]
             lines = await first.word
             if lines is None:
                 await asyncio.wait(keepers)
                 return 0 if self._stopping.times else first.code or 1
-            others = [_Keeping() for _ in range(self._settings.workers - 1)]
+            others = [_Keeping(index) for index in range(1, self._settings.workers)]
             keepers += [asyncio.create_task(self._keep(each)) for each in others]
             await asyncio.gather(*(each.word for each in others))
             for line in lines:
                 self._say(line)
             await self._stopping.asked.wait()
             await self._end(keepers)
+        self._folder.cleanup()
         return 0
 
     def _ask(self) -> None:
@@ -121,7 +127,8 @@ class Workers:
         lifeline, held = os.pipe()
         heard, word = os.pipe()
         data, admin = (each.fileno() for each in self._sockets)
-        order = Order(self._settings.model_dump_json(), data, admin, lifeline, word)
+        settings = self._settings.model_dump_json()
+        order = Order(settings, data, admin, lifeline, word, keeping.index, self._folder.name)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self._module, order.text()),
@@ -146,7 +153,8 @@ class Workers:
 class _Keeping:
     """What is known of one place: what its first worker said when it was up, or `None` if it never was."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
+        self.index = index
         self.word: asyncio.Future[list[str] | None] = asyncio.get_running_loop().create_future()
         self.code: int | None = None
 

@@ -1,0 +1,157 @@
+"""Several workers behind one address: what lives in the memory of one of them is answered by that one.
+
+A connection goes to any worker. Sessions say in their id whose they are, turns belong to a worker by their name, and
+what is another worker's is passed on to it, as it came, over a socket that only we can open.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import aiohttp
+from yarl import URL
+
+from gateway.web.edge import App, Receive, Scope, Send
+from gateway.web.problems import problem_response
+
+_SESSION: Final = b"mcp-session-id"
+_TURNS: Final = "/v1/turns/"
+_ONE_HOP: Final = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"})
+_AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)
+_GONE: Final = problem_response(
+    404, "the process that had this session or turn has just ended", code="E_WORKER_GONE", help="begin again"
+)
+
+
+class Affinity:
+    """`front` takes what comes from outside, `back` what another worker passes on."""
+
+    def __init__(self, app: App, *, index: int, count: int, folder: Path) -> None:
+        self._app = app
+        self._index = index
+        self._count = count
+        self._folder = folder
+        self._sessions: dict[int, aiohttp.ClientSession] = {}
+
+    def listener(self) -> socket.socket:
+        """Where others reach this worker. One that had the place before left its name behind."""
+        path = self._path(self._index)
+        path.unlink(missing_ok=True)
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        bound.bind(str(path))
+        return bound
+
+    async def front(self, scope: Scope, receive: Receive, send: Send) -> None:
+        owner = self._owner(scope) if scope["type"] == "http" else self._index
+        if owner == self._index:
+            await self.back(scope, receive, send)
+        else:
+            await self._pass_on(owner, scope, receive, send)
+
+    async def back(self, scope: Scope, receive: Receive, send: Send) -> None:
+        mark = b"%d." % self._index
+        scope["headers"] = [
+            (name, value.removeprefix(mark) if name == _SESSION else value) for name, value in scope["headers"]
+        ]
+
+        async def marked(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(name, mark + value if name == _SESSION else value) for name, value in message["headers"]]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, marked)
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+
+    def _owner(self, scope: Scope) -> int:
+        named = [value for name, value in scope["headers"] if name == _SESSION]
+        if len(named) == 1:
+            index, dot, _ = named[0].partition(b".")
+            is_ours = dot and index.isdigit() and len(index) < 4 and int(index) < self._count
+            return int(index) if is_ours else self._index
+        path: str = scope["path"]
+        if path.startswith(_TURNS):
+            return crc32(path.split("/")[3].encode("utf-8", "replace")) % self._count
+        return self._index
+
+    async def _pass_on(self, owner: int, scope: Scope, receive: Receive, send: Send) -> None:
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in _kept(scope["headers"])]
+        has_body = scope["method"] not in ("GET", "HEAD", "DELETE")
+        try:
+            answer = await self._session(owner).request(
+                scope["method"],
+                URL(f"http://worker{target.decode('latin-1')}", encoded=True),
+                headers=headers,
+                data=_body(receive) if has_body else None,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, OSError):
+            await _GONE(scope, receive, send)
+            return
+        async with answer:
+            await _streamed(answer, receive, send)
+
+    def _session(self, owner: int) -> aiohttp.ClientSession:
+        if owner not in self._sessions:
+            self._sessions[owner] = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(str(self._path(owner)), limit=0),
+                timeout=_NO_LIMIT,
+                auto_decompress=False,
+                skip_auto_headers=_AUTOMATIC,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._sessions[owner]
+
+    def _path(self, index: int) -> Path:
+        return self._folder / f"{index}.sock"
+
+
+def _kept(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name.lower() not in _ONE_HOP]
+
+
+async def _body(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError("the client is gone")
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
+
+
+async def _streamed(answer: aiohttp.ClientResponse, receive: Receive, send: Send) -> None:
+    """Until the answer ends or its client goes, who then is gone for the other worker, too."""
+
+    async def copy() -> None:
+        await send({"type": "http.response.start", "status": answer.status, "headers": _kept(answer.raw_headers)})
+        async for chunk in answer.content.iter_any():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    copying = asyncio.ensure_future(copy())
+    leaving = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait([copying, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if copying.done():
+            with suppress(aiohttp.ClientError):  # the other worker died: the answer stays cut short
+                copying.result()
+    finally:
+        for task in (copying, leaving):
+            task.cancel()
+        await asyncio.gather(copying, leaving, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
