@@ -38,6 +38,14 @@ class Forked:
         os.kill(self.pid, signal.SIGTERM)
         self.wait()
 
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def ended(self) -> int:
+        """Wait for the end; the exit code."""
+        self.wait()
+        return int(_code_file(self.output).read_text(encoding="ascii"))
+
     def wait(self) -> None:
         until = time.monotonic() + STARTS_WITHIN
         while is_alive(self.pid):
@@ -88,6 +96,10 @@ def forking(folder: Path) -> Iterator[Forking]:
         found.close()
 
 
+def _code_file(output: Path) -> Path:
+    return output.with_suffix(".code")
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -129,7 +141,13 @@ def _fork_what_is_asked_for() -> None:
             os.environ.update(order["env"])
             os.chdir(order["cwd"])
             sys.argv = order["argv"]
-            main()
+            code: object = 0
+            try:
+                main()
+            except SystemExit as ended:
+                code = ended.code or 0
+            sys.stdout.flush()
+            _code_file(Path(order["output"])).write_text(str(code), encoding="ascii")
             os._exit(0)
         print(pid, flush=True)
 

@@ -11,25 +11,26 @@ from typing import Any
 
 import aiohttp
 import pytest
+from forked import Forked, Forking, is_alive
 from orders import PROJECT, Orders, Shop, orders_service, shop_at
-from served import Served, served
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
 async def serving(
-    data: Path, *, grace: str = "PT300S", options: tuple[str, ...] = ()
-) -> AsyncIterator[tuple[Served, Shop, Orders]]:
+    forks: Forking, data: Path, *, grace: str = "PT300S", options: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Forked, Shop, Orders]]:
     async with orders_service() as orders:
         env = {"ORDERS_URL": orders.url, "GATEWAY_GRACE": grace}
-        with served(PROJECT, data, env=env, options=options) as gateway:
-            async with shop_at(gateway.url) as shop:
-                yield gateway, shop, orders
+        gateway = await asyncio.to_thread(forks.start, PROJECT, data, env=env, options=options)
+        async with shop_at(gateway.url) as shop:
+            yield gateway, shop, orders
+        await asyncio.to_thread(gateway.kill)
 
 
-async def ended(gateway: Served) -> int:
-    return await asyncio.to_thread(gateway.process.wait, 60)
+async def ended(gateway: Forked) -> int:
+    return await asyncio.to_thread(gateway.ended)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -38,12 +39,12 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def readiness(gateway: Served) -> tuple[int, Any]:
+async def readiness(gateway: Forked) -> tuple[int, Any]:
     async with aiohttp.ClientSession() as session, session.get(f"{gateway.admin_url}/readyz") as answer:
         return answer.status, await answer.json()
 
 
-async def until_not_ready(gateway: Served) -> Any:
+async def until_not_ready(gateway: Forked) -> Any:
     async with asyncio.timeout(30):
         while (state := await readiness(gateway))[0] == 200:
             await asyncio.sleep(0.02)
@@ -77,16 +78,18 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_running_calls_finish_while_readiness_is_gone_and_new_ones_are_refused(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (gateway, shop, orders):
+async def test_running_calls_finish_while_readiness_is_gone_and_new_ones_are_refused(
+    tmp_path: Path, forks: Forking
+) -> None:
+    async with serving(forks, tmp_path) as (gateway, shop, orders):
         calls = [asyncio.create_task(call("order_ship", {"order": name})) for name, call in _wires(shop)]
         for name, _ in _wires(shop):
             await orders.arrived(name)
-        gateway.process.send_signal(signal.SIGTERM)
+        gateway.signal(signal.SIGTERM)
 
         assert (await until_not_ready(gateway))["reasons"] == ["stopping"]
         await _until_refused(shop)
-        assert gateway.process.poll() is None
+        assert is_alive(gateway.pid)
         for name, _ in _wires(shop):
             orders.release(name)
 
@@ -95,13 +98,15 @@ async def test_running_calls_finish_while_readiness_is_gone_and_new_ones_are_ref
     assert records(tmp_path) == {"order_ship": ("settled", False)}
 
 
-async def test_calls_that_outlast_the_grace_are_cut_off_with_a_record_and_an_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path, grace="PT0.5S") as (gateway, shop, orders):
+async def test_calls_that_outlast_the_grace_are_cut_off_with_a_record_and_an_answer(
+    tmp_path: Path, forks: Forking
+) -> None:
+    async with serving(forks, tmp_path, grace="PT0.5S") as (gateway, shop, orders):
         shipping = asyncio.create_task(shop.rest("order_ship", {"order": "a"}))
         tracking = asyncio.create_task(shop.mcp("order_track", {"order": "b"}))
         await orders.arrived("a")
         await orders.arrived("b")
-        gateway.process.send_signal(signal.SIGTERM)
+        gateway.signal(signal.SIGTERM)
 
         answered = await shipping
         assert answered.status == 503
@@ -111,21 +116,21 @@ async def test_calls_that_outlast_the_grace_are_cut_off_with_a_record_and_an_ans
     assert records(tmp_path) == {"order_ship": ("unknown", False), "order_track": ("settled", True)}
 
 
-async def test_second_signal_is_meant_at_once(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (gateway, shop, orders):
+async def test_second_signal_is_meant_at_once(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path) as (gateway, shop, orders):
         shipping = asyncio.create_task(shop.rest("order_ship", {"order": "a"}))
         await orders.arrived("a")
-        gateway.process.send_signal(signal.SIGTERM)
+        gateway.signal(signal.SIGTERM)
         await until_not_ready(gateway)
-        gateway.process.send_signal(signal.SIGTERM)
+        gateway.signal(signal.SIGTERM)
 
         assert await ended(gateway) == 0
         assert (await shipping).status == 503
     assert records(tmp_path) == {"order_ship": ("unknown", False)}
 
 
-async def test_streams_end_whole(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (gateway, shop, _), aiohttp.ClientSession() as session:
+async def test_streams_end_whole(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path) as (gateway, shop, _), aiohttp.ClientSession() as session:
         async with session.post(f"{shop.url}/v1/turns", json={"catalogue": "shop"}) as opened:
             turn = (await opened.json())["id"]
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -138,35 +143,35 @@ async def test_streams_end_whole(tmp_path: Path) -> None:
             session.get(f"{shop.url}/shop/mcp", headers=own) as messages,
         ):
             assert [events.status, messages.status] == [200, 200]
-            gateway.process.send_signal(signal.SIGTERM)
+            gateway.signal(signal.SIGTERM)
 
             for stream in (events, messages):
                 await stream.read()  # raises unless the end of the stream was sent
         assert await ended(gateway) == 0
 
 
-async def test_programs_end_with_the_gateway_that_started_them(tmp_path: Path) -> None:
-    async with serving(tmp_path, grace="PT0S") as (gateway, shop, _):
+async def test_programs_end_with_the_gateway_that_started_them(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path, grace="PT0S") as (gateway, shop, _):
         sleeping = asyncio.create_task(shop.rest("order_sleep", {"seconds": 1000}))
-        await until(lambda: any(_is_sleep(child) for child in children(gateway.process.pid)))
-        programs = children(gateway.process.pid)
-        gateway.process.send_signal(signal.SIGTERM)
+        await until(lambda: any(_is_sleep(child) for child in children(gateway.pid)))
+        programs = children(gateway.pid)
+        gateway.signal(signal.SIGTERM)
 
         assert await ended(gateway) == 0
         assert (await sleeping).status == 503
         await until(lambda: not any(map(is_running, programs)))
 
 
-async def test_workers_drain_together_behind_one_banner(tmp_path: Path) -> None:
-    async with serving(tmp_path, options=("--workers", "2")) as (gateway, shop, orders):
-        assert gateway.output.count("REST ") == 1
-        workers = children(gateway.process.pid)
+async def test_workers_drain_together_behind_one_banner(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path, options=("--workers", "2")) as (gateway, shop, orders):
+        assert gateway.output.read_text(encoding="utf-8").count("REST ") == 1
+        workers = children(gateway.pid)
         assert len(workers) == 2
         names = [f"order-{number}" for number in range(12)]
         calls = [asyncio.create_task(shop.rest("order_track", {"order": name})) for name in names]
         for name in names:
             await orders.arrived(name)
-        gateway.process.send_signal(signal.SIGTERM)
+        gateway.signal(signal.SIGTERM)
         await until_not_ready(gateway)
         for name in names:
             orders.release(name)
@@ -176,17 +181,19 @@ async def test_workers_drain_together_behind_one_banner(tmp_path: Path) -> None:
         assert not any(map(is_running, workers))
 
 
-async def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    async with serving(tmp_path, options=("--workers", "2")) as (gateway, _, _):
-        workers = children(gateway.process.pid)
-        gateway.process.kill()
+async def test_workers_end_when_their_parent_is_killed(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path, options=("--workers", "2")) as (gateway, _, _):
+        workers = children(gateway.pid)
+        gateway.kill()
 
         await until(lambda: not any(map(is_running, workers)))
 
 
-async def test_worker_that_dies_is_replaced_and_the_others_tell_its_calls_unknown(tmp_path: Path) -> None:
-    async with serving(tmp_path, options=("--workers", "2")) as (gateway, shop, orders):
-        workers = children(gateway.process.pid)
+async def test_worker_that_dies_is_replaced_and_the_others_tell_its_calls_unknown(
+    tmp_path: Path, forks: Forking
+) -> None:
+    async with serving(forks, tmp_path, options=("--workers", "2")) as (gateway, shop, orders):
+        workers = children(gateway.pid)
         shipping = asyncio.create_task(shop.rest("order_ship", {"order": "a"}))
         await orders.arrived("a")
         for worker in workers:  # whichever has the call
@@ -194,10 +201,10 @@ async def test_worker_that_dies_is_replaced_and_the_others_tell_its_calls_unknow
 
         with pytest.raises((aiohttp.ClientError, OSError)):
             await shipping
-        await until(lambda: len(children(gateway.process.pid) - workers) == 2)
+        await until(lambda: len(children(gateway.pid) - workers) == 2)
         await until(lambda: records(tmp_path) == {"order_ship": ("unknown", False)})
         assert (await readiness(gateway))[0] == 200
-        gateway.process.send_signal(signal.SIGTERM)
+        gateway.signal(signal.SIGTERM)
         assert await ended(gateway) == 0
 
 

@@ -1,6 +1,6 @@
 """Results of a gigabyte and services that misbehave, through a whole gateway: memory stays flat, others go on.
 
-`LARGE_BYTES` says how large; the suite takes a quarter of a gigabyte, which shows what grows with the result as well.
+`LARGE_BYTES` says how large; the suite takes an eighth of a gigabyte, which shows what grows with the result as well.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from orders import CHUNK, PROJECT, Answered, Orders, Shop, orders_service, shop_
 
 pytestmark = pytest.mark.anyio
 
-BYTES = int(os.environ.get("LARGE_BYTES", 256 << 20))
+BYTES = int(os.environ.get("LARGE_BYTES", 128 << 20))
 EXTRA_MEMORY = 64 << 20
 
 
