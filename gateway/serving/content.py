@@ -67,7 +67,7 @@ class Contents:
         turn, record = settled.turn, settled.record
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
         if media := media_of(record.results):
-            return Content([block for each in media for block in await _media_blocks(each)], record.is_error)
+            return Content(await _media_blocks(turn, record, media), record.is_error)
         blocks = [await _text_block(turn, record)]
         if record.is_error or isinstance(record.results, Tokenizable):
             return Content(blocks, record.is_error)
@@ -141,17 +141,23 @@ async def _text_block(turn: Turn, record: ToolCall) -> Block:
     return {**text_block(await shown_text(turn, record)), "_meta": vouching(turn, record)}
 
 
-async def _media_blocks(media: Media) -> list[Block]:
-    meta = {
-        "tier": media.trust_tier,
-        "trusted": media.trust_tier == "first-party" and media.modality_hazard == "inert",
-        "hazard": media.modality_hazard,
-    }
-    block = {**await mcp_block(media), "_meta": meta}
-    caption = media.stash.get("text:caption")
-    if not isinstance(caption, dict) or caption.get("trust_tier") != "first-party":
-        return [block]
-    return [{**text_block(f"[{safe_name(media.filename)}] {caption['value']}"), "_meta": meta}, block]
+async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> list[Block]:
+    blocks: list[Block] = []
+    for index, each in enumerate(media):
+        meta = {
+            "tier": each.trust_tier,
+            "trusted": each.trust_tier == "first-party" and each.modality_hazard == "inert",
+            "hazard": each.modality_hazard,
+        }
+        block = {**await mcp_block(each), "_meta": meta}
+        if "resource" in block:  # by a name under which it can be read again
+            uri = artifact_uri(turn.id, record.id, index if len(media) > 1 else None)
+            block["resource"] = {**block["resource"], "uri": uri}
+        caption = each.stash.get("text:caption")
+        if isinstance(caption, dict) and caption.get("trust_tier") == "first-party":
+            blocks.append({**text_block(f"[{safe_name(each.filename)}] {caption['value']}"), "_meta": meta})
+        blocks.append(block)
+    return blocks
 
 
 async def _link(turn: Turn, record: ToolCall, tier: str | None) -> Block:

@@ -10,7 +10,8 @@ from gateway.core.media_blocks import safe_mime, safe_name
 from gateway.core.tokens import Tokenizable
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
-from gateway.governance.records import CallFilter, StoredCall
+from gateway.governance.records import CallFilter, StoredCall, StoredResult
+from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.content import artifact_uri, media_of, mime_type_of, shown_text, vouching
 from gateway.serving.service import Service
 from gateway.web.mcp.protocol import INVALID_PARAMS, ProtocolError
@@ -32,7 +33,8 @@ async def list_resources(service: Service, principal: Principal, *, catalogue: s
     except ValueError:
         raise ProtocolError(INVALID_PARAMS, "the cursor is not one of this list") from None
     readable = [call for call in calls if call.principal.tenant == principal.tenant and _is_kept(call)]
-    told = [each for call in readable if service.may_read(principal, call) for each in _told(call)]
+    types = service.published.types
+    told = [each for call in readable if service.may_read(principal, call) for each in _told(call, types)]
     return {"resources": told, **({"nextCursor": more} if more else {})}
 
 
@@ -68,18 +70,24 @@ async def _contents(
     return {"uri": uri, "mimeType": mime_type_of(results), "text": text, "_meta": vouching(turn, whole)}
 
 
-def _told(call: StoredCall) -> Sequence[dict[str, Any]]:
+def _told(call: StoredCall, types: ArtifactTypes) -> Sequence[dict[str, Any]]:
     several = len(call.results) > 1
     return [
         {
             "uri": artifact_uri(call.turn_id, call.id, index if several and piece.kind == "media" else None),
             "name": safe_name(str(piece.details.get("filename") or f"{call.tool} {call.id}")),
-            "mimeType": safe_mime(str(piece.details.get("mimeType") or "text/plain")),
+            "mimeType": _mime_type(piece, types),
             **({"size": piece.byte_length} if piece.byte_length is not None else {}),
         }
         for index, piece in enumerate(call.results)
         if piece.kind != "text" and (piece.kind == "media" or index == 0)
     ]
+
+
+def _mime_type(piece: StoredResult, types: ArtifactTypes) -> str:
+    if piece.kind == "media":
+        return safe_mime(str(piece.details.get("mimeType")))
+    return mime_type_of(types.named(piece.type or "text"))
 
 
 def _is_kept(call: StoredCall) -> bool:

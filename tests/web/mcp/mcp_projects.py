@@ -61,6 +61,7 @@ TOOLS = [
     tool("misquote", output={"artifact": "json", "schema": TOTAL}),
     tool("report", LINES, output={"artifact": "text", "inline": False}),
     tool("picture"),
+    tool("papers"),
     tool("broken"),
     tool("marked", MARKED, run="loop"),
     tool("wait", KEY, run="loop"),
@@ -118,6 +119,11 @@ REST = [
             "include": [{"tools": ["echo", "report"]}],
             "publish": {"path": "/bare", "render": "plain"},
         },
+    ),
+    document(
+        "Catalogue",
+        "rest-only",
+        {"audience": ["role:member"], "include": [{"tools": ["echo"]}], "publish": {"path": "/rest", "as": ["http"]}},
     ),
 ]
 

@@ -50,6 +50,20 @@ def picture() -> Media:
     return Media.tool_generated("image", mime_type="image/png", filename="p.png", reader=InMemoryMediaReader(b"png"))
 
 
+def papers() -> list[Media]:
+    caption = {"text:caption": {"value": "Two papers", "trust_tier": "first-party"}}
+    return [
+        Media.retrieved_public(
+            "document",
+            mime_type="text/plain",
+            filename=f"{name}.txt",
+            reader=InMemoryMediaReader(name.encode()),
+            stash=stash,
+        )
+        for name, stash in (("one", caption), ("two", None))
+    ]
+
+
 def broken() -> str:
     raise RuntimeError("the secret of the database is 1234")
 

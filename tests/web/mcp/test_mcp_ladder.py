@@ -221,6 +221,60 @@ async def test_cursors_lead_through_the_list_and_strange_ones_nowhere(wire: Wire
         assert (await wire.modern("tools/list", {"cursor": cursor})).json["error"]["code"] == -32602
 
 
+# --- anything at all ---
+
+JSON = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-9, 9), st.text(max_size=4), st.sampled_from(["2.0", "tools/call"])
+    ),
+    lambda children: st.one_of(
+        st.lists(children, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["jsonrpc", "id", "method", "params", "_meta", "name", "arguments", "result", VERSION]),
+            children,
+            max_size=5,
+        ),
+    ),
+    max_leaves=12,
+)
+ANY_HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id", "last-event-id", "accept", "x"]
+        ),
+        st.sampled_from(
+            [MODERN, "2025-11-25", "2025-03-26", "tools/call", "tools/list", "echo", "", "\xff", "*/*", "1.1"]
+        ),
+    ),
+    max_size=6,
+)
+
+
+@given(
+    body=st.one_of(
+        JSON.map(orjson.dumps),
+        st.binary(max_size=40),
+        JSON.map(lambda params: orjson.dumps({**REQUEST, "params": params})),
+        JSON.map(lambda value: orjson.dumps({**REQUEST, "params": {**PARAMS, "arguments": value}})),
+    ),
+    headers=ANY_HEADERS,
+    method=st.sampled_from(["POST", "POST", "POST", "GET", "DELETE"]),
+)
+async def test_whatever_is_sent_is_answered_in_json(
+    wire: Wire, body: bytes, headers: list[tuple[str, str]], method: str
+) -> None:
+    answer = await wire.send(body, [("content-type", "application/json"), *headers], method=method)
+
+    assert answer.status in (200, 202, 400, 404, 405, 406)
+    assert answer.is_over
+    if answer.body:
+        told = answer.json
+        assert told["jsonrpc"] == "2.0"
+        assert ("error" in told) != ("result" in told)
+        if "error" in told:
+            assert told["error"]["code"] in (-32700, -32600, -32601, -32602, -32020, -32022)
+
+
 # --- argument headers ---
 
 MARKED_CASES: dict[str, tuple[dict[str, Any], list[tuple[str, str]], bool]] = {

@@ -141,6 +141,21 @@ async def test_image_is_shown_and_can_be_read_again(wire: Wire) -> None:
     assert base64.b64decode(contents["blob"]) == b"png"
 
 
+async def test_documents_are_embedded_under_names_that_can_be_read(wire: Wire) -> None:
+    caption, first, second = (await wire.call("papers")).result["content"]
+    read = (await wire.modern("resources/read", {"uri": second["resource"]["uri"]})).result["contents"]
+    beyond = await wire.modern("resources/read", {"uri": second["resource"]["uri"][:-1] + "2"})
+    listed = (await wire.modern("resources/list")).result["resources"]
+
+    assert (caption["text"], caption["_meta"]["trusted"]) == ("[one.txt] Two papers", False)
+    assert base64.b64decode(first["resource"]["blob"]) == b"one"
+    assert second["_meta"] == {"tier": "third-party-public", "trusted": False, "hazard": "extractable-instructions"}
+    assert base64.b64decode(read[0]["blob"]) == b"two"
+    assert beyond.error["code"] == -32602
+    assert [each["uri"] for each in listed] == [first["resource"]["uri"], second["resource"]["uri"]]
+    assert {each["mimeType"] for each in listed} == {"text/plain"}
+
+
 async def test_wrong_arguments_failures_and_refusals_are_results(wire: Wire) -> None:
     wrong = (await wire.call("echo", {"text": 5})).result
     failed = (await wire.call("broken")).result
@@ -164,10 +179,12 @@ async def test_hidden_tool_can_be_called(wire: Wire) -> None:
 
 async def test_stranger_finds_nothing_here(wire: Wire, service: Service) -> None:
     stranger = await wire.call("echo", {"text": "a"}, principal=EVE)
+    rest_only = await Wire(McpEndpoint(service, "rest-only")).call("echo", {"text": "a"}, principal=ANA)
     nowhere = await Wire(McpEndpoint(service, "nothing")).call("echo", {"text": "a"}, principal=ANA)
 
     assert stranger.status == 404
     assert (stranger.headers, stranger.body) == (nowhere.headers, nowhere.body)
+    assert (rest_only.headers, rest_only.body) == (nowhere.headers, nowhere.body)
 
 
 async def test_progress_is_streamed_to_whoever_asked_and_only_grows(wire: Wire) -> None:
