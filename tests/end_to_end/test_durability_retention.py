@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from forked import Forking
+from orders import PROJECT, Shop, orders_service, shop_at
 
 from gateway.core.events import now
 from gateway.governance.principals import Principal
@@ -144,3 +146,32 @@ async def test_sweeper_goes_on_by_itself(tmp_path: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_turn_of_a_served_gateway_lives_as_long_as_its_storage_and_its_artifacts_say(
+    tmp_path: Path, forks: Forking
+) -> None:
+    async with orders_service() as orders:
+        gateway = await asyncio.to_thread(forks.start, PROJECT, tmp_path, env={"ORDERS_URL": orders.url})
+        async with shop_at(gateway.url) as shop:
+            turn = (await shop.post("/v1/turns", {"catalogue": "shop"}))["id"]
+            opened = await life_of(shop, turn)
+            await shop.post(f"/v1/turns/{turn}/calls", {"tool": "order_place", "arguments": {"order": "a"}})
+            after_text = await life_of(shop, turn)
+            await shop.post(f"/v1/turns/{turn}/calls", {"tool": "history_fetch", "arguments": {"bytes": 10}})
+            after_history = await life_of(shop, turn)
+        await asyncio.to_thread(gateway.kill)
+        again = await asyncio.to_thread(forks.start, PROJECT, tmp_path, env={"ORDERS_URL": orders.url})
+        async with shop_at(again.url) as shop:
+            restarted = await life_of(shop, turn)
+        await asyncio.to_thread(again.kill)
+
+    assert opened == timedelta(days=2)
+    assert timedelta(days=2) <= after_text < timedelta(days=3)
+    assert timedelta(days=7) <= after_history < timedelta(days=8)
+    assert restarted == after_history
+
+
+async def life_of(shop: Shop, turn: str) -> timedelta:
+    _, told = await shop.get(f"/v1/turns/{turn}")
+    return datetime.fromisoformat(told["expiresAt"]) - datetime.fromisoformat(told["createdAt"])
