@@ -1,0 +1,152 @@
+"""A service for tests: real storage and handlers, tools made of plain functions, permissions in a set."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gateway.access import Access
+from gateway.core.artifacts import SpooledArtifact
+from gateway.core.schemas import Schema
+from gateway.core.tool_registry import ToolRegistry
+from gateway.core.tools import Tool
+from gateway.formats.jsondoc import SpooledJsonArtifact
+from gateway.governance.diagnostics import Position
+from gateway.governance.ports import AccessDecision, AccessRequest, Invocation
+from gateway.governance.principals import Principal
+from gateway.governance.rules import GateRule
+from gateway.governance.trust import EffectiveTrust, Tier
+from gateway.middleware.redaction import redacted
+from gateway.serving.artifact_types import ArtifactTypes
+from gateway.serving.current import ServedCall
+from gateway.serving.handlers import Handling, handler_for
+from gateway.serving.published import Published, PublishedCatalogue
+from gateway.serving.service import Service
+from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Snapshot
+from gateway.storage.spool_files import FileSpool
+from gateway.storage.sqlite import SqliteStore
+
+HERE = Position("tests.yaml", 1)
+TIER = Tier("open", 1, "first-party", may_be_trusted=True)
+ANA = Principal("user:ana", frozenset({"role:staff"}), "acme")
+BOB = Principal("user:bob", frozenset({"role:staff"}), "acme")
+EVE = Principal("user:eve", frozenset({"role:nobody"}), "acme")
+ANYTHING: dict[str, Any] = {"type": "object", "additionalProperties": True}
+BUILT_IN = {"text": SpooledArtifact, "json": SpooledJsonArtifact}
+
+Run = Callable[[Invocation], Awaitable[Any]]
+
+
+class Grants:
+    """Answers by rows of `(tool, action)`; whatever has no row is allowed by default or not at all."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], bool] = {}
+        self.default = True
+
+    def held_by(self, names: frozenset[str]) -> frozenset[str]:
+        return names
+
+    def decide(self, request: AccessRequest) -> AccessDecision:
+        row = self.rows.get((request.object.removeprefix("tool:"), request.action))
+        if row is not None:
+            return AccessDecision(row, "a row says so", HERE)
+        return AccessDecision(self.default and request.action != "read", "the default")
+
+
+def trust(*flags: str, callable: bool = True) -> EffectiveTrust:
+    return EffectiveTrust(TIER, frozenset(flags), False, callable)
+
+
+def declared(name: str, **fields: Any) -> DeclaredTool:
+    fields.setdefault("trust", trust())
+    return DeclaredTool(name, f"Does {name}.", backend="python", position=HERE, input_schema=ANYTHING, **fields)
+
+
+@dataclass
+class Plan:
+    """What a test publishes: tools with what they do, gate rules, classes of artifacts, stages."""
+
+    tools: dict[str, tuple[DeclaredTool, Run]] = field(default_factory=dict)
+    gates: dict[str, GateRule] = field(default_factory=dict)
+    artifacts: dict[str, ArtifactClass] = field(default_factory=dict)
+    stages: dict[str, Any] = field(default_factory=dict)
+    max_output: int | None = None
+
+    def tool(self, name: str, run: Any, **fields: Any) -> "Plan":
+        async def constant(call: Invocation) -> Any:
+            return run
+
+        self.tools[name] = (declared(name, **fields), run if callable(run) else constant)
+        return self
+
+    def snapshot(self, revision: str = "r1" * 32) -> Snapshot:
+        catalogues = [
+            Catalogue("desk", frozenset({"role:staff"}), {name: name for name in self.tools}, "default", "/desk", HERE),
+            Catalogue("vault", frozenset({"role:staff"}), {name: name for name in self.tools}, "default", "/v", HERE),
+        ]
+        return Snapshot(
+            "tests",
+            documents={},
+            flags={},
+            tiers={"open": TIER},
+            artifacts=self.artifacts,
+            collision_policies={},
+            gates=self.gates,
+            pipelines={},
+            tools={name: tool for name, (tool, _) in self.tools.items()},
+            catalogues={each.name: each for each in catalogues},
+            revision=revision,
+        )
+
+
+@dataclass
+class Gateway:
+    service: Service
+    store: SqliteStore
+    grants: Grants
+    plan: Plan
+
+    def publish(self, revision: str = "r2" * 32, **changes: Any) -> None:
+        """Publish again, with something else in the plan."""
+        access = Access(replace(self.plan, **changes).snapshot(revision), self.grants)
+        self.service.published = published(replace(self.plan, **changes), access, self.service.journal)
+
+
+def published(plan: Plan, access: Access, journal: Callable[[ServedCall, DeclaredTool], Awaitable[None]]) -> Published:
+    types = ArtifactTypes(access.snapshot.artifacts, built_in=BUILT_IN.__getitem__, mask=redacted)
+    catalogues = {}
+    for name, each in access.snapshot.catalogues.items():
+        handling = Handling(access, name, types, journal)
+        tools = [_tool(tool, run, handling, plan) for tool, run in plan.tools.values()]
+        kinds = {tool.artifact for tool, _ in plan.tools.values()}
+        queries = {tool.name: tool for kind in sorted(kinds) for tool in types.named(kind).query_tools()}
+        catalogues[name] = PublishedCatalogue(each, ToolRegistry(tools), queries, **plan.stages)
+    return Published(access, catalogues, types)
+
+
+def _tool(tool: DeclaredTool, run: Run, handling: Handling, plan: Plan) -> Tool:
+    return Tool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=Schema(dict(ANYTHING)),
+        handler=handler_for(tool, handling, run=run, max_output=plan.max_output),
+        artifact_constructor=lambda: handling.types.named(tool.artifact),
+    )
+
+
+@asynccontextmanager
+async def running(folder: Path, plan: Plan, **options: Any) -> AsyncIterator[Gateway]:
+    async with AsyncExitStack() as closing:
+        store = await SqliteStore.open(folder / "records.db")
+        closing.push_async_callback(store.close)
+        spool = await FileSpool.open(folder / "spool", small=store)
+        closing.push_async_callback(spool.close)
+
+        async def journal(call: ServedCall, tool: DeclaredTool) -> None:
+            await service.journal(call, tool)
+
+        grants = Grants()
+        service = Service(published(plan, Access(plan.snapshot(), grants), journal), store, spool, **options)
+        yield Gateway(service, store, grants, plan)
