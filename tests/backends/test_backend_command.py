@@ -293,7 +293,10 @@ async def test_output_becomes_declared_media() -> None:
 async def test_program_starts_with_the_usual_signals() -> None:
     command = Command(("/bin/grep", "SigIgn", "/proc/self/status"), network="host", writable=("/",))
 
-    assert (await kept(command, {})).split() == [b"SigIgn:", b"0000000000000000"]
+    _, ignored = (await kept(command, {})).split()
+
+    of_the_c_library = 1 << 31 | 1 << 32  # nobody else can say what becomes of these two
+    assert int(ignored, 16) & ~of_the_c_library == 0
 
 
 async def test_launcher_that_fails_says_so(tmp_path: Path) -> None:
