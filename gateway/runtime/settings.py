@@ -40,7 +40,13 @@ class Settings(BaseSettings):
     @field_validator("allowed_hosts", "allowed_origins", "python_packages", mode="before")
     @classmethod
     def _words(cls, value: object) -> object:
-        return tuple(value.replace(",", " ").lower().split()) if isinstance(value, str) else value
+        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+    @field_validator("allowed_hosts", "allowed_origins")
+    @classmethod
+    def _lower_case(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of machines have no case; those of packages do."""
+        return tuple(each.lower() for each in value)
 
     @property
     def project(self) -> Project:

@@ -1,0 +1,23 @@
+"""Settings as environment variables give them."""
+
+import pytest
+
+from gateway.runtime.settings import Settings
+
+
+def test_lists_are_separated_by_commas_or_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_PYTHON_PACKAGES", "acme_tools,MyTools  other")
+    monkeypatch.setenv("GATEWAY_ALLOWED_HOSTS", "Gateway.Example.com")
+    monkeypatch.setenv("GATEWAY_ALLOWED_ORIGINS", "HTTPS://App.example.com, https://b.example.com")
+
+    settings = Settings.model_validate({})
+
+    assert settings.python_packages == ("acme_tools", "MyTools", "other")
+    assert settings.allowed_hosts == ("gateway.example.com",)
+    assert settings.allowed_origins == ("https://app.example.com", "https://b.example.com")
+
+
+def test_hosts_are_those_of_loopback_and_of_the_public_url() -> None:
+    settings = Settings.model_validate({"public_url": "https://Gateway.example.com:8443/x"})
+
+    assert settings.hosts == {"localhost", "127.0.0.1", "[::1]", "gateway.example.com"}
