@@ -116,12 +116,13 @@ class Workers:
         while not self._stopping.times:
             began = monotonic()
             await self._one(keeping)
-            if keeping.never_was_up:
+            if keeping.never_was_up and keeping.index == 0:  # then nothing was served yet, and it has said why
                 return
             delay = FIRST_DELAY if monotonic() - began > SOUND_AFTER else min(delay * 2, LONGEST_DELAY)
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._stopping.asked.wait()
+        keeping.tell(None)
 
     async def _one(self, keeping: "_Keeping") -> None:
         lifeline, held = os.pipe()
