@@ -1,0 +1,443 @@
+"""The service: turns, calls and records for one principal; pipelines that stop calls, keys, and calls cut off."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving_gateway import ANA, BOB, EVE, HERE, Gateway, Grants, Plan, running, trust
+
+from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
+from gateway.core.tokens import Tokenizable
+from gateway.errors import (
+    GatewayError,
+    IdempotencyConflict,
+    NotPermitted,
+    UnknownCall,
+    UnknownCatalogue,
+    UnknownTool,
+    UnknownTurn,
+)
+from gateway.formats.jsondoc import SpooledJsonArtifact
+from gateway.governance.ports import Invocation
+from gateway.governance.records import CallFilter, StoredCall
+from gateway.serving.service import PROPOSED_CALLS
+from gateway.snapshot import ArtifactClass
+
+pytestmark = pytest.mark.anyio
+
+
+class Door:
+    """A tool that waits inside until it is let out."""
+
+    def __init__(self) -> None:
+        self.inside = asyncio.Event()
+        self.open = asyncio.Event()
+        self.runs = 0
+
+    async def run(self, call: Invocation) -> Any:
+        self.runs += 1
+        self.inside.set()
+        await self.open.wait()
+        return "done"
+
+
+async def stored(gateway: Gateway, id: str) -> StoredCall:
+    found = await gateway.store.find_call(id, ANA)
+    assert found is not None
+    return found
+
+
+# --- lists and audiences ---
+
+
+async def test_nobody_outside_the_audience_finds_anything(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        for ask in (
+            lambda: gateway.service.open_turn(EVE, "desk"),
+            lambda: gateway.service.call_alone(EVE, "desk", "echo", {}),
+            lambda: gateway.service.call_alone(ANA, "nowhere", "echo", {}),
+        ):
+            with pytest.raises(UnknownCatalogue):
+                await ask()
+        with pytest.raises(UnknownCatalogue):
+            gateway.service.listed(EVE, "desk")
+
+
+async def test_open_turn_of_a_caller_whose_roles_cannot_be_told_finds_nothing(tmp_path: Path) -> None:
+    class Broken(Grants):
+        is_broken = False
+
+        def held_by(self, names: frozenset[str]) -> frozenset[str]:
+            if self.is_broken:
+                raise RuntimeError("the authoriser is broken")
+            return names
+
+    async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        gateway.grants = Broken()
+        gateway.publish()
+        turn = await gateway.service.open_turn(ANA, "desk")
+        Broken.is_broken = True
+        with pytest.raises(UnknownCatalogue):
+            await gateway.service.call(turn, "echo", {})
+
+
+async def test_unknown_and_not_visible_are_one_error(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x").tool("secret", "x")) as gateway:
+        gateway.grants.rows = {("secret", "discover"): False, ("secret", "invoke"): False}
+        told = []
+        for name in ("secret", "nothing"):
+            with pytest.raises(UnknownTool) as refusal:
+                await gateway.service.call_alone(ANA, "desk", name, {})
+            told.append((refusal.value.message, refusal.value.help, refusal.value.code))
+
+        assert told[0] == told[1]
+        assert {each.name for each in gateway.service.listed(ANA, "desk") if each.declared} == {"echo"}
+
+
+# --- turns ---
+
+
+async def test_turns_are_found_by_their_owner_in_their_catalogue_until_they_end(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x"), open_turns=1) as gateway:
+        service = gateway.service
+        first, second = await service.open_turn(ANA, "desk"), await service.open_turn(ANA, "desk")
+        assert service.open_turns == 1
+        assert (await service.find_turn(ANA, first.id)).id == first.id  # from the store
+        for principal, id, catalogue in ((BOB, first.id, None), (ANA, "turn_x", None), (ANA, second.id, "vault")):
+            with pytest.raises(UnknownTurn):
+                await service.find_turn(principal, id, catalogue=catalogue)
+        await service.end_turn(await service.find_turn(ANA, first.id))
+        with pytest.raises(UnknownTurn):
+            await service.find_turn(ANA, first.id)
+        assert (await service.seen_turn(ANA, first.id)).stored.ending == "ack"
+        with pytest.raises(UnknownTurn):
+            await service.seen_turn(BOB, first.id)
+
+
+@pytest.mark.parametrize("ending", ["nack", "abort"])
+async def test_turn_ends_as_its_caller_says_and_takes_no_calls_then(ending: Any, tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        turn = await gateway.service.open_turn(ANA, "desk")
+        await gateway.service.end_turn(turn, ending)
+
+        assert turn.ctx.aborted is (ending == "abort")
+        assert (await gateway.service.seen_turn(ANA, turn.id)).stored.ending == ending
+        with pytest.raises(UnknownTurn):
+            await gateway.service.find_turn(ANA, turn.id)
+
+
+async def test_turn_of_one_call_that_was_not_kept_ends_without_a_trace(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        turn = await gateway.service.open_turn(ANA, "desk", is_kept=False)
+        await gateway.service.end_turn(turn, "nack")
+        with pytest.raises(UnknownTurn):
+            await gateway.service.seen_turn(ANA, turn.id)
+
+
+async def test_calls_are_listed_newest_first(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        made = [(await gateway.service.call_alone(ANA, "desk", "echo", {"n": n})).record.id for n in range(3)]
+        await gateway.service.call_alone(BOB, "desk", "echo", {})
+        wanted = CallFilter(tenant=ANA.tenant, subject=ANA.subject)
+        first, cursor = await gateway.service.list_calls(wanted, limit=2)
+        rest, end = await gateway.service.list_calls(wanted, limit=2, before=cursor)
+
+    assert [each.id for each in (*first, *rest)] == made[::-1]
+    assert end is None
+
+
+async def test_turn_is_over_at_its_time(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x"), lives=timedelta(0)) as gateway:
+        turn = await gateway.service.open_turn(ANA, "desk")
+        with pytest.raises(UnknownTurn):
+            await gateway.service.find_turn(ANA, turn.id)
+
+
+async def test_turn_goes_on_under_what_is_published_now(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        turn = await gateway.service.open_turn(ANA, "desk", stash={"a": 1})
+        made = (await gateway.service.call(turn, "echo", {})).record
+        told: list[str] = []
+        gateway.service.on_change.add(lambda: told.append("changed"))
+        gateway.publish()
+        renewed = await gateway.service.find_turn(ANA, turn.id)
+
+        assert told == ["changed"]
+        assert renewed.published is gateway.service.published
+        assert [each.id for each in renewed.ctx.turn_tool_calls] == [made.id]
+        assert renewed.ctx.stash.get("a") == 1
+
+
+@pytest.mark.parametrize("drops", [True, False], ids=["from the store", "in memory"])
+async def test_turn_goes_on_without_what_its_caller_may_not_read_any_more(drops: bool, tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x").tool("other", "y"), open_turns=1) as gateway:
+        service = gateway.service
+        turn = await service.open_turn(ANA, "desk")
+        taken = (await service.call(turn, "echo", {})).record
+        kept = (await service.call(turn, "other", {})).record
+        asked = (await service.call(turn, "artifact_cat", {"callId": taken.id})).record
+        assert not asked.is_error
+        gateway.grants.rows = {("echo", "invoke"): False, ("echo", "discover"): True}
+        if drops:
+            await service.open_turn(ANA, "vault")
+        else:
+            gateway.publish()
+        found = await service.find_turn(ANA, turn.id)
+
+        assert [each.id for each in found.ctx.turn_tool_calls] == [kept.id]
+        again = await service.call(found, "artifact_cat", {"callId": taken.id})
+        assert again.record.is_error
+
+
+# --- pipelines ---
+
+
+def stopping(how: str) -> Callable[..., Any]:
+    async def stage(ctx: Any, next: Any) -> None:
+        if how == "refuses":
+            raise NotPermitted("not today")
+        if how == "breaks":
+            raise RuntimeError("secret of the database")
+        if how == "goes on":
+            await next()
+
+    return stage
+
+
+@pytest.mark.parametrize("how", ["refuses", "breaks", "stops"])
+async def test_call_that_a_pipeline_does_not_let_through_is_an_error_on_record(how: str, tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    async def run(call: Invocation) -> Any:
+        ran.append(call.tool)
+        return "x"
+
+    plan = Plan(stages={"dispatch_input": [stopping(how)]}).tool("echo", run)
+    async with running(tmp_path, plan) as gateway:
+        settled = await gateway.service.call_alone(ANA, "desk", "echo", {"a": 1})
+        record = await stored(gateway, settled.record.id)
+
+    assert ran == []
+    assert settled.record.is_error
+    assert (record.decision, record.status, record.args) == ("deny", "settled", {"a": 1})
+    assert isinstance(settled.record.results, Tokenizable)
+    assert ("not today" in str(settled.record.results)) is (how == "refuses")
+
+
+async def test_pipeline_that_fails_after_the_call_does_not_lose_its_record(tmp_path: Path) -> None:
+    plan = Plan(stages={"dispatch_output": [stopping("refuses")]}).tool("echo", "x")
+    async with running(tmp_path, plan) as gateway:
+        settled = await gateway.service.call_alone(ANA, "desk", "echo", {})
+
+        assert not settled.record.is_error
+        assert (await stored(gateway, settled.record.id)).decision == "allow"
+
+
+@pytest.mark.parametrize("phase", ["turn_input", "turn_output"])
+async def test_pipeline_of_a_turn_can_refuse_it(phase: str, tmp_path: Path) -> None:
+    plan = Plan(stages={phase: [stopping("refuses")]}).tool("echo", "x")
+    async with running(tmp_path, plan) as gateway:
+        with pytest.raises(GatewayError):
+            await gateway.service.call_alone(ANA, "desk", "echo", {})
+
+
+async def test_stages_learn_which_call_is_about_to_be_made(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    async def look(ctx: Any, next: Any) -> None:
+        seen.append(ctx.stash.get(PROPOSED_CALLS))
+        await next()
+
+    async with running(tmp_path, Plan(stages={"dispatch_input": [look]}).tool("echo", "x")) as gateway:
+        settled = await gateway.service.call_alone(ANA, "desk", "echo", '{"a": 1}')
+
+    assert seen == [[settled.record.checksum]]
+
+
+@pytest.mark.parametrize("args", ["{broken", "[1]", "3", None], ids=str)
+async def test_arguments_of_any_kind_end_as_a_record(args: Any, tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        settled = await gateway.service.call_alone(ANA, "desk", "echo", args)
+
+    assert settled.record.is_error is (args is not None)
+
+
+# --- keys ---
+
+
+async def test_key_answers_again_what_it_answered_first(tmp_path: Path) -> None:
+    door = Door()
+    door.open.set()
+    async with running(tmp_path, Plan().tool("pay", door.run, trust=trust("writes"))) as gateway:
+        first = await gateway.service.call_alone(ANA, "desk", "pay", {}, key="k")
+        again = await gateway.service.call_alone(ANA, "desk", "pay", {}, key="k")
+        await gateway.service.call_alone(BOB, "desk", "pay", {}, key="k")
+        with pytest.raises(IdempotencyConflict):
+            await gateway.service.call_alone(ANA, "desk", "pay", {"other": 1}, key="k")
+        with pytest.raises(IdempotencyConflict):
+            await gateway.service.call_alone(ANA, "vault", "pay", {}, key="k")
+
+    assert (again.is_replay, again.record.id, again.turn.id) == (True, first.record.id, first.turn.id)
+    assert door.runs == 2
+
+
+async def test_key_of_a_running_call_says_so(tmp_path: Path) -> None:
+    door = Door()
+    async with running(tmp_path, Plan().tool("pay", door.run)) as gateway:
+        call = asyncio.create_task(gateway.service.call_alone(ANA, "desk", "pay", {}, key="k"))
+        await door.inside.wait()
+        with pytest.raises(IdempotencyConflict) as refusal:
+            await gateway.service.call_alone(ANA, "desk", "pay", {}, key="k")
+        door.open.set()
+        await call
+
+    assert refusal.value.code == "E_IDEMPOTENCY_RUNNING"
+    assert door.runs == 1
+
+
+async def test_key_of_a_query_is_worth_nothing_without_the_artifact(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "treasure")) as gateway:
+        service = gateway.service
+        made = (await service.call_alone(ANA, "desk", "echo", {})).record
+        query = {"callId": made.id}
+        first = await service.call_alone(ANA, "desk", "artifact_cat", query, key="k")
+        again = await service.call_alone(ANA, "desk", "artifact_cat", query, key="k")
+        assert "treasure" in str(first.record.results)
+        assert again.record.id == first.record.id
+        gateway.grants.rows = {("echo", "invoke"): False, ("echo", "discover"): True}
+
+        with pytest.raises(UnknownCall):
+            await service.call_alone(ANA, "desk", "artifact_cat", query, key="k")
+
+
+# --- calls that are cut off ---
+
+
+@pytest.mark.parametrize(("flags", "status"), [(("writes",), "unknown"), ((), "settled")], ids=["begun", "harmless"])
+async def test_call_that_is_cut_off_is_on_record(flags: tuple[str, ...], status: str, tmp_path: Path) -> None:
+    door = Door()
+    async with running(tmp_path, Plan().tool("pay", door.run, trust=trust(*flags))) as gateway:
+        turn = await gateway.service.open_turn(ANA, "desk")
+        call = asyncio.create_task(gateway.service.call(turn, "pay", {}, id="c1"))
+        await door.inside.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        record = await gateway.store.find_call("c1", ANA)
+
+        assert record is not None
+        assert record.status == status
+        assert record.is_error or status == "unknown"
+
+
+async def test_key_of_a_call_whose_end_nobody_saw_does_not_run_again(tmp_path: Path) -> None:
+    door = Door()
+    async with running(tmp_path, Plan().tool("pay", door.run, trust=trust("writes"))) as gateway:
+        call = asyncio.create_task(gateway.service.call_alone(ANA, "desk", "pay", {}, key="k"))
+        await door.inside.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        door.open.set()
+        with pytest.raises(IdempotencyConflict, match="not known"):
+            await gateway.service.call_alone(ANA, "desk", "pay", {}, key="k")
+
+    assert door.runs == 1
+
+
+# --- results ---
+
+
+async def test_result_is_readable_by_its_caller_while_a_row_or_the_call_allows_it(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        made = (await gateway.service.call_alone(ANA, "desk", "echo", {})).record
+        record = await stored(gateway, made.id)
+        told = []
+        for rows in (
+            {},
+            {("echo", "invoke"): False},
+            {("echo", "invoke"): False, ("echo", "read"): True},
+            {("echo", "read"): False},
+        ):
+            gateway.grants.rows = rows
+            told.append(gateway.service.may_read(ANA, record))
+        gateway.grants.rows = {}
+        told.append(gateway.service.may_read(EVE, record))
+        gateway.plan.tools.clear()
+        gateway.publish()
+        told.append(gateway.service.may_read(ANA, record))
+
+    assert told == [True, False, True, False, False, False]
+
+
+async def test_result_of_a_class_that_is_kept_briefly_is_gone_for_queries(tmp_path: Path) -> None:
+    brief = ArtifactClass("brief", SpooledJsonArtifact, HERE, retain=timedelta(0))
+    async with running(tmp_path, Plan(artifacts={"brief": brief}).tool("echo", "{}", artifact="brief")) as gateway:
+        made = (await gateway.service.call_alone(ANA, "desk", "echo", {})).record
+        assert not gateway.service.may_read(ANA, await stored(gateway, made.id))
+        query = await gateway.service.call_alone(ANA, "desk", "artifact_cat", {"callId": made.id})
+
+    assert query.record.is_error
+
+
+@pytest.mark.parametrize("about", ["another's", "another catalogue's", "an error", "nothing", 3], ids=str)
+async def test_query_about_what_is_no_artifact_of_the_caller_is_an_invalid_argument(about: Any, tmp_path: Path) -> None:
+    async def fail(call: Invocation) -> Any:
+        raise RuntimeError("no")
+
+    async with running(tmp_path, Plan().tool("echo", "x").tool("fails", fail)) as gateway:
+        service = gateway.service
+        ids = {
+            "another's": (await service.call_alone(BOB, "desk", "echo", {})).record.id,
+            "another catalogue's": (await service.call_alone(ANA, "vault", "echo", {})).record.id,
+            "an error": (await service.call_alone(ANA, "desk", "fails", {})).record.id,
+        }
+        answer = await service.call_alone(ANA, "desk", "artifact_cat", {"callId": ids.get(about, about)})
+
+    assert answer.record.is_error
+    assert str(answer.record.results) != "x"
+
+
+async def test_unfinished_calls_are_unknown_to_whoever_asks(tmp_path: Path) -> None:
+    door = Door()
+    async with running(tmp_path, Plan().tool("pay", door.run, trust=trust("writes"))) as gateway:
+        turn = await gateway.service.open_turn(ANA, "desk")
+        call = asyncio.create_task(gateway.service.call(turn, "pay", {}, id="c1"))
+        await door.inside.wait()
+        for principal in (ANA, BOB):
+            with pytest.raises(UnknownCall):
+                await gateway.service.find_call(principal, "c1")
+        door.open.set()
+        await call
+        assert (await gateway.service.find_call(ANA, "c1"))[1].id == "c1"
+
+
+def picture(reader: Any) -> Media:
+    return Media.tool_generated("image", mime_type="image/png", filename="a.png", reader=reader)
+
+
+async def test_media_in_memory_are_kept_and_media_elsewhere_are_only_named(tmp_path: Path) -> None:
+    near = picture(InMemoryMediaReader(b"png"))
+    far = picture(OpenedMediaReader(lambda: iter([b"far"]), 3))
+    async with running(tmp_path, Plan().tool("near", near).tool("far", far)) as gateway:
+        service = gateway.service
+        here = (await service.call_alone(ANA, "desk", "near", {})).record
+        there = (await service.call_alone(ANA, "desk", "far", {})).record
+        kept: Any = (await service.find_call(ANA, here.id))[1].results
+        gone: Any = (await service.find_call(ANA, there.id))[1].results
+        content = await kept.as_base64()
+
+    assert (kept.mime_type, content) == ("image/png", "cG5n")
+    assert isinstance(gone, Tokenizable)
+
+
+async def test_media_elsewhere_can_be_read_while_their_turn_is_open(tmp_path: Path) -> None:
+    far = picture(OpenedMediaReader(lambda: iter([b"far"]), 3))
+    async with running(tmp_path, Plan().tool("far", far)) as gateway:
+        turn = await gateway.service.open_turn(ANA, "desk")
+        made = (await gateway.service.call(turn, "far", {})).record
+        found: Any = (await gateway.service.find_call(ANA, made.id))[1].results
+
+        assert await found.as_base64() == "ZmFy"
