@@ -1,6 +1,7 @@
 """What becomes of a call: the order of the steps, and that nothing gets through where something is amiss."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -11,6 +12,7 @@ import pytest
 
 from gateway.access import STEPS, Access, Answer, Call
 from gateway.assembly import Project, assemble
+from gateway.errors import NotPermitted
 from gateway.governance.cases import Because
 from gateway.governance.conditions import Scope
 from gateway.governance.ports import AccessDecision, AccessRequest
@@ -341,3 +343,71 @@ def test_rules_see_what_the_turn_has_seen_and_who_calls(access: Access) -> None:
     assert scope.turn == {"seen": ["egress"], "calls": [{"tool": "x"}]}
     assert scope.tool["name"] == "refund_pay"
     assert scope.now == NOON
+
+
+def test_rules_can_be_asked_about_a_call_that_was_let_through(access: Access) -> None:
+    tool = access.snapshot.tools["refund_pay"]
+    rule = replace(
+        access.snapshot.gates["large-refunds"], name="extra", when=None, check=Permission("approve", "class:payment")
+    )
+    asked = Call(Principal("user:ana"), "desk", "refund_pay", NOON, {"order": "A1", "amount": 20})
+
+    outcome = access.judged(asked, tool, [*access.rules_about(tool, "desk"), rule])
+
+    assert outcome.decision == "deny"
+    assert outcome.decided_by is not None
+    assert outcome.decided_by.rule.name == "extra"
+
+
+def test_rules_are_not_asked_about_a_caller_whose_roles_are_none(access: Access) -> None:
+    tool = access.snapshot.tools["refund_pay"]
+    asked = Call(
+        Principal("user:eve", frozenset({"user:ana"})), "desk", "refund_pay", NOON, {"order": "A", "amount": 1}
+    )
+
+    with pytest.raises(NotPermitted):
+        access.judged(asked, tool, access.rules_about(tool, "desk"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_visible"),
+    [
+        (["p, role:clerk, desk, tool:*, invoke, partner, allow"], True),
+        (["p, role:clerk, desk, tool:*, discover, partner, allow"], True),
+        (
+            [
+                "p, role:clerk, desk, tool:*, invoke, partner, allow",
+                "p, role:clerk, *, tool:*, discover, partner, deny",
+            ],
+            False,
+        ),
+        (["p, role:clerk, desk, tool:*, read, partner, allow"], False),
+    ],
+    ids=["may call", "may discover", "may call and must not discover", "neither"],
+)
+def test_whoever_may_call_a_tool_may_know_of_it_unless_a_row_says_otherwise(
+    tmp_path: Path, rows: list[str], is_visible: bool
+) -> None:
+    shutil.copytree(SMALL, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "policies" / "policy.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    found = assemble(Project.at(tmp_path), environ={}, today=date(2026, 11, 16)).access
+    assert found is not None
+    ana, tool = Principal("user:ana"), found.snapshot.tools["order_read"]
+
+    answer = found.call(Call(ana, "desk", "order_read", NOON, {"order": "A1"}))
+
+    assert found.visibility(ana, catalogue="desk", tool=tool).allowed is is_visible
+    assert ("order_read" in [name for name, _ in found.listed(ana, "desk", at=NOON)]) is is_visible
+    assert ("tool" in [step.name for step in answer.steps if step.decision == "deny"]) is not is_visible
+
+
+def test_only_a_row_about_the_configuration_lets_somebody_administer(tmp_path: Path) -> None:
+    shutil.copytree(SMALL, tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "policies" / "policy.csv").open("a", encoding="utf-8") as file:
+        file.write("p, role:lead, desk, config, administer, internal, allow\n")
+    found = assemble(Project.at(tmp_path), environ={}, today=NOON.date()).access
+    assert found is not None
+
+    assert found.administers(KIM)
+    assert not found.administers(ANA)
+    assert not found.administers(Principal("user:eve", frozenset({"user:kim"})))
