@@ -65,21 +65,20 @@ class Contents:
 
     async def of(self, settled: Settled) -> Content:
         turn, record = settled.turn, settled.record
-        declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        if media := media_of(record.results):
+        results: Any = record.results  # a copy, each time it is asked for
+        if media := media_of(results):
             return Content(await _media_blocks(turn, record, media), record.is_error)
         blocks = [await _text_block(turn, record)]
-        if record.is_error or isinstance(record.results, Tokenizable):
+        if record.is_error or isinstance(results, Tokenizable):
             return Content(blocks, record.is_error)
-        if not record.inline and not isinstance(record.results, list):
-            return Content([*blocks, await _link(turn, record, _tier(declared))])
-        return await self._with_json(turn, record, declared, blocks)
+        if not record.inline and not isinstance(results, list):
+            return Content([*blocks, await _link(turn, record, results)])
+        return await self._with_json(turn, record, results, blocks)
 
-    async def _with_json(
-        self, turn: Turn, record: ToolCall, declared: DeclaredTool | None, blocks: list[Block]
-    ) -> Content:
+    async def _with_json(self, turn: Turn, record: ToolCall, results: Any, blocks: list[Block]) -> Content:
+        declared = turn.published.tool(turn.stored.catalogue, record.tool)
         schema = None if declared is None else self._schema(turn, declared)
-        value = await _json_value(record.results)
+        value = await _json_value(results)
         if schema is None:
             return Content(blocks, structured=value)
         try:
@@ -160,15 +159,15 @@ async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> lis
     return blocks
 
 
-async def _link(turn: Turn, record: ToolCall, tier: str | None) -> Block:
+async def _link(turn: Turn, record: ToolCall, artifact: Any) -> Block:
+    declared = turn.published.tool(turn.stored.catalogue, record.tool)
     link: Block = {
         "type": "resource_link",
         "uri": artifact_uri(turn.id, record.id),
         "name": safe_name(f"{record.tool} {record.id}"),
-        "mimeType": mime_type_of(record.results),
-        "_meta": {"tier": tier, "trusted": False, "hazard": "extractable-instructions"},
+        "mimeType": mime_type_of(artifact),
+        "_meta": {"tier": _tier(declared), "trusted": False, "hazard": "extractable-instructions"},
     }
-    artifact: Any = record.results
     try:
         return {**link, "size": int(await artifact.byte_length())}
     except ArtifactError:
