@@ -134,7 +134,7 @@ class Service:
         shown = [
             Listed(name, tool, declared)
             for name, declared in published.access.listed(principal, catalogue, at=datetime.now(UTC))
-            if (tool := visible.get(name)) is not None
+            if (tool := visible.get(name)) is not None and not (declared.ephemeral and _is_acked(turn))
         ]
         queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else turn.query_tools()
         return [*shown, *(Listed(tool.name, tool) for tool in queries)]
@@ -551,6 +551,10 @@ class Service:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
         for error in passage.errors:
             raise error
+
+
+def _is_acked(turn: Turn | None) -> bool:
+    return turn is not None and turn.stored.ending == "ack"
 
 
 def _is_own(turn: Turn | None, principal: Principal) -> TypeGuard[Turn]:

@@ -148,14 +148,14 @@ async def test_wire_promise_011_one_value_in_events_record_and_rendering(talk: T
     assert envelope(said.text)["call"] == envelope(shown["text"])["call"] == id
 
 
-async def test_wire_promise_013_numbers_out_of_range_never_raise(talk: Talk) -> None:
-    """In a body they are refused, because parsers disagree about them; in arguments as text they are null."""
-    said = await talk.call_text("echo", '{"n":1e400}')
-    assert "number is infinity" in str(said.refused)
+async def test_wire_promise_013_numbers_out_of_range_are_refused_and_never_raise(talk: Talk) -> None:
+    """In the library they are null. Parsers disagree about them, so that on a wire nothing is made of them."""
+    texts = ['{"n":1e400}', '{"n":-1e400}', *([json.dumps('{"n":1e400}')] if talk.wire == "rest" else [])]
+    for text in texts:
+        assert "number is infinity" in str((await talk.call_text("echo", text)).refused)
+
     assert promised_tools.done.seen == []
-    if talk.wire == "rest":
-        ids = [await checksum(talk, json.dumps(text)) for text in ('{"n":1e400}', '{"n":-1e400}')]
-        assert ids == [call_id("echo", {"n": None})] * 2
+    assert await checksum(talk, '{"n":null}') == call_id("echo", {"n": None})
 
 
 async def test_wire_promise_014_absent_is_not_null(talk: Talk) -> None:

@@ -159,13 +159,21 @@ async def test_wire_promise_098_meta_is_for_handlers_and_changes_nothing(talk: T
     assert (await talk.record(said))["trusted"] is False
 
 
-async def test_wire_promise_099_trusted_acts_when_a_result_is_shown(talk: Talk) -> None:
-    """The other two act where no call is made: a merge at load, and the end of a dispatch."""
+async def test_wire_promise_099_flags_act_when_shown_and_at_the_end(talk: Talk) -> None:
+    """The third, what to do when a name is taken, acts at load, before anything is served."""
     said = await talk.call("trusted_say", {"text": "a"})
     [shown] = await talk.gateway.shown(said.turn, said.id)
+    passed = await talk.call("passing")
+    before = await offered(talk)
+    await talk.gateway.end(said.turn)
+    after = await offered(talk)
 
     assert envelope(said.text)["authority"] == envelope(shown["text"])["authority"] == "trusted"
     assert envelope(said.text)["kind"] == "trusted-tool-result"
+    assert not passed.is_error
+    assert "passing" in before
+    assert "passing" not in after
+    assert "trusted_say" in after
 
 
 async def test_wire_promise_100_caption_stands_in_for_media(talk: Talk) -> None:
