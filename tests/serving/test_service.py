@@ -298,6 +298,18 @@ async def test_key_of_a_running_call_says_so(tmp_path: Path) -> None:
     assert door.runs == 1
 
 
+async def test_key_of_a_call_is_worth_nothing_without_the_right_to_it(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan().tool("echo", "treasure")) as gateway:
+        await gateway.service.call_alone(ANA, "desk", "echo", {}, key="k")
+        gateway.grants.rows = {("echo", "invoke"): False, ("echo", "discover"): True}
+        with pytest.raises(UnknownCall):
+            await gateway.service.call_alone(ANA, "desk", "echo", {}, key="k")
+        gateway.grants.rows[("echo", "read")] = True
+        again = await gateway.service.call_alone(ANA, "desk", "echo", {}, key="k")
+
+    assert again.is_replay
+
+
 async def test_key_of_a_query_is_worth_nothing_without_the_artifact(tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "treasure")) as gateway:
         service = gateway.service
