@@ -24,7 +24,13 @@ _ONE_HOP: Final = frozenset({b"connection", b"keep-alive", b"transfer-encoding",
 _AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)
 _GONE: Final = problem_response(
-    404, "the process that had this session or turn has just ended", code="E_WORKER_GONE", help="begin again"
+    404, "the process that had this session has ended", code="E_SESSION_GONE", help="begin again with initialize"
+)
+_CUT_OFF: Final = problem_response(
+    502,
+    "the process that worked on the request has ended",
+    code="E_CUT_OFF",
+    help="look at the records of your calls before you send it again",
 )
 
 
@@ -95,8 +101,14 @@ class Affinity:
                 data=_body(receive) if has_body else None,
                 allow_redirects=False,
             )
+        except aiohttp.ClientConnectorError:  # nothing was sent yet
+            if _is_of_a_session(scope):
+                await _GONE(scope, receive, send)
+            else:  # turns are stored, so that any worker can go on with one
+                await self.back(scope, receive, send)
+            return
         except (aiohttp.ClientError, OSError):
-            await _GONE(scope, receive, send)
+            await _CUT_OFF(scope, receive, send)
             return
         async with answer:
             await _streamed(answer, receive, send)
@@ -104,7 +116,8 @@ class Affinity:
     def _session(self, owner: int) -> aiohttp.ClientSession:
         if owner not in self._sessions:
             self._sessions[owner] = aiohttp.ClientSession(
-                connector=aiohttp.UnixConnector(str(self._path(owner)), limit=0),
+                # No connection is kept: one to a worker that died meanwhile would take a request with it.
+                connector=aiohttp.UnixConnector(str(self._path(owner)), limit=0, force_close=True),
                 timeout=_NO_LIMIT,
                 auto_decompress=False,
                 skip_auto_headers=_AUTOMATIC,
@@ -114,6 +127,10 @@ class Affinity:
 
     def _path(self, index: int) -> Path:
         return self._folder / f"{index}.sock"
+
+
+def _is_of_a_session(scope: Scope) -> bool:
+    return any(name == _SESSION for name, _ in scope["headers"])
 
 
 def _kept(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -1,11 +1,14 @@
 """Sessions and turns with several workers: whichever process a connection reaches, the same one answers."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from forked import Forking
+from forked import Forked, Forking, is_alive
 from orders import PROJECT, orders_service
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +39,7 @@ async def test_sessions_and_turns_are_answered_by_the_worker_that_has_them(tmp_p
             await check_sessions(session, f"{gateway.url}/shop/mcp")
             await check_turns(session, gateway.url)
             await check_strangers(session, f"{gateway.url}/shop/mcp")
+            await check_orphans(session, gateway)
         finally:
             gateway.stop()
 
@@ -82,6 +86,23 @@ async def check_turns(session: aiohttp.ClientSession, url: str) -> None:
         assert (await posted(session, f"{url}/v1/turns/{turn}/end", {"as": "ack"}))[0] == 200
         body = {"tool": "order_read", "arguments": {"order": "a"}}
         assert (await posted(session, f"{url}/v1/turns/{turn}/calls", body))[0] == 409
+
+
+async def check_orphans(session: aiohttp.ClientSession, gateway: Forked) -> None:
+    """Turns of a worker that is gone go on in another one."""
+    turns = []
+    for _ in range(6):
+        async with session.post(f"{gateway.url}/v1/turns", json={"catalogue": "shop"}) as answer:
+            turns.append((await answer.json())["id"])
+    worker = int(Path(f"/proc/{gateway.pid}/task/{gateway.pid}/children").read_text().split()[0])
+    os.kill(worker, signal.SIGKILL)
+    async with asyncio.timeout(30):
+        while is_alive(worker):
+            await asyncio.sleep(0.01)
+    for turn in turns:
+        body = {"tool": "order_read", "arguments": {"order": "a"}}
+        status, _, text = await posted(session, f"{gateway.url}/v1/turns/{turn}/calls", body)
+        assert status == 200, text
 
 
 async def check_strangers(session: aiohttp.ClientSession, url: str) -> None:
