@@ -18,6 +18,7 @@ from gateway.web.mcp.protocol import (
     ProtocolError,
 )
 from gateway.web.mcp.replies import Presence
+from gateway.web.mcp.responses import json_error
 from gateway.web.mcp.streams import Send, Stream, end_stream, start_stream
 
 MOST_LISTENERS: Final = 10_000
@@ -32,7 +33,8 @@ class Listening:
         """Stream until the client goes or the server stops. Raises before anything is sent."""
         wanted = _wanted(request)
         if not request.headers.accepts("text/event-stream"):
-            raise ProtocolError(INVALID_REQUEST, "subscriptions/listen answers as text/event-stream only")
+            await json_error(send, 406, INVALID_REQUEST, "the client must accept text/event-stream", id=request.id)
+            return
         if len(self._closing) >= MOST_LISTENERS:
             raise ProtocolError(INTERNAL_ERROR, "too many clients listen already")
         meta = {META_SUBSCRIPTION: request.id}

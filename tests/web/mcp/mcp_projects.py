@@ -149,8 +149,8 @@ def write_project(folder: Path, *, policy: str = POLICY, tools: list[dict[str, A
 
 
 @asynccontextmanager
-async def small_service(folder: Path) -> AsyncIterator[Service]:
-    write_project(folder)
+async def small_service(folder: Path, *, policy: str = POLICY) -> AsyncIterator[Service]:
+    write_project(folder, policy=policy)
     environ = {**os.environ, "GATEWAY_PYTHON_PACKAGES": "mcp_tools", "GATEWAY_DATA_DIR": str(folder / "data")}
     settings = Settings.model_validate({"configs": folder, "python_packages": ("mcp_tools",)})
     async with running(settings, environ=environ) as gateway:

@@ -289,6 +289,24 @@ async def test_listener_who_asked_for_nothing_hears_nothing(
     assert [message.get("method") for message in answer.messages] == ["notifications/subscriptions/acknowledged", None]
 
 
+@pytest.mark.parametrize(
+    ("params", "headers", "status", "code"),
+    [
+        ({"notifications": {}}, {"accept": "application/json"}, 406, -32600),
+        ({"notifications": {"taskIds": ["a"]}}, {}, 400, -32021),
+        ({"notifications": []}, {}, 400, -32602),
+        ({}, {}, 400, -32602),
+    ],
+    ids=["no streams", "tasks", "a list", "nothing"],
+)
+async def test_listening_to_what_cannot_be_heard_is_refused(
+    wire: Wire, params: dict[str, object], headers: dict[str, str], status: int, code: int
+) -> None:
+    answer = await wire.modern("subscriptions/listen", params, headers=headers)
+
+    assert (answer.status, answer.error["code"], answer.json["id"]) == (status, code, 1)
+
+
 async def test_turn_goes_on_with_its_handle(wire: Wire) -> None:
     first = (await wire.call("echo", {"text": "a"})).result["_meta"]
     second = (await wire.call("echo", {"text": "a"}, meta={TURN: first[TURN]})).result["_meta"]

@@ -1,7 +1,9 @@
 """What is listed can be called, what cannot be known of cannot be called, and every refusal is on record."""
 
+from pathlib import Path
+
 import pytest
-from mcp_projects import ANA, BOSS, KIM, TOOLS
+from mcp_projects import ANA, BOSS, KIM, POLICY, TOOLS, small_service
 from mcp_wire import LegacyClient, Wire
 
 from gateway.governance.principals import Principal
@@ -37,3 +39,23 @@ async def test_refusal_is_a_result_and_on_record(wire: Wire, service: Service) -
     calls, _ = await service.list_calls(CallFilter(subject=ANA.subject, tool="boss_only"))
     assert (refused["isError"], allowed["isError"]) == (True, False)
     assert [(call.decision, call.is_error) for call in calls] == [("deny", True)]
+
+
+async def test_what_is_taken_away_is_gone_from_open_turns_at_once(wire: Wire, service: Service, tmp_path: Path) -> None:
+    client = LegacyClient(wire)
+    await client.begin()
+    made = (await client.call("report", {"lines": 2})).result
+    turn = {"gateway/turn": (await wire.call("echo", {"text": "a"})).result["_meta"]["gateway/turn"]}
+    without_echo = f"{POLICY}p, user:ana, *, tool:echo, discover|invoke|read, internal, deny\n"
+
+    async with small_service(tmp_path / "changed", policy=without_echo) as changed:
+        service.published = changed.published
+        listed = {tool["name"] for tool in (await client.request("tools/list")).result["tools"]}
+        in_session = (await client.call("echo", {"text": "a"})).json
+        by_handle = (await wire.call("echo", {"text": "a"}, meta=turn)).json
+        still_there = (await client.call("artifact_head", {"callId": made["_meta"]["gateway/call"]})).result
+
+    assert "echo" not in listed
+    assert "artifact_head" in listed
+    assert in_session["error"]["code"] == by_handle["error"]["code"] == -32602
+    assert "line 1" in still_there["content"][0]["text"]
