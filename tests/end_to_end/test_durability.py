@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -203,9 +203,9 @@ async def test_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> No
 
 
 async def until_recovered(trial: Trial) -> None:
-    """The worker that is left finds the calls of the one that is gone."""
-    async with asyncio.timeout(30):
-        while any(row["status"] == "started" for found in trial.rows().values() for row in found):
+    """The worker that is left finds the calls of the one that is gone, and the one that replaces it its half files."""
+    async with asyncio.timeout(60):
+        while trial.half_files() or any(row["status"] == "started" for row in chain(*trial.rows().values())):
             await asyncio.sleep(0.05)
 
 
