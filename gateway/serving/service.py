@@ -164,7 +164,7 @@ class Service:
         if not _is_own(turn, principal) or turn.is_over(now()) or catalogue not in (None, turn.stored.catalogue):
             raise UnknownTurn()
         self.admit(principal, turn.stored.catalogue)
-        return turn if turn.published is self.published else self._renewed(turn)
+        return turn if turn.published is self.published else await self._renewed(turn)
 
     async def seen_turn(self, principal: Principal, id: str) -> Turn:
         """The caller's own turn to look at, which may have ended; nothing is called in it then."""
@@ -503,13 +503,22 @@ class Service:
             turn.ctx.adopt_tool_call(record)
         return turn
 
-    def _renewed(self, turn: Turn) -> Turn:
-        """The turn under what is published now: what was taken from its caller meanwhile is taken from it, too."""
+    async def _renewed(self, turn: Turn) -> Turn:
+        """The turn under what is published now: what was taken from its caller meanwhile is taken from it, too.
+
+        Its artifacts are made again: what their classes mask may be more than when the calls were made.
+        """
         stored = replace(turn.stored, revision=self.published.snapshot.revision, stash=turn.ctx.stash.all())
         renewed = self._opened(stored, self.published)
         renewed.is_stored = turn.is_stored
         renewed.running = turn.running
-        for record in self._still_readable(renewed, turn.ctx.turn_tool_calls):
+        types = renewed.published.types
+        kept = await self._store.calls_of(turn.id) if turn.is_stored else ()
+        records = [self._in_memory(each) or await restored(each, types, self._spool) for each in kept]
+        current = self._turns.get(turn.id)
+        if current is not None and current.published is renewed.published:  # another request was faster
+            return current
+        for record in self._still_readable(renewed, records):
             renewed.ctx.adopt_tool_call(record)
         self._turns.put(renewed)
         return renewed
