@@ -245,7 +245,9 @@ async def test_result_is_kept_and_read_again_after_the_turn(value: Any, expected
     assert found == expected
 
 
-@pytest.mark.parametrize("value", [3, None, {"a": 1}, [], [1], object()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [3, None, {"a": 1}, [], [1], object], ids=["3", "None", "dict", "empty", "list", "class"]
+)
 async def test_result_of_no_known_shape_is_an_error(value: Any, tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("pay", value)) as gateway:
         settled = await gateway.service.call_alone(ANA, "desk", "pay", {})
