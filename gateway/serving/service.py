@@ -539,22 +539,11 @@ class Service:
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
         artifact = declared.artifact if declared is not None else "text"
         stored = await settled(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
-        is_longer = self._lives_on(turn, stored, declared)
+        kept = turn.published.types.declared(artifact)
+        retain = max(self._lives, (kept.retain if kept is not None else None) or self._lives)
+        is_longer = turn.lives_on(stored.completed_at or stored.created_at, retain)
         await self._store.settle_call(stored, turn=turn.stored if is_longer or not turn.is_stored else None)
         turn.is_stored = True
-
-    def _lives_on(self, turn: Turn, stored: StoredCall, declared: DeclaredTool | None) -> bool:
-        """Let a turn live as long as what it holds; whether that is longer than was stored.
-
-        By a little more than needed, so that not every call of a busy turn writes it anew.
-        """
-        artifact = None if declared is None else turn.published.types.declared(declared.artifact)
-        retain = max(self._lives, (artifact.retain if artifact is not None else None) or self._lives)
-        needed = (stored.completed_at or stored.created_at) + retain
-        if needed <= turn.stored.expires_at:
-            return False
-        turn.stored = replace(turn.stored, expires_at=needed + retain / 16)
-        return True
 
     async def _pass(self, turn: Turn, middlewares: Sequence[Any]) -> None:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)

@@ -6,7 +6,7 @@ nobody can guess. Each call is a dispatch of its turn, so that calls may run sid
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -49,6 +49,16 @@ class Turn:
     @property
     def catalogue(self) -> PublishedCatalogue:
         return self.published.catalogues[self.stored.catalogue]
+
+    def lives_on(self, since: datetime, retain: timedelta) -> bool:
+        """Live as long as what was kept then; whether that is longer than was stored.
+
+        By a little more than needed, so that not every call of a busy turn writes it anew.
+        """
+        if since + retain <= self.stored.expires_at:
+            return False
+        self.stored = replace(self.stored, expires_at=since + retain * 17 / 16)
+        return True
 
     def is_over(self, at: datetime) -> bool:
         return self.stored.ended_at is not None or at >= self.stored.expires_at
