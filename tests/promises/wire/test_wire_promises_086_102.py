@@ -96,7 +96,7 @@ async def test_wire_promise_093_handler_errors_are_wrapped(talk: Talk) -> None:
     assert purpose.is_error
     assert body(accident.text) == f"{wrapped}: the tool raised RuntimeError"
     assert body(purpose.text).startswith(f"{wrapped}: there is no such customer")
-    assert "1234" not in str(await talk.gateway.records(talk.turn)) + str(await talk.gateway.prompt(talk.turn))
+    assert "the password" not in str(await talk.gateway.records(talk.turn)) + str(await talk.gateway.prompt(talk.turn))
 
 
 async def test_wire_promise_094_text_and_bytes_are_spooled(talk: Talk) -> None:
