@@ -18,8 +18,9 @@ $(READY): requirements.lock pyproject.toml
 serve: $(READY) ## start the gateway on the example configuration, with the ticket service that its tools call
 	@HELPDESK_TOKEN=$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(24))'); export HELPDESK_TOKEN; \
 	$(BIN)/python -m gateway.examples.helpdesk --port 8091 & helpdesk=$$!; \
-	trap 'kill $$helpdesk 2>/dev/null' EXIT INT TERM; \
-	REPOS_DIR=$(CURDIR) $(BIN)/gateway serve $(SERVE_ARGS)
+	REPOS_DIR=$(CURDIR) $(BIN)/gateway serve $(SERVE_ARGS) & gateway=$$!; \
+	trap 'kill $$helpdesk 2>/dev/null' EXIT; trap : INT; trap 'kill $$gateway 2>/dev/null' TERM; \
+	wait $$gateway; ended=$$?; while kill -0 $$gateway 2>/dev/null; do wait $$gateway; ended=$$?; done; exit $$ended
 
 .PHONY: test
 test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and enforces coverage)

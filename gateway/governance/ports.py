@@ -5,14 +5,16 @@ Who implements them, and with which library, is decided where the process is put
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from gateway.core.context import DispatchContext
-from gateway.core.registry import Registry
-from gateway.core.spool import SpoolReader
 from gateway.errors import ToolError
 from gateway.governance.diagnostics import Position
 from gateway.governance.principals import Principal
+
+if TYPE_CHECKING:  # whoever only asks the policy does not wait for turns and spools
+    from gateway.core.context import DispatchContext
+    from gateway.core.registry import Registry
+    from gateway.core.spool import SpoolReader
 
 ErrorWord = Literal["invalid", "not-permitted", "not-found", "conflict", "unavailable", "failed"]
 
@@ -63,10 +65,10 @@ class Invocation:
     tool: str
     args: Mapping[str, Any]
     principal: Principal
-    ctx: DispatchContext
-    meta: Registry
+    ctx: "DispatchContext"
+    meta: "Registry"
     id: str
-    keep: Callable[[AsyncIterable[bytes] | Iterable[bytes]], Awaitable[SpoolReader]]
+    keep: Callable[[AsyncIterable[bytes] | Iterable[bytes]], "Awaitable[SpoolReader]"]
     idempotency_key: str | None = None
 
 

@@ -31,12 +31,22 @@ def data_plane(
 
     `mcp` gives the endpoint of a catalogue, `metadata` the protected resource metadata of a path.
     """
-    return Edge(_Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=Router(rest)), rules, authenticate)
+    return Edge(
+        _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=Router(rest, default=_nowhere)),
+        rules,
+        authenticate,
+    )
 
 
 def admin_plane(authenticate: Authenticate, *, rules: EdgeRules, ready: Ready, routes: Sequence[Any] = ()) -> App:
     """Health, and what only operators may see."""
-    return Edge(_Health(Router(routes), ready), rules, authenticate)
+    return Edge(_Health(Router(routes, default=_nowhere), ready), rules, authenticate)
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    """Where no other path leads."""
+    help = "REST is below /v1, MCP at the path of each catalogue with /mcp after it"
+    await problem_response(404, "there is nothing here", help=help)(scope, receive, send)
 
 
 class _Health:

@@ -73,3 +73,12 @@ def test_wrong_use_is_told(tmp_path: Path, option: str) -> None:
     assert answer.returncode in (1, 2)
     assert answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_paths_that_lead_nowhere_say_what_is_where(tmp_path: Path) -> None:
+    with served(SMALL, tmp_path) as gateway:
+        status, problem = get(f"{gateway.url}/")
+
+        assert (status, problem["detail"]) == (404, "there is nothing here")
+        assert "/v1" in problem["help"]
+        assert get(f"{gateway.admin_url}/nothing")[0] == 404
