@@ -13,44 +13,35 @@ from typing import Any, Final, TypeGuard
 
 from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.calls import ToolCall, decode_args
-from gateway.core.canonical import call_id
-from gateway.core.context import DispatchContext
-from gateway.core.dispatch import dispatch
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.media import InMemoryMediaReader
-from gateway.core.pipeline import Next, run_pipeline
-from gateway.core.reporting import Reporter
-from gateway.core.settling import Inlining, ProposedCall, settle_call
+from gateway.core.pipeline import run_pipeline
+from gateway.core.settling import ProposedCall
 from gateway.core.spool import InMemoryReader
-from gateway.core.tokens import Tokenizable
-from gateway.core.tools import ArtifactTool, Tool
+from gateway.core.tools import Tool
 from gateway.errors import (
     GatewayError,
-    IdempotencyConflict,
     RecordConflict,
     StoreUnavailable,
     UnknownCall,
     UnknownCatalogue,
     UnknownTool,
     UnknownTurn,
-    message_of,
 )
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
-from gateway.serving.current import Client, ServedCall, current_call, serving
+from gateway.serving.claims import claimed
+from gateway.serving.current import Client, ServedCall, current_call
+from gateway.serving.dispatching import dispatched, inlining, refused
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.published import Published
+from gateway.serving.rights import may_call, may_know, may_read, still_readable
 from gateway.serving.running_calls import RunningCalls
 from gateway.serving.turns import OpenTurns, Turn, TurnBuses, new_turn, opened
 from gateway.snapshot import DeclaredTool
 
-PROPOSED_CALLS: Final = "gateway.proposedCalls"
-"""Where middleware finds, in the stash of a dispatch, the checksums of calls that are about to be made."""
-
 DEFAULT_LIFE: Final = timedelta(days=1)
 """How long calls are kept, and with them their turn, where nothing else is said."""
-
-KEY_LIFE: Final = timedelta(days=1)
 
 
 def _nothing(*_: object) -> tuple[()]:
@@ -226,12 +217,12 @@ class Service:
         self, turn: Turn, proposed: ProposedCall, call: ServedCall, declared: DeclaredTool | None
     ) -> Settled:
         if call.idempotency_key is not None:
-            earlier = await self._claimed(turn, call)
+            earlier = await claimed(self._store, turn, call)
             if earlier is not None:
                 return await self._replayed(earlier, turn)
         with self.running.counted():
             try:
-                record = await self._dispatched(turn, proposed, call, inline=_inlining(turn, declared))
+                record = await dispatched(turn, proposed, call, inline=inlining(turn, declared))
             except asyncio.CancelledError:
                 await asyncio.shield(self._cut_off(turn, proposed, call))
                 raise
@@ -261,70 +252,13 @@ class Service:
         await self._pass(turn, turn.catalogue.turn_output)
         return settled
 
-    async def _dispatched(self, turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining) -> ToolCall:
-        """One dispatch with one iteration: the call."""
-        record: ToolCall | None = None
-        query = turn.catalogue.queries.get(proposed.tool)
-
-        async def announce(ctx: DispatchContext, next: Next) -> None:
-            ctx.stash.set(PROPOSED_CALLS, [call_id(call.tool, call.args)])
-            await next()
-
-        async def execute(ctx: DispatchContext, reporter: Reporter) -> None:
-            nonlocal record
-            if query is not None and not ctx.tools.has(query.name):
-                ctx.tools.register(_about_nothing(query))
-            with serving(call):
-                record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline)
-
-        async def acknowledge(ctx: DispatchContext, next: Next) -> None:
-            """Last of all: an iteration that the executor acks has neither output stages nor an end."""
-            await next()
-            ctx.ack()
-
-        try:
-            await dispatch(
-                source=turn.ctx,
-                executor=execute,
-                input_pipeline=[announce, *stages] if (stages := turn.catalogue.dispatch_input) else (),
-                output_pipeline=[acknowledge, *turn.catalogue.dispatch_output],
-                buses=turn.buses,
-            )
-        except GatewayError as error:
-            if record is None:
-                return await self._refused(turn, proposed, call, error)
-        if record is None:
-            return await self._refused(turn, proposed, call, GatewayError("the call was given up"))
-        return record
-
-    async def _refused(self, turn: Turn, proposed: ProposedCall, call: ServedCall, error: GatewayError) -> ToolCall:
-        """The record of a call that a pipeline did not let through."""
-        moment = now()
-        cause = error.cause if isinstance(error.cause, GatewayError) else error
-        args = proposed.args if isinstance(proposed.args, dict) else {}
-        record = ToolCall(
-            id=proposed.id,
-            tool=proposed.tool,
-            args=args,
-            is_complete=True,
-            is_error=True,
-            results=Tokenizable(message_of(cause)),
-            created_at=moment,
-            updated_at=moment,
-            completed_at=moment,
-        )
-        call.decision = call.decision or "deny"
-        with serving(call):
-            await turn.ctx.store_tool_call(record)
-        return record
-
     async def _cut_off(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> None:
         """Write down that a call was cancelled: one whose start is on record may have had its effect."""
         with suppress(RecordConflict, StoreUnavailable):  # it has an outcome, or whoever recovers next finds out
             if call.is_started:
                 await self._store.give_up_call(call.id, turn_id=turn.id, at=now())
             else:
-                await self._refused(turn, proposed, call, GatewayError("the call was cancelled before it ended"))
+                await refused(turn, proposed, call, GatewayError("the call was cancelled before it ended"))
 
     # --- records and artifacts ---
 
@@ -348,43 +282,10 @@ class Service:
         return await self._store.list_calls(filter, limit=limit, before=before)
 
     def may_read(self, principal: Principal, stored: StoredCall) -> bool:
-        """Whether the caller may still read what a call of theirs yielded.
-
-        A row about `read` decides; without one, whoever may still make the call may read its result.
-        """
-        tool = self.published.snapshot.tools.get(stored.identity)
-        if tool is None or not self.published.access.admits(principal, stored.catalogue):
-            return False
-        if self._is_past_its_time(stored, tool):
-            return False
-        return self._may_read(principal, stored.catalogue, tool)
+        """Whether the caller may still read what a call of theirs yielded."""
+        return may_read(self.published, principal, stored)
 
     # --- inside ---
-
-    def _may_invoke(self, principal: Principal, catalogue: str, tool: DeclaredTool) -> bool:
-        return self.published.access.asks(principal, "invoke", catalogue=catalogue, tool=tool).allowed
-
-    def _may_read(self, principal: Principal, catalogue: str, tool: DeclaredTool) -> bool:
-        reading = self.published.access.asks(principal, "read", catalogue=catalogue, tool=tool)
-        if reading.allowed or reading.row is not None:
-            return reading.allowed
-        return self._may_invoke(principal, catalogue, tool)
-
-    def _still_readable(self, turn: Turn, records: Sequence[ToolCall]) -> list[ToolCall]:
-        """What a turn may go on with: answers of queries go where the artifact goes that they are about."""
-        made_by = {record.id: record.tool for record in records if not record.from_artifact_tool}
-
-        def is_readable(record: ToolCall) -> bool:
-            name = made_by.get(str(record.args.get("callId")), "") if record.from_artifact_tool else record.tool
-            tool = turn.published.tool(turn.stored.catalogue, name)
-            return tool is not None and self._may_read(turn.principal, turn.stored.catalogue, tool)
-
-        return [record for record in records if record.is_error or is_readable(record)]
-
-    def _is_past_its_time(self, stored: StoredCall, tool: DeclaredTool) -> bool:
-        declared = self.published.types.declared(tool.artifact)
-        retain = declared.retain if declared is not None else None
-        return retain is not None and now() >= (stored.completed_at or stored.created_at) + retain
 
     def _in_memory(self, stored: StoredCall) -> ToolCall | None:
         """The record of media whose bytes are elsewhere: only its open turn knows how to fetch them."""
@@ -410,9 +311,8 @@ class Service:
         if earlier.from_artifact_tool:
             found = await self._store.find_call(str(earlier.args.get("callId")), principal)
             return earlier.is_error or (found is not None and self.may_read(principal, found))
-        tool = self.published.snapshot.tools.get(earlier.identity)
-        may_call = tool is not None and self._may_invoke(principal, earlier.catalogue, tool)
-        return earlier.is_error or may_call or self.may_read(principal, earlier)
+        may_again = may_call(self.published, principal, earlier) or self.may_read(principal, earlier)
+        return earlier.is_error or may_again
 
     async def _known(self, turn: Turn, name: str, args: Any) -> DeclaredTool | None:
         """The tool of that name, `None` for a query tool. Unknown and not visible are one answer."""
@@ -423,16 +323,9 @@ class Service:
             await self._load_target(turn, args)
             return None
         declared = published.tool(catalogue, name)
-        if declared is None or not self._may_know(turn, name, declared):
+        if declared is None or not may_know(turn, name, declared):
             raise UnknownTool()
         return declared
-
-    def _may_know(self, turn: Turn, name: str, tool: DeclaredTool) -> bool:
-        """The same that lists ask, but for hidden tools, which are there for those who know their name."""
-        access, catalogue = turn.published.access, turn.stored.catalogue
-        if not turn.published.catalogues[catalogue].registry.has(name) or not tool.is_in_use(datetime.now(UTC).date()):
-            return False
-        return access.visibility(turn.principal, catalogue=catalogue, tool=tool).allowed
 
     async def _load_target(self, turn: Turn, args: Any) -> None:
         """Bring the artifact a query is about into the turn, if it is the caller's own from an earlier turn."""
@@ -445,35 +338,6 @@ class Service:
         record = await restored(stored, turn.published.types, self._spool)
         if is_queryable(record):
             turn.ctx.adopt_tool_call(record)
-
-    async def _claimed(self, turn: Turn, call: ServedCall) -> StoredCall | None:
-        """`None` if the call may run; the settled call if it ran before."""
-        claiming = started(call, turn.id)
-        assert call.idempotency_key is not None  # noqa: S101 - only calls with a key are claimed
-        claim = await self._store.claim(
-            call.idempotency_key,
-            turn.principal,
-            digest=f"{call.catalogue}:{claiming.checksum}",
-            call=claiming,
-            until=now() + KEY_LIFE,
-            turn=None if turn.is_stored else turn.stored,
-        )
-        if claim.state == "fresh":
-            turn.is_stored = call.is_started = True
-        if claim.state == "taken":
-            raise IdempotencyConflict()
-        if claim.state == "unknown":
-            raise IdempotencyConflict(
-                "what became of the call of this idempotency key is not known",
-                help="look at its effects before you try again",
-            )
-        if claim.state == "running":
-            raise IdempotencyConflict(
-                "the call of this idempotency key is still running",
-                help="ask again later",
-                code="E_IDEMPOTENCY_RUNNING",
-            )
-        return claim.call if claim.state == "settled" else None
 
     def _opened(self, stored: StoredTurn, published: Published) -> Turn:
         buses = TurnBuses(self.buses)
@@ -499,7 +363,7 @@ class Service:
         turn = self._opened(stored, self.published)
         turn.is_stored = True
         records = [await restored(each, turn.published.types, self._spool) for each in await self._store.calls_of(id)]
-        for record in self._still_readable(turn, records):
+        for record in still_readable(turn, records):
             turn.ctx.adopt_tool_call(record)
         return turn
 
@@ -518,7 +382,7 @@ class Service:
         current = self._turns.get(turn.id)
         if current is not None and current.published is renewed.published:  # another request was faster
             return current
-        for record in self._still_readable(renewed, records):
+        for record in still_readable(renewed, records):
             renewed.ctx.adopt_tool_call(record)
         self._turns.put(renewed)
         return renewed
@@ -560,32 +424,9 @@ def _is_own(turn: Turn | None, principal: Principal) -> TypeGuard[Turn]:
     return turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant
 
 
-def _inlining(turn: Turn, tool: DeclaredTool | None) -> Inlining:
-    """Query tools answer in place; a tool's result as its catalogue or its document says."""
-    if tool is None:
-        return True
-    decide = turn.catalogue.inlining
-    return tool.inline if decide is None else lambda results: decide(tool, results)
-
-
 def _decoded(args: dict[str, Any] | str | None) -> dict[str, Any]:
     """The arguments as an object; what is none is told where the call is settled."""
     try:
         return decode_args({} if args is None else args)
     except (TypeError, ValueError):
         return {}
-
-
-def _about_nothing(query: ArtifactTool) -> ArtifactTool:
-    """A query tool for a turn without anything to ask about: every id is an invalid argument."""
-    return ArtifactTool(
-        name=query.name,
-        description=query.description,
-        input_schema=query.input_schema.narrowed("callId", []),
-        handler=_never,
-        ephemeral=True,
-    )
-
-
-def _never(args: object, ctx: object, meta: object) -> str:
-    raise UnknownCall()

@@ -23,7 +23,7 @@ from gateway.errors import (
 from gateway.formats.jsondoc import SpooledJsonArtifact
 from gateway.governance.ports import Invocation
 from gateway.governance.records import CallFilter, StoredCall
-from gateway.serving.service import PROPOSED_CALLS
+from gateway.serving.dispatching import PROPOSED_CALLS
 from gateway.snapshot import ArtifactClass
 
 pytestmark = pytest.mark.anyio
