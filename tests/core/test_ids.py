@@ -4,7 +4,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
-from gateway.core.ids import new_id, new_token, random_bytes
+from gateway.core.ids import _Pool, new_id, new_token, random_bytes
 
 
 def test_ids_are_uuids_of_version_four() -> None:
@@ -31,6 +31,15 @@ def test_tokens_have_the_asked_for_randomness_in_safe_characters() -> None:
 def test_more_bytes_than_are_fetched_at_once_can_be_had() -> None:
     assert len(random_bytes(100_000)) == 100_000
     assert random_bytes(0) == b""
+
+
+def test_what_was_fetched_before_is_forgotten_when_asked() -> None:
+    pool = _Pool()
+    pool.take(16)
+
+    pool._forget()
+
+    assert (pool._bytes, len(pool.take(16))) == (b"", 16)
 
 
 def test_forked_child_draws_other_ids_than_its_parent() -> None:
