@@ -75,10 +75,12 @@ def assemble(
     diagnostics = in_order([*linked.diagnostics, *of_files, *lint(policies, known)])
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
         return Assembled(None, loaded, policies, tuple(diagnostics))
-    return Assembled(_access(linked.snapshot, policies), loaded, policies, tuple(diagnostics))
+    aliases = {} if INTERPRETER in environ else {sys.executable: f"${{{INTERPRETER}}}"}
+    access = _access(linked.snapshot, policies, aliases=aliases)
+    return Assembled(access, loaded, policies, tuple(diagnostics))
 
 
-def _access(snapshot: Snapshot, policies: PolicySet) -> Access:
+def _access(snapshot: Snapshot, policies: PolicySet, *, aliases: Mapping[str, str]) -> Access:
     """Names that nobody declared are denied; each tool belongs to the class of the artifacts it yields."""
     implied = [_membership(tool) for tool in snapshot.tools.values() if tool.artifact in snapshot.artifacts]
     complete = replace(policies, objects=(*policies.objects, *implied))
@@ -89,7 +91,8 @@ def _access(snapshot: Snapshot, policies: PolicySet) -> Access:
         tiers=snapshot.ranks,
     )
     authoriser = CasbinAuthoriser(complete, ranks=snapshot.ranks, known=known)
-    return Access(replace(snapshot, revision=revision_of(snapshot, list(_rows(policies)))), authoriser)
+    revision = revision_of(snapshot, list(_rows(policies)), aliases=aliases)
+    return Access(replace(snapshot, revision=revision), authoriser)
 
 
 def _membership(tool: DeclaredTool) -> Link:

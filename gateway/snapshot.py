@@ -202,14 +202,16 @@ class Snapshot:
         return self.tools.get(identity) if identity else None
 
 
-def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]]) -> str:
+def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]], *, aliases: Mapping[str, str] | None = None) -> str:
     """SHA-256 over what the snapshot and the policy rows mean: no position, no order of files or rows, no day.
 
     What follows from the day (a review that grew old) is left out, so that equal folders have equal revisions.
+    `aliases` are texts that only this machine has, and what stands for them.
     """
     meaning = {
         "documents": {
-            kind: {name: each.data for name, each in registry.items()} for kind, registry in snapshot.documents.items()
+            kind: {name: _aliased(each.data, aliases or {}) for name, each in registry.items()}
+            for kind, registry in snapshot.documents.items()
         },
         "tools": {
             tool.name: [tool.trust.tier.name, sorted(tool.trust.flags), tool.trust.trusted, *_brought(tool)]
@@ -219,6 +221,19 @@ def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]]) -> str:
         "policy": sorted(map(list, {tuple(row) for row in rows})),
     }
     return sha256(canonical(copy_containers(meaning)).encode()).hexdigest()
+
+
+def _aliased(value: Any, aliases: Mapping[str, str]) -> Any:
+    match value:
+        case str() if aliases:
+            for text, alias in aliases.items():
+                value = value.replace(text, alias)
+            return value
+        case dict() if aliases:
+            return {key: _aliased(each, aliases) for key, each in value.items()}
+        case list() if aliases:
+            return [_aliased(each, aliases) for each in value]
+    return value
 
 
 def _brought(tool: DeclaredTool) -> list[Any]:

@@ -34,6 +34,15 @@ def test_example_loads_without_a_word(environment: str | None, today: date) -> N
     assert example(environment, today=today).diagnostics == ()
 
 
+def test_revision_is_the_same_wherever_python_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = access_to(example()).snapshot.revision
+    monkeypatch.setattr("sys.executable", "/opt/another/bin/python3")
+
+    assert access_to(example()).snapshot.revision == here
+    told = assemble(Project.at(ROOT), environ={"GATEWAY_PYTHON": "/opt/third/bin/python3"}, today=TODAY)
+    assert access_to(told).snapshot.revision != here
+
+
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_policy_tests_of_the_example_hold(environment: str | None) -> None:
     access = access_to(example(environment))
