@@ -3,6 +3,7 @@
 Compiling happens again when documents are linked; here it only finds out what is wrong before anything starts.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final
@@ -31,6 +32,7 @@ _PATHS: Final[dict[str, tuple[Path, ...]]] = {
     "ArtifactClass": (("spec", "redact", EACH),),
 }
 _KEY: Final = Scalar("a key")
+_PLAIN_PATH: Final = re.compile(r"\$(?:\.(?:[A-Za-z_][A-Za-z0-9_]{0,63}|\*)|\[(?:[0-9]{1,6}|\*)\]){0,16}")
 
 
 def check_programs(documents: Iterable[Document]) -> Iterator[Diagnostic]:
@@ -92,6 +94,8 @@ def _defect(document: Document, path: Path, error: ValueError) -> Position:
 def _path(document: Document, path: Path) -> Iterator[Diagnostic]:
     source = _value_at(document.data, path)
     if not isinstance(source, str) or not source.startswith("$") or "\n" in source or "\r" in source:
+        return
+    if _PLAIN_PATH.fullmatch(source):  # right at a glance: no reason to wait for the library
         return
     try:
         JsonPath(source)
