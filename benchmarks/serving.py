@@ -123,17 +123,24 @@ def gateway(tools: int) -> Iterator[tuple[int, int]]:
         write_project(Path(folder), tools)
         command = [sys.executable, "-m", "gateway", "serve", "--configs", folder, "--port", "0", "--admin-port", "0"]
         environ = {**os.environ, "GATEWAY_PYTHON_PACKAGES": "bench_tools", "PYTHONPATH": folder}
-        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True)
+        said = Path(folder, "output.txt")  # a pipe that nobody reads would fill with warnings and stop the gateway
+        with said.open("w", encoding="utf-8") as output:
+            process = subprocess.Popen(command, cwd=folder, env=environ, stdout=output)
         try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if found := re.search(r"REST +http://127\.0\.0\.1:(\d+)/v1 ", line):
-                    wait_for(int(found[1]))
-                    yield process.pid, int(found[1])
-                    break
+            port = told_port(process, said)
+            wait_for(port)
+            yield process.pid, port
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
+
+
+def told_port(process: "subprocess.Popen[bytes]", said: Path) -> int:
+    while process.poll() is None:
+        if found := re.search(r"REST +http://127\.0\.0\.1:(\d+)/v1 ", said.read_text(encoding="utf-8")):
+            return int(found[1])
+        time.sleep(0.1)
+    raise SystemExit(f"the gateway did not start:\n{said.read_text(encoding='utf-8')}")
 
 
 def write_project(folder: Path, tools: int) -> None:
