@@ -63,6 +63,15 @@ class SqliteStore:
         self._writer = GroupCommit(lambda: Link(path), waiting=waiting)
         self._reader = ReadPool(path, size=readers)
 
+    @property
+    def writer(self) -> GroupCommit:
+        """For what else lives in the same file, and is committed together with calls."""
+        return self._writer
+
+    @property
+    def reader(self) -> ReadPool:
+        return self._reader
+
     @classmethod
     async def open(
         cls, path: str | Path, *, clock: Callable[[], datetime] = now, readers: int = 4, waiting: int = 4096
