@@ -152,7 +152,7 @@ class Access:
     def admits(self, principal: Principal, catalogue: str) -> bool:
         """Whether the caller is in the catalogue's audience."""
         found, held = self.snapshot.catalogues.get(catalogue), self._held_by(principal)
-        return _audience(found, catalogue, held=held).decision == "allow"
+        return found is not None and held is not None and not found.audience.isdisjoint(held)
 
     def administers(self, principal: Principal) -> bool:
         """Whether the caller may administer the gateway: a row about `config` says so, in whichever catalogue."""
@@ -202,8 +202,9 @@ class Access:
 
         A role that is none would be another caller's name: whoever could choose it would be that caller.
         """
-        if not all(role.startswith("role:") for role in principal.roles):
-            return None
+        for role in principal.roles:
+            if not role.startswith("role:"):
+                return None
         try:
             return self.authoriser.held_by(principal.names)
         except Exception:  # likewise

@@ -5,7 +5,7 @@ Who implements them, and with which library, is decided where the process is put
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from gateway.errors import ToolError
 from gateway.governance.diagnostics import Position
@@ -19,12 +19,11 @@ if TYPE_CHECKING:  # whoever only asks the policy does not wait for turns and sp
 ErrorWord = Literal["invalid", "not-permitted", "not-found", "conflict", "unavailable", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRequest:
+class AccessRequest(NamedTuple):
     """One question: may whoever goes by these names do this, to this object of this tier, in this catalogue?
 
     `names` is everything the caller is at once, the subject and all its roles: asked one by one, a role without
-    a deny row would overrule another role's deny.
+    a deny row would overrule another role's deny. It is a tuple because one is made, and looked up, for every call.
     """
 
     names: frozenset[str]

@@ -1,6 +1,6 @@
 """Who is asking: one subject, the roles it was given, and the tenant it belongs to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,8 +10,8 @@ class Principal:
     subject: str
     roles: frozenset[str] = frozenset()
     tenant: str | None = None
+    names: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Everything the caller is at once; roles that roles bring with them are the authoriser's to follow."""
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Everything the caller is at once; roles that roles bring with them are the authoriser's to follow."""
-        return self.roles | {self.subject}
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", self.roles | {self.subject})
