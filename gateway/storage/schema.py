@@ -169,3 +169,21 @@ approval_entries: Final = Table(
     Column("shown_digest", Text, nullable=False),
     ForeignKeyConstraint(["approval_id"], ["approvals.id"], name="approval_entries_approval"),
 )
+
+approval_notices: Final = Table(
+    "approval_notices",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False),
+    Column("webhook", Text, nullable=False),
+    Column("approval_id", Text, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["approval_id"], ["approvals.id"], name="approval_notices_approval"),
+    Index("approval_notices_due", "webhook", "due_at"),
+    Index("approval_notices_by_approval", "approval_id"),
+    sqlite_autoincrement=True,
+)

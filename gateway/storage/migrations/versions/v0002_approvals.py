@@ -69,3 +69,19 @@ def upgrade() -> None:
         sa.Column("shown_digest", sa.Text, nullable=False),
         sa.ForeignKeyConstraint(["approval_id"], ["approvals.id"], name="approval_entries_approval"),
     )
+    op.create_table(
+        "approval_notices",
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("webhook", sa.Text, nullable=False),
+        sa.Column("approval_id", sa.Text, nullable=False),
+        sa.Column("event", sa.Text, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("at", sa.BigInteger, nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("due_at", sa.BigInteger, nullable=False),
+        sa.ForeignKeyConstraint(["approval_id"], ["approvals.id"], name="approval_notices_approval"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("approval_notices_due", "approval_notices", ["webhook", "due_at"])
+    op.create_index("approval_notices_by_approval", "approval_notices", ["approval_id"])
