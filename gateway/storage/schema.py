@@ -187,3 +187,33 @@ approval_notices: Final = Table(
     Index("approval_notices_by_approval", "approval_id"),
     sqlite_autoincrement=True,
 )
+
+quotas: Final = Table(
+    "quotas",
+    METADATA,
+    Column("key", LargeBinary, primary_key=True),  # a digest: what is counted apart may be long and private
+    Column("window", BigInteger, primary_key=True),  # the how manieth since 1970
+    Column("used", BigInteger, nullable=False),
+    Column("ends_at", BigInteger, nullable=False),
+    Index("quotas_by_end", "ends_at"),
+)
+
+quarantines: Final = Table(
+    "quarantines",
+    METADATA,
+    Column("target", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger),
+)
+
+revocations: Final = Table(
+    "revocations",
+    METADATA,
+    Column("token_id", Text, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger),
+)
