@@ -148,6 +148,43 @@ class ToolCall(Immutable):
             **moments,
         )
 
+    @classmethod
+    def of_settled(
+        cls,
+        *,
+        id: str,
+        tool: str,
+        args: dict[str, Any],
+        checksum: str,
+        is_error: bool,
+        results: Results,
+        from_artifact_tool: bool,
+        inline: bool,
+        trusted: bool,
+        created_at: datetime,
+        completed_at: datetime,
+    ) -> "ToolCall":
+        """The record of a call that the core itself has settled: its parts were checked on the way and are its own."""
+        record = cls.__new__(cls)
+        record._decide(
+            id=id,
+            tool=tool,
+            checksum=checksum,
+            is_complete=True,
+            is_error=is_error,
+            _args=args,
+            _results=results,
+            _payload=None,
+            replay_compatibility=None,
+            from_artifact_tool=from_artifact_tool,
+            inline=inline,
+            trusted=trusted,
+            created_at=created_at,
+            updated_at=completed_at,
+            completed_at=completed_at,
+        )
+        return record
+
     @property
     def args(self) -> dict[str, Any]:
         """The raw arguments: a copy, so that nobody can change what the checksum was computed from."""

@@ -15,7 +15,7 @@ from gateway.core.events import Buses, Event, WarningEvent, now
 from gateway.core.gates import open_gate
 from gateway.core.ids import new_id, random_bytes
 from gateway.core.record_keeping import Delta, RecordKeeping
-from gateway.core.records import RecordSets, copied_records, empty_records
+from gateway.core.records import RecordSets
 from gateway.core.registry import Registry
 from gateway.core.tokens import Tokenizable
 from gateway.core.tool_registry import ToolRegistry
@@ -48,14 +48,15 @@ class Context(RecordKeeping):
         dispatch_id: str,
         system_prompt: Text,
         standing_instructions: Iterable[Text],
-        stash: dict[str, Any],
+        stash: Registry,
         tools: ToolRegistry,
         records: RecordSets,
         callbacks: Mapping[str, Callback],
-        abort_controller: AbortController,
         buses: Buses,
         secret: bytes,
         gates: bool = True,
+        abort_controller: AbortController | None = None,
+        parent: "Context | None" = None,
     ) -> None:
         super().__init__(records, callbacks)
         self.id = turn_id
@@ -63,9 +64,10 @@ class Context(RecordKeeping):
         self.dispatch_id = dispatch_id
         self.system_prompt = system_prompt
         self.standing_instructions = list(standing_instructions)
-        self.stash = Registry(stash)
+        self.stash = stash
         self.tools = tools
-        self._abort_controller = abort_controller
+        self._controller = abort_controller
+        self._parent = parent
         self._buses = buses
         self._gates = gates
         self.turn_secret = secret
@@ -76,11 +78,20 @@ class Context(RecordKeeping):
 
     @property
     def aborted(self) -> bool:
-        return self._abort_controller.signal.aborted
+        if self._controller is not None:
+            return self._controller.signal.aborted
+        return self._parent is not None and self._parent.aborted
 
     def abort(self, reason: Any = None) -> None:
         """Give up on purpose. The current middleware or handler finishes; later ones are skipped."""
         self._abort_controller.abort(reason)
+
+    @property
+    def _abort_controller(self) -> AbortController:
+        """Made when somebody first watches or aborts; most contexts end before."""
+        if self._controller is None:
+            self._controller = AbortController(None if self._parent is None else self._parent.abort_signal)
+        return self._controller
 
     def emit(self, event: Event) -> None:
         self._buses.emit(event)
@@ -113,15 +124,44 @@ class TurnContext(Context):
             dispatch_id="",
             system_prompt=raw["system_prompt"],
             standing_instructions=raw.get("standing_instructions") or (),
-            stash=raw.get("stash") or {},
+            stash=Registry(raw.get("stash") or None),
             tools=tools,
-            records=empty_records(),
+            records=RecordSets(),
             callbacks=callbacks,
-            abort_controller=raw.get("turn_abort_controller") or AbortController(),
             buses=buses,
             secret=random_bytes(32),
             gates=gates,
+            abort_controller=raw.get("turn_abort_controller"),
         )
+
+    @classmethod
+    def named(
+        cls,
+        id: str,
+        *,
+        secret: bytes,
+        system_prompt: Text,
+        stash: Registry,
+        tools: ToolRegistry,
+        callbacks: Mapping[str, Callback],
+        buses: Buses,
+    ) -> "TurnContext":
+        """The context of a turn that was named elsewhere, from values that were checked there."""
+        turn = cls.__new__(cls)
+        Context.__init__(
+            turn,
+            turn_id=id,
+            dispatch_id="",
+            system_prompt=system_prompt,
+            standing_instructions=(),
+            stash=stash,
+            tools=tools,
+            records=RecordSets(),
+            callbacks=callbacks,
+            buses=buses,
+            secret=secret,
+        )
+        return turn
 
 
 class DispatchContext(Context):
@@ -137,16 +177,18 @@ class DispatchContext(Context):
             dispatch_id=new_id(),
             system_prompt=turn.system_prompt,
             standing_instructions=turn.standing_instructions,
-            stash=turn.stash.all(),
+            stash=turn.stash.copy(),
             tools=turn.tools.copy(),
-            records=copied_records(turn._records),
+            records=turn._records.copy(),
             callbacks=turn._callbacks,
-            abort_controller=AbortController(turn.abort_signal),
             buses=buses,
             secret=turn.turn_secret,
             gates=turn._gates,
+            parent=turn,
         )
         self.iteration = 0
+        self.prunes_on_ack = False
+        """Whether ephemeral tools go on ack, before any handler is told."""
         self.is_acked = False
         self.nack_error: Exception | None = None
         self._turn = turn
@@ -162,11 +204,16 @@ class DispatchContext(Context):
         self._refuse_second_signal()
         self.is_acked = True
         self.flush()
-        for handler in list(self._ack_handlers.values()):
+        for handler in self._all_ack_handlers():
             try:
                 handler()
             except Exception as error:  # one handler must not keep the others from running
                 self.emit_warning("ack-handler-failed", "an ack handler raised", error)
+
+    def _all_ack_handlers(self) -> list[Callable[[], object]]:
+        # Of whichever registry is there now: middleware may have put another one in its place.
+        first = [self.tools.prune_ephemeral] if self.prunes_on_ack else []
+        return [*first, *self._ack_handlers.values()]
 
     def nack(self, error: Exception | None = None) -> None:
         """End the dispatch as failed once the current step is over."""
@@ -199,7 +246,8 @@ class DispatchContext(Context):
 
     def release(self) -> None:
         """Let go of the turn's abort signal: it may outlive many dispatches."""
-        self._abort_controller.release()
+        if self._controller is not None:
+            self._controller.release()
 
     def _change(self, delta: Delta) -> None:
         super()._change(delta)

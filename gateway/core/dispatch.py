@@ -66,6 +66,11 @@ async def dispatch(
     buses = Buses() if buses is None else buses
     turn = _turn_from(raw, buses) if source is None else source
     ctx = DispatchContext(turn, buses=buses)
+    if not hooks and not observers:
+        try:
+            return await _Run(ctx, executor, tuple(input_pipeline), tuple(output_pipeline)).run()
+        finally:
+            ctx.release()
     with ExitStack() as afterwards:
         afterwards.callback(ctx.release)
         for name, listener in (hooks or {}).items():
@@ -106,8 +111,9 @@ class _Run:
     async def run(self) -> DispatchStatus:
         ctx = self._ctx
         started_at = now()
-        ctx.emit(DispatchStart(ctx.dispatch_id, started_at))
-        ctx.on_ack(lambda: ctx.tools.prune_ephemeral())  # also a registry that middleware put in its place
+        if ctx.hears(DispatchStart):
+            ctx.emit(DispatchStart(ctx.dispatch_id, started_at))
+        ctx.prunes_on_ack = True
         try:
             await self._loop()
         except Exception as error:
@@ -134,7 +140,8 @@ class _Run:
         """Whether the iteration came to its end. Records of one that did not never reach the turn, unless acked."""
         ctx = self._ctx
         started_at = now()
-        ctx.emit(IterationStart(ctx.dispatch_id, ctx.iteration, started_at))
+        if ctx.hears(IterationStart):
+            ctx.emit(IterationStart(ctx.dispatch_id, ctx.iteration, started_at))
         self._forge()
         await self._pass(self._input, "dispatch-input")
         if not self._goes_on():
@@ -144,9 +151,10 @@ class _Run:
             return False
         await self._pass(self._output, "dispatch-output")
         ctx.flush()
-        ended_at = now()
-        took = milliseconds(started_at, ended_at)
-        ctx.emit(IterationEnd(ctx.dispatch_id, ctx.iteration, started_at, ended_at, took))
+        if ctx.hears(IterationEnd):
+            ended_at = now()
+            took = milliseconds(started_at, ended_at)
+            ctx.emit(IterationEnd(ctx.dispatch_id, ctx.iteration, started_at, ended_at, took))
         return True
 
     def _forge(self) -> None:
@@ -160,6 +168,8 @@ class _Run:
     async def _pass(
         self, middlewares: Sequence[Middleware], label: Literal["dispatch-input", "dispatch-output"]
     ) -> None:
+        if not middlewares:
+            return
         ctx = self._ctx
         passage = await run_pipeline(ctx, middlewares, is_aborted=lambda: ctx.aborted)
         if passage.errors:
@@ -198,6 +208,8 @@ class _Run:
         return "ack" if self._ctx.is_acked else "aborted"
 
     def _end(self, started_at: datetime, status: DispatchStatus) -> None:
+        if not self._ctx.hears(DispatchEnd):
+            return
         ended_at = now()
         took = milliseconds(started_at, ended_at)
         self._ctx.emit(

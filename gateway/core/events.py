@@ -296,7 +296,8 @@ class Buses:
 
     def hears(self, kind: type[Event]) -> bool:
         """Whether anybody would notice such an event: one that nobody hears need not be made."""
-        return (self.functional if kind.functional else self.observability).listens(kind.name)
+        bus = self.functional if kind.functional else self.observability
+        return bool(bus._listeners) and bus.listens(kind.name)
 
 
 def _has_running_loop() -> bool:

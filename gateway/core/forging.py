@@ -11,6 +11,8 @@ from gateway.core.tool_registry import ToolRegistry
 def forge_into(ctx: Context) -> None:
     """Drop every ephemeral tool, then register fresh query tools: the old `callId` enums are stale."""
     ctx.tools.prune_ephemeral()
+    if not ctx.has_records:
+        return
     for tool in forged_tools(ctx).all():
         ctx.tools.register(tool, overwrite=True)
 

@@ -27,6 +27,10 @@ class RecordKeeping:
         self._ids_being_stored: set[str] = set()
 
     @property
+    def has_records(self) -> bool:
+        return self._records.are_any
+
+    @property
     def turn_messages(self) -> list[Any]:
         return list(self._records["message"])
 
@@ -48,7 +52,11 @@ class RecordKeeping:
 
     def tool_call_count(self, checksum: str) -> int:
         """How many of the stored calls have that checksum; those of the turn so far are included."""
-        return self._records["tool_call"].count(checksum)
+        return self._records.tool_calls.count(checksum)
+
+    def has_tool_call(self, id: str) -> bool:
+        """Whether a call of that id is stored in this turn."""
+        return self._records["tool_call"].find(id) is not None
 
     async def fetch_messages(self) -> list[Any]:
         return await self._fetch("fetch_messages")

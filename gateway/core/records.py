@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, Self, TypedDict
+from typing import Any, Final, Literal, Self
 
 from gateway.core.events import now
 from gateway.core.media import Media, TrustTier
@@ -126,34 +126,33 @@ class ToolCallSet(RecordSet):
         self._counts[record.checksum] += 1
 
 
-class RecordSets(TypedDict):
-    """One set per kind of record."""
+class RecordSets:
+    """One set per kind of record, made when it is first asked for: most turns have one kind or none."""
 
-    message: RecordSet
-    memory: RecordSet
-    retrievable: RecordSet
-    thought: RecordSet
-    tool_call: ToolCallSet
+    __slots__ = ("_sets",)
 
+    def __init__(self, sets: dict[RecordKind, RecordSet] | None = None) -> None:
+        self._sets: dict[RecordKind, RecordSet] = {} if sets is None else sets
 
-def empty_records() -> RecordSets:
-    return {
-        "message": RecordSet(),
-        "memory": RecordSet(),
-        "retrievable": RecordSet(),
-        "thought": RecordSet(),
-        "tool_call": ToolCallSet(),
-    }
+    def __getitem__(self, kind: RecordKind) -> RecordSet:
+        found = self._sets.get(kind)
+        if found is None:
+            found = self._sets[kind] = ToolCallSet() if kind == "tool_call" else RecordSet()
+        return found
 
+    @property
+    def are_any(self) -> bool:
+        return any(self._sets.values())
 
-def copied_records(records: RecordSets) -> RecordSets:
-    return {
-        "message": records["message"].copy(),
-        "memory": records["memory"].copy(),
-        "retrievable": records["retrievable"].copy(),
-        "thought": records["thought"].copy(),
-        "tool_call": records["tool_call"].copy(),
-    }
+    @property
+    def tool_calls(self) -> "ToolCallSet":
+        found = self["tool_call"]
+        assert isinstance(found, ToolCallSet)  # noqa: S101 - the only kind of set made for them
+        return found
+
+    def copy(self) -> "RecordSets":
+        """The same records, free to change on their own."""
+        return RecordSets({kind: records.copy() for kind, records in self._sets.items()} if self._sets else None)
 
 
 def plural(kind: RecordKind) -> str:

@@ -31,14 +31,23 @@ class Registry:
 
     def __init__(self, initial: dict[str, Any] | None = None, *, frozen: bool = False) -> None:
         if initial is None:
-            initial = {}
+            self._data: dict[str, Any] = {}
+            self._frozen = frozen
+            return
         if not isinstance(initial, dict) or not all(isinstance(key, str) for key in initial):
             raise InvalidInitialRegistryValue()
         try:
-            self._data: dict[str, Any] = copy_containers(initial)
+            self._data = copy_containers(initial)
         except ValueError as error:
             raise InvalidInitialRegistryValue(str(error)) from error
         self._frozen = frozen
+
+    def copy(self) -> "Registry":
+        """The same data, free to change on its own."""
+        copied = Registry()
+        if self._data:
+            copied._data = copy_containers(self._data)
+        return copied
 
     def get(self, path: str, default: Any = None) -> Any:
         """A copy of what is stored at `path`; `default` only where nothing is stored."""
@@ -98,6 +107,11 @@ def copy_containers(value: Any) -> Any:
 
     What is shared or refers to itself stays so in the copy. Raises `ValueError` past `MAX_DEPTH`.
     """
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is dict and _SCALARS.issuperset(map(type, value.values())):  # what most arguments are
+        return value.copy()
     return _copy(value, {}, 0)
 
 

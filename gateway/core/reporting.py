@@ -1,7 +1,7 @@
 """Reporter: what an executor announces while it works. Reporting is separate from storing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -51,7 +51,7 @@ class _Text:
     is_complete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
     """What is known of a call, likewise."""
 
@@ -97,12 +97,18 @@ class Reporter:
     ) -> None:
         """Announce a call or its completion; fields that are left out keep what was reported before."""
         moment = now()
-        known = self._calls.get(id) or _Call(moment)
+        known = self._calls.get(id)
+        if known is None:
+            known = _Call(moment)
         _refuse_update_after_completion(id, known)
-        given = {"tool": tool, "args": copy_containers(args), "results": copy_containers(results), "is_error": is_error}
-        changes = {field: value for field, value in given.items() if value is not None}
-        call = replace(known, is_complete=is_complete, **changes)
-        self._calls[id] = call
+        call = self._calls[id] = _Call(
+            known.created_at,
+            known.tool if tool is None else tool,
+            known.args if args is None else copy_containers(args),
+            known.results if results is None else copy_containers(results),
+            known.is_error if is_error is None else is_error,
+            is_complete,
+        )
         if not self._ctx.hears(ToolCallEvent):
             return
         event = ToolCallEvent(

@@ -15,6 +15,7 @@ from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
 from gateway.core.events import now
 from gateway.core.media import Media
+from gateway.core.registry import copy_containers
 from gateway.core.reporting import Reporter
 from gateway.core.spool import ByteStore
 from gateway.core.tokens import Tokenizable
@@ -84,18 +85,17 @@ async def settle_call(
     else:
         outcome = await _run(tool, args, ctx, spool=spool, id=id, checksum=checksum)
     completed_at = now()
-    record = ToolCall(
+    record = ToolCall.of_settled(
         id=id,
         tool=name,
         args=args,
-        is_complete=True,
+        checksum=checksum or call_id(name, args),
         is_error=outcome.is_error,
-        results=outcome.results,
+        results=copy_containers(outcome.results),
         from_artifact_tool=isinstance(tool, ArtifactTool),
         inline=inline if isinstance(inline, bool) else await inline(outcome.results),
         trusted=tool is not None and tool.trusted,
         created_at=created_at,
-        updated_at=completed_at,
         completed_at=completed_at,
     )
     reporter.report_tool_call(id, results=record.results, is_error=record.is_error, is_complete=True)
@@ -144,7 +144,7 @@ def _failure(text: str) -> Outcome:
 
 def _unused_id(ctx: DispatchContext, reporter: Reporter, id: str) -> str:
     """Providers do reuse ids, even for calls in flight; the first artifact under an id stays reachable."""
-    used = reporter.has_reported(id) or any(record.id == id for record in ctx.turn_tool_calls)
+    used = reporter.has_reported(id) or ctx.has_tool_call(id)
     return f"{id or 'call'}-{uuid4()}" if used or not id else id
 
 

@@ -79,8 +79,9 @@ class ToolRegistry:
         self._hidden.clear()
 
     def prune_ephemeral(self) -> None:
-        for name in list(self._ephemeral):
-            self.unregister(name)
+        if self._ephemeral:
+            for name in list(self._ephemeral):
+                self.unregister(name)
 
     def bind_context(self, ctx: AckSource) -> Callable[[], None]:
         """Prune ephemeral tools when `ctx` is acked; returns an unsubscribe function."""

@@ -148,6 +148,8 @@ class Tool(Immutable):
             started_at = now()
 
             def end(is_error: bool) -> None:
+                if hears is not None and not hears(ToolExecutionEnd):
+                    return
                 ended_at = now()
                 took = milliseconds(started_at, ended_at)
                 names = (self.name, ctx.turn_id, ctx.dispatch_id, id)

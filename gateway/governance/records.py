@@ -137,6 +137,10 @@ class Store(Protocol):
         """
         ...
 
+    async def settle_alone(self, call: StoredCall, turn: StoredTurn) -> None:
+        """Write a settled call together with its turn, neither of which is stored yet: both or neither."""
+        ...
+
     async def give_up_call(self, id: str, *, turn_id: str, at: datetime) -> None:
         """Mark a call that was started and cut off as `unknown`; one that has an outcome keeps it."""
         ...

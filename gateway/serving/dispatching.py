@@ -6,7 +6,7 @@ from gateway.core.calls import ToolCall
 from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
 from gateway.core.dispatch import dispatch
-from gateway.core.events import now
+from gateway.core.events import IterationEnd, now
 from gateway.core.pipeline import Next
 from gateway.core.reporting import Reporter
 from gateway.core.settling import Inlining, ProposedCall, settle_call
@@ -36,18 +36,23 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
             ctx.tools.register(_about_nothing(query))
         with serving(call):
             record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline)
+        if not output:
+            ctx.ack()
 
     async def acknowledge(ctx: DispatchContext, next: Next) -> None:
         """Last of all: an iteration that the executor acks has neither output stages nor an end."""
         await next()
         ctx.ack()
 
+    catalogue = turn.catalogue
+    is_heard = bool(catalogue.dispatch_output) or turn.ctx.hears(IterationEnd)
+    output = [acknowledge, *catalogue.dispatch_output] if is_heard else []
     try:
         await dispatch(
             source=turn.ctx,
             executor=execute,
-            input_pipeline=[announce, *stages] if (stages := turn.catalogue.dispatch_input) else (),
-            output_pipeline=[acknowledge, *turn.catalogue.dispatch_output],
+            input_pipeline=[announce, *stages] if (stages := catalogue.dispatch_input) else (),
+            output_pipeline=output,
             buses=turn.buses,
         )
     except GatewayError as error:

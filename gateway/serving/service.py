@@ -140,8 +140,9 @@ class Service:
         published = self.published
         at = now()
         stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=self._lives)
-        turn = self._opened(replace(stored, stash=dict(stash or {})), published)
-        turn.ctx.emit(TurnStart(turn.id, at))
+        turn = self._opened(replace(stored, stash=dict(stash)) if stash else stored, published)
+        if turn.ctx.hears(TurnStart):
+            turn.ctx.emit(TurnStart(turn.id, at))
         await self._pass(turn, turn.catalogue.turn_input)
         if is_kept:
             await self._store.open_turn(turn.stored)
@@ -406,10 +407,15 @@ class Service:
         kept = turn.published.types.declared(artifact)
         retain = max(self._lives, (kept.retain if kept is not None else None) or self._lives)
         is_longer = turn.lives_on(stored.completed_at or stored.created_at, retain)
-        await self._store.settle_call(stored, turn=turn.stored if is_longer or not turn.is_stored else None)
-        turn.is_stored = True
+        if turn.is_stored:
+            await self._store.settle_call(stored, turn=turn.stored if is_longer else None)
+        else:
+            await self._store.settle_alone(stored, turn.stored)
+            turn.is_stored = True
 
     async def _pass(self, turn: Turn, middlewares: Sequence[Any]) -> None:
+        if not middlewares:
+            return
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
         for error in passage.errors:
             raise error

@@ -8,13 +8,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from gateway.core.callbacks import Callback
 from gateway.core.context import TurnContext
 from gateway.core.events import Buses, Event
 from gateway.core.forging import forged_tools
 from gateway.core.ids import new_id, new_token, random_bytes
+from gateway.core.registry import Registry
 from gateway.core.tools import Tool
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredTurn
@@ -67,7 +68,7 @@ class Turn:
         """The caller's id, unless a call of the turn has it already, settled or not: that one keeps it."""
         if id is None:
             return new_id()
-        is_taken = id in self.running or any(record.id == id for record in self.ctx.turn_tool_calls)
+        is_taken = id in self.running or self.ctx.has_tool_call(id)
         return f"{id}-{new_id()}" if is_taken else id
 
     def query_tools(self) -> list[Tool]:
@@ -92,7 +93,8 @@ class TurnBuses(Buses):
 
 def new_turn(principal: Principal, catalogue: str, *, revision: str, at: datetime, lives: timedelta) -> StoredTurn:
     id = f"turn_{new_token(HANDLE_BYTES)}"
-    return StoredTurn(id, principal, catalogue, revision, random_bytes(32), at, at + lives)
+    # A little longer than needed, so that its calls, which begin later, do not each make it live longer.
+    return StoredTurn(id, principal, catalogue, revision, random_bytes(32), at, at + lives * 17 / 16)
 
 
 def opened(
@@ -100,11 +102,15 @@ def opened(
 ) -> Turn:
     """A turn ready for calls, as it was stored."""
     catalogue = published.catalogues[stored.catalogue]
-    prompt = catalogue.catalogue.instructions or f"Tools of the catalogue {stored.catalogue}."
-    raw: dict[str, Any] = {"system_prompt": prompt, "stash": dict(stored.stash)}
-    ctx = TurnContext(raw, tools=catalogue.registry.copy(), callbacks=callbacks, buses=buses)
-    ctx.id = ctx.turn_id = stored.id
-    ctx.turn_secret = stored.secret
+    ctx = TurnContext.named(
+        stored.id,
+        secret=stored.secret,
+        system_prompt=catalogue.catalogue.instructions or f"Tools of the catalogue {stored.catalogue}.",
+        stash=Registry(dict(stored.stash) or None),
+        tools=catalogue.registry.copy(),
+        callbacks=callbacks,
+        buses=buses,
+    )
     return Turn(stored, published, ctx, buses, spool)
 
 

@@ -25,19 +25,23 @@ PATIENCE: Final = 0.8
 _LARGEST_GROUP: Final = 512
 
 Work = Callable[[sqlite3.Connection], T]
+Merge = Callable[[sqlite3.Connection, list[Any]], None]
+"""Does the work of many jobs at once, given what each of them brought along; it raises if it cannot do all of it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Job:
-    """`future` is `None` where nobody waits."""
+    """`future` is `None` where nobody waits. With a `merge`, `part` is what it needs to do the work with others'."""
 
     work: Work[Any]
     future: asyncio.Future[Any] | None
     loop: asyncio.AbstractEventLoop
     deadline: float
+    merge: Merge | None = None
+    part: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Outcome:
     job: _Job
     value: Any = None
@@ -55,9 +59,17 @@ class GroupCommit:
         self._jobs: deque[_Job] = deque()
         self._not_undone: list[_Job] = []  # the writer's own: what could not be taken back yet
         self._arrived = Condition()
+        self._is_idle = False
         self._closing = False
         self._thread = Thread(target=self._serve, name="gateway-store-writer", daemon=True)
         self._thread.start()
+
+    async def run_merged(self, work: Work[None], merge: Merge, part: Any) -> None:
+        """The same as `work` alone, but done by `merge` together with all others of the group that have the same one.
+
+        Every statement hands the interpreter over and back, so a thousand small ones cost more than one large one.
+        """
+        await self._done(_Job(work, None, asyncio.get_running_loop(), monotonic() + PATIENCE, merge, part))
 
     async def run(self, work: Work[T], *, within: float | None = None, undo: Work[None] | None = None) -> T:
         """What `work` gives, once it is durable. It runs even if the caller stops waiting.
@@ -65,30 +77,9 @@ class GroupCommit:
         After `within` seconds on a slow disk the caller is told that the store is unavailable. `undo` runs right after
         work whose caller was told so, or was cancelled, and therefore does not know that it succeeded.
         """
-        deadline = monotonic() + PATIENCE
-        if self._places.locked():
-            await self._wait_for_a_place()
-        else:
-            await self._places.acquire()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        try:
-            self._add(_Job(work, future, loop, deadline))
-        except StoreUnavailable:
-            self._places.release()
-            raise
-        slow = None if within is None else loop.call_later(within, _give_up, future)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self._take_back(undo, loop)
-            raise
-        except _TooSlow:
-            self._take_back(undo, loop)
-            raise StoreUnavailable("the disk is too slow", help="check what else uses it") from None
-        finally:
-            if slow is not None:
-                slow.cancel()
+        done: T = await self._done(_Job(work, None, loop, monotonic() + PATIENCE), within=within, undo=undo)
+        return done
 
     async def close(self) -> None:
         """Return when everything that was taken on is written."""
@@ -97,17 +88,42 @@ class GroupCommit:
             self._arrived.notify()
         await asyncio.to_thread(self._thread.join)
 
+    async def _done(self, job: _Job, *, within: float | None = None, undo: Work[None] | None = None) -> Any:
+        if self._places.locked():
+            await self._wait_for_a_place()
+        else:
+            await self._places.acquire()
+        future = job.future = job.loop.create_future()
+        try:
+            self._add(job)
+        except StoreUnavailable:
+            self._places.release()
+            raise
+        slow = None if within is None else job.loop.call_later(within, _give_up, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._take_back(undo, job.loop)
+            raise
+        except _TooSlow:
+            self._take_back(undo, job.loop)
+            raise StoreUnavailable("the disk is too slow", help="check what else uses it") from None
+        finally:
+            if slow is not None:
+                slow.cancel()
+
     def _take_back(self, undo: Work[None] | None, loop: asyncio.AbstractEventLoop) -> None:
         if undo is not None:
             with suppress(StoreUnavailable):  # closing: whoever recovers next finds out
                 self._add(_Job(undo, None, loop, monotonic() + PATIENCE))
 
     def _add(self, job: _Job) -> None:
-        with self._arrived:
-            if self._closing:
-                raise StoreUnavailable("the store is closed")
-            self._jobs.append(job)
-            self._arrived.notify()
+        if self._closing:
+            raise StoreUnavailable("the store is closed")
+        self._jobs.append(job)
+        if self._is_idle:  # set before the writer looks for jobs one last time: it sees this one, or is woken
+            with self._arrived:
+                self._arrived.notify()
 
     async def _wait_for_a_place(self) -> None:
         try:
@@ -125,10 +141,13 @@ class GroupCommit:
         self._disconnect()
 
     def _next_group(self) -> list[_Job]:
-        with self._arrived:
-            while not self._jobs and not self._closing:
-                self._arrived.wait()
-            return [self._jobs.popleft() for _ in range(min(len(self._jobs), _LARGEST_GROUP))]
+        if not self._jobs:
+            with self._arrived:
+                self._is_idle = True
+                while not self._jobs and not self._closing:
+                    self._arrived.wait()
+                self._is_idle = False
+        return [self._jobs.popleft() for _ in range(min(len(self._jobs), _LARGEST_GROUP))]
 
     def _written(self, group: list[_Job]) -> list[_Outcome]:
         try:
@@ -206,14 +225,15 @@ def _give_up(future: asyncio.Future[Any]) -> None:
 def _run_all(connection: sqlite3.Connection, group: list[_Job]) -> list[_Outcome]:
     """Run and commit a group. Savepoints would cost every job something, so they are kept for groups with a bad one."""
     try:
-        outcomes = [_Outcome(job, job.work(connection)) for job in group]
+        outcomes = [_Outcome(job) for job in _run_merged(connection, group)]
+        outcomes += [_Outcome(job, job.work(connection)) for job in group if job.merge is None]
         connection.execute("COMMIT")
         return outcomes
     except Exception as error:
         _roll_back(connection)
         if unavailable(error):
             raise
-        if len(group) == 1:
+        if len(group) == 1 and group[0].merge is None:
             return [_failed(group[0], error)]
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -223,6 +243,17 @@ def _run_all(connection: sqlite3.Connection, group: list[_Job]) -> list[_Outcome
     except Exception:
         _roll_back(connection)
         raise
+
+
+def _run_merged(connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]:
+    """Do what can be done at once, one kind of work after the other; the jobs that are done with that."""
+    merged: dict[Merge, list[_Job]] = {}
+    for job in group:
+        if job.merge is not None:
+            merged.setdefault(job.merge, []).append(job)
+    for merge, jobs in merged.items():
+        merge(connection, [job.part for job in jobs])
+    return [job for jobs in merged.values() for job in jobs]
 
 
 def _run_apart(connection: sqlite3.Connection, job: _Job) -> _Outcome:

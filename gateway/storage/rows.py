@@ -35,6 +35,8 @@ def owner_of(principal: Principal) -> str:
 
 def is_storable(id: str) -> bool:
     """Whether a text can be an id of something stored: half a surrogate pair cannot be written."""
+    if id.isascii():
+        return True
     try:
         id.encode()
     except UnicodeEncodeError:

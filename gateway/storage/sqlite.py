@@ -24,6 +24,7 @@ from gateway.governance.records import (
     TurnEnding,
 )
 from gateway.storage import statements
+from gateway.storage.fresh_calls import fresh_call, write_fresh_calls
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import ATTEMPT, Link, is_busy, unavailable
 from gateway.storage.migrating import migrate
@@ -123,6 +124,16 @@ class SqliteStore:
         pieces = piece_rows(call)
         turn_columns = None if turn is None else turn_row(turn)
         await self._writer.run(lambda connection: _settle(connection, row, turn_columns, pieces))
+
+    async def settle_alone(self, call: StoredCall, turn: StoredTurn) -> None:
+        row = call_row(call, status="settled", process=self._process.id)
+        turn_columns = turn_row(turn)
+        pieces = piece_rows(call)
+        await self._writer.run_merged(
+            lambda connection: _settle(connection, row, turn_columns, pieces),
+            write_fresh_calls,
+            fresh_call(row, turn_columns, pieces),
+        )
 
     async def give_up_call(self, id: str, *, turn_id: str, at: datetime) -> None:
         row = {"call": id, "turn": turn_id, "at": microseconds(at)}

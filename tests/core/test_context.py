@@ -298,6 +298,7 @@ async def test_dispatch_of_an_aborted_turn_is_aborted() -> None:
 async def test_released_dispatch_leaves_no_listener_on_a_long_lived_controller() -> None:
     controller = AbortController()
     ctx = dispatch_context(turn_context(turn_abort_controller=controller))
+    assert not ctx.abort_signal.aborted  # whoever watches it listens to the controller
     assert len(controller.signal._listeners) == 1
 
     ctx.release()

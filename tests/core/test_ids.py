@@ -24,8 +24,15 @@ def test_tokens_have_the_asked_for_randomness_in_safe_characters() -> None:
     tokens = {new_token(24) for _ in range(1_000)}
 
     assert len(tokens) == 1_000
-    assert {len(token) for token in tokens} == {32}
+    assert {len(token) for token in tokens} == {12 + 32}
+    assert len({token[12:] for token in tokens}) == 1_000
     assert set("".join(tokens)) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def test_tokens_that_were_made_together_lie_together() -> None:
+    earlier, later = new_token(24), new_token(24)
+
+    assert int(later[:12], 16) - int(earlier[:12], 16) in range(60_000)
 
 
 def test_more_bytes_than_are_fetched_at_once_can_be_had() -> None:

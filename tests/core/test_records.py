@@ -17,11 +17,10 @@ from gateway.core.records import (
     Message,
     RecordKind,
     RecordSet,
+    RecordSets,
     Retrievable,
     Thought,
     ToolCallSet,
-    copied_records,
-    empty_records,
     plural,
 )
 from gateway.core.tokens import Tokenizable
@@ -145,11 +144,11 @@ def test_set_can_be_changed_while_it_is_walked() -> None:
 
 
 def test_copy_changes_on_its_own() -> None:
-    records = empty_records()
+    records = RecordSets()
     records["message"].add(Message("m", "user", "hello"))
     records["tool_call"].add(settled("c"))
 
-    copied = copied_records(records)
+    copied = records.copy()
     for kind in RECORD_KINDS:
         assert list(copied[kind]) == list(records[kind])
         assert type(copied[kind]) is type(records[kind])

@@ -275,7 +275,7 @@ async def test_wire_promise_047_minted_ids_cannot_be_guessed(talk: Talk) -> None
     assert {number.version for number in numbers} == {4}
     assert len(set(ids)) == 100
     assert min(abs(one.int - other.int) for one, other in pairwise(sorted(numbers))) > 1 << 64
-    assert re.fullmatch(r"turn_[\w-]{32}", talk.turn)
+    assert re.fullmatch(r"turn_[0-9a-f]{12}[\w-]{32}", talk.turn)
 
 
 async def test_wire_promise_048_changed_record_is_noticed(talk: Talk) -> None:
