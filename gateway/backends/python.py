@@ -65,6 +65,7 @@ class PythonBackend:
             raise BackendUnusable("; ".join(problems), help="make the function and the input schema agree")
         self._tool = tool
         self._takes_context = takes_context(tool.function)
+        self._in_thread = tool.run == "thread" and not inspect.iscoroutinefunction(tool.function)
         self._signature = inspect.signature(tool.function)
         self._exactly = by_name(self._signature)
         name: str = getattr(tool.function, "__name__", "tool")
@@ -79,12 +80,17 @@ class PythonBackend:
 
     async def run(self, call: Invocation) -> Any:
         arguments = self._arguments(call)
-        async with within(self._tool.timeout):
-            if self._tool.run == "process":
-                result = _received(await self._workers.call(arguments), limit=self._tool.max_result)
-            else:
-                result = await self._called(partial(self._tool.function, **arguments))
+        if self._tool.timeout is None:
+            result = await self._result(arguments)
+        else:
+            async with within(self._tool.timeout):
+                result = await self._result(arguments)
         return shaped(result, json_results=self._tool.json_results, media=self._tool.media)
+
+    async def _result(self, arguments: dict[str, Any]) -> Any:
+        if self._tool.run == "process":
+            return _received(await self._workers.call(arguments), limit=self._tool.max_result)
+        return await self._called(partial(self._tool.function, **arguments))
 
     async def close(self) -> None:
         self._threads.close()
@@ -103,10 +109,9 @@ class PythonBackend:
         return dict(call.args)
 
     async def _called(self, function: partial[Any]) -> Any:
-        in_thread = self._tool.run == "thread" and not inspect.iscoroutinefunction(self._tool.function)
         try:
-            result = await self._threads.call(function) if in_thread else function()
-            return await result if inspect.isawaitable(result) else result
+            result = await self._threads.call(function) if self._in_thread else function()
+            return result if type(result) is str else await result if inspect.isawaitable(result) else result
         except (AbortError, GateError, BackendFailed):
             raise
         except ToolError as error:

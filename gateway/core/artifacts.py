@@ -268,7 +268,7 @@ class SpooledArtifact:
 
 def is_artifact(value: object) -> bool:
     """Whether a value can stand as an artifact: judged by shape, like an artifact constructor."""
-    return is_artifact_class(type(value))
+    return isinstance(value, SpooledArtifact) or is_artifact_class(type(value))
 
 
 def artifacts_by_id(ctx: Any, owner: type = SpooledArtifact) -> dict[str, Any]:

@@ -63,7 +63,8 @@ class Envelope:
 
 def nonce_for(secret: bytes, checksum: str, id: str) -> str:
     """Bound to one call of one turn, and not computable without the turn's secret."""
-    return hmac.new(secret, f"{checksum}{id}".encode("utf-8", "surrogatepass"), sha256).hexdigest()[:_NONCE_HEX]
+    bound = f"{checksum}{id}".encode("utf-8", "surrogatepass")
+    return hmac.digest(secret, bound, "sha256").hex()[:_NONCE_HEX]
 
 
 def tag_safe(nonce: str) -> str:
@@ -74,9 +75,10 @@ def tag_safe(nonce: str) -> str:
 def neutralise(body: str) -> str:
     """Take the leading bracket from whatever looks like one of our tags; `restore` undoes it exactly."""
     folded = body.casefold()
-    if not any(stem in folded for stem in _STEMS):  # the expression costs twenty times as much as this look
-        return body
-    return _LOOK_ALIKE.sub(_neutral, body)
+    for stem in _STEMS:  # the expression costs twenty times as much as this look
+        if stem in folded:
+            return _LOOK_ALIKE.sub(_neutral, body)
+    return body
 
 
 def restore(body: str) -> str:
@@ -85,6 +87,8 @@ def restore(body: str) -> str:
 
 
 def escape_attribute(value: str) -> str:
+    if _UNSAFE_IN_ATTRIBUTE.search(value) is None:
+        return value
     return _UNSAFE_IN_ATTRIBUTE.sub(lambda found: _ATTRIBUTE_ESCAPES.get(found[0], f"&#{ord(found[0])};"), value)
 
 

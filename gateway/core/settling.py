@@ -132,6 +132,8 @@ async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome
     if isinstance(value, str | bytes | bytearray | memoryview):
         constructor = tool.artifact_constructor() if tool.artifact_constructor else SpooledArtifact
         return Outcome(constructor(await spool.write(id, value)))
+    if isinstance(value, SpooledArtifact):
+        return Outcome(value)
     items = value if isinstance(value, list) else [value]
     if items and (all(isinstance(item, Media) for item in items) or all(is_artifact(item) for item in items)):
         return Outcome(value)

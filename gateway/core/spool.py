@@ -50,6 +50,8 @@ class ByteStore(Protocol):
 
 
 def is_spool_reader(value: object) -> TypeGuard[SpoolReader]:
+    if isinstance(value, IndexedReader):
+        return True
     return all(callable(getattr(value, name, None)) for name in ("line", "byte_length", "line_count", "read_all"))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
+from gateway.core.beginning import Begun
 from gateway.governance.ports import BackendFailed, ErrorWord, Invocation
 from gateway.middleware.chain import Run
 
@@ -42,7 +43,7 @@ class _Deadline:
     """When the time of a call is up. `was_waiting`: it was up before the backend was reached."""
 
     at: float
-    scope: asyncio.Timeout
+    scope: asyncio.Timeout | None = None
     was_waiting: bool = False
 
 
@@ -54,19 +55,24 @@ class Timeout:
 
     def __init__(self, after: timedelta, *shorter: timedelta | None, clock: Clock) -> None:
         self.after = min([after, *(each for each in shorter if each is not None)])
+        self._seconds = self.after.total_seconds()
         self._clock = clock
 
     async def __call__(self, call: Invocation, run: Run) -> Any:
-        seconds = self.after.total_seconds()
+        deadline = _Deadline(self._clock() + self._seconds)
+        token = _deadline.set(deadline)
         try:
-            async with asyncio.timeout(seconds) as scope:
-                token = _deadline.set(_Deadline(self._clock() + seconds, scope))
-                try:
-                    return await run(call)
-                finally:
-                    _deadline.reset(token)
+            running = Begun(_awaited(run(call)))
+            return running.value if running.is_over else await self._in_time(running, deadline)
+        finally:
+            _deadline.reset(token)
+
+    async def _in_time(self, running: Begun[Any], deadline: _Deadline) -> Any:
+        try:
+            async with asyncio.timeout(max(deadline.at - self._clock(), 0)) as deadline.scope:
+                return await running
         except TimeoutError as error:
-            if not scope.expired():  # somebody else's
+            if not deadline.scope.expired():  # somebody else's
                 raise
             raise BackendFailed("unavailable", f"no answer within {in_seconds(self.after)}") from error
 
@@ -265,4 +271,10 @@ def in_seconds(duration: timedelta) -> str:
 def _ran_out_of_time() -> bool:
     """Whether a cancellation is that of the deadline, while the backend was at work; clients cancel, too."""
     deadline = _deadline.get()
-    return deadline is not None and deadline.scope.expired() and not deadline.was_waiting
+    if deadline is None or deadline.scope is None:
+        return False
+    return deadline.scope.expired() and not deadline.was_waiting
+
+
+async def _awaited(running: Awaitable[Any]) -> Any:
+    return await running

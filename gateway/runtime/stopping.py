@@ -142,9 +142,9 @@ class _Request:
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self._has_begun = True
-            self._is_stream = any(
-                name == b"content-type" and value.startswith(_STREAM) for name, value in message["headers"]
-            )
+            for name, value in message["headers"]:
+                if name == b"content-type" and value.startswith(_STREAM):
+                    self._is_stream = True
         elif not message.get("more_body", False):
             self._is_over = True
         await self._send(message)

@@ -25,7 +25,7 @@ from gateway.snapshot import DeclaredTool
 
 Handler = Callable[[dict[str, Any], Any, Registry], Awaitable[Any]]
 Run = Callable[[Invocation], Awaitable[Any]]
-Chunks = AsyncIterable[bytes] | Iterable[bytes]
+Chunks = AsyncIterable[bytes] | Iterable[bytes] | bytes
 Keep = Callable[[Chunks], Awaitable[SpoolReader]]
 Journal = Callable[[ServedCall, DeclaredTool], Awaitable[None]]
 """Makes it durable that a call is about to run."""
@@ -107,9 +107,9 @@ async def _yielded(value: Any, tool: DeclaredTool, types: ArtifactTypes, keep: K
     An artifact of the tool's own making, too: its bytes would be gone with the call, and nothing in them masked.
     """
     if isinstance(value, str):
-        value = await keep([encode(value)])
+        value = await keep(encode(value))
     elif isinstance(value, bytes | bytearray | memoryview):
-        value = await keep([bytes(value)])
+        value = await keep(bytes(value))
     elif isinstance(value, SpooledArtifact):
         value = await keep([await _bytes_of(value)])
     return await types.over(tool.artifact, value) if is_spool_reader(value) else value

@@ -9,12 +9,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from gateway.core.lines import IndexedReader, LineIndex
-from gateway.core.spool import Content, InMemoryReader, Stream, as_bytes, chunks_of
+from gateway.core.spool import Content, InMemoryReader, Stream, chunks_of
 from gateway.errors import ArtifactGone, OutputTooLarge, SpoolQuotaExceeded
 from gateway.storage.keys import Key, hashed, next_generation, parsed
 from gateway.storage.spool_folder import SpoolFolder, reported
@@ -107,7 +108,7 @@ class FileSpool:
 
     def scoped(self, turn_id: str, *, tenant: str | None = None) -> "TurnSpool":
         """The results of one turn, as a `ByteStore`."""
-        return TurnSpool(self, tenant=hashed(tenant), turn=hashed(turn_id))
+        return TurnSpool(self, tenant=_hashed_tenant(tenant), turn=hashed(turn_id))
 
     async def find(self, key: str, *, tenant: str | None) -> Reader | None:
         """What reads the piece of a record; `None` if it is gone, another tenant's, or the key is none."""
@@ -153,6 +154,9 @@ class FileSpool:
         await asyncio.to_thread(self.folder.close)
 
 
+_hashed_tenant: Final = lru_cache(maxsize=1024)(hashed)
+
+
 class TurnSpool:
     """The results of one turn. An id may be any text: it is hashed, and never a name on the disk."""
 
@@ -161,20 +165,21 @@ class TurnSpool:
         self._tenant = tenant
         self._turn = turn
         # As long as anybody has the reader, which is until the call settled; from then on the record has the bytes.
-        self._unsettled: WeakValueDictionary[str, SmallReader] = WeakValueDictionary()
+        self._unsettled: dict[str, ref[SmallReader]] = {}
 
     async def write(self, id: str, content: Content | Stream, *, limit: int | None = None) -> Reader:
         """Keep a result of at most `limit` bytes (or the spool's own limit, if that is less).
 
         Raises `OutputTooLarge` or `SpoolQuotaExceeded` as soon as it is too much, and leaves nothing behind.
         """
-        bound = min((bytes for bytes in (limit, self._spool.max_output) if bytes is not None), default=None)
+        bound = self._spool.max_output if limit is None else min(limit, self._spool.max_output or limit)
         slot = hashed(id)
         name = f"{slot}.{next_generation()}"
-        held = _Held(bound, largest=SMALL if self._spool.small is not None else -1)
         # Most results, at half the cost of the way below.
-        if isinstance(content, str | bytes) and held.takes(whole := as_bytes(content)):
-            return self._small(slot, name, whole)
+        if self._spool.small is not None and type(content) is bytes and len(content) <= SMALL:
+            _refuse_more_than(bound, len(content))
+            return self._small(slot, name, content)
+        held = _Held(bound, largest=SMALL if self._spool.small is not None else -1)
         part: _Part | None = None
         try:
             async for chunk in chunks_of(content):
@@ -195,7 +200,7 @@ class TurnSpool:
     async def read(self, id: str) -> Reader | None:
         slot = hashed(id)
         found: list[Reader] = []
-        if (unsettled := self._unsettled.get(slot)) is not None:
+        if slot in self._unsettled and (unsettled := self._unsettled[slot]()) is not None:
             found.append(unsettled)
         elif self._spool.small is not None and (last := await self._spool.small.last_piece(self._prefix("s", slot))):
             found.append(SmallReader(*last))
@@ -214,8 +219,14 @@ class TurnSpool:
         return deleted
 
     def _small(self, slot: str, name: str, content: bytes) -> SmallReader:
-        reader = SmallReader(str(Key("s", self._tenant, self._turn, name)), content)
-        self._unsettled[slot] = reader
+        reader = SmallReader(f"s.{self._tenant}.{self._turn}.{name}", content)
+        unsettled = self._unsettled
+
+        def forget(dead: ref[SmallReader]) -> None:
+            if unsettled.get(slot) is dead:
+                del unsettled[slot]
+
+        unsettled[slot] = ref(reader, forget)
         return reader
 
     async def _part(self, held: "_Held") -> "_Part":

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.core.beginning import Begun
+
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 MAX_DEPTH: Final = 128
@@ -20,6 +22,7 @@ MAX_DEPTH: Final = 128
 MAX_SECONDS: Final = 30.0
 """From the end of a request's headers to the end of its body."""
 
+_CONTAINERS: Final = frozenset({dict, list})
 _INTEGERS: Final = range(-(1 << 63), 1 << 64)
 """What is read exactly; beyond it readers round, each in its own way."""
 
@@ -42,9 +45,12 @@ class NotStrictJson(ValueError):
 
 async def read_body(receive: Receive, *, limit: int, within: float = MAX_SECONDS) -> bytes:
     """The whole body. Bytes past the limit are never kept, and nobody is waited for longer than `within` seconds."""
+    reading = Begun(_read(receive, limit))
+    if reading.is_over:
+        return reading.value
     try:
         async with asyncio.timeout(within):
-            return await _read(receive, limit)
+            return await reading
     except TimeoutError:
         raise BodyTooSlow() from None
 
@@ -83,18 +89,17 @@ def _reason(error: orjson.JSONDecodeError) -> str:
 
 def _refuse_depth(value: Any, left: int) -> None:
     """Iterative: the depth of what is looked at is what is being looked for."""
-    level = [value]
+    level = [value] if type(value) in _CONTAINERS else []
     while level:
         if left == 0:
             raise NotStrictJson(f"nested deeper than {MAX_DEPTH} levels")
         left -= 1
-        level = [
-            child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-            if isinstance(child, dict | list)
-        ]
+        below = []
+        for each in level:
+            for child in each.values() if type(each) is dict else each:
+                if type(child) in _CONTAINERS:
+                    below.append(child)
+        level = below
 
 
 def _refuse_ambiguity(body: bytes) -> None:

@@ -5,6 +5,7 @@ A plain ASGI wrapper. Decisions read the scope's path and headers, never a URL p
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from gateway.errors import Unauthenticated
@@ -68,21 +69,32 @@ class Edge:
         await self._app(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
-        return any(path == open_path or path.startswith(f"{open_path}/") for open_path in self._rules.open_paths)
+        for open_path in self._rules.open_paths:
+            if path.startswith(open_path) and path[len(open_path) : len(open_path) + 1] in ("", "/"):
+                return True
+        return False
 
 
 def _refusal(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[int, str] | None:
-    if sum(len(name) + len(value) for name, value in headers) > MAX_HEADERS:
+    size = 0
+    hosts: list[bytes] = []
+    origins: list[bytes] = []
+    for name, value in headers:
+        size += len(name) + len(value)
+        if name == b"host":
+            hosts.append(value)
+        elif name == b"origin":
+            origins.append(value)
+    if size > MAX_HEADERS:
         return 431, "the headers are too large"
-    hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) != 1 or _host_name(hosts[0]) not in rules.hosts:
         return 421, "this host is not served here"
-    origins = [value for name, value in headers if name == b"origin"]
     if not all(_is_allowed(origin, hosts[0], rules) for origin in origins):
         return 403, "this origin may not call"
     return None
 
 
+@lru_cache(maxsize=256)
 def _host_name(value: bytes) -> str:
     """The name before the port; what is not one comes out as something that no list contains."""
     text = value.decode("latin-1").strip(" \t").lower()
@@ -102,8 +114,11 @@ def _is_allowed(origin: bytes, host: bytes, rules: EdgeRules) -> bool:
 
 def _credential(headers: list[tuple[bytes, bytes]]) -> bytes | None:
     """The Authorization header; two of them are as good as a wrong one."""
-    found = [value for name, value in headers if name == b"authorization"]
-    return None if not found else b"\n".join(found)
+    found: bytes | None = None
+    for name, value in headers:
+        if name == b"authorization":
+            found = value if found is None else b"\n".join((found, value))
+    return found
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal:

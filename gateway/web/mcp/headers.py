@@ -13,12 +13,12 @@ from typing import Final
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
+_JSON: Final = "application/json"
 PARAM_PREFIX: Final = "mcp-param-"
 _ROUTING: Final = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name"})
-_KEPT: Final = frozenset(
-    {b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"mcp-session-id", b"last-event-id", b"accept"}
-    | {b"content-type", b"content-length"}
-)
+_READ: Final = ("mcp-session-id", "last-event-id", "accept", "content-type", "content-length")
+_KEPT: Final = {name.encode(): name for name in (*_ROUTING, *_READ)}
+_NONE: Final[frozenset[str]] = frozenset()
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=")
 
 
@@ -39,7 +39,8 @@ class Headers:
 
     @property
     def is_json(self) -> bool:
-        return (self.get("content-type") or "").partition(";")[0].strip(" \t").lower() == "application/json"
+        content_type = self.values.get("content-type") or ""
+        return content_type == _JSON or content_type.partition(";")[0].strip(" \t").lower() == _JSON
 
     def accepts(self, type: str) -> bool:
         """Whether the client takes a media type; whoever names none takes all."""
@@ -54,8 +55,10 @@ def read_headers(raw: RawHeaders) -> Headers:
     values: dict[str, str] = {}
     repeated: set[str] = set()
     for name, value in raw:
-        if name in _KEPT or name.startswith(b"mcp-param-"):
+        key = _KEPT.get(name)
+        if key is None and name.startswith(b"mcp-param-"):
             key = name.decode("latin-1")
+        if key is not None:
             text = value.decode("latin-1").strip(" \t")
             if key not in values:
                 values[key] = text
@@ -63,7 +66,7 @@ def read_headers(raw: RawHeaders) -> Headers:
                 values[key] = f"{values[key]}, {text}"
             else:
                 repeated.add(key)
-    return Headers(values, frozenset(repeated))
+    return Headers(values, frozenset(repeated) if repeated else _NONE)
 
 
 def decoded_value(value: str | None) -> str | None:
