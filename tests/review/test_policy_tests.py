@@ -1,7 +1,7 @@
 """Which policy cases hold, why others do not, and what they leave untested."""
 
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gateway.assembly import Assembled, Project, assemble
 from gateway.governance.cases import Because, PolicyCase
 from gateway.governance.diagnostics import Position
 from gateway.governance.principals import Principal
-from gateway.governance.rules import Counting, Permission
+from gateway.governance.rules import Permission, Rate
 from gateway.review.policy_tests import CaseResult, actions_asked, coverage_of, run_cases
 from gateway.snapshot import Deprecation
 
@@ -284,7 +284,7 @@ def test_without_cases_nothing_is_covered(project: Assembled, access: Access) ->
     [
         pytest.param({"mode": "observe"}, ("large-refunds",), (), id="observing"),
         pytest.param({"mode": "disabled"}, (), (), id="disabled"),
-        pytest.param({"check": Counting("rate")}, (), (), id="counting"),
+        pytest.param({"check": Rate(5, timedelta(minutes=1))}, (), (), id="counting"),
         pytest.param({"check": Permission("invoke", "tool:refund_pay")}, (), ("large-refunds",), id="allowing"),
     ],
 )
