@@ -176,15 +176,15 @@ def page_of(found: Iterator[Stretch], pattern: Pattern, *, into: Collecting) -> 
 
 async def page_of_lines(lines: AsyncIterator[tuple[int, str]], pattern: Pattern, *, into: Collecting) -> Page:
     """The same over lines with their numbers; each is searched where it does not hold others up."""
-    longest = _longest(pattern)
-    searched = False
+    longest, stretch = _longest(pattern), min(_PIECE, STRETCH_WORK // pattern.instructions)
+    searched = 0
     async for number, line in lines:
         size = len(line)
-        if searched and (into.is_over() or (into.ends_anywhere and size > longest)):
+        if (searched > stretch and into.is_over()) or (searched and into.ends_anywhere and size > longest):
             return Page(into.lines, number)
         if size > longest:
             raise _too_long(number, longest)
-        searched = True
+        searched += size + 1
         if size * pattern.instructions <= STRETCH_WORK:
             is_match = pattern.matches(line)
         else:

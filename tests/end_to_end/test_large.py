@@ -5,6 +5,7 @@
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -72,6 +73,26 @@ async def test_large_result_comes_back_as_a_handle_and_takes_no_memory(
         ask = asking(shop, answered)
         found = await ask("artifact_grep", {"pattern": "^a new page" if tool == "history_fetch" else "99999$"})
         assert found.count("\n") > 2
+        assert memory(gateway) - before < EXTRA_MEMORY
+
+
+async def test_pages_of_a_search_lead_through_a_large_result(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path) as (gateway, shop, _):
+        ask = asking(shop, await shop.rest("history_fetch", {"bytes": BYTES}))
+        forget_peak(gateway)
+        before = memory(gateway)
+        args: dict[str, Any] = {"pattern": "^a new page", "limit": 40}
+        found = 0
+        while True:
+            text = await ask("artifact_grep", args)
+            found += text.count("a new page of the history")
+            goes_on = re.search(r"call artifact_grep with fromLine (\d+) to go on", text)
+            if goes_on is None:
+                break
+            assert int(goes_on[1]) > args.get("fromLine", 0)
+            args["fromLine"] = int(goes_on[1])
+
+        assert found == -(-BYTES // len(CHUNK))
         assert memory(gateway) - before < EXTRA_MEMORY
 
 
