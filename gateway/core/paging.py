@@ -38,7 +38,7 @@ class PagedQuery:
     def __init__(self, limit: int | None = None, from_line: int = 0) -> None:
         self.limit = limit
         self.from_line = from_line
-        self._unfinished: Page | None = None
+        self._ends: list[tuple[int, bool]] = []
 
     def bounds(self, limit: int | None) -> Bounds:
         """Those of a page, of which the method itself wants `limit` lines at most."""
@@ -46,15 +46,9 @@ class PagedQuery:
         return Bounds(lines, PAGE_BYTES, NEXT_SECONDS if self.from_line else FIRST_SECONDS)
 
     def answered(self, page: Page) -> None:
-        """Remember where a page ended. A method that asks several times has to go on from the earliest."""
-        if page.next_line is None:
-            return
-        if (
-            self._unfinished is None
-            or self._unfinished.next_line is None
-            or page.next_line < self._unfinished.next_line
-        ):
-            self._unfinished = page
+        """Remember where a page ended."""
+        if page.next_line is not None:
+            self._ends.append((page.next_line, page.matches_next))
 
     def told(self, text: str, *, tool: str, line_count: int) -> str:
         """The text of an answer, and a last line about what is missing in it, if anything is."""
@@ -64,10 +58,10 @@ class PagedQuery:
     def _note(self, tool: str, line_count: int) -> str | None:
         if self.from_line and self.from_line >= line_count:
             return f"fromLine is past the end: the artifact has {line_count} lines, counted from 0"
-        if self._unfinished is None:
+        if not self._ends:
             return None
-        line = self._unfinished.next_line
-        known = "more lines match" if self._unfinished.matches_next else "the rest was not searched yet"
+        line, matches = min(self._ends)  # a method that asks several times has to go on from the earliest
+        known = "more lines match" if matches else "the rest was not searched yet"
         return (
             f"{known}: this answer ends before line {line} of {line_count}; call {tool} with fromLine {line} to go on"
         )
