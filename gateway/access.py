@@ -350,13 +350,13 @@ def _scope(call: Call, tool: DeclaredTool, *, arguments: Mapping[str, Any], role
     trust = tool.trust
     seen_tool = {"name": tool.name, "tier": trust.tier.name, "flags": sorted(trust.flags), "labels": tool.labels}
     turn = TurnMemory() if call.memory is None else call.memory
-    return Scope(
-        arguments, caller, seen_tool, turn, call.at, _checksum(call) if call.checksum is None else call.checksum
-    )
+    return Scope(arguments, caller, seen_tool, turn, call.at, checksum_of(call))
 
 
-def _checksum(call: Call) -> str:
-    """Empty for arguments that are no JSON: such a call was never made before."""
+def checksum_of(call: Call) -> str:
+    """What tells the call from others. Empty for arguments that are no JSON: such a call was never made before."""
+    if call.checksum is not None:
+        return call.checksum
     try:
         return call_id(call.tool, call.args)
     except (TypeError, ValueError):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from typer.core import TyperGroup
 
-from gateway.access import Access, Call
+from gateway.access import Access, Call, checksum_of
 from gateway.cli.callers import Roles, caller
 from gateway.cli.console import fail, note, out
 from gateway.cli.explanations import as_json, print_explanation, rules_told
@@ -17,7 +17,6 @@ from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, a
 from gateway.cli.typed_arguments import typed_arguments
 from gateway.config.codes import CODES
 from gateway.config.explain import UnknownField, explain
-from gateway.core.canonical import call_id
 from gateway.governance.diagnostics import did_you_mean
 from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
@@ -196,9 +195,5 @@ def _remember(memory: TurnMemory, access: Access, catalogue: str, tools: list[st
 
 
 def _repeat(memory: TurnMemory, call: Call, times: int) -> None:
-    try:
-        checksum = call_id(call.tool, dict(call.args))
-    except (TypeError, ValueError):  # told where arguments are checked
-        return
     for _ in range(times):
-        memory.reserves(checksum)
+        memory.reserves(checksum_of(call))
