@@ -54,6 +54,7 @@ bench: $(READY) ## print what operations, decisions and configurations cost
 	$(BIN)/python benchmarks/authz.py
 	$(BIN)/python benchmarks/config.py --sizes 10 100 1000
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/large.py
 
 .PHONY: lock
 lock: $(READY) ## pin every dependency anew, with hashes (UPGRADE=1 takes the newest versions)

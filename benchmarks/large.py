@@ -1,19 +1,37 @@
-"""What a large result costs, through a whole gateway: how fast it is kept, how much memory that takes beyond what the
-process has anyway, and how long a search through it is over REST.
+"""What a large result costs, through a whole gateway: how fast it is kept, how long the first and the next page of a
+search take over REST, how long the other queries take, and the memory of each beyond what the process has anyway.
 
-There is no first page of a search: the query tool `artifact_grep` answers with every line that matches.
+To compare with: a first page within 300 ms, and 64 MB more at most.
 """
 
 import argparse
 import asyncio
+import re
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 MB = 1 << 20
-SEARCHES = {"rare literal": "^a new page", "nothing": "nowhere to be found", "a class": "[0-9]{9}x"}
+SEARCHES = {
+    "history_fetch": {"frequent": "order", "rare": "^a new page", "absent": "nowhere to be found"},
+    "numbers_print": {"frequent": "7", "rare": "^[0-9]0{6}7$", "absent": "[0-9]{12}"},
+}
+SLOW = r"[0-9a-z ]*[0-9a-z][0-9a-z ,:-]{200}x"
+QUERIES: dict[str, dict[str, Any]] = {
+    "artifact_head": {"n": 1000},
+    "artifact_tail": {"n": 1000},
+    "artifact_cat": {"start": 1_000_000, "end": 1_001_000},
+    "artifact_line_count": {},
+    "artifact_byte_length": {},
+    "artifact_estimate_tokens": {"encoding": "claude"},
+}
+
+Ask = Callable[[str, dict[str, Any]], Awaitable[str]]
+"""Ask the result by a query tool with its arguments; the text that a model would read."""
 
 
 def main() -> None:
@@ -26,26 +44,46 @@ def main() -> None:
 
 
 async def measured(folder: Path, size: int) -> None:
-    from forked import forking
-    from test_large import forget_peak, grep, last_number, memory, serving
+    from forked import Forked, forking
+    from test_large import asking, forget_peak, last_number, memory, serving
+
+    async def timed(gateway: Forked, work: Awaitable[Any]) -> tuple[Any, float, float]:
+        """What it answers, the milliseconds it took and the megabytes that the gateway grew by."""
+        forget_peak(gateway)
+        before, began = memory(gateway), time.perf_counter()
+        answer = await work
+        return answer, (time.perf_counter() - began) * 1000, (memory(gateway) - before) / MB
 
     with forking(folder / "forks") as forks:
         async with serving(forks, folder / "gateway") as (gateway, shop, _):
             tools = {"history_fetch": {"bytes": size}, "numbers_print": {"last": last_number(size)}}
             for tool, args in tools.items():
-                forget_peak(gateway)
-                before, began = memory(gateway), time.perf_counter()
-                answered = await shop.rest(tool, args)
-                took = time.perf_counter() - began
-                extra = (memory(gateway) - before) / MB
-                speed = size / MB / took
-                print(f"{tool:14} {size / MB:6.0f} MB in {took:5.1f} s: {speed:4.0f} MB/s, {extra:3.0f} MB more")
-                for name, pattern in SEARCHES.items():
-                    forget_peak(gateway)
-                    before, began = memory(gateway), time.perf_counter()
-                    await grep(shop, answered, pattern)
-                    took = (time.perf_counter() - began) * 1000
-                    print(f"  grep {name:13} {took:6.0f} ms, {(memory(gateway) - before) / MB:3.0f} MB more")
+                answered, took, extra = await timed(gateway, shop.rest(tool, args))
+                speed = size / MB / took * 1000
+                print(f"{tool} {size / MB:.0f} MB in {took / 1000:.1f} s: {speed:.0f} MB/s, {extra:.0f} MB more")
+                ask = asking(shop, answered)
+                for name, pattern in {**SEARCHES[tool], "slow": SLOW}.items():
+                    page: dict[str, Any] = {"pattern": pattern}
+                    for which in ("first", "next"):
+                        text, took, extra = await timed(gateway, ask("artifact_grep", page))
+                        ends = re.search(r"with fromLine (\d+) to go on", text)
+                        share = int(ends[1]) / last_line(text) if ends else 1
+                        print(f"  grep {name:9} {which:5} page {row(took, extra)}, searched up to {share:4.0%}")
+                        if ends is None:
+                            break
+                        page["fromLine"] = int(ends[1])
+                for name, args in QUERIES.items():
+                    _, took, extra = await timed(gateway, ask(name, args))
+                    print(f"  {name:26}{row(took, extra)}")
+
+
+def row(took: float, extra: float) -> str:
+    return f"{took:6.0f} ms {extra:3.0f} MB more"
+
+
+def last_line(text: str) -> int:
+    found = re.search(r"before line \d+ of (\d+)", text)
+    return int(found[1]) if found else 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What becomes of a call: every step in its fixed order, what decided, and which steps were not asked any more.
 
 Explanations, policy tests, plans and the handlers ask the same steps, so what is told is what happens. The first
-refusal ends the way, and a step that breaks refuses. Where gates count (rates, quotas, loops), the counting is not
-done here.
+refusal ends the way, and a step that breaks refuses. What a turn remembers is given with the call and never changed
+here; rates and quotas are counted where the call is made.
 """
 
 import logging
@@ -11,16 +11,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final, Literal
 
+from gateway.core.canonical import call_id
 from gateway.core.schemas import Schema
 from gateway.errors import NotPermitted, ValidationException
 from gateway.governance.cases import Because
+from gateway.governance.catalogues import Selector
 from gateway.governance.conditions import Scope
 from gateway.governance.diagnostics import Position
+from gateway.governance.memory import Brought, TurnMemory
 from gateway.governance.names import CONFIG
 from gateway.governance.ports import AccessDecision, AccessRequest, Authoriser
 from gateway.governance.principals import Principal
-from gateway.governance.rules import Decision, GateRule, Outcome, judge_call
-from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
+from gateway.governance.rules import Decision, Flow, GateRule, MayDo, Outcome, judge_rules
+from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Snapshot
 
 StepName = Literal["audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates"]
 STEPS: Final[tuple[StepName, ...]] = ("audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates")
@@ -31,15 +34,18 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that is asked about. `tool` is the advertised name; `saw` and `calls` are what the turn remembers."""
+    """A call that is asked about. `tool` is the advertised name, `memory` what the turn remembers, if anything.
+
+    `checksum` tells the call from others of its turn; it follows from tool and arguments if it is not given.
+    """
 
     principal: Principal
     catalogue: str
     tool: str
     at: datetime
     args: Mapping[str, Any] = field(default_factory=dict)
-    saw: frozenset[str] = frozenset()
-    calls: Sequence[Mapping[str, Any]] = ()
+    memory: TurnMemory | None = None
+    checksum: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class Access:
     def __init__(self, snapshot: Snapshot, authoriser: Authoriser) -> None:
         self.snapshot = snapshot
         self.authoriser = authoriser
+        self._ranks = snapshot.ranks
         self._schemas: dict[str, Schema] = {}
 
     def call(self, call: Call) -> Answer:
@@ -173,22 +180,69 @@ class Access:
         return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
 
     def rules_about(self, tool: DeclaredTool, catalogue: str) -> list[GateRule]:
-        """The gate rules that have a say in calls of the tool through the catalogue, whatever the arguments."""
+        """The gate rules that have a say in calls of the tool through the catalogue, whatever the arguments.
+
+        An artifact class that must not flow to the tool is one of them, under the name `class:NAME`.
+        """
+        governed = tool.governed
         rules = self.snapshot.gates.values()
-        return [rule for rule in rules if rule.mode != "disabled" and rule.is_about(tool.governed, catalogue)]
+        about = [rule for rule in rules if rule.mode != "disabled" and rule.is_about(governed, catalogue)]
+        return about + [rule for each in self.snapshot.artifacts.values() if (rule := self._flow(each, tool))]
 
     def judged(self, call: Call, tool: DeclaredTool, rules: Sequence[GateRule]) -> Outcome:
-        """What the rules say of a call that the policy lets through; its arguments are those that were accepted."""
+        """What the rules about a tool say of a call that the policy lets through.
+
+        Its arguments are those that were accepted. `Outcome.limits` are left to be taken when it decides to allow.
+        """
         held = self._held_by(call.principal)
         if held is None:  # then no rule can be asked about the caller's roles
             raise NotPermitted()
         scope = _scope(call, tool, arguments=call.args, roles=held - {call.principal.subject})
+        return judge_rules(rules, scope, may=self._may(call, tool))
+
+    def brings(self, tool: DeclaredTool) -> Brought:
+        """What a call of the tool brings into its turn."""
+        artifact = tool.artifact if tool.artifact in self.snapshot.artifacts else None
+        return Brought(tool.name, tuple(sorted(tool.trust.flags)), tool.trust.tier.name, artifact)
+
+    def brought_by(self, identity: str, *, artifact: str | None = None) -> Brought:
+        """What reading an artifact brings into a turn, by the tool that made it, in whichever turn.
+
+        `artifact` is the class it was kept as. Of a tool that is no longer declared nothing good is known: it counts
+        as having every flag, and the least trusted tier.
+        """
+        tool = self.snapshot.tools.get(identity)
+        kept = artifact if artifact in self.snapshot.artifacts else None
+        if tool is None:
+            worst = max(self._ranks, key=self._ranks.__getitem__)
+            return Brought(identity, tuple(sorted(self.snapshot.flags)), worst, kept)
+        brought = self.brings(tool)
+        return brought if kept is None else brought._replace(artifact=kept)
+
+    def _flow(self, artifact: ArtifactClass, tool: DeclaredTool) -> GateRule | None:
+        """The rule that keeps a class from the tool, if it must not reach it."""
+        tier, ceiling = tool.trust.tier, artifact.max_tier
+        blocked = sorted(tool.trust.flags & artifact.blocked_by)
+        if ceiling is not None and tier.rank > self._ranks.get(ceiling, -1):
+            because = f"which may not flow to tier {tier.name!r}, only up to {ceiling!r}"
+        elif blocked:
+            because = f"which may not flow to tools with the flag {blocked[0]!r}"
+        else:
+            return None
+        check = Flow(artifact.name, because)
+        return GateRule(f"class:{artifact.name}", Selector(tools=(tool.name,)), check, artifact.position)
+
+    def _may(self, call: Call, tool: DeclaredTool, permitting: set[Position] | None = None) -> MayDo:
+        """Whether the policy lets the caller do something else, too; rows that decide are added to `permitting`."""
 
         def may(action: str, object: str) -> bool:
             tier = tool.trust.tier.name
-            return self._decided(call.principal, action, catalogue=call.catalogue, object=object, tier=tier).allowed
+            decision = self._decided(call.principal, action, catalogue=call.catalogue, object=object, tier=tier)
+            if permitting is not None and decision.row is not None:
+                permitting.add(decision.row)
+            return decision.allowed
 
-        return judge_call(rules, tool.governed, scope, catalogue=call.catalogue, may=may)
+        return may
 
     def _decided(self, principal: Principal, action: str, *, catalogue: str, object: str, tier: str) -> AccessDecision:
         try:
@@ -264,14 +318,7 @@ class Access:
     def _gates(self, call: Call, tool: DeclaredTool, *, scope: Scope, steps: list[Step]) -> Answer:
         rules = self.rules_about(tool, call.catalogue)
         permitting: set[Position] = set()
-
-        def may(action: str, object: str) -> bool:
-            tier = tool.trust.tier.name
-            decision = self._decided(call.principal, action, catalogue=call.catalogue, object=object, tier=tier)
-            permitting.update([decision.row] if decision.row else ())
-            return decision.allowed
-
-        outcome = judge_call(rules, tool.governed, scope, catalogue=call.catalogue, may=may)
+        outcome = judge_rules(rules, scope, may=self._may(call, tool, permitting))
         said = {verdict.rule.name for verdict in outcome.verdicts}
         idle = tuple(rule for rule in rules if rule.name not in said)
         taken = (*steps, _gate_step(outcome, steps[-1]))
@@ -302,8 +349,18 @@ def _scope(call: Call, tool: DeclaredTool, *, arguments: Mapping[str, Any], role
     caller = {"subject": call.principal.subject, "roles": sorted(roles), "tenant": call.principal.tenant}
     trust = tool.trust
     seen_tool = {"name": tool.name, "tier": trust.tier.name, "flags": sorted(trust.flags), "labels": tool.labels}
-    turn = {"seen": sorted(call.saw), "calls": list(call.calls)}
-    return Scope(dict(arguments), caller, seen_tool, turn, call.at)
+    turn = TurnMemory() if call.memory is None else call.memory
+    return Scope(arguments, caller, seen_tool, turn, call.at, checksum_of(call))
+
+
+def checksum_of(call: Call) -> str:
+    """What tells the call from others. Empty for arguments that are no JSON: such a call was never made before."""
+    if call.checksum is not None:
+        return call.checksum
+    try:
+        return call_id(call.tool, call.args)
+    except (TypeError, ValueError):
+        return ""
 
 
 def _day(at: datetime) -> date:
@@ -321,7 +378,13 @@ def _gate_step(outcome: Outcome, policy: Step) -> Step:
         return Step("gates", "allow", _nothing_against(outcome), policy.position, policy.because)
     rule = verdict.rule
     reason = f"{rule.name}: {verdict.judgement.reason}"
-    return Step("gates", outcome.decision, reason, rule.position, Because("gate", rule.name))
+    return Step("gates", outcome.decision, reason, rule.position, decided_by(rule))
+
+
+def decided_by(rule: GateRule) -> Because:
+    if isinstance(rule.check, Flow):
+        return Because("class", rule.check.artifact)
+    return Because("gate", rule.name)
 
 
 def _nothing_against(outcome: Outcome) -> str:

@@ -63,13 +63,18 @@ def assemble(
     today: date,
     environment: str | None = None,
     imports: Collection[ImportedTool] = (),
+    packages: Collection[str] | None = None,
 ) -> Assembled:
-    """Everything a project declares, with every problem of its documents and its policies."""
+    """Everything a project declares, with every problem of its documents and its policies.
+
+    `packages` are those that Python objects may come from; without it, the environment says which.
+    """
     folders = [
         folder for folder in (project.configs, project.policies) if folder == project.configs or _has_tests(folder)
     ]
     loaded = load(folders, environ={INTERPRETER: sys.executable, **environ}, environment=environment)
-    linked = link(loaded, today=today, packages=_packages(environ), imports=imports)
+    allowed = _packages(environ) if packages is None else packages
+    linked = link(loaded, today=today, packages=allowed, imports=imports)
     policies, of_files = read_policies(project.policies)
     known = _conceivable(loaded, linked.snapshot, policies)
     diagnostics = in_order([*linked.diagnostics, *of_files, *lint(policies, known)])

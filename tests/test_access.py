@@ -12,9 +12,11 @@ import pytest
 
 from gateway.access import STEPS, Access, Answer, Call
 from gateway.assembly import Project, assemble
+from gateway.core.canonical import call_id
 from gateway.errors import NotPermitted
 from gateway.governance.cases import Because
 from gateway.governance.conditions import Scope
+from gateway.governance.memory import TurnMemory
 from gateway.governance.ports import AccessDecision, AccessRequest
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Judgement, MayDo, Permission
@@ -334,13 +336,16 @@ def test_rule_that_allows_leaves_the_decision_to_the_policy(access: Access) -> N
 
 
 def test_rules_see_what_the_turn_has_seen_and_who_calls(access: Access) -> None:
-    call = replace(REFUND, principal=replace(ANA, tenant="acme"), saw=frozenset({"egress"}), calls=[{"tool": "x"}])
+    memory = TurnMemory()
+    memory.flags.add("egress")
+    call = replace(REFUND, principal=replace(ANA, tenant="acme"), memory=memory)
 
     scope = access.call(call).scope
 
     assert scope is not None
     assert scope.caller == {"subject": "user:ana", "roles": ["role:clerk"], "tenant": "acme"}
-    assert scope.turn == {"seen": ["egress"], "calls": [{"tool": "x"}]}
+    assert scope.turn is memory
+    assert scope.checksum == call_id("refund_pay", REFUND.args)
     assert scope.tool["name"] == "refund_pay"
     assert scope.now == NOON
 

@@ -15,6 +15,7 @@ from gateway.authz.rules import Cell, Link, Permission, PolicySet
 from gateway.governance.catalogues import Selector
 from gateway.governance.conditions import Scope
 from gateway.governance.diagnostics import Position
+from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.rules import SEVERITY, Decision, GateRule, Judgement, MayDo
 from gateway.governance.trust import EffectiveTrust, Tier
@@ -135,7 +136,7 @@ def test_deny_beats_hold_beats_allow(declared: Snapshot, policy: PolicySet, call
     else:
         tool = declared.tools[call.tool]
         said = [
-            rule.check.judge(Scope({}, {}, {}, {}, NOW), lambda action, target: True).decision
+            rule.check.judge(Scope({}, {}, {}, TurnMemory(), NOW), lambda action, target: True).decision
             for rule in declared.gates.values()
             if rule.mode == "enforce" and rule.match.chooses(tool.governed)
         ]

@@ -34,8 +34,6 @@ class ConnectionLimits:
     answer: timedelta = timedelta(seconds=10)
     idle: timedelta = timedelta(seconds=15)
     per_service: int = 100
-    allowed_networks: tuple[Network, ...] = ()
-    """Addresses inside one's own network that names may lead to."""
 
 
 class Connections:
@@ -44,16 +42,20 @@ class Connections:
     def __init__(self, limits: ConnectionLimits | None = None, *, lookup: Lookup = system_lookup) -> None:
         self.limits = limits or ConnectionLimits()
         self._lookup = lookup
-        self._sessions: dict[Origin, aiohttp.ClientSession] = {}
+        self._sessions: dict[tuple[Origin, tuple[Network, ...]], aiohttp.ClientSession] = {}
         self._closed = False
 
-    def session(self, origin: Origin) -> aiohttp.ClientSession:
-        """Needs a running loop, so it is called with the first request and not before."""
+    def session(self, origin: Origin, networks: tuple[Network, ...] = ()) -> aiohttp.ClientSession:
+        """Needs a running loop, so it is called with the first request and not before.
+
+        `networks` are those of one's own that the name may lead to. Whoever may not go there shares no connection with
+        somebody who may.
+        """
         if self._closed:
             raise BackendFailed("unavailable", "the gateway is letting go of this tool", help="call it again")
-        if origin not in self._sessions:
-            self._sessions[origin] = self._opened(origin)
-        return self._sessions[origin]
+        if (origin, networks) not in self._sessions:
+            self._sessions[origin, networks] = self._opened(origin, networks)
+        return self._sessions[origin, networks]
 
     async def close(self) -> None:
         self._closed = True
@@ -61,10 +63,10 @@ class Connections:
             _, session = self._sessions.popitem()
             await session.close()
 
-    def _opened(self, origin: Origin) -> aiohttp.ClientSession:
+    def _opened(self, origin: Origin, networks: tuple[Network, ...]) -> aiohttp.ClientSession:
         limits = self.limits
         connector = aiohttp.TCPConnector(
-            resolver=_CheckingResolver(self._lookup, allowed=(*limits.allowed_networks, *declared_by(origin.host))),
+            resolver=_CheckingResolver(self._lookup, allowed=(*networks, *declared_by(origin.host))),
             limit=limits.per_service,
             keepalive_timeout=limits.idle.total_seconds(),
         )

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 import aiohttp
 from yarl import URL
 
+from gateway.backends.addresses import Network
 from gateway.backends.connections import BUFFER, Connections, told
 from gateway.backends.credentials import Auth, HeaderAuth
 from gateway.backends.decoding import decoded
@@ -67,7 +68,10 @@ class FromArguments:
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What a call becomes. `pick` takes the result out of a JSON answer and raises `LookupError` if it is not there."""
+    """What a call becomes. `pick` takes the result out of a JSON answer and raises `LookupError` if it is not there.
+
+    `networks` are private ones that the host's name may lead to.
+    """
 
     method: Method
     url: str
@@ -75,6 +79,7 @@ class HttpRequest:
     query: FromArguments | None = None
     body: FromArguments | None = None
     auth: Auth | None = None
+    networks: tuple[Network, ...] = ()
     pick: Callable[[Any], Any] | None = None
     json_results: bool = False
     errors: Mapping[int, ErrorWord] = field(default_factory=dict)
@@ -137,7 +142,7 @@ class HttpBackend:
 
     async def _sent(self, outgoing: _Outgoing) -> aiohttp.ClientResponse:
         limits = self._connections.limits
-        session = self._connections.session(self._url.origin)
+        session = self._connections.session(self._url.origin, self._request.networks)
         try:
             async with asyncio.timeout((limits.connect + limits.answer).total_seconds()):
                 return await session.request(

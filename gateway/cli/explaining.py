@@ -1,6 +1,7 @@
 """`gateway explain`: what a field or the code of a problem means, and what becomes of a call."""
 
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from typer.core import TyperGroup
 
-from gateway.access import Access, Call
+from gateway.access import Access, Call, checksum_of
 from gateway.cli.callers import Roles, caller
 from gateway.cli.console import fail, note, out
 from gateway.cli.explanations import as_json, print_explanation, rules_told
@@ -17,6 +18,7 @@ from gateway.cli.typed_arguments import typed_arguments
 from gateway.config.codes import CODES
 from gateway.config.explain import UnknownField, explain
 from gateway.governance.diagnostics import did_you_mean
+from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
 from gateway.snapshot import Snapshot
 
@@ -89,6 +91,16 @@ def explain_call(
     saw: Annotated[
         list[str] | None, typer.Option(metavar="FLAG", help="A flag of a tool that was called earlier in the turn.")
     ] = None,
+    read: Annotated[
+        list[str] | None, typer.Option(metavar="CLASS", help="An artifact class that was read earlier in the turn.")
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOOL", help="A tool that was called earlier in the turn; with all that it brings."),
+    ] = None,
+    repeated: Annotated[
+        int, typer.Option(metavar="TIMES", min=0, max=10_000, help="How often this very call was made in the turn.")
+    ] = 0,
     policies: Policies = None,
     environment: Environment = None,
     output: Annotated[Literal["text", "json"], typer.Option(help="For people, or for a program.")] = "text",
@@ -106,7 +118,12 @@ def explain_call(
     place = catalogue_for(access.snapshot, tool, catalogue)
     declared = access.snapshot.tool_in(place, tool)
     arguments = typed_arguments(declared, pairs or [], sys.stdin.read() if args == "-" else args)
-    call = Call(principal, place, tool, moment, arguments, _flags(access.snapshot, saw or []))
+    memory = TurnMemory()
+    memory.flags.update(_known("flag", access.snapshot.flags, saw or []))
+    memory.classes.update(_known("artifact class", access.snapshot.artifacts, read or []))
+    _remember(memory, access, place, after or [], moment)
+    call = Call(principal, place, tool, moment, arguments, memory)
+    _repeat(memory, call, repeated)
     answer = access.call(call)
     rules = rules_told(access, call, answer)
     if output == "json":
@@ -162,9 +179,21 @@ def _refuse_tool(snapshot: Snapshot, tool: str) -> None:
     fail(f"there is no tool {tool!r}", did_you_mean(tool, advertised))
 
 
-def _flags(snapshot: Snapshot, names: list[str]) -> frozenset[str]:
+def _known(what: str, known: Collection[str], names: list[str]) -> list[str]:
     for name in names:
-        if name not in snapshot.flags:
-            known = ", ".join(sorted(snapshot.flags))
-            fail(f"there is no flag {name!r}", did_you_mean(name, snapshot.flags) or f"there are {known}")
-    return frozenset(names)
+        if name not in known:
+            fail(f"there is no {what} {name!r}", did_you_mean(name, known) or f"there are {', '.join(sorted(known))}")
+    return names
+
+
+def _remember(memory: TurnMemory, access: Access, catalogue: str, tools: list[str], at: datetime) -> None:
+    advertised = access.snapshot.catalogues[catalogue].tools
+    for name in _known(f"tool in {catalogue}", advertised, tools):
+        declared = access.snapshot.tools[advertised[name]]
+        memory.reserves("")  # with which arguments it was called nobody said
+        memory.notes(access.brings(declared), "allow", at=at)
+
+
+def _repeat(memory: TurnMemory, call: Call, times: int) -> None:
+    for _ in range(times):
+        memory.reserves(checksum_of(call))

@@ -53,7 +53,9 @@ def rules_told(access: Access, call: Call, answer: Answer) -> list[Told]:
     if answer.outcome is None or tool is None:
         return []
     verdicts = {verdict.rule.name: verdict for verdict in answer.outcome.verdicts}
-    about = [rule for rule in access.snapshot.gates.values() if rule.is_about(tool.governed, call.catalogue)]
+    resting = [rule for rule in access.snapshot.gates.values() if rule.mode == "disabled"]
+    about = [rule for rule in resting if rule.is_about(tool.governed, call.catalogue)]
+    about += access.rules_about(tool, call.catalogue)
     return [_rule_told(rule, verdicts.get(rule.name), answer) for rule in sorted(about, key=lambda rule: rule.name)]
 
 

@@ -1,7 +1,7 @@
 """`gateway serve`: the gateway itself, until somebody stops it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,18 @@ import typer
 from gateway.cli.console import err, fail, note
 from gateway.cli.problems import print_problems
 from gateway.cli.project import sources_of
+from gateway.cli.unread import output_never_waits
 from gateway.errors import GatewayError
 from gateway.runtime.affinity import Affinity
 from gateway.runtime.planes import planes
-from gateway.runtime.running import ConfigInvalid, Running, running
-from gateway.runtime.serving import listener, run, serve
+from gateway.runtime.running import ConfigInvalid, Prepared, Running, opened, prepared
+from gateway.runtime.serving import listener, run, serve, signals
 from gateway.runtime.settings import Settings
 from gateway.runtime.stopping import Stopping
 from gateway.runtime.workers import Workers
 
 _WORKER: Final = "gateway.cli.worker"
+_MOST_WARNINGS: Final = 20
 
 
 def serve_gateway(
@@ -38,7 +40,8 @@ def serve_gateway(
     """Serve the configured catalogues over MCP and REST.
 
     Every option can also be given as an environment variable, such as GATEWAY_PORT. Exit codes: 0 stopped as asked,
-    1 the configuration has errors or the start was refused, 2 wrong use.
+    1 the configuration has errors or the start was refused, 2 wrong use. A stop may be asked for by SIGTERM or SIGINT
+    at any time; while the gateway is still starting, whatever is open by then is closed again.
     """
     settings = _settings({key: value for key, value in locals().items() if value is not None})
     if settings.workers == 1:
@@ -47,7 +50,8 @@ def serve_gateway(
         code = _supervised(settings)
         if code:
             raise typer.Exit(code)
-    note("stopped")
+    with output_never_waits():
+        note("stopped")
 
 
 def serve_here(
@@ -64,7 +68,10 @@ def serve_here(
     `among` is for one of several workers: what leads from each to the others.
     """
     try:
-        run(_served(settings, sockets, say, up=up, watch=watch, among=among))
+        # Outside of the loop, where a signal is obeyed at once: nothing is open yet.
+        ready = prepared(settings)
+        with output_never_waits():
+            run(_served(ready, sockets, say, up=up, watch=watch, among=among))
     except ConfigInvalid as error:
         print_problems(err(), error.diagnostics, sources_of(settings.project))
         raise typer.Exit(1) from error
@@ -79,7 +86,8 @@ def _supervised(settings: Settings) -> int:
         sockets = _bound(settings)
     except OSError as error:
         fail(f"the gateway cannot listen: {error.strerror or error}", code=1)
-    return asyncio.run(Workers(settings, sockets, module=_WORKER, say=typer.echo).run())
+    with output_never_waits():
+        return asyncio.run(Workers(settings, sockets, module=_WORKER, say=typer.echo).run())
 
 
 def _bound(settings: Settings) -> tuple[socket, socket]:
@@ -97,7 +105,7 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 async def _served(
-    settings: Settings,
+    ready: Prepared,
     sockets: Callable[[], tuple[socket, socket]],
     say: Callable[[str], object],
     *,
@@ -105,34 +113,69 @@ async def _served(
     watch: Callable[[Stopping], None],
     among: Callable[[Any], Affinity] | None,
 ) -> None:
-    async with running(settings) as gateway:
-        data, admin = sockets()
-        url, admin_url = (_url(bound) for bound in (data, admin))
-        stopping = Stopping()
+    stopping = Stopping()
+    starting = _Starting(stopping)
+    with signals(starting.ask):
         watch(stopping)
-        base_url = (settings.public_url or url).rstrip("/")
-
-        async def started() -> None:
-            _tell(gateway, base_url, admin_url, say=say)
-            up()
-
-        both = planes(gateway, base_url=base_url, stopping=stopping)
-        serving = partial(
-            serve,
-            calls=gateway.service.running,
-            sockets=(data, admin),
-            settings=settings,
-            stopping=stopping,
-            started=started,
-        )
-        if among is None:
-            await serving(both)
-            return
-        affinity = among(both.data)
         try:
-            await serving(replace(both, data=affinity.front), besides=[(affinity.back, affinity.listener())])
-        finally:
-            await affinity.close()
+            async with opened(ready) as gateway:
+                starting.is_over = True
+                if not stopping.times:
+                    await _serve(gateway, sockets(), stopping, say=say, up=up, among=among)
+        except asyncio.CancelledError:
+            if not starting.was_cut_short:
+                raise
+
+
+class _Starting:
+    """Lets a signal end what has not come up yet; afterwards it asks whoever serves."""
+
+    def __init__(self, stopping: Stopping) -> None:
+        self.is_over = False
+        self.was_cut_short = False
+        self._stopping = stopping
+        self._task = asyncio.current_task()
+
+    def ask(self) -> None:
+        self._stopping.ask()
+        if self._task is not None and not self.is_over and not self.was_cut_short:
+            self.was_cut_short = True
+            self._task.cancel()
+
+
+async def _serve(
+    gateway: Running,
+    sockets: tuple[socket, socket],
+    stopping: Stopping,
+    *,
+    say: Callable[[str], object],
+    up: Callable[[], None],
+    among: Callable[[Any], Affinity] | None,
+) -> None:
+    url, admin_url = (_url(bound) for bound in sockets)
+    base_url = (gateway.settings.public_url or url).rstrip("/")
+
+    async def started() -> None:
+        _tell(gateway, base_url, admin_url, say=say)
+        up()
+
+    both = planes(gateway, base_url=base_url, stopping=stopping)
+    serving = partial(
+        serve,
+        calls=gateway.service.running,
+        sockets=sockets,
+        settings=gateway.settings,
+        stopping=stopping,
+        started=started,
+    )
+    if among is None:
+        await serving(both)
+        return
+    affinity = among(both.data)
+    try:
+        await serving(replace(both, data=affinity.front), besides=[(affinity.back, affinity.listener())])
+    finally:
+        await affinity.close()
 
 
 def _url(bound: Any) -> str:
@@ -148,12 +191,20 @@ def _tell(gateway: Running, url: str, admin_url: str, *, say: Callable[[str], ob
     say(f"  REST   {url}/v1      reference at {url}/v1/docs")
     for name, catalogue in snapshot.catalogues.items():
         count = len(published.catalogues[name].registry.all())
-        say(f"  MCP    {url}{catalogue.path}/mcp   {catalogue.title or name}: {count} tools")
+        tools = "1 tool" if count == 1 else f"{count} tools"
+        say(f"  MCP    {url}{catalogue.path}/mcp   {catalogue.title or name}: {tools} in the catalogue")
+    say("         callers see what the policy allows them of a catalogue")
     say(f"  admin  {admin_url}/readyz")
-    for warning in gateway.warnings:
-        say(f"  warning: {warning}")
+    _warn(gateway.warnings, say=say)
     first = next(iter(snapshot.catalogues), None)
     if first is not None:
         path = snapshot.catalogues[first].path
         say(f"try: curl {url}/v1/catalogues/{first}/tools")
         say(f"     npx @modelcontextprotocol/inspector --cli {url}{path}/mcp --transport http --method tools/list")
+
+
+def _warn(warnings: Sequence[str], *, say: Callable[[str], object]) -> None:
+    for warning in warnings[:_MOST_WARNINGS]:
+        say(f"  warning: {warning}")
+    if len(warnings) > _MOST_WARNINGS:
+        say(f"  and {len(warnings) - _MOST_WARNINGS} more; see gateway check")

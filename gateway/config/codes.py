@@ -54,6 +54,7 @@ _SHAPE: Final = {
     "bad-version": "A version has three numbers, in quotes where two of them would be a number: 1.4.2.",
     "bad-name": "A name holds other characters than its kind of name allows, or lacks its prefix. Rename it.",
     "bad-url": "An address is not a full one, carries a user name, or has a placeholder outside its path.",
+    "bad-network": "Networks are your own ones, by their first address and length. Link-local ones cannot be named.",
     "bad-path": "A path is not of the kind that is needed here: absolute, under the catalogue's root, or a JSONPath.",
     "bad-entrypoint": "A Python object is named by its module, a colon and its name: acme_tools.pricing:quote.",
     "secret-as-text": "A secret stands in the document. Write where it comes from instead, and replace the secret.",

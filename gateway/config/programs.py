@@ -18,8 +18,9 @@ from gateway.config.specs.stages import STAGE_OPTIONS, stage_options
 from gateway.core.schemas import Schema
 from gateway.errors import JsonPathInvalid
 from gateway.formats.paths import Path as JsonPath
-from gateway.governance.conditions import ConditionProblem, compile_condition
+from gateway.governance.conditions import compile_condition
 from gateway.governance.diagnostics import Diagnostic, Position
+from gateway.governance.expression_checks import ConditionProblem
 from gateway.governance.stages import BUILT_IN, PHASES, PLUG_IN_GROUP, Stage, check_phase, with_plug_ins
 
 _EXPRESSIONS: Final[dict[str, tuple[Path, ...]]] = {"GateRule": (("spec", "when"), ("spec", "check", "require"))}

@@ -84,6 +84,7 @@ REFERENCES: Final[Mapping[str, Sequence[Reference]]] = {
     "PolicyTest": [
         *_references("Catalogue", "given.catalogue", "cases.*.in"),
         *_references("TrustFlag", "cases.*.turn.saw.*"),
+        *_references("ArtifactClass", "cases.*.turn.read.*", "cases.*.expect.because.class"),
         *_references("GateRule", "cases.*.expect.because.gate"),
         *_references("TrustTier", "cases.*.expect.because.tier"),
     ],

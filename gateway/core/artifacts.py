@@ -7,16 +7,19 @@ authorise, de-duplicate or limit anything; that is the business of handlers and 
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, ClassVar, Final, TypeGuard, TypeVar
 
+from gateway.core.abandoning import in_thread
 from gateway.core.canonical import UNDEFINED, js_number, pretty
 from gateway.core.lines import Allowance, IndexedReader, answer_limit, encode
+from gateway.core.paging import PAGE_ARGUMENTS, PagedQuery, current_query, paged
 from gateway.core.patterns import Pattern
 from gateway.core.schemas import Schema
+from gateway.core.searching import STRETCH_WORK, Bounds, Collecting, Page, page_of_lines
 from gateway.core.spool import SpoolReader, is_spool_reader
 from gateway.core.tokens import BUILTIN_ENCODINGS, ESTIMATORS, TIKTOKEN_ENCODINGS, estimating_in
 from gateway.core.tool_registry import ToolRegistry
@@ -29,10 +32,15 @@ from gateway.errors import (
     TokenEstimateUnavailable,
 )
 
-MAX_QUERY_ANSWER: Final = 16 << 20
-"""Bytes that one forged query may collect or answer; calls from Python are not limited."""
+MAX_QUERY_ANSWER: Final = 4 << 20
+"""Bytes that one forged query may collect or answer; calls from Python are not limited.
+
+An answer is held several times on its way, and one emoji makes each of its characters four bytes.
+"""
 
 _THREAD_ABOVE: Final = 1 << 20
+_SEARCHED_ABOVE: Final = 64 << 10
+_LINES_AT_ONCE: Final = 256
 _CALL_ID: Final = {"type": "string", "description": "The id of the call whose result is queried."}
 
 Answer = TypeVar("Answer")
@@ -44,7 +52,8 @@ class ToolMethod:
 
     Arguments are passed by position, in the order of `args_schema`'s properties; one that is not
     given leaves the method its own default. `serialise` turns the method's answer into text where
-    the default does not fit. A descriptor that no tool can be forged from is refused at once.
+    the default does not fit. One of `grep` with the arguments of `PAGE_ARGUMENTS` answers a page at a
+    time; these are not passed on. A descriptor that no tool can be forged from is refused at once.
     """
 
     name: str
@@ -62,6 +71,14 @@ class ToolMethod:
     @property
     def arguments(self) -> list[str]:
         """The names of the arguments besides `callId`, in the order the method takes them."""
+        return [name for name in self._properties if not (self.is_paged and name in PAGE_ARGUMENTS)]
+
+    @property
+    def is_paged(self) -> bool:
+        return self.method == "grep" and PAGE_ARGUMENTS.keys() <= set(self._properties)
+
+    @property
+    def _properties(self) -> list[str]:
         return list((self.args_schema or {}).get("properties", ()))
 
     def schema(self, ids: Sequence[str]) -> Schema:
@@ -109,8 +126,8 @@ def _base_methods() -> tuple[ToolMethod, ...]:
         ToolMethod(
             "artifact_grep",
             "grep",
-            _about("Returns every line in which a regular expression is found."),
-            _args({"pattern": pattern, "flags": flags}, "pattern"),
+            _about("Returns the lines in which a regular expression is found, a page at a time if they are many."),
+            _args({"pattern": pattern, "flags": flags, **PAGE_ARGUMENTS}, "pattern"),
         ),
         ToolMethod("artifact_cat", "cat", _about("Returns a range of its lines."), _args({"start": start, "end": end})),
         ToolMethod("artifact_byte_length", "byte_length", _about("Returns its size in bytes.")),
@@ -171,16 +188,31 @@ class SpooledArtifact:
         last = count if end is None else min(end, count)
         if isinstance(reader := self.reader, IndexedReader):
             last = min(last, reader.line_count())  # a hint may promise more
-            return await self._collect(lambda: reader.lines(first, last)) if first < last else []
-        return [line async for line in self._each_line(first, last)]
+            return await self._off_loop(lambda: list(reader.lines(first, last))) if first < last else []
+        return await self._listed(first, last)
 
-    async def grep(self, pattern: str | Pattern, flags: str = "") -> list[str]:
-        """Every line in which the JavaScript regular expression is found, in order."""
+    async def grep(
+        self, pattern: str | Pattern, flags: str = "", *, limit: int | None = None, from_line: int = 0
+    ) -> list[str]:
+        """Every line in which the JavaScript regular expression is found, in order: `limit` of them at most.
+
+        In the query tool `artifact_grep` a page of them.
+        """
+        return (await self.grep_page(pattern, flags, limit=limit, from_line=from_line)).lines
+
+    async def grep_page(
+        self, pattern: str | Pattern, flags: str = "", *, limit: int | None = None, from_line: int = 0
+    ) -> Page:
+        """What `grep` finds, and the line to go on from."""
         compiled = pattern if isinstance(pattern, Pattern) else Pattern(pattern, flags)
-        if isinstance(reader := self.reader, IndexedReader):
-            return await self._collect(lambda: reader.search(compiled))
-        count = await self.line_count()
-        return [line async for line in self._each_line(0, count) if compiled.matches(line)]
+        first, query = max(from_line, 0), current_query()
+        if limit is not None and limit <= 0:
+            return Page([], first)
+        if query is None:
+            return await self._search(compiled, first, Bounds(limit))
+        page = await self._search(compiled, max(first, query.from_line), query.bounds(limit))
+        query.answered(page)
+        return page
 
     async def byte_length(self) -> int:
         hint = self._sizes.byte_length
@@ -197,7 +229,7 @@ class SpooledArtifact:
         text = await self.as_string()
         try:
             if size > _THREAD_ABOVE or encoding in TIKTOKEN_ENCODINGS:  # a vocabulary takes long to load
-                return await asyncio.to_thread(ESTIMATORS.count, text, encoding)
+                return await in_thread(lambda: ESTIMATORS.count(text, encoding))
             return ESTIMATORS.count(text, encoding)
         except TokenEstimateUnavailable as error:
             return ESTIMATORS.degraded(text, error)
@@ -249,21 +281,32 @@ class SpooledArtifact:
                 found.setdefault(descriptor.name, descriptor)
         return list(found.values())
 
-    async def _collect(self, lines: Callable[[], Iterator[str]]) -> list[str]:
-        return await self._off_loop(lambda: list(lines()))
+    async def _search(self, pattern: Pattern, start: int, bounds: Bounds) -> Page:
+        if isinstance(reader := self.reader, IndexedReader):
+            above = min(_SEARCHED_ABOVE, STRETCH_WORK // 4 // pattern.instructions)
+            return await self._off_loop(lambda: reader.page(pattern, start=start, bounds=bounds), above=above)
+        lines = self._each_line(start, await self.line_count())
+        return await page_of_lines(lines, pattern, into=Collecting(bounds, take=Allowance().take))
 
-    async def _off_loop(self, read: Callable[[], Answer]) -> Answer:
-        if await self.byte_length() > _THREAD_ABOVE:  # long enough to hold up every other turn
-            return await asyncio.to_thread(read)
+    async def _listed(self, start: int, end: int) -> list[str]:
+        allowance, lines = Allowance(), []
+        async for _, line in self._each_line(start, end):
+            allowance.take(len(line))
+            lines.append(line)
+        return lines
+
+    async def _off_loop(self, read: Callable[[], Answer], *, above: int = _THREAD_ABOVE) -> Answer:
+        if await self.byte_length() > above:  # long enough to hold up every other turn
+            return await in_thread(read)
         return read()
 
-    async def _each_line(self, start: int, end: int) -> AsyncIterator[str]:
-        allowance = Allowance()
+    async def _each_line(self, start: int, end: int) -> AsyncIterator[tuple[int, str]]:
         for index in range(start, end):
+            if index % _LINES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             line: str | None = await _resolved(self.reader.line(index))
             if line is not None:
-                allowance.take(len(line))
-                yield line
+                yield index, line
 
 
 def is_artifact(value: object) -> bool:
@@ -305,9 +348,13 @@ def forge_tool(descriptor: ToolMethod, ids: Sequence[str] | None, owner: type) -
         method = getattr(artifact, descriptor.method, None)
         if not callable(method):
             return f"Error: the artifact has no method {descriptor.method!r}."
-        with answer_limit(MAX_QUERY_ANSWER), estimating_in(ctx):
+        query = PagedQuery(args.get("limit"), args.get("fromLine", 0)) if descriptor.is_paged else None
+        with answer_limit(MAX_QUERY_ANSWER), estimating_in(ctx), paged(query):
             answer = await _resolved(method(*_positional(method, descriptor.arguments, args)))
-            return _bounded((descriptor.serialise or serialise)(answer))
+            text = _bounded((descriptor.serialise or serialise)(answer))
+        if query is None:
+            return text
+        return query.told(text, tool=descriptor.name, line_count=await artifact.line_count())
 
     return ArtifactTool(
         name=descriptor.name,

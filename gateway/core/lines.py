@@ -14,15 +14,15 @@ from contextvars import ContextVar
 from typing import Final
 from zlib import crc32
 
+from gateway.core.abandoning import step
 from gateway.core.patterns import Pattern
+from gateway.core.searching import Bounds, Collecting, Page, Source, Stretch, page_of, stretches
 from gateway.errors import AnswerTooLarge, ArtifactGone
 
 BLOCK: Final = 64 * 1024
-MAX_GREP_LINE: Final = 16 << 20
-"""A longer line is not searched: it would have to be held in memory, and no answer could carry it."""
 
-_SCAN: Final = 4 << 20
 _BOM: Final = b"\xef\xbb\xbf"
+EVERYTHING: Final = Bounds()
 _LINE_OVERHEAD: Final = 64
 """What a short Python string costs besides its text: many tiny lines count, too."""
 
@@ -102,6 +102,10 @@ class LineIndex:
         block = bisect_right(self._before, newline) - 1
         return block * BLOCK, self._before[block]
 
+    def before(self, offset: int) -> int:
+        """Newlines before the block in which an offset of the content lies; at its end, all of them."""
+        return self._before[offset // BLOCK] if offset < self.size else self._newlines
+
     def to_bytes(self) -> bytes:
         """The index for storing: three numbers, one per block, and a checksum over all of them."""
         numbers = array("Q", [BLOCK, self.size, self._newlines]).tobytes() + self._before.tobytes()
@@ -173,29 +177,28 @@ class IndexedReader:
     def search(self, pattern: Pattern) -> Iterator[str]:
         """Every line in which the pattern is found, in order."""
         allowance = Allowance()
-        for buffer in self._buffers():
-            for line in _matching_lines(buffer, pattern):
-                allowance.take(len(line))
-                yield line.decode()
+        for stretch in self._stretches(pattern, 0):
+            for start, end in stretch.matches(pattern):
+                allowance.take(end - start)
+                yield stretch.text(start, end)
 
-    def _buffers(self) -> Iterator[bytes]:
-        """The content as valid UTF-8, cut between lines (the newline at a cut is left out)."""
-        size = self._index.size
-        unfinished: list[bytes] = []
-        first = True
-        for offset in range(0, size, _SCAN):
-            chunk = self._read(offset, _SCAN)
-            _refuse_long_line(unfinished, chunk)
-            cut = len(chunk) if offset + _SCAN >= size else chunk.rfind(b"\n")
-            if cut < 0:
-                unfinished.append(chunk)
-                continue
-            yield _valid_utf8(b"".join((*unfinished, chunk[:cut])), first)
-            unfinished = [chunk[cut + 1 :]]
-            first = False
+    def page(self, pattern: Pattern, *, start: int = 0, bounds: Bounds = EVERYTHING) -> Page:
+        """Lines in which the pattern is found, from line `start` on, as many as `bounds` let in."""
+        return page_of(self._stretches(pattern, start), pattern, into=Collecting(bounds, take=Allowance().take))
+
+    def _stretches(self, pattern: Pattern, line: int) -> Iterator[Stretch]:
+        if line >= self._index.line_count:
+            return iter(())
+        source = Source(self._read, self._index.size, self._line_of)
+        return stretches(source, pattern, offset=self._line_start(line))
+
+    def _line_of(self, offset: int) -> int:
+        """The number of the line that starts at an offset."""
+        start = min(offset, self._index.size) // BLOCK * BLOCK
+        return self._index.before(start) + self._read(start, offset - start).count(b"\n")
 
     def _line_start(self, line: int) -> int:
-        if line == 0:
+        if line <= 0:
             return 0
         offset, before = self._index.block_of(line - 1)
         block = self._read(offset, BLOCK)
@@ -203,43 +206,8 @@ class IndexedReader:
         return offset + len(block) - len(rest)
 
     def _read(self, offset: int, length: int) -> bytes:
+        step()
         data = self.read_range(offset, length)
         if len(data) < min(length, self._index.size - offset):
             raise ArtifactGone("the artifact's bytes were cut short outside the gateway")
         return data
-
-
-def _matching_lines(buffer: bytes, pattern: Pattern) -> Iterator[bytes]:
-    position = 0
-    while position <= len(buffer):
-        match = pattern.scanner.search(buffer, position)
-        if match is None:
-            return
-        start = buffer.rfind(b"\n", 0, match.start()) + 1
-        end = buffer.find(b"\n", match.start())
-        end = len(buffer) if end < 0 else end
-        yield buffer[start:end]
-        position = end + 1
-
-
-def _valid_utf8(buffer: bytes, first: bool) -> bytes:
-    if first and buffer.startswith(_BOM):
-        buffer = buffer[len(_BOM) :]
-    if buffer.isascii():
-        return buffer
-    try:
-        buffer.decode()
-    except UnicodeDecodeError:
-        return buffer.decode("utf-8", "replace").encode()
-    return buffer
-
-
-def _refuse_long_line(unfinished: list[bytes], chunk: bytes) -> None:
-    """Only the first line of a chunk can be too long: all others begin and end within it."""
-    newline = chunk.find(b"\n")
-    length = sum(map(len, unfinished)) + (len(chunk) if newline < 0 else newline)
-    if length > MAX_GREP_LINE:
-        raise AnswerTooLarge(
-            f"a line is longer than {MAX_GREP_LINE} bytes and cannot be searched",
-            help="query the artifact by its structure, or download it",
-        )

@@ -39,6 +39,12 @@ class Pattern:
         self.flags = flags
         self.scanner = _compile(source, flags)
 
+    @property
+    def instructions(self) -> int:
+        """What a byte may cost: the engine goes through all of them at worst."""
+        size: int = self.scanner.programsize
+        return size
+
     def matches(self, line: str) -> bool:
         return self.scanner.search(_utf8(line)) is not None
 

@@ -14,48 +14,45 @@ from posixpath import normpath
 from typing import Any, Final
 
 from gateway.governance.cel_extension import CEL
-from gateway.governance.diagnostics import did_you_mean
-from gateway.governance.globs import glob_matches
-
-MAX_LENGTH: Final = 4_096
-VARIABLES: Final = ("args", "caller", "tool", "turn", "now")
-
-_OWN_FUNCTIONS: Final = ("under", "glob", "saw")
-_STANDARD_FUNCTIONS: Final = (
-    *("size", "contains", "startsWith", "endsWith", "matches", "has", "max", "min", "dyn", "type"),
-    *("int", "uint", "double", "string", "bytes", "bool", "duration", "timestamp"),
-    *("getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfYear", "getDayOfWeek"),
-    *("getHours", "getMinutes", "getSeconds", "getMilliseconds"),
+from gateway.governance.expression_checks import (
+    CALL_FIELDS,
+    FIELDS,
+    MAX_LENGTH,
+    MAX_STEPS,
+    OWN_FUNCTIONS,
+    VARIABLES,
+    ConditionProblem,
+    problems_of,
+    syntax_problems,
 )
-_MACROS: Final = ("all", "exists", "exists_one", "map", "filter", "has")
-_BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
-_SYNTAX: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): Syntax error: ([^\n]*)")
+from gateway.governance.expressions import Text, looked_at, looked_at_in_calls
+from gateway.governance.globs import glob_matches
+from gateway.governance.memory import TurnMemory
 
+MAX_VALUES: Final = 20_000
+"""Values of arguments that an expression is shown, at about two microseconds each."""
 
-@dataclass(frozen=True, slots=True)
-class ConditionProblem:
-    """What is wrong with an expression; `line` and `column` count from 1 inside it."""
+MAX_NESTING: Final = 128
+"""Values inside one another: CEL follows them on the stack of the process."""
 
-    message: str
-    line: int = 1
-    column: int = 1
-    width: int = 1
-    help: str | None = None
+_FUNCTION_FAILED: Final = re.compile(r"Function '(\w+)' error")
+_BY_TYPE: Final[Mapping[type[Exception], str]] = {
+    OverflowError: "a number is out of range",
+    ZeroDivisionError: "something is divided by zero",
+    IndexError: "an index is out of bounds",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expression can see of one call."""
+    """What an expression, or a check, can see of one call. `checksum` tells it from other calls of its turn."""
 
     args: Mapping[str, Any]
     caller: Mapping[str, Any]
     tool: Mapping[str, Any]
-    turn: Mapping[str, Any]
+    turn: TurnMemory
     now: datetime
-
-    def variables(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in VARIABLES}
-        return {**named, "under": under, "glob": glob_matches, "saw": _saw}
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +64,15 @@ class Evaluation:
 
 
 class Condition:
-    """A checked expression; made by `compile_condition`."""
+    """A checked expression; made by `compile_condition`. `parts` keeps the conditions that it was taken apart into."""
 
-    __slots__ = ("_program", "source")
+    __slots__ = ("_needs", "_program", "parts", "source")
 
-    def __init__(self, source: str, program: Any) -> None:
+    def __init__(self, source: str, program: Any, needs: "_Needs") -> None:
         self.source = source
         self._program = program
+        self._needs = needs
+        self.parts: dict[str, Condition | None] = {}
 
     def applies(self, scope: Scope) -> Evaluation:
         """Whether a rule narrowed by this condition is about the call; it is, if that cannot be told."""
@@ -85,9 +84,9 @@ class Condition:
 
     def _evaluate(self, scope: Scope, *, safe: bool) -> Evaluation:
         try:
-            answer = self._program.execute(scope.variables())
+            answer = self._program.execute(self._needs.shown(scope))
         except Exception as error:  # a missing argument, a type error: whatever it is, it must not decide
-            return Evaluation(safe, _failure(error))
+            return Evaluation(safe, _failure(error, self.source))
         if not isinstance(answer, bool):
             return Evaluation(safe, f"the expression gives {type(answer).__name__}, not true or false")
         return Evaluation(answer)
@@ -103,9 +102,10 @@ def compile_condition(source: str) -> tuple[Condition | None, list[ConditionProb
     try:
         program = CEL.compile(source)
     except ValueError as error:
-        return None, _syntax_problems(source, str(error))
-    problems = [*_unknown_variables(source, program), *_unknown_functions(source, program)]
-    return (None, problems) if problems else (Condition(source, program), [])
+        return None, syntax_problems(str(error))
+    text = Text.of(source)
+    problems = problems_of(text, program)
+    return (None, problems) if problems else (Condition(source, program, _needs(text, program)), [])
 
 
 def under(path: Any, root: Any) -> bool:
@@ -119,47 +119,126 @@ def under(path: Any, root: Any) -> bool:
     return not folder or inside == folder or inside.startswith(f"{folder}/")
 
 
-def _saw(turn: Mapping[str, Any], flag: str) -> bool:
-    return flag in turn.get("seen", ())
+class _TooMuch(Exception):
+    """Evaluating would take too long; the text says of what there is too much."""
 
 
-def _syntax_problems(source: str, text: str) -> list[ConditionProblem]:
-    found = [
-        ConditionProblem(_readable(reason), int(line), int(column)) for line, column, reason in _SYNTAX.findall(text)
-    ]
-    return found[:1] or [ConditionProblem("the expression cannot be parsed")]
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What an expression is shown: no more than it looks at, because CEL copies whatever it is given.
+
+    `fields` are those of each variable and `call_fields` those of the turn's calls; `None` stands for all. `power` says
+    how the work grows with the largest collection, `literals` how large those are that the expression itself holds.
+    """
+
+    variables: frozenset[str]
+    functions: frozenset[str]
+    fields: Mapping[str, frozenset[str] | None]
+    call_fields: frozenset[str]
+    literals: int
+    power: int
+
+    def shown(self, scope: Scope) -> dict[str, Any]:
+        """Raises `_TooMuch` for what could keep the evaluation busy for long."""
+        found: dict[str, Any] = {}
+        largest = self.literals
+        if "args" in self.variables:
+            found["args"] = args = _only(scope.args, self.fields["args"])
+            largest = max(largest, _largest(args))
+        if "caller" in self.variables:
+            found["caller"] = _only(scope.caller, self.fields["caller"])
+        if "tool" in self.variables:
+            found["tool"] = _only(scope.tool, self.fields["tool"])
+        if "turn" in self.variables:
+            found["turn"] = self._turn(scope)
+            largest = max(largest, len(scope.turn.newest))
+        if "now" in self.variables:
+            found["now"] = scope.now
+        if largest**self.power > MAX_STEPS:
+            raise _TooMuch("there is more to go through than one evaluation may")
+        if self.functions:
+            functions = {"under": under, "glob": glob_matches, "saw": lambda _, flag: flag in scope.turn.flags}
+            found.update((name, functions[name]) for name in self.functions)
+        return found
+
+    def _turn(self, scope: Scope) -> dict[str, Any]:
+        turn, wanted = scope.turn, self.fields["turn"]
+        found: dict[str, Any] = {}
+        for name, seen in (("seen", turn.flags), ("tiers", turn.tiers), ("classes", turn.classes)):
+            if wanted is None or name in wanted:
+                found[name] = sorted(seen)
+        if wanted is None or "calls" in wanted:
+            found["calls"] = [
+                {
+                    name: call.age(scope.now) if name == "age" else _listed(getattr(call, name))
+                    for name in self.call_fields
+                }
+                for call in turn.newest
+            ]
+        return found
 
 
-def _readable(reason: str) -> str:
-    """The first half of the parser's sentence; the second lists the token classes of its grammar."""
-    what = reason.partition(" expecting ")[0].replace("'<EOF>'", "the end of the expression")
-    return what.replace("mismatched input", "unexpected").replace("extraneous input", "unexpected")
-
-
-def _unknown_variables(source: str, program: Any) -> list[ConditionProblem]:
-    bound = set(_BOUND.findall(source))
-    unknown = [name for name in program.variables() if name not in VARIABLES and name not in bound]
-    return [_unknown(source, name, "variable", VARIABLES) for name in unknown]
-
-
-def _unknown_functions(source: str, program: Any) -> list[ConditionProblem]:
-    known = {*_OWN_FUNCTIONS, *_STANDARD_FUNCTIONS, *_MACROS}
-    unknown = [name for name in program.functions() if name not in known and name.isidentifier() and name[0] != "_"]
-    return [_unknown(source, name, "function", sorted(known)) for name in unknown]
-
-
-def _unknown(source: str, name: str, kind: str, known: Any) -> ConditionProblem:
-    match = re.search(rf"\b{re.escape(name)}\b", source)
-    before = source[: match.start()] if match else ""
-    line = before.count("\n") + 1
-    column = len(before) - (before.rfind("\n") + 1) + 1
-    suggestion = did_you_mean(name, known) or (
-        f"known variables: {', '.join(VARIABLES)}" if kind == "variable" else None
+def _needs(text: Text, program: Any) -> _Needs:
+    variables = frozenset(VARIABLES).intersection(program.variables())
+    fields = {name: looked_at(name, text) for name in ("args", *FIELDS)}
+    if fields["turn"] is None and "saw" in program.functions():  # a method of the turn: nothing else is looked at
+        fields["turn"] = _besides_saw(text)
+    in_calls = looked_at_in_calls(text)
+    return _Needs(
+        variables,
+        frozenset(OWN_FUNCTIONS).intersection(program.functions()),
+        fields,
+        frozenset(CALL_FIELDS) if in_calls is None else in_calls.intersection(CALL_FIELDS),
+        text.literals,
+        text.power,
     )
-    return ConditionProblem(f"there is no {kind} {name!r}", line, column, len(name), suggestion)
 
 
-def _failure(error: Exception) -> str:
+def _besides_saw(text: Text) -> frozenset[str] | None:
+    plain = re.sub(r"(?<![\w.])turn(?=\s*\.\s*saw\s*\()", "    ", text.plain)
+    return looked_at("turn", Text(text.source, plain, text.comprehensions))
+
+
+def _only(value: Mapping[str, Any], names: frozenset[str] | None) -> Mapping[str, Any]:
+    return value if names is None else {name: value[name] for name in names if name in value}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _largest(value: Any) -> int:
+    """The length of the largest collection. Raises `_TooMuch` for values that are too many or too deep."""
+    largest = count = 0
+    waiting = [(value, 0)]
+    while waiting:
+        each, depth = waiting.pop()
+        if isinstance(each, Mapping):
+            below = list(each.values())
+        elif isinstance(each, list | tuple):
+            below = list(each)
+        else:
+            continue
+        largest = max(largest, len(below))
+        count += len(below)
+        if count > MAX_VALUES or depth > MAX_NESTING:
+            raise _TooMuch("the arguments are too many, or too deep, to be looked at")
+        waiting += [(inner, depth + 1) for inner in below if not isinstance(inner, str)]
+    return largest
+
+
+def _failure(error: Exception, source: str) -> str:
+    """Why it failed, without a value of the call: where this is told, arguments are not."""
+    if isinstance(error, _TooMuch):
+        return str(error)
     if isinstance(error, KeyError):
-        return f"there is no {error.args[0]!r}"
-    return str(error).partition(". ")[0] or type(error).__name__
+        name = str(error.args[0]) if error.args else ""
+        return f"there is no {name!r}" if name in source else "something that is looked up is not there"
+    known = next((words for kind, words in _BY_TYPE.items() if isinstance(error, kind)), None)
+    if known is not None:
+        return known
+    told = str(error).partition(". ")[0]
+    failed = _FUNCTION_FAILED.match(told)
+    if failed is not None:
+        return f"{failed[1]}() fails"
+    return told if isinstance(error, TypeError) else f"it cannot be evaluated ({type(error).__name__})"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from gateway.governance.conditions import Condition, Scope, compile_condition
+from gateway.governance.expressions import TOKEN
 
 _MAX_LEVELS: Final = 32
 """Levels of `&&`, `||` and brackets that are looked into; each costs as much as compiling the expression."""
@@ -19,13 +20,6 @@ _MAX_LEVELS: Final = 32
 _SHOWN: Final = 60
 """Characters of an argument that are shown."""
 
-_LONG: Final = r'"""(?:\\[\s\S]|[^\\])*?"""', r"'''(?:\\[\s\S]|[^\\])*?'''"
-_SHORT: Final = r'"(?:\\.|[^"\\\n])*"', r"'(?:\\.|[^'\\\n])*'"
-_RAW: Final = r'"""[\s\S]*?"""', r"'''[\s\S]*?'''", r'"[^"\n]*"', r"'[^'\n]*'"
-_TOKEN: Final = re.compile(
-    rf"(?P<comment>//[^\n]*)|(?P<text>[bB]?(?:[rR](?:{'|'.join(_RAW)})|{'|'.join((*_LONG, *_SHORT))}))"
-    r"|(?P<word>\w+)|(?P<operator>&&|\|\|)|(?P<other>[\s\S])"
-)
 _MENTION: Final = re.compile(r"(?<![\w.])args((?:\s*\.\s*[A-Za-z_]\w*)+)")
 _INDEXED: Final = re.compile(r"""(?<![\w.])args\s*\[\s*(?:"(\w+)"|'(\w+)')\s*\]""")
 
@@ -42,12 +36,18 @@ class Leaf:
     values: Mapping[str, Any] = field(default_factory=dict)
     """The arguments that the part mentions and the call gives, by their path."""
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """What it says, on one line and without a value of the call."""
         source = " ".join(_without_comments(self.source).split())
         if self.value is None:
             return f"{source} cannot be evaluated: {self.failure}"
+        return f"{source} is {str(self.value).lower()}"
+
+    def __str__(self) -> str:
+        """The same with the arguments it mentions."""
         given = ", ".join(f"{path} {_shown(value)}" for path, value in self.values.items())
-        return f"{source} is {str(self.value).lower()}" + (f" for {given}" if given else "")
+        return f"{self.text} for {given}" if given and self.value is not None else self.text
 
 
 def deciding_leaf(condition: Condition, scope: Scope) -> Leaf:
@@ -55,7 +55,7 @@ def deciding_leaf(condition: Condition, scope: Scope) -> Leaf:
     whole = leaf = _evaluated(condition, scope)
     for _ in range(_MAX_LEVELS):
         operator, parts = _split(leaf.source)
-        below = _decider([_leaf(part, scope) for part in parts], operator, leaf.value)
+        below = _decider([_leaf(condition, part, scope) for part in parts], operator, leaf.value)
         if below is None:
             break
         leaf = below
@@ -70,8 +70,10 @@ def _decider(parts: list[Leaf | None], operator: _Operator | None, value: bool |
     return next((part for part in parts if part is not None and part.value is value), None)
 
 
-def _leaf(source: str, scope: Scope) -> Leaf | None:
-    condition, _ = compile_condition(source)
+def _leaf(whole: Condition, source: str, scope: Scope) -> Leaf | None:
+    if source not in whole.parts:
+        whole.parts[source] = compile_condition(source)[0]
+    condition = whole.parts[source]
     return _evaluated(condition, scope) if condition is not None else None
 
 
@@ -113,7 +115,7 @@ def _unbracketed(source: str) -> str:
 def _tokens(source: str) -> Iterator[tuple[int, re.Match[str]]]:
     """Tokens that are neither text nor comment, with how many brackets are open around them."""
     depth = 0
-    for token in _TOKEN.finditer(source):
+    for token in TOKEN.finditer(source):
         if token.lastgroup in ("text", "comment"):
             continue
         depth -= token.group() in (")", "]", "}")
@@ -122,12 +124,12 @@ def _tokens(source: str) -> Iterator[tuple[int, re.Match[str]]]:
 
 
 def _without_comments(source: str) -> str:
-    return _TOKEN.sub(lambda token: " " if token.lastgroup == "comment" else token.group(), source)
+    return TOKEN.sub(lambda token: " " if token.lastgroup == "comment" else token.group(), source)
 
 
 def _mentioned(source: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments whose path stands outside texts and comments, each as deep as the path leads."""
-    plain = _TOKEN.sub(lambda token: " " if token.lastgroup in ("text", "comment") else token.group(), source)
+    plain = TOKEN.sub(lambda token: " " if token.lastgroup in ("text", "comment") else token.group(), source)
     paths = [[name.strip() for name in found.split(".")[1:]] for found in _MENTION.findall(plain)]
     paths += [[double or single] for double, single in _INDEXED.findall(source)]
     found = (_followed(path, args) for path in paths)

@@ -1,8 +1,8 @@
-"""Gate rules: allow, hold or deny one call, by what can be told from the call, the caller and the clock.
+"""Gate rules: allow, hold or deny one call, by the call, the caller, the clock and what the turn remembers.
 
 Rules have no order: deny beats hold beats allow. A rule in `observe` mode says what it would have decided
-and decides nothing. Counting (rates, quotas, loops) needs memory, so such checks allow here and are
-judged where the memory is.
+and decides nothing. Rates and quotas are counted where all workers count together: they allow here, and the outcome
+names them, to be taken all at once when nothing else stands against the call.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,11 +11,15 @@ from datetime import date, datetime, time, timedelta
 from typing import Any, Final, Literal, Protocol
 from zoneinfo import ZoneInfo
 
+from gateway.governance import limits
 from gateway.governance.catalogues import GovernedTool, Selector
 from gateway.governance.conditions import Condition, Scope
 from gateway.governance.diagnostics import Position
+from gateway.governance.leaves import Leaf, deciding_leaf
+from gateway.governance.limits import CountBy, Limit
 
 Decision = Literal["allow", "hold", "deny"]
+Refusal = Literal["hold", "deny"]
 Mode = Literal["enforce", "observe", "disabled"]
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 MayDo = Callable[[str, str], bool]
@@ -101,7 +105,7 @@ class Window:
     timezone: ZoneInfo
     openings: tuple[Opening, ...]
     closed: frozenset[date] = frozenset()
-    outside: Literal["hold", "deny"] = "hold"
+    outside: Refusal = "hold"
 
     def judge(self, scope: Scope, may: MayDo) -> Judgement:
         local = scope.now.astimezone(self.timezone)
@@ -111,13 +115,76 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
-    """A rate, a quota, a loop or budget rule: judged where calls are counted."""
+class Rate:
+    """So many calls in a short time, counted when the call is made. Without `burst`, `limit` may come at once."""
 
-    kind: str
+    limit: int
+    per: timedelta
+    burst: int | None = None
+    by: tuple[CountBy, ...] = ("subject",)
 
     def judge(self, scope: Scope, may: MayDo) -> Judgement:
-        return Judgement("allow", f"the {self.kind} is counted when the call is made")
+        return Judgement("allow", "the rate is counted when the call is made")
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A budget of calls that outlives the process, counted when the call is made."""
+
+    limit: int
+    per: timedelta
+    by: tuple[CountBy, ...] = ("subject",)
+    on_exhausted: Refusal = "deny"
+
+    def judge(self, scope: Scope, may: MayDo) -> Judgement:
+        return Judgement("allow", "the quota is counted when the call is made")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The same call with the same arguments, so often in one turn and not once more."""
+
+    same_call: int
+    on_exceeded: Refusal = "deny"
+
+    def judge(self, scope: Scope, may: MayDo) -> Judgement:
+        made = scope.turn.times(scope.checksum)
+        if made < self.same_call:
+            return Judgement("allow", f"the same call was made {made} of {self.same_call} times in this turn")
+        return Judgement(self.on_exceeded, f"the same call was made {made} times in this turn")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one turn may use: calls, and bytes of their results."""
+
+    calls: int | None = None
+    bytes: int | None = None
+    on_exhausted: Refusal = "deny"
+
+    def judge(self, scope: Scope, may: MayDo) -> Judgement:
+        turn = scope.turn
+        if self.calls is not None and turn.calls >= self.calls:
+            return Judgement(self.on_exhausted, f"this turn has made {turn.calls} calls of {self.calls}")
+        if self.bytes is not None and turn.bytes >= self.bytes:
+            return Judgement(self.on_exhausted, f"this turn has received {turn.bytes} bytes of {self.bytes}")
+        return Judgement("allow", "the budget of this turn is not used up")
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Keeps what an artifact class holds from tools it must not reach: those it names can be called until it is read.
+
+    `because` says what it is about the tool.
+    """
+
+    artifact: str
+    because: str
+
+    def judge(self, scope: Scope, may: MayDo) -> Judgement:
+        if self.artifact in scope.turn.classes:
+            return Judgement("deny", f"this turn has read {self.artifact}, {self.because}")
+        return Judgement("allow", f"this turn has not read {self.artifact}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +200,42 @@ class GateRule:
     catalogues: frozenset[str] = frozenset()
     hold_for: timedelta = timedelta(seconds=45)
     description: str = field(default="", compare=False)
+    limit: Limit | None = field(init=False, repr=False, compare=False)
+    """What is counted when a call is made, if the rule is a rate or a quota."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limit", _limit(self))
 
     def is_about(self, tool: GovernedTool, catalogue: str) -> bool:
         """Whether calls of the tool through the catalogue are its business; without catalogues, all are."""
         return (not self.catalogues or catalogue in self.catalogues) and self.match.chooses(tool)
 
+    @property
+    def place(self) -> str:
+        return f"{self.name} at {self.position.file}:{self.position.line}"
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one rule said of a call. One that only observes has no say in the outcome."""
+    """What one rule said of a call. One that only observes has no say in the outcome.
+
+    `leaf` is the part of a condition that decided: of the requirement, or of what narrows the rule. Only a verdict
+    against the call has one.
+    """
 
     rule: GateRule
     judgement: Judgement
     failure: str | None = None
+    leaf: Leaf | None = None
 
     @property
     def counts(self) -> bool:
         return self.rule.mode == "enforce"
+
+    @property
+    def because(self) -> str:
+        """The rule, where it stands and the part that decided, for records: no argument is in it."""
+        return f"{self.rule.place}: {self.leaf.text}" if self.leaf is not None else self.rule.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +246,46 @@ class Outcome:
     decided_by: Verdict | None
     verdicts: tuple[Verdict, ...]
 
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The rates and quotas that apply to the call, observing ones too: to be taken if the call is let through."""
+        return tuple(verdict.rule.limit for verdict in self.verdicts if verdict.rule.limit is not None)
+
+    @property
+    def holds(self) -> tuple[GateRule, ...]:
+        """Every rule that holds the call: each of them wants its own approval."""
+        return tuple(each.rule for each in self.verdicts if each.counts and each.judgement.decision == "hold")
+
+    @property
+    def observed(self) -> tuple[Verdict, ...]:
+        """What rules that only observe would have refused."""
+        return tuple(each for each in self.verdicts if not each.counts and each.judgement.decision != "allow")
+
 
 def judge_call(rules: Iterable[GateRule], tool: GovernedTool, scope: Scope, *, catalogue: str, may: MayDo) -> Outcome:
     """Ask every rule that is about the call. The gravest verdict decides; of equals, the first by name."""
-    about = (rule for rule in rules if rule.mode != "disabled" and rule.is_about(tool, catalogue))
-    asked = (_verdict(rule, scope, may) for rule in about)
+    return judge_rules(
+        [rule for rule in rules if rule.mode != "disabled" and rule.is_about(tool, catalogue)], scope, may=may
+    )
+
+
+def judge_rules(rules: Iterable[GateRule], scope: Scope, *, may: MayDo) -> Outcome:
+    """The same with rules that are known to be about the call."""
+    asked = (_verdict(rule, scope, may) for rule in rules)
     verdicts = sorted((verdict for verdict in asked if verdict is not None), key=lambda verdict: verdict.rule.name)
     decided_by = _gravest([verdict for verdict in verdicts if verdict.counts])
     decision: Decision = decided_by.judgement.decision if decided_by else "allow"
     return Outcome(decision, decided_by, tuple(verdicts))
+
+
+def _limit(rule: GateRule) -> Limit | None:
+    enforced = rule.mode == "enforce"
+    match rule.check:
+        case Rate(limit, per, burst, by):
+            return limits.Rate(rule.name, limit, per, burst, by, enforced)
+        case Quota(limit, per, by):
+            return limits.Quota(rule.name, limit, per, by, enforced)
+    return None
 
 
 def _verdict(rule: GateRule, scope: Scope, may: MayDo) -> Verdict | None:
@@ -180,9 +297,16 @@ def _verdict(rule: GateRule, scope: Scope, may: MayDo) -> Verdict | None:
         if not applies.value:
             return None
     try:
-        return Verdict(rule, rule.check.judge(scope, may), failure)
+        judgement = rule.check.judge(scope, may)
     except Exception as error:  # a check that breaks must not open the gate
-        return Verdict(rule, Judgement("deny", f"the check failed: {type(error).__name__}"), failure)
+        judgement = Judgement("deny", f"the check failed: {type(error).__name__}")
+    leaf = _leaf(rule, scope) if judgement.decision != "allow" else None
+    return Verdict(rule, judgement, failure, leaf)
+
+
+def _leaf(rule: GateRule, scope: Scope) -> Leaf | None:
+    deciding = rule.check.require if isinstance(rule.check, Arguments) else rule.when
+    return deciding_leaf(deciding, scope) if deciding is not None else None
 
 
 def _gravest(verdicts: Sequence[Verdict]) -> Verdict | None:

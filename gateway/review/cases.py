@@ -47,5 +47,5 @@ def _by_name(cases: Iterable[PolicyCase]) -> dict[tuple[str, str], list[PolicyCa
 
 
 def _meaning(case: PolicyCase) -> tuple[object, ...]:
-    asked = (case.principal, case.catalogue, case.at, case.tool, case.args, case.saw)
+    asked = (case.principal, case.catalogue, case.at, case.tool, case.args, case.saw, case.read, case.calls)
     return (*asked, case.expected, case.because)

@@ -12,7 +12,8 @@ from gateway.access import Access, Answer, Call, Discovery
 from gateway.governance.cases import Because, PolicyCase
 from gateway.governance.diagnostics import Position, did_you_mean
 from gateway.governance.leaves import deciding_leaf
-from gateway.governance.rules import Counting, GateRule, Permission, Verdict
+from gateway.governance.rules import GateRule, Permission, Quota, Rate, Verdict
+from gateway.review.earlier import remembered
 
 _GAP: Final = "   "
 
@@ -50,7 +51,8 @@ class CaseResult:
 class Coverage:
     """What decided a case and what did not: policy rows by position, gate rules by name, and tools that were called.
 
-    Rules that are disabled or count calls, and tools that no catalogue has, are left out: no case could be about them.
+    Rules that are disabled or count beyond a turn, and tools that no catalogue has, are left out: no case can be about
+    them.
     """
 
     used_rows: tuple[Position, ...]
@@ -120,7 +122,8 @@ def about_verdict(verdict: Verdict) -> str:
 
 
 def _called(access: Access, case: PolicyCase, tool: str) -> CaseResult:
-    answer = access.call(Call(case.principal, case.catalogue, tool, case.at, case.args, case.saw))
+    call = Call(case.principal, case.catalogue, tool, case.at, case.args, remembered(access, case))
+    answer = access.call(call)
     is_same = answer.decision == case.expected and case.because in (None, answer.because)
     position = answer.steps[-1].position
     got: str = answer.decision
@@ -194,7 +197,7 @@ def _why_unlisted(access: Access, case: PolicyCase, name: str) -> str:
 
 
 def _is_testable(rule: GateRule) -> bool:
-    return rule.mode != "disabled" and not isinstance(rule.check, Counting)
+    return rule.mode != "disabled" and not isinstance(rule.check, Rate | Quota)
 
 
 def _deciding_rows(result: CaseResult) -> Iterable[Position]:

@@ -72,6 +72,7 @@ RISKS: Final[Mapping[str, Risk]] = {
     "tool-hazardous": Risk("medium", "a new tool with a grave flag"),
     "tool-callable": Risk("medium", "can be called again"),
     "tool-revived": Risk("medium", "is in use again"),
+    "network-widened": Risk("high", "may now reach into a private network"),
     "tool-backend": Risk("medium", "something else runs when it is called"),
     "tool-retried": Risk("medium", "failed calls may be repeated"),
     "tool-input": Risk("low", "takes other arguments"),

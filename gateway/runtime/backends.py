@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Any
 
 from gateway.backends import credentials
 from gateway.backends.command import Command, CommandBackend
-from gateway.backends.connections import Connections
+from gateway.backends.connections import Connections, Lookup, system_lookup
 from gateway.backends.http import FromArguments, HttpBackend, HttpRequest
 from gateway.backends.processes import HostControls
 from gateway.backends.python import PythonBackend, PythonFunction
@@ -26,11 +27,11 @@ from gateway.snapshot import DeclaredTool
 class Backends:
     """Makes backends. What the kernel lets us enforce is asked once."""
 
-    def __init__(self, secrets: Secrets, packages: Collection[str]) -> None:
+    def __init__(self, secrets: Secrets, packages: Collection[str], *, lookup: Lookup = system_lookup) -> None:
         self._secrets = secrets
         self._packages = packages
         self._host: HostControls | None = None
-        self._connections = Connections()
+        self._connections = Connections(lookup=lookup)
 
     def of(self, tool: DeclaredTool, spec: ToolSpec, *, artifact: type) -> Backend:
         """Raises `ProgramError` for a backend that cannot work here."""
@@ -91,6 +92,7 @@ class Backends:
             query=FromArguments(declared.query.only) if declared.query else None,
             body=FromArguments(declared.body.only) if declared.body else None,
             auth=self._auth(declared.auth),
+            networks=tuple(map(ip_network, declared.networks)),
             pick=_picking(declared.pick),
             json_results=issubclass(artifact, SpooledJsonArtifact),
             errors=dict(declared.errors),

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from gateway.access import Access
 from gateway.assembly import Assembled, assemble
@@ -100,14 +101,29 @@ def kept_by(assembled: Assembled) -> Kept:
             )
 
 
-@asynccontextmanager
-async def running(
-    settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None
-) -> AsyncIterator[Running]:
-    """Start everything but the listeners. Raises `ConfigInvalid` or `StartRefused` before anything is opened."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A project that may be served, and who is let in. Nothing of it is open yet."""
+
+    settings: Settings
+    assembled: Assembled
+    access: Access
+    identities: Identities
+    providers: tuple[Provider, ...]
+    secrets: Secrets
+    kept: Kept
+
+
+def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None) -> Prepared:
+    """Read and judge everything; open, start and write nothing. Raises `ConfigInvalid` or `StartRefused`."""
     environ = os.environ if environ is None else environ
-    today = today or datetime.now(UTC).date()
-    assembled = assemble(settings.project, environ=environ, today=today, environment=settings.environment)
+    assembled = assemble(
+        settings.project,
+        environ=environ,
+        today=today or datetime.now(UTC).date(),
+        environment=settings.environment,
+        packages=settings.python_packages,
+    )
     if assembled.access is None:
         raise ConfigInvalid(assembled.diagnostics)
     folder = settings.project.configs
@@ -115,44 +131,71 @@ async def running(
     providers = providers_of(_identity_documents(assembled), secrets=secrets, folder=folder)
     identities = Identities(providers, _now)
     _refuse_exposure(settings, identities)
-    async with AsyncExitStack() as closing:
-        yield await _started(settings, assembled, assembled.access, identities, providers, secrets, closing)
-
-
-async def _started(
-    settings: Settings,
-    assembled: Assembled,
-    access: Access,
-    identities: Identities,
-    providers: list[Provider],
-    secrets: Secrets,
-    closing: AsyncExitStack,
-) -> Running:
     kept = kept_by(assembled)
     _refuse_shared_folders({kept.database.parent, kept.spool})
-    retain = _storage(assembled).retain
-    store = await SqliteStore.open(kept.database)
-    closing.push_async_callback(store.close)
-    spool = await FileSpool.open(kept.spool, small=store)
-    closing.push_async_callback(spool.close)
+    return Prepared(settings, assembled, assembled.access, identities, tuple(providers), secrets, kept)
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None
+) -> AsyncIterator[Running]:
+    """Start everything but the listeners. Raises `ConfigInvalid` or `StartRefused` before anything is opened."""
+    async with opened(prepared(settings, environ=environ, today=today)) as gateway:
+        yield gateway
+
+
+@asynccontextmanager
+async def opened(prepared: Prepared) -> AsyncIterator[Running]:
+    """The same from what was prepared. Whoever cancels the start finds everything closed again."""
+    async with AsyncExitStack() as closing:
+        yield await _started(prepared, closing)
+
+
+async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
+    settings, assembled, kept = prepared.settings, prepared.assembled, prepared.kept
+    store = await _open(SqliteStore.open(kept.database), closing)
+    spool = await _open(FileSpool.open(kept.spool, small=store), closing)
+    identities = prepared.identities
     await identities.start()
     closing.push_async_callback(identities.close)
-    backends = Backends(secrets, settings.python_packages)
+    backends = Backends(prepared.secrets, settings.python_packages)
     closing.push_async_callback(backends.close)
     shared = SharedState()
 
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
         await service.journal(call, tool)
 
-    published, unworkable = publish(assembled, access, backends=backends, journal=journal, shared=shared)
+    published, unworkable = publish(assembled, prepared.access, backends=backends, journal=journal, shared=shared)
     closing.push_async_callback(published.close)
+    retain = _storage(assembled).retain
     service = Service(published, store, spool, lives=(retain.calls if retain else None) or DEFAULT_LIFE)
     recovered = await store.recover(_now())
     sweeping = asyncio.create_task(Sweeper(store, spool).run())
     closing.push_async_callback(_ended, sweeping)
     return Running(
-        service, identities, tuple(providers), settings, assembled, tuple(unworkable), recovered, kept, shared
+        service, identities, prepared.providers, settings, assembled, tuple(unworkable), recovered, kept, shared
     )
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+_Opened = TypeVar("_Opened", bound=_Closable)
+
+
+async def _open(opening: Coroutine[Any, Any, _Opened], closing: AsyncExitStack) -> _Opened:
+    """What is being opened in a thread when the start is cancelled is opened, and closed again like everything else."""
+    task = asyncio.create_task(opening)
+    try:
+        await asyncio.wait({task})
+    finally:
+        if not task.done():
+            await asyncio.wait({task})
+        if task.exception() is None:
+            closing.push_async_callback(task.result().close)
+    return task.result()
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

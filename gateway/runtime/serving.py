@@ -92,7 +92,7 @@ async def serve(
     started: Callable[[], Awaitable[None]],
     besides: Sequence[tuple[Any, socket.socket]] = (),
 ) -> None:
-    """Serve until a signal asks to stop. Running calls have the settings' grace to finish.
+    """Serve until a stop is asked for. Running calls have the settings' grace to finish.
 
     `besides` are further ways to the data plane.
     """
@@ -103,23 +103,23 @@ async def serve(
     bound = [sockets[0], *(each for _, each in besides), sockets[1]]
     tasks = [asyncio.create_task(server.serve(sockets=[each])) for server, each in zip(servers, bound, strict=True)]
     asked = asyncio.create_task(stopping.asked.wait())
-    with signals(stopping.ask):
-        try:
-            await _until_up(servers, tasks)
-            _calm_collector()
+    try:
+        await _until_up(servers, tasks)
+        _calm_collector()
+        if not stopping.times:
             await started()
-            await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            asked.cancel()
-            stopping.times = stopping.times or 1
-            for server in data:
-                server.should_exit = True
-            apps.hush()
-            await drained(draining, calls, grace=settings.grace, stopping=stopping)
-            await apps.close()
-            for server in servers:
-                await server.stop_now()
-            await asyncio.gather(*tasks)
+        await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+        stopping.times = stopping.times or 1
+        for server in data:
+            server.should_exit = True
+        apps.hush()
+        await drained(draining, calls, grace=settings.grace, stopping=stopping)
+        await apps.close()
+        for server in servers:
+            await server.stop_now()
+        await asyncio.gather(*tasks)
 
 
 def _calm_collector() -> None:
@@ -131,15 +131,19 @@ def _calm_collector() -> None:
 
 @contextmanager
 def signals(ask: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, a signal that ends processes asks instead."""
+    """While this lasts, a signal that ends processes asks instead; afterwards it does what it did before."""
     loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
         loop.add_signal_handler(number, ask)
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # between two handlers the system's own would kill
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 def _server(app: Any, settings: Settings) -> _Server:

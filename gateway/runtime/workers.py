@@ -78,11 +78,11 @@ class Workers:
         self._say = say
         self._stopping = Stopping()
         self._running: set[asyncio.subprocess.Process] = set()
-        self._folder = TemporaryDirectory(prefix="gateway-workers-")
+        self._folder = ""
 
     async def run(self) -> int:
         """Until a signal asks to stop; the exit code."""
-        with signals(self._ask):
+        with signals(self._ask), TemporaryDirectory(prefix="gateway-workers-") as self._folder:
             first = _Keeping(0)
             keepers = [asyncio.create_task(self._keep(first))]
             lines = await first.word
@@ -92,11 +92,10 @@ class Workers:
             others = [_Keeping(index) for index in range(1, self._settings.workers)]
             keepers += [asyncio.create_task(self._keep(each)) for each in others]
             await asyncio.gather(*(each.word for each in others))
-            for line in lines:
+            for line in () if self._stopping.times else lines:
                 self._say(line)
             await self._stopping.asked.wait()
             await self._end(keepers)
-        self._folder.cleanup()
         return 0
 
     def _ask(self) -> None:
@@ -129,7 +128,7 @@ class Workers:
         heard, word = os.pipe()
         data, admin = (each.fileno() for each in self._sockets)
         settings = self._settings.model_dump_json()
-        order = Order(settings, data, admin, lifeline, word, keeping.index, self._folder.name)
+        order = Order(settings, data, admin, lifeline, word, keeping.index, self._folder)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self._module, order.text()),

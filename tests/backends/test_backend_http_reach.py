@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -18,7 +19,7 @@ from invocations import Spool, invocation
 from loopback import Service, plain, serving
 
 from gateway.backends.addresses import LOOPBACK, AddressRefused, check, declared_by, is_public
-from gateway.backends.connections import ConnectionLimits, Connections, Lookup
+from gateway.backends.connections import Connections, Lookup
 from gateway.backends.credentials import BearerAuth
 from gateway.backends.http import FromArguments, HttpBackend, HttpRequest
 from gateway.backends.refusals import BackendUnusable
@@ -51,10 +52,10 @@ def answering(*answers: Sequence[str]) -> tuple[Lookup, list[str]]:
 
 async def called(request: HttpRequest, lookup: Lookup, args: dict[str, Any] | None = None) -> bytes:
     spool = Spool()
-    connections = Connections(ConnectionLimits(allowed_networks=ELSEWHERE), lookup=lookup)
+    connections = Connections(lookup=lookup)
     try:
         async with asyncio.timeout(10):
-            await HttpBackend(request, connections).run(invocation(args or {}, spool))
+            await HttpBackend(replace(request, networks=ELSEWHERE), connections).run(invocation(args or {}, spool))
     finally:
         await connections.close()
     return spool.kept[0]
@@ -114,6 +115,22 @@ async def test_name_that_cannot_be_looked_up_is_unavailable() -> None:
         await called(HttpRequest("GET", "http://service.example/"), nothing)
 
     assert (caught.value.word, caught.value.message) == ("unavailable", "the service cannot be reached")
+
+
+async def test_tools_of_one_service_reach_what_each_of_them_may() -> None:
+    lookup, _ = answering(["127.0.0.2"])
+    connections = Connections(lookup=lookup)
+    async with trapped() as (service, _), asyncio.timeout(10):
+        request = HttpRequest("GET", f"http://service.example:{service.port}/")
+        spool = Spool()
+        await HttpBackend(replace(request, networks=ELSEWHERE), connections).run(invocation({}, spool))
+        with pytest.raises(BackendFailed) as caught:
+            await HttpBackend(request, connections).run(invocation({}, spool))
+        await connections.close()
+
+    assert spool.kept[0] == b"ok"
+    assert caught.value.message == "the service's name leads to an address that tools may not reach"
+    assert service.connections == 1
 
 
 OFF_HOST = [

@@ -9,8 +9,21 @@ from linking_projects import catalogue, document, linked, problem, snapshot_of, 
 from gateway.config.linking.tools import ImportedTool
 from gateway.governance.cases import Because
 from gateway.governance.conditions import Scope
+from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
-from gateway.governance.rules import Approval, Arguments, Counting, GateRule, Opening, Permission, Window
+from gateway.governance.rules import (
+    Approval,
+    Arguments,
+    Budget,
+    Check,
+    GateRule,
+    Loop,
+    Opening,
+    Permission,
+    Quota,
+    Rate,
+    Window,
+)
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 APPROVAL = {"type": "approval", "from": ["role:lead"], "timeout": "30m", "reason": "Large"}
@@ -26,7 +39,7 @@ def rule_of(check: dict[str, Any], **spec: Any) -> GateRule:
 
 
 def scope(**args: Any) -> Scope:
-    return Scope(args, {"subject": "user:ana"}, {"name": "order_read"}, {"seen": []}, NOON)
+    return Scope(args, {"subject": "user:ana"}, {"name": "order_read"}, TurnMemory(), NOON)
 
 
 def test_approval_is_linked_whole() -> None:
@@ -87,17 +100,31 @@ def test_arguments_are_compiled_and_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    "check",
+    ("check", "linked"),
     [
-        {"type": "rate", "limit": 5, "per": "1m"},
-        {"type": "quota", "limit": 5, "per": "1d"},
-        {"type": "loop", "sameCall": 3},
-        {"type": "budget", "calls": 3},
+        pytest.param({"type": "rate", "limit": 5, "per": "1m"}, Rate(5, timedelta(minutes=1)), id="rate"),
+        pytest.param(
+            {"type": "rate", "limit": 60, "per": "1m", "burst": 9, "by": ["tool", "tenant"]},
+            Rate(60, timedelta(minutes=1), 9, ("tool", "tenant")),
+            id="rate-with-burst",
+        ),
+        pytest.param({"type": "quota", "limit": 5, "per": "1d"}, Quota(5, timedelta(days=1)), id="quota"),
+        pytest.param(
+            {"type": "quota", "limit": 5, "per": "1d", "by": ["catalogue"], "onExhausted": "hold"},
+            Quota(5, timedelta(days=1), ("catalogue",), "hold"),
+            id="quota-that-holds",
+        ),
+        pytest.param({"type": "loop", "sameCall": 3, "onExceeded": "hold"}, Loop(3, "hold"), id="loop"),
+        pytest.param({"type": "budget", "calls": 3}, Budget(3), id="budget-of-calls"),
+        pytest.param(
+            {"type": "budget", "bytes": "1KiB", "onExhausted": "hold"},
+            Budget(None, 1024, "hold"),
+            id="budget-of-bytes",
+        ),
     ],
-    ids=lambda check: check["type"],
 )
-def test_checks_that_count_are_named(check: dict[str, Any]) -> None:
-    assert rule_of(check).check == Counting(check["type"])
+def test_checks_that_count_are_linked_with_their_limits(check: dict[str, Any], linked: Check) -> None:
+    assert rule_of(check).check == linked
 
 
 def test_condition_narrows_a_rule() -> None:

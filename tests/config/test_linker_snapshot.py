@@ -16,6 +16,7 @@ from gateway.core.canonical import canonical
 from gateway.core.registry import copy_containers
 from gateway.core.schemas import Schema
 from gateway.governance.conditions import Condition, Scope, compile_condition
+from gateway.governance.memory import TurnMemory
 from gateway.snapshot import Snapshot
 
 UNCHANGEABLE = (str, int, float, bool, type(None), date, time, timedelta, type, frozenset, ZoneInfo)
@@ -196,7 +197,7 @@ def test_frozen_data_reads_like_any_other() -> None:
     condition, _ = compile_condition('tool.labels.x == "y" && "a" in tool.flags')
     assert condition is not None
     seen = {"labels": frozen({"x": "y"}), "flags": frozen(["a"])}
-    assert condition.applies(Scope({}, {}, seen, {}, datetime(2026, 11, 16, tzinfo=UTC))).value
+    assert condition.applies(Scope({}, {}, seen, TurnMemory(), datetime(2026, 11, 16, tzinfo=UTC))).value
 
 
 def test_copy_of_frozen_data_can_be_changed_or_is_frozen_itself() -> None:

@@ -344,7 +344,7 @@ BROKEN: list[tuple[str, dict[str, Any], str, str, str]] = [
         changed(TESTS, "spec.cases.0.expect.because.gate", "x"),
         "wrong-value",
         "spec.cases[0].expect.because.gate",
-        "a reason takes only one of 'policy' or 'gate' or 'tier'",
+        "a reason takes only one of 'policy' or 'gate' or 'tier' or 'class'",
     ),
     (
         "key set from nowhere",

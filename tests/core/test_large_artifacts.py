@@ -83,6 +83,28 @@ asyncio.run(main())
 """
 
 
+GARBAGE = """
+def content():
+    yield b"first\\n"
+    yield "😀".encode() + b"x" * ((16 << 20) - 1000) + b"\\xff\\n"
+    yield b"\\xff\\xf0\\x9f" * (8 << 20) + b"\\n"
+    for _ in range(20):
+        yield bytes(range(256)) * (1 << 14) + b"\\n"
+
+async def ask(artifact):
+    with answer_limit(4 << 20):
+        return {
+            "first": await artifact.grep("first", limit=1),
+            "long": await refused(artifact.grep("x", from_line=1)),
+            "garbage": await refused(artifact.grep("x", from_line=2)),
+            "after": len(await artifact.grep("\\ufffd", from_line=3, limit=5)),
+            "lines": await artifact.line_count(),
+        }
+
+asyncio.run(main())
+"""
+
+
 def probe(script: str, folder: Path) -> dict[str, Any]:
     free = shutil.disk_usage(folder).free
     if free < NEEDED_DISK:
@@ -124,4 +146,17 @@ def test_line_of_300_megabytes_is_refused_in_flat_memory(tmp_path: Path) -> None
         "head": "E_ANSWER_TOO_LARGE",
         "tail": "E_ANSWER_TOO_LARGE",
         "grep": "E_ANSWER_TOO_LARGE",
+    }
+
+
+def test_long_lines_of_garbage_are_searched_in_flat_memory(tmp_path: Path) -> None:
+    answers = probe(GARBAGE, tmp_path)
+
+    assert answers.pop("extra") <= ALLOWED_EXTRA
+    assert answers == {
+        "first": ["first"],
+        "long": "E_ANSWER_TOO_LARGE",
+        "garbage": "E_ANSWER_TOO_LARGE",
+        "after": 5,
+        "lines": 3 + 20 * ((1 << 14) + 1) + 1,
     }

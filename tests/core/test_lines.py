@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.lines import (
-    _SCAN,
     BLOCK,
-    MAX_GREP_LINE,
     Allowance,
     IndexedReader,
     LineIndex,
@@ -24,6 +22,7 @@ from gateway.core.lines import (
     encode,
 )
 from gateway.core.patterns import Pattern
+from gateway.core.searching import MAX_GREP_LINE, WINDOW
 from gateway.core.spool import FileReader, FileStore, InMemoryReader, InMemoryStore
 from gateway.errors import AnswerTooLarge, ArtifactGone
 
@@ -212,7 +211,7 @@ def test_content_across_buffers_answers_as_the_reference_does(
 ) -> None:
     """The tricky bytes lie around the border of the ranges in which content is searched."""
     for shift in range(-len(tricky), 1):
-        before = filled(filler, _SCAN + shift)
+        before = filled(filler, WINDOW + shift)
         reader = make_reader(before + tricky + b"needle\na")
         lines = reference(before + tricky + b"needle\na")
 
@@ -222,13 +221,13 @@ def test_content_across_buffers_answers_as_the_reference_does(
 
 
 def test_line_that_ends_with_the_content_is_searched(make_reader: MakeReader) -> None:
-    reader = make_reader(b"x" * (2 * _SCAN - 1) + b"\n")
+    reader = make_reader(b"x" * (2 * WINDOW - 1) + b"\n")
 
-    assert [len(line) for line in reader.search(Pattern("x$|^$"))] == [2 * _SCAN - 1, 0]
+    assert [len(line) for line in reader.search(Pattern("x$|^$"))] == [2 * WINDOW - 1, 0]
 
 
 @pytest.mark.parametrize("make_reader", ["memory", "file"], indirect=True)
-@pytest.mark.parametrize("end", [b"", b"\n", b"\nx", b"\n" + b"x" * _SCAN])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nx", b"\n" + b"x" * WINDOW])
 def test_longest_searchable_line_does_not_depend_on_where_it_lies(make_reader: MakeReader, end: bytes) -> None:
     for start in (b"", b"x\n" * 1_000):
         fits, too_long = b"y" * MAX_GREP_LINE, b"y" * (MAX_GREP_LINE + 1)

@@ -5,10 +5,12 @@
 
 import asyncio
 import os
+import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forked import Forked, Forking
@@ -68,8 +70,29 @@ async def test_large_result_comes_back_as_a_handle_and_takes_no_memory(
         assert answered.body["isError"] is False, answered.body["rendered"]
         assert answered.body["result"]["artifact"]["byteLength"] > BYTES * 0.99
         assert len(answered.body["rendered"]) < 4096
-        found = await grep(shop, answered, "^a new page" if tool == "history_fetch" else "99999$")
+        ask = asking(shop, answered)
+        found = await ask("artifact_grep", {"pattern": "^a new page" if tool == "history_fetch" else "99999$"})
         assert found.count("\n") > 2
+        assert memory(gateway) - before < EXTRA_MEMORY
+
+
+async def test_pages_of_a_search_lead_through_a_large_result(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path) as (gateway, shop, _):
+        ask = asking(shop, await shop.rest("history_fetch", {"bytes": BYTES}))
+        forget_peak(gateway)
+        before = memory(gateway)
+        args: dict[str, Any] = {"pattern": "^a new page", "limit": 40}
+        found = 0
+        while True:
+            text = await ask("artifact_grep", args)
+            found += text.count("a new page of the history")
+            goes_on = re.search(r"call artifact_grep with fromLine (\d+) to go on", text)
+            if goes_on is None:
+                break
+            assert int(goes_on[1]) > args.get("fromLine", 0)
+            args["fromLine"] = int(goes_on[1])
+
+        assert found == -(-BYTES // len(CHUNK))
         assert memory(gateway) - before < EXTRA_MEMORY
 
 
@@ -119,11 +142,14 @@ async def test_result_larger_than_its_tool_may_yield_is_refused_and_leaves_nothi
         assert [path for path in (tmp_path / "data" / "spool" / "incoming").rglob("*") if path.is_file()] == []
 
 
-async def grep(shop: Shop, answered: Answered, pattern: str) -> str:
-    asked = {"tool": "artifact_grep", "arguments": {"pattern": pattern}}
-    body = await shop.post(f"/v1/artifacts/{answered.call_id}/query?turn={answered.turn}", asked)
-    assert body["isError"] is False, body["rendered"]
-    return str(body["rendered"])
+def asking(shop: Shop, answered: Answered) -> Callable[[str, dict[str, Any]], Awaitable[str]]:
+    """Asks a result by one of its query tools; what comes back is what a model reads."""
+
+    async def ask(tool: str, arguments: dict[str, Any]) -> str:
+        path = f"/v1/artifacts/{answered.call_id}/query?turn={answered.turn}"
+        return str((await shop.post(path, {"tool": tool, "arguments": arguments}))["rendered"])
+
+    return ask
 
 
 def _history(size: int) -> bytes:

@@ -29,11 +29,7 @@ async def test_no_text_of_the_corpus_closes_its_envelope_or_changes_its_label(tm
     documents = [*frame(["tokens"]), tokens_of([ANA]), http_tool("fetch", 1, tier="community", backend=backend)]
     documents.append(catalogue("desk", ["role:staff"], ["*"]))
     write_project(tmp_path / "p", documents, policy="p, role:staff, *, tool:*, invoke, community, allow\n")
-    environ = {"GATEWAY_PYTHON_PACKAGES": "echoing"}
-    packages = ("echoing",)
-    async with started(
-        tmp_path / "p", tmp_path / "data", people=[ANA], environ=environ, python_packages=packages
-    ) as gateway:
+    async with started(tmp_path / "p", tmp_path / "data", people=[ANA], python_packages=("echoing",)) as gateway:
         caller = gateway.caller(ANA)
         wrong = []
         for start in range(0, len(texts), 64):  # side by side, so that they wait for the disk together

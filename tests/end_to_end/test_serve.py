@@ -30,7 +30,7 @@ def refused(project: Path, tmp_path: Path, *options: str) -> "subprocess.Complet
 def test_start_tells_where_and_what_and_a_signal_ends_it(tmp_path: Path) -> None:
     with served(SMALL, tmp_path) as gateway:
         assert "small, revision " in gateway.output
-        assert f"MCP    {gateway.url}/desk/mcp   desk: 2 tools" in gateway.output
+        assert f"MCP    {gateway.url}/desk/mcp   desk: 2 tools in the catalogue" in gateway.output
         assert get(f"{gateway.admin_url}/livez") == (200, {"live": True})
         assert get(f"{gateway.url}/readyz")[1]["ready"] is True
         assert [each["name"] for each in get(f"{gateway.url}/v1/catalogues")[1]["catalogues"]] == ["desk"]

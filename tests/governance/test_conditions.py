@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.governance.conditions import Condition, ConditionProblem, Evaluation, Scope, compile_condition, under
+from gateway.governance.conditions import Condition, Evaluation, Scope, compile_condition, under
+from gateway.governance.expression_checks import ConditionProblem
+from gateway.governance.memory import Brought, TurnMemory
 
 
 def condition(source: str) -> Condition:
@@ -15,13 +17,22 @@ def condition(source: str) -> Condition:
     return compiled
 
 
+NOW = datetime(2026, 11, 16, 10, tzinfo=UTC)
+
+
+def remembering() -> TurnMemory:
+    memory = TurnMemory()
+    memory.notes(Brought("lookup", ("untrusted-output",), "partner", "ticket"), "allow", at=NOW - timedelta(minutes=5))
+    return memory
+
+
 def scope(**given: Any) -> Scope:
     values = {
         "args": {"amount": 600, "currency": "EUR", "workspace": "/srv/repos/a"},
         "caller": {"subject": "user:ana", "roles": ["role:engineer"], "tenant": "acme"},
         "tool": {"name": "payment_refund", "tier": "internal", "flags": ["writes"], "labels": {"system": "payments"}},
-        "turn": {"seen": ["untrusted-output"], "calls": [{"tool": "lookup", "age": timedelta(minutes=5)}]},
-        "now": datetime(2026, 11, 16, 10, tzinfo=UTC),
+        "turn": remembering(),
+        "now": NOW,
         **given,
     }
     return Scope(**values)
@@ -132,3 +143,161 @@ def test_path_is_normalised_before_it_is_compared(path: Any, root: Any, inside: 
 
 def test_condition_shows_its_source() -> None:
     assert repr(condition("true")) == "Condition('true')"
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ('"partner" in turn.tiers && "ticket" in turn.classes', True),
+        ('"untrusted-output" in turn.seen', True),
+        ('turn.calls.exists(c, c.tool == "lookup" && c.tier == "partner" && c.decision == "allow")', True),
+        ('turn.calls.exists(c, "untrusted-output" in c.flags)', True),
+        ('turn.calls.filter(c, c.tool == "lookup").size() >= 1 && turn.calls.size() == 1', True),
+        ('turn.calls[0].age == duration("5m")', True),
+        ('turn.calls.exists(c, c["tool"] == "lookup")', True),
+        ('turn.calls.map(c, c).exists(c, c.tool == "lookup")', True),
+        ('turn["seen"][0] == "untrusted-output"', True),
+        ('args["currency"] == "EUR" && has(args.amount)', True),
+        ("size(args) == 3", True),
+        ("args.exists(name, name == 'workspace')", True),
+        ('caller["subject"] == "user:ana" && size(tool) == 4', True),
+        ('args.currency == "turn.calls"', False),
+        ('true // turn.nothing and args["nothing"]', True),
+    ],
+)
+def test_expression_is_shown_what_it_looks_at(source: str, value: bool) -> None:
+    assert condition(source).applies(scope()) == Evaluation(value)
+
+
+def test_ages_grow_with_the_moment_of_the_call() -> None:
+    recently = condition('turn.calls.exists(c, c.tool == "lookup" && c.age < duration("1h"))')
+
+    assert recently.is_met(scope()).value
+    assert not recently.is_met(scope(now=NOW + timedelta(hours=1))).value
+    assert not recently.is_met(scope(turn=TurnMemory())).value
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("caller.subjct == 'a'", ConditionProblem("caller has no 'subjct'", 1, 8, 6, "did you mean 'subject'?")),
+        (
+            "tool.kind == 'a'",
+            ConditionProblem("tool has no 'kind'", 1, 6, 4, "known fields: name, tier, flags, labels"),
+        ),
+        ("size(turn.cals) > 1", ConditionProblem("turn has no 'cals'", 1, 11, 4, "did you mean 'calls'?")),
+        (
+            "true &&\n turn.calls.exists(c, c.tol == 'x')",
+            ConditionProblem("calls have no 'tol'", 2, 25, 3, "did you mean 'tool'?"),
+        ),
+        (
+            "args.list.all(tool, tool == 1)",
+            ConditionProblem("'tool' is a variable already", 1, 15, 4, "bind another name"),
+        ),
+        ("max(1, 2) == 2", ConditionProblem("there is no function 'max'", 1, 1, 3, "did you mean 'map'?")),
+    ],
+)
+def test_misspelt_field_is_a_problem_when_declared(source: str, problem: ConditionProblem) -> None:
+    assert compile_condition(source) == (None, [problem])
+
+
+@pytest.mark.parametrize(
+    "source", ["args.caller.nothing == 1", "args . tool . nothing == 1", "args.items.exists(c, c.nothing == 1)"]
+)
+def test_fields_of_arguments_are_not_known_when_declared(source: str) -> None:
+    assert compile_condition(source)[1] == []
+
+
+TEN = str(list(range(10)))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        pytest.param(
+            f"{TEN}.all(a, {TEN}.all(b, {TEN}.all(c, a + b + c > 0)))",
+            "comprehensions are nested deeper than 2",
+            id="nested-all-bomb",
+        ),
+        pytest.param(
+            " && ".join(f"{TEN}.exists(a, a > {n})" for n in range(9)),
+            "there are more than 8 comprehensions",
+            id="many-comprehensions",
+        ),
+        pytest.param(
+            "[args.s].map(a, a + a).map(b, b + b).map(c, c + c) == []",
+            "'map' is used more than 2 times",
+            id="doubling-chain",
+        ),
+        pytest.param(
+            f"[args.s].map(a, {'a + ' * 9}a) == []", "'map' names its variable more than 8 times", id="growing-map"
+        ),
+        pytest.param(f"{'args.s + ' * 65}args.s == ''", "there are more than 64 sums", id="sums"),
+        pytest.param(
+            f"{list(range(300))}.exists(a, {list(range(300))}.exists(b, a == b))",
+            "the lists that are written out are too long to be gone through",
+            id="long-literals",
+        ),
+        pytest.param("true || " * 1_250 + "true", "the expression is longer than 4096 characters", id="ten-kilobytes"),
+    ],
+)
+def test_work_without_bound_is_a_problem_when_declared(source: str, message: str) -> None:
+    compiled, problems = compile_condition(source)
+
+    assert compiled is None
+    assert message in [problem.message for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("source", "args"),
+    [
+        ("args.a.all(x, args.a.exists(y, x == y))", {"a": list(range(300))}),
+        ("args.a.filter(x, x > 0).size() > 0", {"a": list(range(300))}),
+        ("args.a.all(x, x.all(y, y > 0))", {"a": [list(range(300))]}),
+        ("args.a.exists(x, x < 0)", {"a": list(range(30_000))}),
+        ("size(args.a) > 0", {"a": {"b": [{"c": list(range(30_000))}]}}),
+    ],
+    ids=["nested", "list-making", "inner", "long", "hidden-inside"],
+)
+def test_evaluation_that_would_take_long_errs_on_the_safe_side(source: str, args: dict[str, Any]) -> None:
+    found = condition(source)
+
+    assert found.applies(scope(args=args)).value
+    assert not found.is_met(scope(args=args)).value
+    assert "than one evaluation may" in str(found.applies(scope(args=args)).failure) or "too many" in str(
+        found.applies(scope(args=args)).failure
+    )
+
+
+def test_nesting_that_would_exhaust_the_stack_is_not_followed() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    assert condition("size(args.a) > 5").is_met(scope(args={"a": deep})) == Evaluation(
+        False, "the arguments are too many, or too deep, to be looked at"
+    )
+
+
+def test_arguments_that_are_not_looked_at_cost_nothing() -> None:
+    huge = {"amount": 900, "rows": list(range(1_000_000))}
+
+    assert condition("args.amount > 500").is_met(scope(args=huge)) == Evaluation(True)
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "failure"),
+    [
+        ("args.amount * args.amount > 1", {"amount": 2**62}, "a number is out of range"),
+        ("1 / args.amount > 1", {"amount": 0}, "something is divided by zero"),
+        ("args.list[5] == 1", {"list": []}, "an index is out of bounds"),
+        ('"x".matches(args.pattern)', {"pattern": "(hunter2"}, "matches() fails"),
+        ('args[args.name] == "x"', {"name": "hunter2"}, "something that is looked up is not there"),
+        ("args.text == 'a'", {"text": "hunter2\ud800"}, "it cannot be evaluated (ValueError)"),
+        ("args.amount > 1", {"amount": object()}, "it cannot be evaluated (ValueError)"),
+    ],
+    ids=["overflow", "division", "index", "pattern", "key", "surrogate", "object"],
+)
+def test_failure_tells_no_argument(source: str, args: dict[str, Any], failure: str) -> None:
+    assert condition(source).is_met(scope(args=args)) == Evaluation(False, failure)
+    assert condition(source).applies(scope(args=args)) == Evaluation(True, failure)

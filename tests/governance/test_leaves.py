@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.governance.conditions import Condition, Scope, compile_condition
 from gateway.governance.leaves import deciding_leaf
+from gateway.governance.memory import TurnMemory
 
 ARGS: dict[str, Any] = {"amount": 900, "currency": "EUR", "path": "/a && b", "order": {"total": 7}, "on": True}
 
@@ -16,7 +17,9 @@ ARGS: dict[str, Any] = {"amount": 900, "currency": "EUR", "path": "/a && b", "or
 def scope(args: dict[str, Any] = ARGS) -> Scope:
     caller = {"subject": "user:ana", "roles": ["role:clerk"], "tenant": None}
     tool = {"name": "pay", "tier": "internal", "flags": ["writes"], "labels": {}}
-    return Scope(args, caller, tool, {"seen": ["egress"], "calls": []}, datetime(2026, 11, 16, tzinfo=UTC))
+    memory = TurnMemory()
+    memory.flags.add("egress")
+    return Scope(args, caller, tool, memory, datetime(2026, 11, 16, tzinfo=UTC))
 
 
 def condition(source: str) -> Condition:

@@ -1,6 +1,7 @@
 """Gate rules: deny beats hold beats allow, observers decide nothing, and failures stay on the safe side."""
 
-from datetime import UTC, date, datetime, time
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import permutations
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -9,22 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.governance import limits
 from gateway.governance.catalogues import GovernedTool, Selector
 from gateway.governance.conditions import Condition, Scope, compile_condition
 from gateway.governance.diagnostics import Position
+from gateway.governance.memory import TurnMemory
 from gateway.governance.rules import (
     SEVERITY,
     Approval,
     Arguments,
+    Budget,
     Check,
-    Counting,
     Decision,
+    Flow,
     GateRule,
     Judgement,
+    Loop,
     MayDo,
     Mode,
     Opening,
     Permission,
+    Quota,
+    Rate,
     Window,
     judge_call,
 )
@@ -53,7 +60,7 @@ def condition(source: str) -> Condition:
 
 
 def scope(now: datetime = MONDAY, **args: Any) -> Scope:
-    return Scope(args=args, caller={"roles": []}, tool={}, turn={"seen": []}, now=now)
+    return Scope(args=args, caller={"roles": []}, tool={}, turn=TurnMemory(), now=now)
 
 
 def rule(check: Check, *, name: str = "r", when: str | None = None, mode: Mode = "enforce", **match: Any) -> GateRule:
@@ -190,5 +197,136 @@ def test_window_may_deny_outside() -> None:
     assert decide(rule(Window(ZoneInfo("UTC"), (), outside="deny"))) == "deny"
 
 
-def test_counting_is_left_to_whoever_counts() -> None:
-    assert decide(rule(Counting("rate"))) == "allow"
+def turn(**made: int) -> TurnMemory:
+    """A turn that has made these calls, each so often."""
+    memory = TurnMemory()
+    for checksum, times in made.items():
+        for _ in range(times):
+            memory.reserves(checksum)
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("check", "limit"),
+    [
+        (Rate(60, timedelta(minutes=1), 20, ("subject", "tool")), limits.Rate),
+        (Quota(5, timedelta(days=1), ("tenant",)), limits.Quota),
+    ],
+    ids=["rate", "quota"],
+)
+def test_limits_allow_and_are_left_to_whoever_counts(check: Rate | Quota, limit: type) -> None:
+    outcome = judge_call([rule(check, name="fair")], TOOL, scope(), catalogue="support", may=nobody)
+
+    [left] = outcome.limits
+    assert outcome.decision == "allow"
+    assert isinstance(left, limit)
+    assert (left.rule, left.limit, left.per, left.by, left.enforced) == (
+        "fair",
+        check.limit,
+        check.per,
+        check.by,
+        True,
+    )
+
+
+def test_only_limits_that_apply_are_taken_and_observing_ones_stop_nobody() -> None:
+    check = Rate(1, timedelta(seconds=1))
+    rules = [
+        rule(check, name="always"),
+        rule(check, name="elsewhere", tools=("ticket_*",)),
+        rule(check, name="never", when="false"),
+        rule(check, name="off", mode="disabled"),
+        rule(check, name="watching", mode="observe"),
+        rule(Says("allow"), name="other"),
+    ]
+
+    outcome = judge_call(rules, TOOL, scope(), catalogue="support", may=nobody)
+
+    assert [(limit.rule, limit.enforced) for limit in outcome.limits] == [("always", True), ("watching", False)]
+
+
+@pytest.mark.parametrize(
+    ("made", "decision", "reason"),
+    [
+        (2, "allow", "the same call was made 2 of 3 times in this turn"),
+        (3, "deny", "the same call was made 3 times in this turn"),
+        (9, "deny", "the same call was made 9 times in this turn"),
+    ],
+)
+def test_loop_stops_the_same_call(made: int, decision: Decision, reason: str) -> None:
+    again = replace(scope(), turn=turn(same=made, other=50), checksum="same")
+
+    assert Loop(3).judge(again, nobody) == Judgement(decision, reason)
+    assert Loop(3, "hold").judge(again, nobody).decision == ("allow" if decision == "allow" else "hold")
+
+
+@pytest.mark.parametrize(
+    ("budget", "decision"),
+    [
+        (Budget(calls=6), "allow"),
+        (Budget(calls=5), "deny"),
+        (Budget(calls=1, on_exhausted="hold"), "hold"),
+        (Budget(bytes=101), "allow"),
+        (Budget(bytes=100), "deny"),
+        (Budget(calls=6, bytes=100), "deny"),
+        (Budget(calls=6, bytes=101), "allow"),
+    ],
+)
+def test_budget_of_a_turn_is_used_up(budget: Budget, decision: Decision) -> None:
+    memory = turn(a=5)
+    memory.receives(100)
+
+    assert budget.judge(replace(scope(), turn=memory), nobody).decision == decision
+
+
+def test_flow_denies_once_the_class_was_read() -> None:
+    flow = Flow("customer-record", "which may not flow to tools with the flag 'egress'")
+    memory = TurnMemory()
+    memory.classes.add("customer-record")
+
+    assert flow.judge(scope(), nobody) == Judgement("allow", "this turn has not read customer-record")
+    assert flow.judge(replace(scope(), turn=memory), nobody) == Judgement(
+        "deny", "this turn has read customer-record, which may not flow to tools with the flag 'egress'"
+    )
+
+
+def test_verdict_names_the_rule_its_place_and_the_part_that_decided() -> None:
+    narrowed = rule(Says("hold"), name="large", when='args.currency == "EUR" && (args.amount > 500 || args.vip)')
+    required = rule(Arguments(condition("args.amount < 5 && true"), "too much"), name="small")
+
+    outcome = judge_call([narrowed, required], TOOL, scope(amount=900, currency="EUR"), catalogue="support", may=nobody)
+
+    assert [verdict.because for verdict in outcome.verdicts] == [
+        'large at gates.yaml:1: args.currency == "EUR" && (args.amount > 500 || args.vip) is true',
+        "small at gates.yaml:1: args.amount < 5 is false",
+    ]
+    assert outcome.verdicts[1].leaf is not None
+    assert "900" not in outcome.verdicts[1].because
+
+
+def test_verdict_without_a_condition_names_its_rule() -> None:
+    [verdict] = judge_call([rule(Says("deny"))], TOOL, scope(), catalogue="support", may=nobody).verdicts
+
+    assert (verdict.because, verdict.leaf) == ("r at gates.yaml:1", None)
+
+
+def test_verdict_for_a_call_has_no_deciding_part() -> None:
+    [verdict] = judge_call([rule(Says("allow"), when="true")], TOOL, scope(), catalogue="support", may=nobody).verdicts
+
+    assert verdict.leaf is None
+
+
+def test_outcome_tells_every_hold_and_what_observers_would_have_refused() -> None:
+    rules = [
+        rule(Says("hold"), name="a"),
+        rule(Says("hold"), name="b"),
+        rule(Says("allow"), name="c"),
+        rule(Says("deny"), name="d", mode="observe"),
+        rule(Says("allow"), name="e", mode="observe"),
+    ]
+
+    outcome = judge_call(rules, TOOL, scope(), catalogue="support", may=nobody)
+
+    assert outcome.decision == "hold"
+    assert [held.name for held in outcome.holds] == ["a", "b"]
+    assert [verdict.rule.name for verdict in outcome.observed] == ["d"]

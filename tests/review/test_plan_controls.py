@@ -76,6 +76,9 @@ def codes(plan: Plan) -> set[tuple[str, str]]:
         pytest.param("tools.yaml", "tier: partner", "tier: internal", "tool-more-trusted", id="tier"),
         pytest.param("tools.yaml", "tier: internal,", "tier: internal, trusted: true,", "result-trusted", id="trusted"),
         pytest.param("tools.yaml", "/refunds", "/payments", "tool-backend", id="backend"),
+        pytest.param(
+            "tools.yaml", "method: POST,", "method: POST, networks: [10.0.0.0/8],", "network-widened", id="network"
+        ),
         pytest.param("tools.yaml", ", minimum: 0", "", "tool-input", id="input"),
         pytest.param("tools.yaml", ', redact: ["$.email"]', "", "redact-removed", id="redact"),
         pytest.param("tools.yaml", ", queries: [json_get, json_keys]", "", "queries-widened", id="queries"),
@@ -196,6 +199,7 @@ def test_wider_identity_is_named(tmp_path: Path, base: str, old: str, new: str, 
         pytest.param(UPSTREAM, "[page_read]", "[page_read, page_list]", "import-widened", id="include"),
         pytest.param(UPSTREAM, ", exclude: [page_drop]", "", "import-widened", id="exclude"),
         pytest.param(UPSTREAM, "wiki.example.com", "wiki.example.org", "upstream-changed", id="server"),
+        pytest.param(UPSTREAM, "url:", "networks: [fd00:20::/32], url:", "network-widened", id="network"),
         pytest.param(UPSTREAM, "tier: community", "tier: internal", "tool-more-trusted", id="import-tier"),
         pytest.param(UPSTREAM, ", flags: [egress]", "", "flag-removed", id="import-flags"),
         pytest.param(TELEMETRY, "arguments: keys", "arguments: values", "capture-widened", id="capture"),
@@ -212,6 +216,39 @@ def test_looser_binding_is_named(tmp_path: Path, base: str, old: str, new: str, 
         path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
 
     assert expected in {code for _, code in codes(planned(before, after))}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        pytest.param("[10.0.0.0/8]", "[10.1.0.0/16, 10.2.0.0/16]", None, id="parts"),
+        pytest.param("[10.1.0.0/16]", "[10.0.0.0/8]", "10.0.0.0/8", id="wider"),
+        pytest.param("[10.0.0.0/8]", "[10.0.0.0/8, fd00::/8]", "fd00::/8", id="another"),
+        pytest.param("[10.0.0.0/8]", "[]", None, id="none"),
+    ],
+)
+def test_only_networks_that_could_not_be_reached_are_named(
+    tmp_path: Path, old: str, new: str, expected: str | None
+) -> None:
+    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    for folder, networks in ((before, old), (after, new)):
+        edit(folder, "configs/tools.yaml", "method: POST,", f"method: POST, networks: {networks},")
+
+    found = [each for each in planned(before, after).findings if each.code == "network-widened"]
+
+    assert [(each.about, each.path, each.note) for each in found] == (
+        [("Tool refund_pay", "backend.networks", expected)] if expected else []
+    )
+
+
+def test_new_tool_that_reaches_inside_is_named(tmp_path: Path) -> None:
+    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    path = after / "configs/tools.yaml"
+    new = path.read_text(encoding="utf-8").split("---\n")[0].replace("order_read", "order_list")
+    new = new.replace("method: GET,", "method: GET, networks: [192.168.0.0/16],")
+    path.write_text(f"{path.read_text(encoding='utf-8')}\n---\n{new}", encoding="utf-8")
+
+    assert ("Tool order_list", "network-widened") in codes(planned(before, after))
 
 
 def test_removed_gate_is_a_control_that_disappears(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Which policy cases hold, why others do not, and what they leave untested."""
 
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,11 @@ import pytest
 
 from gateway.access import Access
 from gateway.assembly import Assembled, Project, assemble
-from gateway.governance.cases import Because, PolicyCase
+from gateway.governance.cases import Because, EarlierCall, PolicyCase
+from gateway.governance.conditions import compile_condition
 from gateway.governance.diagnostics import Position
 from gateway.governance.principals import Principal
-from gateway.governance.rules import Counting, Permission
+from gateway.governance.rules import Budget, Loop, Permission, Rate
 from gateway.review.policy_tests import CaseResult, actions_asked, coverage_of, run_cases
 from gateway.snapshot import Deprecation
 
@@ -20,6 +21,11 @@ SMALL = Path(__file__).parent.parent / "projects" / "small"
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 ANA, BOT, EVE = Principal("user:ana"), Principal("agent:bot"), Principal("user:eve")
 LARGE = Because("gate", "large-refunds")
+SAME = EarlierCall("refund_pay", {"order": "A1", "amount": 20}, times=2)
+READ = EarlierCall("order_read", {"order": "A1"})
+OLD = replace(READ, ago=timedelta(hours=2))
+GONE = EarlierCall("gone")
+RECENTLY = 'turn.calls.exists(c, c.tool == "order_read" && c.age < duration("1h"))'
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +290,7 @@ def test_without_cases_nothing_is_covered(project: Assembled, access: Access) ->
     [
         pytest.param({"mode": "observe"}, ("large-refunds",), (), id="observing"),
         pytest.param({"mode": "disabled"}, (), (), id="disabled"),
-        pytest.param({"check": Counting("rate")}, (), (), id="counting"),
+        pytest.param({"check": Rate(5, timedelta(minutes=1))}, (), (), id="counting"),
         pytest.param({"check": Permission("invoke", "tool:refund_pay")}, (), ("large-refunds",), id="allowing"),
     ],
 )
@@ -307,3 +313,54 @@ def test_unknown_tools_are_not_covered_by_asking_for_them(access: Access) -> Non
 def test_permissions_that_rules_ask_for_are_among_the_actions(access: Access) -> None:
     assert actions_asked(access) == {"discover", "invoke"}
     assert actions_asked(with_rule(access, check=Permission("read", "class:order"))) == {"discover", "invoke", "read"}
+
+
+@pytest.mark.parametrize(
+    ("check", "calls", "expected"),
+    [
+        pytest.param(Loop(3), (SAME,), "allow", id="twice"),
+        pytest.param(Loop(3), (replace(SAME, times=3),), "deny", id="three-times"),
+        pytest.param(Loop(3), (replace(SAME, times=3, args={"order": "B2", "amount": 20}),), "allow", id="other-call"),
+        pytest.param(Budget(calls=4), (SAME, replace(READ, times=2)), "deny", id="budget-of-calls"),
+        pytest.param(Budget(calls=5), (SAME, replace(READ, times=2)), "allow", id="within-the-budget"),
+        pytest.param(Budget(bytes=2_000), (replace(READ, times=2, bytes=1_000),), "deny", id="budget-of-bytes"),
+    ],
+)
+def test_case_tells_which_calls_were_made_before(
+    access: Access, check: Any, calls: tuple[EarlierCall, ...], expected: Any
+) -> None:
+    counting = with_rule(access, when=None, check=check)
+
+    assert result_of(counting, refund(expected, calls=calls)).passed
+
+
+@pytest.mark.parametrize(
+    ("when", "calls", "expected"),
+    [
+        pytest.param('turn.saw("private-data")', (READ,), "hold", id="taint"),
+        pytest.param('turn.saw("private-data")', (SAME,), "allow", id="no-taint"),
+        pytest.param(RECENTLY, (replace(READ, ago=timedelta(minutes=59)),), "hold", id="recently"),
+        pytest.param(RECENTLY, (replace(READ, ago=timedelta(minutes=60)),), "allow", id="long-ago"),
+        pytest.param("turn.calls[0].tool == 'order_read'", (SAME, OLD), "hold", id="oldest-first"),
+        pytest.param("turn.saw('egress') && 'quarantine' in turn.tiers", (GONE,), "hold", id="unknown-tool"),
+    ],
+)
+def test_earlier_calls_bring_what_their_tools_bring(
+    access: Access, when: str, calls: tuple[EarlierCall, ...], expected: Any
+) -> None:
+    condition, _ = compile_condition(when)
+
+    assert result_of(with_rule(access, when=condition), refund(expected, calls=calls)).passed
+
+
+def test_case_about_a_flow_names_the_class(access: Access) -> None:
+    order = replace(access.snapshot.artifacts["order"], blocked_by=frozenset({"writes"}))
+    guarded = Access(replace(access.snapshot, artifacts={"order": order}), access.authoriser)
+    case = refund("deny", Because("class", "order"), read=frozenset({"order"}))
+
+    assert result_of(guarded, case).passed
+    assert result_of(guarded, replace(case, read=frozenset(), calls=(READ,))).passed
+    assert told(guarded, replace(case, expected="allow")) == [
+        "gates: class:order: this turn has read order, which may not flow to tools with the flag 'writes'"
+        "   configs/tools.yaml:28"
+    ]

@@ -11,7 +11,7 @@ from gateway.config.specs.gateway import (
 )
 from gateway.config.specs.policy_tests import Because as BecauseSpec
 from gateway.config.specs.policy_tests import Case, PolicyTestDocument
-from gateway.governance.cases import Because, PolicyCase
+from gateway.governance.cases import Because, EarlierCall, PolicyCase
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
 from gateway.governance.principals import Principal
 
@@ -32,9 +32,10 @@ def unknown_calls(entries: Entries, *, advertised: Collection[str], prefixes: Co
     known = entries.names.get("Tool", frozenset()) | set(advertised)
     for entry in entries.of(PolicyTestDocument).values():
         for index, case in enumerate(entry.document.spec.cases):
-            if case.call is not None and case.call not in known and not case.call.startswith(tuple(prefixes)):
-                message, place = f"there is no Tool {case.call!r}", ("spec", "cases", index, "call")
-                yield entry.problem("unknown-reference", message, place, help=did_you_mean(case.call, known))
+            for name, place in _called(case):
+                if name not in known and not name.startswith(tuple(prefixes)):
+                    message, path = f"there is no Tool {name!r}", ("spec", "cases", index, *place)
+                    yield entry.problem("unknown-reference", message, path, help=did_you_mean(name, known))
 
 
 def known_callers(entries: Entries) -> tuple[frozenset[str], frozenset[str]]:
@@ -81,7 +82,24 @@ def _case(entry: Entry[PolicyTestDocument], index: int, case: Case) -> PolicyCas
         tool=case.call,
         args=case.with_ or {},
         saw=frozenset(case.turn.saw) if case.turn else frozenset(),
+        read=frozenset(case.turn.read) if case.turn else frozenset(),
+        calls=_earlier(case),
         because=_because(case.expect.because),
+    )
+
+
+def _called(case: Case) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    """Every tool that a case names, and where."""
+    if case.call is not None:
+        yield case.call, ("call",)
+    for index, earlier in enumerate(case.turn.calls if case.turn else ()):
+        yield earlier.tool, ("turn", "calls", index, "tool")
+
+
+def _earlier(case: Case) -> tuple[EarlierCall, ...]:
+    return tuple(
+        EarlierCall(each.tool, each.with_ or {}, each.times, each.ago, each.bytes or 0)
+        for each in (case.turn.calls if case.turn else ())
     )
 
 
@@ -90,4 +108,6 @@ def _because(spec: BecauseSpec | None) -> Because | None:
         return None
     if spec.policy is not None:
         return Because("policy", spec.policy)
+    if spec.class_ is not None:
+        return Because("class", spec.class_)
     return Because("gate", spec.gate) if spec.gate is not None else Because("tier", spec.tier or "")

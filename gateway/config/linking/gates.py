@@ -15,11 +15,14 @@ from gateway.governance.diagnostics import Diagnostic, did_you_mean
 from gateway.governance.rules import (
     Approval,
     Arguments,
+    Budget,
     Check,
-    Counting,
     GateRule,
+    Loop,
     Opening,
     Permission,
+    Quota,
+    Rate,
     Window,
 )
 from gateway.snapshot import DeclaredTool
@@ -90,8 +93,14 @@ def _check(spec: specs.Check) -> Check | None:
         case specs.ArgumentsCheck():
             condition = _compiled(spec.require)
             return Arguments(condition, spec.message) if condition is not None else None
-        case _:
-            return Counting(spec.type)
+        case specs.RateCheck():
+            return Rate(spec.limit, spec.per, spec.burst, spec.by)
+        case specs.QuotaCheck():
+            return Quota(spec.limit, spec.per, spec.by, spec.on_exhausted)
+        case specs.LoopCheck():
+            return Loop(spec.same_call, spec.on_exceeded)
+        case specs.BudgetCheck():
+            return Budget(spec.calls, spec.bytes, spec.on_exhausted)
 
 
 def _approval(spec: specs.ApprovalCheck) -> Approval:

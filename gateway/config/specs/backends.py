@@ -18,6 +18,7 @@ from gateway.config.specs.scalars import (
     JsonPath,
     Line,
     Name,
+    PrivateNetwork,
     Size,
     Text,
     UrlTemplate,
@@ -51,6 +52,8 @@ Status = Annotated[
     _Status("an HTTP status", "write an HTTP status from 400 to 599", r"[45][0-9]{2}", convert=_status),
 ]
 
+NETWORKS: Final = "Private networks that the host's name may lead to; without them, only public addresses."
+
 Mention = tuple[Path, str]
 """A place in the backend and the argument that it names."""
 
@@ -72,6 +75,7 @@ class HttpBackend(Spec):
     query: Maybe[FromArguments] = Field(None, description="Arguments that go into the query string.")
     body: Maybe[FromArguments] = Field(None, description="Arguments that go into the JSON body.")
     auth: Maybe[Auth] = Field(None, description="Credentials for the service.")
+    networks: Many[PrivateNetwork] = Field((), description=NETWORKS)
     pick: Maybe[JsonPath] = Field(None, description="Part of the answer that is the result.")
     errors: dict[Status, ErrorWord] = Field({}, description="What a status means, in our words.")
 

@@ -1,13 +1,14 @@
 """PolicyTest: who may do what, written down as cases that either hold or do not."""
 
 from collections.abc import Iterable
-from typing import Literal
+from datetime import timedelta
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from gateway.config.specs.base import Broken, Many, Maybe, OnlyTrue, Some, Spec, exactly_one, one_of_missing
 from gateway.config.specs.common import Document, Json, OwnedMetadata
-from gateway.config.specs.scalars import Line, Moment, Name, Role, Subject
+from gateway.config.specs.scalars import Duration, Line, Moment, Name, Role, Size, Subject
 
 
 class Given(Spec):
@@ -25,23 +26,37 @@ class Caller(Spec):
     tenant: Maybe[Name] = Field(None, description="The caller's tenant.")
 
 
+class EarlierCall(Spec):
+    """A call that the turn has made before."""
+
+    tool: Name = Field(description="Tool that was called, by the name that the Catalogue gives it.")
+    with_: Maybe[Json] = Field(None, description="Its arguments.")
+    times: Annotated[int, Field(ge=1, le=10_000)] = Field(1, description="How often.")
+    ago: Duration = Field(timedelta(0), description="How long before the moment of the case.")
+    bytes: Maybe[Size] = Field(None, description="What each of them returned.")
+
+
 class Turn(Spec):
     """What happened earlier in the turn."""
 
     saw: Many[Name] = Field((), description="TrustFlags of the tools that were called.")
+    read: Many[Name] = Field((), description="ArtifactClasses of what was read.")
+    calls: Many[EarlierCall] = Field((), description="Calls that were made, with all that they bring into the turn.")
 
 
 class Because(Spec):
     """What decided, so that a case cannot hold for the wrong reason."""
 
-    model_config = ConfigDict(json_schema_extra=exactly_one("policy", "gate", "tier"))
+    model_config = ConfigDict(json_schema_extra=exactly_one("policy", "gate", "tier", "class"))
 
     policy: Maybe[Line] = Field(None, description="Subject of the policy row that decided.")
     gate: Maybe[Name] = Field(None, description="GateRule that decided.")
     tier: Maybe[Name] = Field(None, description="TrustTier that decided.")
+    class_: Maybe[Name] = Field(None, description="ArtifactClass whose flow decided.")
 
     def broken_rules(self) -> Iterable[Broken]:
-        yield from one_of_missing({"policy": self.policy, "gate": self.gate, "tier": self.tier}, "a reason")
+        given: dict[str, object | None] = {"policy": self.policy, "gate": self.gate, "tier": self.tier}
+        yield from one_of_missing({**given, "class": self.class_}, "a reason")
 
 
 class Expect(Spec):

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from ipaddress import ip_network
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
@@ -118,11 +119,27 @@ def _zone(text: str) -> str:
     return text
 
 
+def _network(text: str) -> str:
+    network = ip_network(text)
+    inside: list[Any] = [each for each in _PRIVATE if each.version == network.version]
+    if not any(network.subnet_of(each) for each in inside):
+        raise ValueError
+    return str(network)
+
+
 def _path(text: str) -> str:
     if ".." in text.split("/"):
         raise ValueError
     return text
 
+
+_PRIVATE: Final = tuple(
+    map(
+        ip_network,
+        ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "fc00::/7", "::1/128"),
+    )
+)
+"""Networks of one's own. Link-local ones are none: what answers there hands out the credentials of the machine."""
 
 _CALLERS: Final = "|".join(kind for kind in SUBJECT_KINDS if kind != "role")
 
@@ -232,6 +249,16 @@ UrlTemplate = Annotated[
         r"https?://[^\s/?#@{}\\]+(?:/[^\s?#\\]*)?(?:\?[^\s#{}\\]*)?",
         code="bad-url",
         convert=_url,
+    ),
+]
+PrivateNetwork = Annotated[
+    str,
+    Text(
+        "a network",
+        "write a network of your own by its first address and length: 10.20.0.0/16, 192.168.1.0/24, fd00:20::/32",
+        r"[0-9A-Fa-f.:]{2,39}(?:/[0-9]{1,3})?",
+        code="bad-network",
+        convert=_network,
     ),
 ]
 AbsolutePath = Annotated[

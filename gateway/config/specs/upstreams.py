@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.config.specs.backends import Argument, Sandbox, program_problems
+from gateway.config.specs.backends import NETWORKS, Argument, Sandbox, program_problems
 from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec
 from gateway.config.specs.common import Auth, Document, Env, Headers, Limits, OwnedMetadata, Trust, credentials_as_text
-from gateway.config.specs.scalars import AbsolutePath, Duration, FilePath, Pattern, Url
+from gateway.config.specs.scalars import AbsolutePath, Duration, FilePath, Pattern, PrivateNetwork, Url
 
 
 class StreamableHttpTransport(Spec):
@@ -18,6 +18,7 @@ class StreamableHttpTransport(Spec):
     type: Literal["streamable-http"] = Field(description="An MCP server over HTTP.")
     url: Url = Field(description="Address of the server's endpoint.")
     headers: Headers = Field({}, description="Fixed headers.")
+    networks: Many[PrivateNetwork] = Field((), description=NETWORKS)
 
     def broken_rules(self) -> Iterable[Broken]:
         yield from credentials_as_text(self.headers, "headers")
@@ -42,6 +43,7 @@ class OpenApiTransport(Spec):
     type: Literal["openapi"] = Field(description="An HTTP service described by OpenAPI.")
     document: FilePath = Field(description="Path or address of the OpenAPI document.")
     server: Url = Field(description="Address of the service; what the document says about it is not used.")
+    networks: Many[PrivateNetwork] = Field((), description=NETWORKS)
 
 
 Transport = Annotated[StreamableHttpTransport | StdioTransport | OpenApiTransport, Field(discriminator="type")]

@@ -15,6 +15,7 @@ from gateway.review.controls.identity import (
     weaker_upstream,
 )
 from gateway.review.controls.linked import escapes, moved_pipelines, weaker_pipeline
+from gateway.review.controls.networks import wider_networks
 from gateway.review.controls.trust import changed_tool, new_tool, retrusted, weaker_flag, weaker_tier
 from gateway.review.risk import Finding
 from gateway.snapshot import Snapshot
@@ -55,6 +56,8 @@ def _of_new(kind: str, new: Spec) -> Iterator[Weakness]:
             yield from new_provider(new)
         case "Upstream":
             yield from new_upstream(new)
+        case "Tool":
+            yield from wider_networks({}, new, "backend.networks")
 
 
 def _of_removed(kind: str) -> Iterator[Weakness]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.review.controls.common import Spec, Weakness, added, at, differs, dropped, is_longer
+from gateway.review.controls.networks import wider_networks
 
 _PROOF = ("type", "issuer", "keys", "subject", "tenant")
 _DEFAULT_SKEW = "PT30S"
@@ -79,6 +80,7 @@ def new_upstream(after: Spec) -> Iterator[Weakness]:
     yield Weakness("upstream-added")
     if at(after, "import.onChange", "quarantine") == "accept":
         yield Weakness("import-unpinned", "import.onChange")
+    yield from wider_networks({}, after, "transport.networks")
 
 
 def weaker_upstream(before: Spec, after: Spec, *, ranks: Mapping[str, int]) -> Iterator[Weakness]:
@@ -90,6 +92,7 @@ def weaker_upstream(before: Spec, after: Spec, *, ranks: Mapping[str, int]) -> I
         yield Weakness("import-widened", "import.exclude", ", ".join(names))
     if differs(before, after, "transport", "auth"):
         yield Weakness("upstream-changed", "transport" if differs(before, after, "transport") else "auth")
+    yield from wider_networks(before, after, "transport.networks")
     yield from _import_trust(at(before, "import.trust", {}), at(after, "import.trust", {}), ranks)
 
 

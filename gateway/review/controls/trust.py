@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gateway.review.controls.common import Spec, Weakness, at, differs, dropped, is_further, is_longer
+from gateway.review.controls.networks import wider_networks
 from gateway.snapshot import IN_USE, DeclaredTool
 
 _ORIGINS: Final = ("third-party-public", "third-party-private", "first-party")
@@ -39,6 +40,7 @@ def changed_tool(before: Spec, after: Spec) -> Iterator[Weakness]:
     """What its document says; what follows from its tier and flags is `retrusted`'s to tell."""
     if differs(before, after, "backend"):
         yield Weakness("tool-backend", "backend")
+    yield from wider_networks(before, after, "backend.networks")
     if at(after, "idempotent", False) and not at(before, "idempotent", False):
         yield Weakness("tool-retried", "idempotent")
     if differs(before, after, "input"):

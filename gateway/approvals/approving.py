@@ -1,0 +1,322 @@
+"""Approvals as everybody else sees them: handlers ask and wait, people look and decide, somebody sweeps.
+
+What may follow what is in `deciding`; here it is put into transactions, and whoever has to know of it is told.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from gateway.approvals import deciding
+from gateway.approvals.deciding import Asking, Decided, Standing, is_about, is_approver, is_requester, renewed
+from gateway.approvals.digests import exact_json
+from gateway.approvals.refusals import (
+    ApprovalClosed,
+    ApprovalExpired,
+    ApprovalPending,
+    ApprovalRefused,
+    ApprovalUsed,
+    ApprovalVoid,
+    InvalidResolution,
+    OwnRequest,
+    UnknownApproval,
+)
+from gateway.approvals.showing import Shown, shown
+from gateway.approvals.waiting import Watch
+from gateway.core.events import now
+from gateway.core.ids import new_token
+from gateway.core.schemas import Schema
+from gateway.errors import GatewayError, ValidationException
+from gateway.governance.approvals import (
+    ApprovalEntry,
+    ApprovalEvent,
+    ApprovalFilter,
+    ApprovalRecord,
+    ApprovalRequest,
+    ApprovalState,
+    ApprovalStore,
+    ApprovalTable,
+    Notice,
+    Vote,
+)
+from gateway.governance.principals import Principal
+
+Held = Callable[[Principal], frozenset[str]]
+"""Everything somebody is and holds at this moment: the subject, and every role that comes with it. It is asked from the
+thread that writes, too, and must not wait."""
+
+MOST_PENDING: Final = 100
+"""Approvals one requester may wait for: more is noise that makes people agree without looking."""
+
+MAX_NOTE: Final = 2_000
+MAX_RESOLUTION: Final = 64 << 10
+
+_ID_BYTES: Final = 24
+_SWEPT_AT_ONCE: Final = 200
+_MOST_NOTICES: Final = 10_000
+_LARGE: Final = 64 << 10
+_ROLE: Final = "role:"
+_RETRY_AFTER: Final = range(5, 61)
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Something that has happened and is durable, for whoever observes."""
+
+    kind: Literal["requested", "voted", "decided", "expired", "taken", "void"]
+    approval: ApprovalRecord
+
+
+class Approvals:
+    """One per process. `subscribers` are the names of the webhooks that are to be told of each event."""
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        *,
+        held: Held,
+        clock: Callable[[], datetime] = now,
+        most_pending: int = MOST_PENDING,
+        subscribers: Mapping[ApprovalEvent, Sequence[str]] | None = None,
+        announce: Callable[[Announcement], None] = lambda announcement: None,
+        look_every: float = 0.1,
+    ) -> None:
+        self._store = store
+        self._held = held
+        self._clock = clock
+        self._most_pending = most_pending
+        self._subscribers = dict(subscribers or {})
+        self._announce = announce
+        self._watch = Watch(store.changes, every=look_every)
+
+    async def ask(
+        self,
+        requests: Sequence[ApprovalRequest],
+        *,
+        hold_for: timedelta = timedelta(0),
+        named: str | None = None,
+        on_pending: Callable[[Standing], None] = lambda standing: None,
+    ) -> Standing:
+        """Take the approvals of a call, or ask for them and wait up to `hold_for`.
+
+        One request for each rule that holds the call, all about the same action; only `taken` lets it run. Raises
+        `TooManyPending`, and for an approval that the caller names and that is not for this call `ApprovalMismatch`,
+        `ApprovalClosed` or `UnknownApproval`.
+        """
+        if not requests or len({each.action.digest for each in requests}) > 1:
+            raise ValueError("a call is held by one rule or several, and is one action")
+        standing = await self._stand(lambda table, asking: deciding.ask(table, requests, asking), named=named)
+        if standing.state == "pending" and hold_for:
+            on_pending(standing)
+            return await self._held_for(standing, hold_for)
+        return standing
+
+    async def find(self, id: str, viewer: Principal) -> ApprovalRecord:
+        """Raises `UnknownApproval`, also for one that the viewer neither asked for nor may decide."""
+        record = await self._store.find(id)
+        if record is None or not is_about(record, viewer, self.holds):
+            raise UnknownApproval()
+        return renewed(record, self._clock(), self.holds)
+
+    async def page(
+        self,
+        viewer: Principal,
+        *,
+        state: ApprovalState | None = None,
+        tool: str | None = None,
+        role: Literal["approver", "requester"] | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> tuple[list[ApprovalRecord], str | None]:
+        """What the viewer may decide or asked for, newest first, and the cursor of the next page."""
+        at = self._clock()
+        wanted = ApprovalFilter(viewer, self._names_of(viewer), at, state=state, tool=tool, role=role)
+        records, cursor = await self._store.page(wanted, limit=limit, before=before)
+        return [renewed(each, at, self.holds) for each in records], cursor
+
+    async def decide(
+        self,
+        id: str,
+        approver: Principal,
+        vote: Vote,
+        *,
+        resolution: Any = None,
+        note: str | None = None,
+        shown_digest: str | None = None,
+    ) -> ApprovalRecord:
+        """Add one approver's vote. Without `shown_digest` they were shown what there is.
+
+        Raises `UnknownApproval`, `OwnRequest`, `ApprovalClosed`, `AlreadyDecided`, `ShownOtherwise`, and for a
+        resolution that does not fit `InvalidResolution`; the approval then stays as it was.
+        """
+        record = await self.find(id, approver)
+        if is_requester(record, approver):
+            raise OwnRequest()
+        if record.state != "pending":
+            raise ApprovalClosed(record.state)
+        accepted = _accepted(record, resolution) if vote == "grant" else None
+        seen = await shown_of(record)
+
+        def work(table: ApprovalTable) -> Decided | GatewayError:
+            entry = ApprovalEntry(approver, vote, self._clock(), shown_digest or seen.digest, note, accepted)
+            decided = deciding.decide(table, id, entry, shown_digest=seen.digest, holds=self.holds)
+            if isinstance(decided, Decided) and decided.is_final:
+                self._notify(table, "decided", decided.approval)
+            return decided
+
+        decided = await self._store.transact(work)
+        if isinstance(decided, GatewayError):
+            raise decided
+        self._watch.wake([id])
+        self._announce(Announcement("decided" if decided.is_final else "voted", decided.approval))
+        return decided.approval
+
+    def may_decide(self, record: ApprovalRecord, viewer: Principal) -> bool:
+        """Whether the viewer could still vote on it."""
+        is_open = record.state == "pending" and not is_requester(record, viewer)
+        has_voted = any(each.approver.subject == viewer.subject for each in record.entries)
+        return is_open and not has_voted and is_approver(record, viewer, self.holds)
+
+    def holds(self, principal: Principal, name: str) -> bool:
+        return name in self._names_of(principal)
+
+    async def sweep(self) -> int:
+        """End what ran out of time; how many did. Any process may do so at any time."""
+        swept = 0
+        while expired := await self._store.transact(self._expire_some):
+            swept += len(expired)
+            self._ended(expired)
+        return swept
+
+    async def prune(self, before: datetime) -> int:
+        """Forget what has been over since before then."""
+        return await self._store.prune(before)
+
+    async def close(self) -> None:
+        await self._watch.close()
+
+    async def _held_for(self, standing: Standing, hold_for: timedelta) -> Standing:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + hold_for.total_seconds()
+        ids = [each.id for each in standing.approvals]
+        while standing.state == "pending" and (left := deadline - loop.time()) > 0:
+            since = max(each.changed for each in standing.approvals)
+            ends = min(each.expires_at for each in standing.approvals) - self._clock()
+            within = max(0.0, min(left, ends.total_seconds()))
+            if await self._watch.changed(ids, since=since, within=within) or within < left:
+                now = await self._stand(lambda table, asking: deciding.revisit(table, ids, asking))
+                standing = replace(now, resembling=standing.resembling)
+        return standing
+
+    async def _stand(
+        self,
+        step: Callable[[ApprovalTable, Asking], Standing | GatewayError],
+        *,
+        named: str | None = None,
+    ) -> Standing:
+        token = new_token(_ID_BYTES)
+        taken: list[str] = []
+
+        def work(table: ApprovalTable) -> Standing | GatewayError:
+            at = self._clock()
+            standing = step(table, Asking(at, self.holds, token, _new_id, self._most_pending, named))
+            taken.clear()
+            if isinstance(standing, Standing):
+                taken.extend(each.id for each in standing.approvals if standing.state == "taken")
+                for record in standing.requested:
+                    self._notify(table, "requested", record)
+                for record in standing.ended:
+                    self._notify(table, "expired", record)
+            return standing
+
+        standing = await self._store.transact(work, undo=lambda table: deciding.give_back(table, taken, token))
+        if isinstance(standing, GatewayError):
+            raise standing
+        self._ended(standing.ended)
+        for record in standing.requested:
+            self._announce(Announcement("requested", record))
+        if standing.state in ("taken", "void"):
+            self._watch.wake(each.id for each in standing.approvals)
+            for record in standing.approvals:
+                self._announce(Announcement("taken" if standing.state == "taken" else "void", record))
+        return standing
+
+    def _expire_some(self, table: ApprovalTable) -> list[ApprovalRecord]:
+        expired = deciding.expire(table, self._clock(), limit=_SWEPT_AT_ONCE)
+        for record in expired:
+            self._notify(table, "expired", record)
+        return expired
+
+    def _ended(self, records: Sequence[ApprovalRecord]) -> None:
+        self._watch.wake(each.id for each in records)
+        for record in records:
+            self._announce(Announcement("expired", record))
+
+    def _notify(self, table: ApprovalTable, event: ApprovalEvent, record: ApprovalRecord) -> None:
+        """In the transaction of what happened: a notice is kept if and only if it did."""
+        for webhook in self._subscribers.get(event, ()):
+            notice = Notice(new_token(_ID_BYTES), webhook, event, record.id, record.state, self._clock())
+            if not table.add_notice(notice, most=_MOST_NOTICES):
+                _log.warning("webhook %s is not told of an approval: too many notices wait for it", webhook)
+
+    def _names_of(self, principal: Principal) -> frozenset[str]:
+        # A role that is none would be another person's name: whoever could choose it would be that person.
+        if not all(role.startswith(_ROLE) for role in principal.roles):
+            return frozenset()
+        return self._held(principal)
+
+
+async def shown_of(record: ApprovalRecord) -> Shown:
+    """What approvers see of it; large arguments are looked through without holding up everybody else."""
+    if len(record.request.action.arguments) < _LARGE:
+        return shown(record)
+    return await asyncio.to_thread(shown, record)
+
+
+def refusal_of(standing: Standing, at: datetime) -> GatewayError | None:
+    """What a caller is told whose call does not run; `None` if it does."""
+    match standing.state:
+        case "taken":
+            return None
+        case "pending":
+            return ApprovalPending(standing.approvals, retry_after=_retry_after(standing.approvals, at))
+        case "refused":
+            return ApprovalRefused(standing.approvals[0])
+        case "expired":
+            return ApprovalExpired()
+        case "void":
+            return ApprovalVoid()
+        case "used":
+            return ApprovalUsed()
+
+
+def _retry_after(approvals: Sequence[ApprovalRecord], at: datetime) -> int:
+    """Seconds: a tenth of the time there is, between five seconds and a minute."""
+    left = min(each.expires_at for each in approvals) - at
+    tenth = int(left.total_seconds() / 10)
+    return min(max(tenth, _RETRY_AFTER.start), _RETRY_AFTER.stop - 1)
+
+
+def _new_id() -> str:
+    return new_token(_ID_BYTES)
+
+
+def _accepted(record: ApprovalRecord, resolution: Any) -> str | None:
+    """The resolution as it is kept. Like any gate's it is coerced; a wrong one says what is wrong."""
+    schema = record.request.resolution
+    if schema is None:
+        if resolution is not None:
+            raise InvalidResolution("this approval takes no resolution")
+        return None
+    try:
+        text = exact_json(Schema(dict(schema)).coerce({} if resolution is None else resolution))
+    except ValidationException as error:
+        raise InvalidResolution(error.message, details=error.details) from error
+    if len(text) > MAX_RESOLUTION:
+        raise InvalidResolution(f"the resolution is larger than {MAX_RESOLUTION} bytes")
+    return text

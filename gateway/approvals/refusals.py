@@ -1,0 +1,149 @@
+"""Why an approval is not given, not decided or not used: errors like any other, with code, status and help."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gateway.errors import GateError, GatewayError, Missing, Refused, RuleHeld
+from gateway.governance.approvals import ApprovalRecord, ApprovalState
+
+
+class UnknownApproval(Missing):
+    """Also for approvals that are none of the caller's business: both are told the same."""
+
+    code = "E_UNKNOWN_APPROVAL"
+    default_message = "there is no such approval"
+
+
+class OwnRequest(Refused):
+    code = "E_OWN_REQUEST"
+    default_message = "whoever asked for an approval cannot decide it"
+
+    def __init__(self) -> None:
+        super().__init__(help="ask another approver, whatever roles you hold yourself")
+
+
+class ApprovalClosed(GatewayError):
+    code = "E_APPROVAL_CLOSED"
+    status = 409
+    default_message = "the approval is not open any more"
+
+    def __init__(self, state: ApprovalState) -> None:
+        super().__init__(f"the approval is {state} already", help="nothing was changed")
+        self.state = state
+
+
+class AlreadyDecided(GatewayError):
+    code = "E_ALREADY_DECIDED"
+    status = 409
+    default_message = "you have decided this approval before"
+
+    def __init__(self) -> None:
+        super().__init__(help="it waits for other approvers")
+
+
+class ShownOtherwise(GatewayError):
+    code = "E_SHOWN_OTHERWISE"
+    status = 409
+    default_message = "what you were shown is not what would be approved"
+
+    def __init__(self) -> None:
+        super().__init__(help="look at the approval again, and decide on what it shows then")
+
+
+class InvalidResolution(GatewayError):
+    """`errors` has one entry per defect. The approval stays open."""
+
+    code = "E_INVALID_RESOLUTION"
+    status = 422
+    default_message = "the resolution is invalid; the approval stays open"
+
+    def __init__(self, message: str, *, details: Iterable[Mapping[str, Any]] = ()) -> None:
+        super().__init__(f"{message}; the approval stays open", help="send a resolution that fits its schema")
+        self.errors = [{"at": _pointer(each["path"]), "detail": each["message"]} for each in details]
+
+
+class TooManyPending(Refused):
+    code = "E_TOO_MANY_APPROVALS"
+    status = 429
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"{most} calls of this caller wait for approval already", help="wait until some of them are decided"
+        )
+
+
+class ApprovalMismatch(Refused):
+    """The call is not the one that was approved. `differs` names what is different, never how."""
+
+    code = "E_APPROVAL_MISMATCH"
+    status = 409
+
+    def __init__(self, differs: Iterable[str]) -> None:
+        self.differs = tuple(differs)
+        super().__init__(
+            f"this is not the call that the approval is about: {', '.join(self.differs)} changed",
+            help="call again without naming the approval, and another one is asked for",
+        )
+
+
+class ApprovalPending(RuleHeld):
+    """People are asked and have not decided yet. `approvals` has one for each rule that holds the call."""
+
+    code = "E_APPROVAL_PENDING"
+
+    def __init__(self, approvals: Sequence[ApprovalRecord], *, retry_after: int) -> None:
+        self.approvals = tuple(approvals)
+        self.retry_after = retry_after
+        waits = "; ".join(f"{each.request.reason}: {_waits_for(each)}" for each in approvals)
+        super().__init__(
+            f"this call waits for approval ({waits})",
+            help=f"call again with the same arguments, in {retry_after} s or later: once approved, it runs",
+        )
+
+
+class ApprovalRefused(Refused):
+    code = "E_APPROVAL_REFUSED"
+
+    def __init__(self, approval: ApprovalRecord) -> None:
+        self.approval = approval
+        notes = [each.note for each in approval.entries if each.decision == "refuse" and each.note]
+        said = f": {notes[0]!r}" if notes else ""
+        super().__init__(
+            f"an approver refused this call{said}",
+            help=f"do not try it again; the refusal stands until {approval.expires_at:%Y-%m-%d %H:%M} UTC",
+        )
+
+
+class ApprovalExpired(GateError):
+    code = "E_APPROVAL_EXPIRED"
+    status = 408
+    default_message = "nobody approved this call in time"
+
+    def __init__(self) -> None:
+        super().__init__(help="call again to ask once more")
+
+
+class ApprovalVoid(Refused):
+    code = "E_APPROVAL_VOID"
+    default_message = "this call was approved by somebody who may not approve it any more"
+
+    def __init__(self) -> None:
+        super().__init__(help="call again to ask other approvers")
+
+
+class ApprovalUsed(Refused):
+    code = "E_APPROVAL_USED"
+    status = 409
+    default_message = "the approval was used by another call with the same arguments"
+
+    def __init__(self) -> None:
+        super().__init__(help="look at what that call did; call again only if it has to be done once more")
+
+
+def _waits_for(approval: ApprovalRecord) -> str:
+    granted = sum(each.decision == "grant" for each in approval.entries)
+    return f"{granted} of {approval.request.needed} by {', '.join(approval.request.approvers)}"
+
+
+def _pointer(path: Iterable[str | int]) -> str:
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)

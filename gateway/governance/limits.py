@@ -1,0 +1,131 @@
+"""How many calls are let through: rates and quotas as plain data, and the protocol of whoever counts.
+
+A rate protects the system: a bucket that holds `burst` calls and fills evenly, `limit` in each `per`. It may forget in
+a crash. A quota is a budget: at most `limit` calls in each window of the length `per`, counted durably. Windows know no
+calendar: they are counted from 1970-01-01 00:00 UTC, so one of a day is a day in UTC, one of a week begins on Thursday.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Literal, Protocol
+
+from gateway.errors import Refused
+from gateway.governance.principals import Principal
+
+CountBy = Literal["subject", "tenant", "tool", "catalogue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`rule` is the name of the rule it belongs to. One that is not `enforced` is counted and stops nobody."""
+
+    rule: str
+    limit: int
+    per: timedelta
+    burst: int | None = None
+    by: tuple[CountBy, ...] = ("subject",)
+    enforced: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """As a rate, but a budget. A change of `limit` keeps what was counted; a change of `per` or `by` begins anew."""
+
+    rule: str
+    limit: int
+    per: timedelta
+    by: tuple[CountBy, ...] = ("subject",)
+    enforced: bool = True
+
+
+Limit = Rate | Quota
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCall:
+    """What calls are told apart by. Subjects are counted within their tenant: two of one name never share a count."""
+
+    principal: Principal
+    tool: str
+    catalogue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """A limit that does not let a call through, and how long it will not if nobody else calls meanwhile."""
+
+    limit: Limit
+    retry_after: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of one call: counted by every limit in `taken`, or by none because of those in `exceeded`.
+
+    `observed` are limits that would have refused if they were enforced; they have not counted the call.
+    """
+
+    exceeded: tuple[Exceeded, ...] = ()
+    observed: tuple[Exceeded, ...] = ()
+    taken: tuple[Limit, ...] = ()
+    at: datetime | None = None
+    """When quotas counted it, which is part of giving it back to the right window."""
+
+    @property
+    def allowed(self) -> bool:
+        return not self.exceeded
+
+    @property
+    def retry_after(self) -> timedelta | None:
+        """When all that refused would let it through; `None` for a call that was let through."""
+        return max((each.retry_after for each in self.exceeded), default=None)
+
+
+class Limits(Protocol):
+    """Counts calls over all processes that serve together. Whatever cannot be counted raises `StoreUnavailable`."""
+
+    async def take(self, limits: Sequence[Limit], call: CountedCall) -> Taken:
+        """Count a call by all its limits or by none; each rule is named once. To be asked when all else allows.
+
+        Quotas have counted durably when this returns. A call that rates refuse is not shown to quotas.
+        """
+        ...
+
+    async def give_back(self, taken: Taken, call: CountedCall) -> None:
+        """Take back what was counted for a call that did not run after all. To be called once at most."""
+        ...
+
+    async def prune(self) -> int:
+        """Remove counts of windows that are long over; how many went."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LimitExceeded(Refused):
+    """What the model reads. `retry_after` is also whole seconds in the message, rounded up."""
+
+    code = "E_QUOTA_EXCEEDED"
+    status = 429
+    default_message = "too many calls"
+
+    def __init__(self, exceeded: Exceeded) -> None:
+        limit = exceeded.limit
+        kind = "rate" if isinstance(limit, Rate) else "quota"
+        seconds = ceil(exceeded.retry_after.total_seconds())
+        super().__init__(
+            f"the {kind} {limit.rule!r} lets {limit.limit} calls through per {_written(limit.per)}; "
+            f"try again in {seconds} s",
+            help="wait, or make fewer calls",
+        )
+        self.retry_after = exceeded.retry_after
+
+
+def _written(per: timedelta) -> str:
+    seconds = per.total_seconds()
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds % length == 0:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{seconds:g}s"

@@ -1,0 +1,223 @@
+"""What one turn remembers: the flags, tiers and classes it has seen, how often each call was made, the newest calls.
+
+What was seen and the totals are never forgotten; the history is bounded. Nothing here decides, and nothing here knows
+where a memory is kept between calls: it becomes JSON and is made of it again, and JSON that is not one is refused.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+
+VERSION: Final = 1
+NEWEST: Final = 128
+"""Calls that conditions can look at, one by one; what is older still counts in everything that was seen."""
+
+DIFFERENT: Final = 256
+"""Different calls whose repetitions are counted: those that were made last."""
+
+MAX_JSON: Final = 256 << 10
+_MAX_NAMES: Final = 1_024
+_MAX_NAME: Final = 256
+_MAX_COUNT: Final = 2**53 - 1
+_FIELDS: Final = 9
+_KEY: Final = 16
+"""Characters of a checksum that tell calls apart. Two that share them count as one: that can only refuse more."""
+
+Made = Literal["allow", "hold", "deny"]
+
+
+class MemoryUnreadable(ValueError):
+    """What should be the memory of a turn is not. Nothing may be allowed by what it does not say."""
+
+
+class Brought(NamedTuple):
+    """What a tool brings into a turn that calls it, or reads what it left: its flags, its tier, the class it yields."""
+
+    tool: str
+    flags: tuple[str, ...]
+    tier: str
+    artifact: str | None = None
+
+
+class RememberedCall(NamedTuple):
+    """One call of the history; `at` counts milliseconds since 1970."""
+
+    tool: str
+    flags: tuple[str, ...]
+    tier: str
+    decision: Made
+    at: int
+
+    def age(self, now: datetime) -> timedelta:
+        """Never negative: a clock that was put back makes nothing younger than it can be."""
+        return timedelta(milliseconds=max(0, _milliseconds(now) - self.at))
+
+
+class TurnMemory:
+    """One turn's memory, changed by its turn alone. A call is reserved, noted when it runs, and receives its bytes.
+
+    `calls` and `bytes` are the totals of the turn.
+    """
+
+    __slots__ = ("_same", "bytes", "calls", "classes", "flags", "newest", "tiers")
+
+    def __init__(self) -> None:
+        self.flags: set[str] = set()
+        self.tiers: set[str] = set()
+        self.classes: set[str] = set()
+        self.calls = 0
+        self.bytes = 0
+        self.newest: deque[RememberedCall] = deque(maxlen=NEWEST)
+        self._same: dict[str, int] = {}
+
+    def times(self, checksum: str) -> int:
+        """How often the same call was made; calls that were refused were not."""
+        return self._same.get(checksum[:_KEY], 0)
+
+    def reserves(self, checksum: str) -> None:
+        """Count a call that is about to be made, before anything is waited for: others may be judged meanwhile."""
+        key = checksum[:_KEY]
+        times = self._same.pop(key, 0)
+        self._same[key] = times + 1  # moved to the end: made last
+        self.calls += 1
+        if len(self._same) > DIFFERENT:
+            del self._same[next(iter(self._same))]
+
+    def releases(self, checksum: str) -> None:
+        """Take a reservation back: the call was not made after all."""
+        key = checksum[:_KEY]
+        times = self._same.get(key, 0)
+        if times > 1:
+            self._same[key] = times - 1
+        elif times == 1:
+            del self._same[key]
+        self.calls = max(0, self.calls - 1)
+
+    def notes(self, brought: Brought, decision: Made, *, at: datetime) -> None:
+        """A call and what was decided about it. One that runs brings what it brings, whatever becomes of it."""
+        call = RememberedCall(brought.tool, brought.flags, brought.tier, decision, _milliseconds(at))
+        self.newest.append(call)
+        if decision == "allow":
+            self.reads(brought)
+
+    def reads(self, brought: Brought) -> None:
+        """The turn is shown what a tool yielded: its own result, or an artifact of whichever turn."""
+        self.flags.update(brought.flags)
+        self.tiers.add(brought.tier)
+        if brought.artifact is not None:
+            self.classes.add(brought.artifact)
+
+    def receives(self, count: int) -> None:
+        """Bytes of a result."""
+        self.bytes += count
+
+    def to_json(self) -> bytes:
+        kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
+        newest = [
+            (kinds.setdefault((call.tool, call.flags, call.tier), len(kinds)), call.decision, call.at)
+            for call in self.newest
+        ]
+        return orjson.dumps(
+            {
+                "version": VERSION,
+                "flags": sorted(self.flags),
+                "tiers": sorted(self.tiers),
+                "classes": sorted(self.classes),
+                "calls": self.calls,
+                "bytes": self.bytes,
+                "same": list(self._same.items()),
+                "kinds": list(kinds),
+                "newest": newest,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "TurnMemory":
+        """Raises `MemoryUnreadable` for whatever `to_json` could not have written."""
+        if len(text) > MAX_JSON:
+            raise MemoryUnreadable("the memory of the turn is too large")
+        try:
+            found = orjson.loads(text)
+        except ValueError as error:
+            raise MemoryUnreadable("the memory of the turn is not JSON") from error
+        return _read(found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TurnMemory) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+def _read(found: Any) -> TurnMemory:
+    match found:
+        case {
+            "version": 1,
+            "flags": [*flags],
+            "tiers": [*tiers],
+            "classes": [*classes],
+            "calls": calls,
+            "bytes": size,
+            "same": [*same],
+            "kinds": [*kinds],
+            "newest": [*newest],
+        } if len(found) == _FIELDS and type(found["version"]) is int:
+            memory = TurnMemory()
+            memory.flags, memory.tiers, memory.classes = set(_names(flags)), set(_names(tiers)), set(_names(classes))
+            memory.calls, memory.bytes = _count(calls), _count(size)
+            memory._same = _counts(same)
+            memory.newest.extend(_history(kinds, newest))
+            return memory
+    raise MemoryUnreadable("the memory of the turn has another shape, or is of another version")
+
+
+def _names(values: list[Any]) -> tuple[str, ...]:
+    if len(values) > _MAX_NAMES or not all(isinstance(name, str) and 0 < len(name) <= _MAX_NAME for name in values):
+        raise MemoryUnreadable("the memory of the turn holds names that are none")
+    return tuple(values)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+        raise MemoryUnreadable("the memory of the turn holds counts that are none")
+    return value
+
+
+def _counts(pairs: list[Any]) -> dict[str, int]:
+    if len(pairs) > DIFFERENT:
+        raise MemoryUnreadable("the memory of the turn counts more calls than it may")
+    found: dict[str, int] = {}
+    for pair in pairs:
+        match pair:
+            case [str(key), times] if len(key) <= _KEY and key not in found and _count(times):
+                found[key] = times
+            case _:
+                raise MemoryUnreadable("the memory of the turn holds counts that are none")
+    return found
+
+
+def _history(kinds: list[Any], newest: list[Any]) -> Iterable[RememberedCall]:
+    if max(len(kinds), len(newest)) > NEWEST:
+        raise MemoryUnreadable("the history of the turn is longer than it may be")
+    known = [_kind(kind) for kind in kinds]
+    for entry in newest:
+        match entry:
+            case [kind, "allow" | "hold" | "deny" as decision, at] if _count(kind) < len(known):
+                yield known[kind]._replace(decision=decision, at=_count(at))
+            case _:
+                raise MemoryUnreadable("the history of the turn holds calls that are none")
+
+
+def _kind(value: Any) -> RememberedCall:
+    """A call of that tool, about which nothing else is known yet."""
+    match value:
+        case [tool, [*flags], tier]:
+            names = _names([tool, tier])
+            return RememberedCall(names[0], _names(flags), names[1], "deny", 0)
+    raise MemoryUnreadable("the history of the turn holds tools that are none")
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000)

@@ -1,0 +1,217 @@
+"""Approvals in the same SQLite file as the calls they are about.
+
+A transaction of approvals is one piece of work of the one writer: whoever decides, asks or takes does so alone, in this
+process and in every other one.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from json import dumps
+from typing import Any, Final, TypeVar
+
+from gateway.governance.approvals import ApprovalFilter, ApprovalRecord, ApprovalRequest, ApprovalTable, Notice
+from gateway.governance.principals import Principal
+from gateway.storage import approval_statements as statements
+from gateway.storage.approval_rows import (
+    approval_from,
+    approval_row,
+    changing_columns,
+    entry_row,
+    notice_from,
+    notice_row,
+)
+from gateway.storage.group_commit import GroupCommit
+from gateway.storage.prepared import Prepared
+from gateway.storage.reading import ReadPool
+from gateway.storage.rows import is_storable, microseconds, owner_of
+
+T = TypeVar("T")
+
+LARGEST_PAGE: Final = 200
+
+_CHANGES_AT_ONCE: Final = 1000
+_PRUNED_AT_ONCE: Final = 200
+_BEFORE_RUNNING: Final = 1.0
+"""Seconds a held call waits to learn that it may run; after that it does not, and its approval is given back."""
+
+
+class SqliteApprovals:
+    """Implements `gateway.governance.approvals.ApprovalStore`. Nothing about any approval is kept in memory."""
+
+    def __init__(self, writer: GroupCommit, reader: ReadPool) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    async def transact(
+        self, work: Callable[[ApprovalTable], T], *, undo: Callable[[ApprovalTable], None] | None = None
+    ) -> T:
+        if undo is None:
+            return await self._writer.run(lambda connection: work(_Table(connection)))
+        taking_back = undo
+        return await self._writer.run(
+            lambda connection: work(_Table(connection)),
+            within=_BEFORE_RUNNING,
+            undo=lambda connection: taking_back(_Table(connection)),
+        )
+
+    async def find(self, id: str) -> ApprovalRecord | None:
+        return await self._reader.run(lambda connection: _Table(connection).find(id))
+
+    async def page(
+        self, filter: ApprovalFilter, *, limit: int, before: str | None = None
+    ) -> tuple[list[ApprovalRecord], str | None]:
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise ValueError(f"a page has 1 to {LARGEST_PAGE} approvals, not {limit}")
+        wanted: dict[str, Any] = {
+            "tenant": filter.viewer.tenant,
+            "owner": owner_of(filter.viewer),
+            "names": dumps(sorted(filter.names)),
+            "at": microseconds(filter.at),
+            "tool": filter.tool,
+            "before": None if before is None else _number(before),
+            "limit": limit + 1,
+        }
+        if not is_storable(filter.tool or ""):
+            return [], None
+        statement = statements.listing(
+            filter.state, filter.role, by_tool=filter.tool is not None, from_the_top=before is None
+        )
+
+        def read(connection: sqlite3.Connection) -> tuple[list[ApprovalRecord], str | None]:
+            rows = statement.rows(connection, wanted)
+            page = rows[:limit]
+            return _records(connection, page), str(page[-1]["number"]) if len(rows) > limit else None
+
+        return await self._reader.run(read)
+
+    async def changes(self, since: int) -> tuple[list[str], int]:
+        wanted = {"since": since, "limit": _CHANGES_AT_ONCE}
+        rows = await self._reader.run(lambda connection: statements.CHANGES.rows(connection, wanted))
+        return [row["id"] for row in rows], rows[-1]["changed"] if rows else since
+
+    async def prune(self, before: datetime) -> int:
+        wanted = {"at": microseconds(before), "limit": _PRUNED_AT_ONCE}
+        await self._writer.run(lambda connection: statements.PRUNE_NOTICES.run(connection, wanted).rowcount)
+        pruned = 0
+        # Few at a time: calls that settle meanwhile go in between.
+        while went := await self._writer.run(lambda connection: _prune_some(connection, wanted)):
+            pruned += went
+        return pruned
+
+    async def lease_notices(
+        self, webhook: str, *, at: datetime, until: datetime, limit: int
+    ) -> list[tuple[Notice, ApprovalRecord]]:
+        wanted = {"webhook": webhook, "at": microseconds(at), "until": microseconds(until), "limit": limit}
+        due = await self._reader.run(lambda connection: statements.DUE_NOTICES.rows(connection, {**wanted, "limit": 1}))
+        if not due:  # the usual case costs nobody's turn at the writer
+            return []
+        return await self._writer.run(lambda connection: _lease(connection, wanted))
+
+    async def delay_notice(self, id: str, *, until: datetime) -> None:
+        await self._change(statements.DELAY_NOTICE, {"notice": id, "until": microseconds(until)})
+
+    async def drop_notice(self, id: str) -> None:
+        await self._change(statements.DROP_NOTICE, {"notice": id})
+
+    async def _change(self, statement: Prepared, row: dict[str, Any]) -> None:
+        await self._writer.run(lambda connection: statement.run(connection, row).rowcount)
+
+
+class _Table:
+    """Implements `ApprovalTable` for as long as a transaction lasts."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def find(self, id: str) -> ApprovalRecord | None:
+        rows = statements.FIND.rows(self._connection, {"id": id}) if is_storable(id) else []
+        return _records(self._connection, rows)[0] if rows else None
+
+    def of_action(self, digest: str, at: datetime) -> Sequence[ApprovalRecord]:
+        return self._found(statements.OF_ACTION, digest=digest, at=microseconds(at))
+
+    def resembling(self, request: ApprovalRequest) -> ApprovalRecord | None:
+        action = request.action
+        found = self._found(
+            statements.RESEMBLING,
+            owner=owner_of(action.principal),
+            tool=action.tool,
+            digest=action.digest,
+            turn_id=request.turn_id,
+            arguments=action.arguments,
+        )
+        return found[0] if found else None
+
+    def pending_of(self, principal: Principal, at: datetime) -> int:
+        wanted = {"owner": owner_of(principal), "at": microseconds(at)}
+        [row] = statements.PENDING_OF.rows(self._connection, wanted)
+        return int(row["pending"])
+
+    def overdue(self, at: datetime, *, limit: int) -> Sequence[ApprovalRecord]:
+        return self._found(statements.OVERDUE, at=microseconds(at), limit=limit)
+
+    def add(self, record: ApprovalRecord) -> ApprovalRecord:
+        changed = self._next_change()
+        statements.INSERT.run(self._connection, {**approval_row(record), "changed": changed})
+        return self._with_entries(record, changed, known=0)
+
+    def put(self, record: ApprovalRecord) -> ApprovalRecord:
+        changed = self._next_change()
+        statements.UPDATE.run(self._connection, {**changing_columns(record), "changed": changed, "approval": record.id})
+        known = len(statements.ENTRIES.rows(self._connection, {"ids": dumps([record.id])}))
+        return self._with_entries(record, changed, known=known)
+
+    def add_notice(self, notice: Notice, *, most: int) -> bool:
+        [row] = statements.WAITING_NOTICES.rows(self._connection, {"webhook": notice.webhook})
+        if row["waiting"] >= most:
+            return False
+        statements.INSERT_NOTICE.run(self._connection, notice_row(notice))
+        return True
+
+    def _with_entries(self, record: ApprovalRecord, changed: int, *, known: int) -> ApprovalRecord:
+        for position, entry in enumerate(record.entries[known:], start=known):
+            statements.INSERT_ENTRY.run(self._connection, entry_row(entry, record.id, position))
+        return replace(record, changed=changed)
+
+    def _next_change(self) -> int:
+        [row] = statements.NEXT_CHANGE.rows(self._connection, {})
+        return int(row["number"])
+
+    def _found(self, statement: Prepared, **wanted: Any) -> list[ApprovalRecord]:
+        return _records(self._connection, statement.rows(self._connection, wanted))
+
+
+def _records(connection: sqlite3.Connection, rows: Sequence[dict[str, Any]]) -> list[ApprovalRecord]:
+    entries: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
+    for entry in statements.ENTRIES.rows(connection, {"ids": dumps(list(entries))}) if rows else ():
+        entries[entry["approval_id"]].append(entry)
+    return [approval_from(row, entries[row["id"]]) for row in rows]
+
+
+def _lease(connection: sqlite3.Connection, wanted: dict[str, Any]) -> list[tuple[Notice, ApprovalRecord]]:
+    table = _Table(connection)
+    leased: list[tuple[Notice, ApprovalRecord]] = []
+    for row in statements.DUE_NOTICES.rows(connection, wanted):
+        statements.LEASE_NOTICE.run(connection, {"notice": row["id"], "until": wanted["until"]})
+        record = table.find(row["approval_id"])
+        assert record is not None, "a notice has its approval"  # noqa: S101 - held by a foreign key
+        leased.append((notice_from({**row, "attempts": row["attempts"] + 1}), record))
+    return leased
+
+
+def _prune_some(connection: sqlite3.Connection, wanted: dict[str, Any]) -> int:
+    ids = statements.PRUNABLE.rows(connection, wanted)
+    for row in ids:
+        statements.PRUNE_ENTRIES.run(connection, row)
+        statements.PRUNE.run(connection, row)
+    return len(ids)
+
+
+def _number(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise ValueError("that is not a cursor of a page")
+    return int(cursor)

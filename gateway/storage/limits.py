@@ -1,0 +1,130 @@
+"""Quotas in SQLite: one row per key and window, counted in the transaction that makes it durable.
+
+Each window has a row of its own, so a clock that is set back finds the earlier count again: nothing is granted twice.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, bindparam, delete, literal_column, select, tuple_, update
+from sqlalchemy.dialects.sqlite import insert
+
+from gateway.governance.limits import CountedCall, Exceeded, Quota, Taken
+from gateway.limits.keys import key_of
+from gateway.limits.windows import Window, window_at
+from gateway.storage.group_commit import GroupCommit
+from gateway.storage.prepared import Prepared
+from gateway.storage.rows import microseconds
+from gateway.storage.schema import quotas
+
+KEPT_AFTER_END: Final = timedelta(days=1)
+"""How far a clock may run ahead, while counts are pruned, and be set back without granting anything twice."""
+
+_WITHIN: Final = 1.0
+"""Seconds a call waits for its count to be durable; it has not run yet."""
+
+_PRUNED_AT_ONCE: Final = 500
+
+_ONE: Final[ColumnElement[int]] = literal_column("1")
+_COUNTED: Final = (quotas.c.key == bindparam("key_"), quotas.c.window == bindparam("window_"))
+
+_FIND: Final = Prepared(select(quotas.c.used).where(*_COUNTED))
+_COUNT: Final = Prepared(
+    insert(quotas)
+    .values(key=bindparam("key_"), window=bindparam("window_"), used=_ONE, ends_at=bindparam("ends_at_"))
+    .on_conflict_do_update(index_elements=["key", "window"], set_={"used": quotas.c.used + _ONE})
+)
+_GIVE_BACK: Final = Prepared(
+    update(quotas).values(used=quotas.c.used - _ONE).where(*_COUNTED, quotas.c.used > literal_column("0"))
+)
+_PRUNE: Final = Prepared(
+    delete(quotas).where(
+        tuple_(quotas.c.key, quotas.c.window).in_(
+            select(quotas.c.key, quotas.c.window)
+            .where(quotas.c.ends_at <= bindparam("before"))
+            .order_by(quotas.c.ends_at)
+            .limit(bindparam("at_once"))
+        )
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    quota: Quota
+    window: Window
+    row: dict[str, Any]
+
+
+class SqliteQuotas:
+    """Implements `gateway.limits.limiter.Quotas`."""
+
+    def __init__(self, writer: GroupCommit, *, clock: Callable[[], datetime]) -> None:
+        self._writer = writer
+        self._clock = clock
+
+    async def take(self, quotas: Sequence[Quota], call: CountedCall) -> Taken:
+        taking = QuotaTaking(quotas, call, at=self._clock())
+        return await self._writer.run(taking.run, within=_WITHIN, undo=taking.undo)
+
+    async def give_back(self, quotas: Sequence[Quota], call: CountedCall, *, at: datetime) -> None:
+        rows = [_counted(quota, call, at).row for quota in quotas]
+        await self._writer.run(lambda connection: _give_back(connection, rows))
+
+    async def prune(self) -> int:
+        wanted = {"before": microseconds(self._clock() - KEPT_AFTER_END), "at_once": _PRUNED_AT_ONCE}
+        pruned = 0
+        # Few at a time: calls that settle meanwhile go in between.
+        while went := await self._writer.run(lambda connection: _PRUNE.run(connection, wanted).rowcount):
+            pruned += went
+        return pruned
+
+
+class QuotaTaking:
+    """Counts one call by all of its quotas or by none, in a transaction that is somebody else's to commit."""
+
+    def __init__(self, quotas: Sequence[Quota], call: CountedCall, *, at: datetime) -> None:
+        self._counts = [_counted(quota, call, at) for quota in quotas]
+        self._at = at
+        self._written: list[dict[str, Any]] = []
+
+    def run(self, connection: sqlite3.Connection) -> Taken:
+        self._written = []
+        free, exhausted = self._divided(connection)
+        exceeded = tuple(each for each in exhausted if each.limit.enforced)
+        observed = tuple(each for each in exhausted if not each.limit.enforced)
+        if exceeded:
+            return Taken(exceeded, observed)
+        for count in free:
+            _COUNT.run(connection, count.row)
+        self._written = [count.row for count in free]
+        return Taken((), observed, tuple(count.quota for count in free), self._at)
+
+    def undo(self, connection: sqlite3.Connection) -> None:
+        _give_back(connection, self._written)
+
+    def _divided(self, connection: sqlite3.Connection) -> tuple[list[_Count], list[Exceeded]]:
+        free: list[_Count] = []
+        exhausted: list[Exceeded] = []
+        for count in self._counts:
+            found = _FIND.run(connection, count.row).fetchone()
+            if found is not None and found[0] >= count.quota.limit:
+                exhausted.append(Exceeded(count.quota, count.window.end - self._at))
+            else:
+                free.append(count)
+        return free, exhausted
+
+
+def _counted(quota: Quota, call: CountedCall, at: datetime) -> _Count:
+    window = window_at(at, quota.per)
+    key = sha256(key_of(quota, call)).digest()
+    return _Count(quota, window, {"key_": key, "window_": window.number, "ends_at_": microseconds(window.end)})
+
+
+def _give_back(connection: sqlite3.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        _GIVE_BACK.run(connection, row)

@@ -1,0 +1,110 @@
+"""Held calls and the people around them, for the tests of approvals."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from gateway.approvals.approving import Announcement, Approvals
+from gateway.approvals.deciding import Standing
+from gateway.approvals.digests import action_of
+from gateway.governance.approvals import Action, ApprovalRequest
+from gateway.governance.principals import Principal
+from gateway.storage.approvals import SqliteApprovals
+from gateway.storage.sqlite import SqliteStore
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+LEAD = "role:finance-lead"
+
+ADA = Principal("user:ada", roles=frozenset({"role:agent"}), tenant="acme")
+LEA, LEO, LIV = (Principal(f"user:{name}", tenant="acme") for name in ("lea", "leo", "liv"))
+MAX = Principal("user:max", tenant="acme")
+STRANGER = Principal("user:lea", tenant="umbrella")
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, **duration: float) -> datetime:
+        self.now += timedelta(**duration)
+        return self.now
+
+
+class Directory:
+    """Who holds which roles at present."""
+
+    def __init__(self) -> None:
+        self.roles = {"user:lea": {LEAD}, "user:leo": {LEAD}, "user:liv": {LEAD}}
+
+    def __call__(self, principal: Principal) -> frozenset[str]:
+        return principal.names | self.roles.get(principal.subject, set())
+
+
+class Desk:
+    """Approvals over a real store, with a clock and a directory that tests can change, and what was announced."""
+
+    def __init__(self, store: SqliteStore, clock: Clock, directory: Directory, **options: Any) -> None:
+        self.clock = clock
+        self.directory = directory
+        self.store = SqliteApprovals(store.writer, store.reader)
+        self.announced: list[Announcement] = []
+        options = {"look_every": 0.01, **options}
+        self.approvals = Approvals(self.store, held=directory, clock=clock, announce=self.announced.append, **options)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [each.kind for each in self.announced]
+
+    async def pending(self, *requests: ApprovalRequest) -> str:
+        """The id of an approval that is asked for now."""
+        standing = await self.approvals.ask(requests or [refund()])
+        assert standing.state == "pending"
+        return standing.approvals[0].id
+
+    async def granted(self, *requests: ApprovalRequest) -> str:
+        id = await self.pending(*requests)
+        record = await self.approvals.decide(id, LEA, "grant")
+        assert record.state == "granted"
+        return id
+
+    async def again(self, request: ApprovalRequest | None = None, **options: Any) -> Standing:
+        return await self.approvals.ask([request or refund()], **options)
+
+
+@asynccontextmanager
+async def desk_at(
+    path: Path, *, clock: Clock | None = None, directory: Directory | None = None, **options: Any
+) -> AsyncIterator[Desk]:
+    store = await SqliteStore.open(path)
+    desk = Desk(store, clock or Clock(), directory or Directory(), **options)
+    yield desk
+    await desk.approvals.close()
+    await store.close()
+
+
+def action(principal: Principal = ADA, **changes: Any) -> Action:
+    named = {"catalogue": "support", "tool": "payments/refund", "definition": "d1", "revision": "r1"}
+    return action_of(principal, **{**named, "arguments": {"amount": 700, "order": "A-1"}, **changes})
+
+
+def refund(about: Action | None = None, **changes: Any) -> ApprovalRequest:
+    made = ApprovalRequest(
+        action=about or action(),
+        advertised="payment_refund",
+        rule="refunds-over-500",
+        rule_at="configs/gates.yaml:4:18",
+        reason="A refund above the limit",
+        approvers=(LEAD,),
+        timeout=timedelta(minutes=30),
+        turn_id="turn",
+        call_id="call",
+    )
+    return replace(made, **changes)

@@ -1,0 +1,173 @@
+"""Waiting for a decision: woken by this process and by others, for as long as the call is held, and no longer."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+from held_calls import LEA, LEO, NOON, Clock, Desk, desk_at, refund
+
+from gateway.approvals import deciding
+from gateway.approvals.deciding import Asking
+from gateway.approvals.waiting import Watch
+from gateway.errors import StoreUnavailable
+
+pytestmark = pytest.mark.anyio
+
+HELD = timedelta(seconds=30)
+
+
+async def test_waiting_call_goes_on_when_it_is_granted(desk: Desk) -> None:
+    seen: list[str] = []
+    waiting = asyncio.create_task(
+        desk.again(hold_for=HELD, on_pending=lambda standing: seen.append(standing.approvals[0].id))
+    )
+    while not seen:
+        await asyncio.sleep(0)
+
+    await desk.approvals.decide(seen[0], LEA, "grant")
+
+    with anyio.fail_after(5):
+        assert (await waiting).state == "taken"
+
+
+async def test_waiting_call_is_told_of_a_refusal(desk: Desk) -> None:
+    id = await desk.pending()
+    waiting = asyncio.create_task(desk.again(hold_for=HELD))
+    await asyncio.sleep(0)
+
+    await desk.approvals.decide(id, LEA, "refuse")
+
+    with anyio.fail_after(5):
+        assert (await waiting).state == "refused"
+
+
+async def test_decision_of_another_process_is_noticed(tmp_path: Path) -> None:
+    async with desk_at(tmp_path / "gateway.db") as here, desk_at(tmp_path / "gateway.db") as there:
+        id = await here.pending(refund(needed=2))
+        waiting = asyncio.create_task(here.again(refund(needed=2), hold_for=HELD))
+        await asyncio.sleep(0)
+
+        await there.approvals.decide(id, LEA, "grant")
+        await there.approvals.decide(id, LEO, "grant")
+
+        with anyio.fail_after(5):
+            assert (await waiting).state == "taken"
+
+
+async def test_call_is_held_no_longer_than_it_may_be(desk: Desk) -> None:
+    standing = await desk.again(hold_for=timedelta(milliseconds=20))
+
+    assert standing.state == "pending"
+
+
+async def test_waiting_ends_when_the_approval_does(tmp_path: Path) -> None:
+    clock = Clock()
+    async with desk_at(tmp_path / "gateway.db", clock=clock) as desk:
+        id = await desk.pending(refund(timeout=timedelta(milliseconds=30)))
+
+        def late(standing: object) -> None:
+            clock.advance(milliseconds=30)
+
+        with anyio.fail_after(5):
+            standing = await desk.again(refund(timeout=timedelta(milliseconds=30)), hold_for=HELD, on_pending=late)
+
+        assert (standing.state, [each.id for each in standing.ended]) == ("expired", [id])
+
+
+async def test_approval_that_was_forgotten_meanwhile_is_over(desk: Desk) -> None:
+    asking = Asking(NOON, desk.approvals.holds, token="t", new_id=str, most_pending=1)
+
+    standing = await desk.store.transact(lambda table: deciding.revisit(table, ["forgotten"], asking))
+
+    assert standing.state == "expired"
+
+
+async def test_only_the_taking_itself_can_be_undone(desk: Desk) -> None:
+    id = await desk.granted()
+    await desk.again()
+
+    await desk.store.transact(lambda table: deciding.give_back(table, [id, "forgotten"], "another"))
+
+    assert (await desk.approvals.find(id, LEA)).state == "used"
+
+
+async def test_cancelled_caller_does_not_use_the_approval_up(desk: Desk) -> None:
+    id = await desk.granted()
+    taking = asyncio.create_task(desk.again())
+    await asyncio.sleep(0)
+    taking.cancel()
+    await asyncio.wait([taking])
+
+    with anyio.fail_after(5):
+        again = await desk.again()
+
+    assert (again.state, again.approvals[0].id) == ("taken", id)
+
+
+async def test_nothing_is_kept_when_nobody_waits(desk: Desk) -> None:
+    watch = Watch(desk.store.changes, every=0.001)
+    waiting = [asyncio.create_task(watch.changed([f"a{n}"], since=0, within=30)) for n in range(1000)]
+    await asyncio.sleep(0)
+    tasks = [task for task in asyncio.all_tasks() if task.get_name() == "gateway-approvals-watch"]
+    for each in waiting:
+        each.cancel()
+    await asyncio.wait(waiting)
+    with anyio.fail_after(5):
+        while watch.is_looking:
+            await asyncio.sleep(0.001)
+
+    assert len(tasks) == 1
+    assert watch._waiting == {}
+
+
+async def test_waking_those_who_left_or_were_woken_is_harmless(desk: Desk) -> None:
+    watch = Watch(desk.store.changes)
+    waiting = asyncio.create_task(watch.changed(["a", "b"], since=0, within=30))
+    await asyncio.sleep(0)
+
+    watch.wake(["a", "b", "unknown"])
+
+    assert await waiting
+    watch.wake(["a"])
+    await watch.close()
+    await watch.close()
+
+
+async def test_looking_goes_on_when_the_store_comes_back() -> None:
+    answers = 0
+
+    async def changes(since: int) -> tuple[list[str], int]:
+        nonlocal answers
+        answers += 1
+        if answers < 3:
+            raise StoreUnavailable()
+        return ["a"], since + 1
+
+    watch = Watch(changes, every=0.001)
+
+    with anyio.fail_after(5):
+        assert await watch.changed(["a"], since=7, within=30)
+    await watch.close()
+
+
+async def test_somebody_who_looks_from_further_back_is_served_next() -> None:
+    asked: list[int] = []
+    watch: Watch
+
+    async def changes(since: int) -> tuple[list[str], int]:
+        asked.append(since)
+        if len(asked) == 1:
+            waiting.append(asyncio.create_task(watch.changed(["old"], since=3, within=30)))
+            await asyncio.sleep(0)
+        return ([], 99) if since > 3 else (["old", "new"], 99)
+
+    waiting: list[asyncio.Task[bool]] = []
+    watch = Watch(changes, every=0.001)
+
+    with anyio.fail_after(5):
+        assert await watch.changed(["new"], since=50, within=30)
+        assert await waiting[0]
+    assert asked[:2] == [50, 3]
+    await watch.close()

@@ -1,0 +1,516 @@
+"""What may become of an approval: who decides, how often it is used, and when it stops being one."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from held_calls import ADA, LEA, LEAD, LEO, LIV, MAX, NOON, STRANGER, Desk, Directory, action, desk_at, refund
+
+from gateway.approvals.approving import refusal_of
+from gateway.approvals.refusals import (
+    AlreadyDecided,
+    ApprovalClosed,
+    ApprovalMismatch,
+    InvalidResolution,
+    OwnRequest,
+    ShownOtherwise,
+    TooManyPending,
+    UnknownApproval,
+)
+from gateway.governance.principals import Principal
+
+pytestmark = pytest.mark.anyio
+
+APPROVED = {
+    "type": "object",
+    "required": ["approved"],
+    "properties": {"approved": {"const": True}, "note": {"type": "string"}, "limit": {"type": "integer"}},
+}
+
+
+# Asking
+
+
+async def test_asking_again_for_the_same_action_is_the_same_approval(desk: Desk) -> None:
+    first, second = await desk.again(), await desk.again()
+
+    assert first.approvals == second.approvals
+    assert (len(first.requested), len(second.requested)) == (1, 0)
+    assert desk.kinds == ["requested"]
+
+
+async def test_racing_requests_ask_once(desk: Desk) -> None:
+    standings = await asyncio.gather(*(desk.again() for _ in range(50)))
+
+    assert len({standing.approvals[0].id for standing in standings}) == 1
+
+
+async def test_approved_call_runs_once(desk: Desk) -> None:
+    id = await desk.granted()
+
+    first, second = await desk.again(), await desk.again()
+
+    assert (first.state, first.approvals[0].id) == ("taken", id)
+    assert second.state == "pending"
+    assert second.approvals[0].id != id
+    assert (await desk.approvals.find(id, LEA)).used_at == NOON
+
+
+async def test_hundred_racing_retries_run_once(desk: Desk) -> None:
+    await desk.granted()
+
+    standings = await asyncio.gather(*(desk.again() for _ in range(100)))
+
+    assert [standing.state for standing in standings].count("taken") == 1
+
+
+async def test_hundred_waiting_calls_run_once(desk: Desk) -> None:
+    id = await desk.pending()
+    waiting = [asyncio.create_task(desk.again(hold_for=timedelta(seconds=30))) for _ in range(100)]
+    await asyncio.sleep(0)
+
+    await desk.approvals.decide(id, LEA, "grant")
+
+    states = [(await each).state for each in waiting]
+    assert sorted(set(states)) == ["taken", "used"]
+    assert states.count("taken") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        pytest.param({"arguments": {"amount": 9000, "order": "A-1"}}, "arguments", id="argument"),
+        pytest.param({"definition": "d2"}, "definition", id="definition"),
+        pytest.param({"revision": "r2"}, "revision", id="policy"),
+        pytest.param({"catalogue": "other"}, "catalogue", id="catalogue"),
+        pytest.param({"principal": Principal("user:ada", frozenset(), "acme")}, "principal", id="principal"),
+    ],
+)
+async def test_changed_call_is_not_the_approved_one(desk: Desk, changes: dict[str, Any], part: str) -> None:
+    id = await desk.granted()
+    changed = refund(action(**changes))
+
+    standing = await desk.again(changed)
+    with pytest.raises(ApprovalMismatch) as refusal:
+        await desk.again(changed, named=id)
+
+    assert standing.state == "pending"
+    assert standing.resembling is not None
+    assert (standing.resembling.id, standing.resembling.differs) == (id, (part,))
+    assert refusal.value.differs == (part,)
+    assert (await desk.approvals.find(id, LEA)).state == "granted"
+
+
+async def test_call_of_another_turn_with_other_arguments_resembles_nothing(desk: Desk) -> None:
+    await desk.granted()
+
+    standing = await desk.again(refund(action(arguments={"amount": 1}), turn_id="another"))
+    unrelated = await desk.again(refund(action(arguments={"amount": 2}), turn_id=None))
+
+    assert standing.resembling is None
+    assert unrelated.resembling is None
+
+
+async def test_named_approval_of_the_call_is_taken(desk: Desk) -> None:
+    id = await desk.granted()
+
+    assert (await desk.again(named=id)).state == "taken"
+
+
+async def test_named_approval_past_its_time_is_a_mismatch(desk: Desk) -> None:
+    id = await desk.granted()
+    desk.clock.advance(minutes=30)
+
+    with pytest.raises(ApprovalMismatch, match="expiry"):
+        await desk.again(named=id)
+
+
+async def test_named_approval_that_was_used_is_closed(desk: Desk) -> None:
+    id = await desk.granted()
+    await desk.again()
+
+    with pytest.raises(ApprovalClosed):
+        await desk.again(named=id)
+
+
+@pytest.mark.parametrize(
+    "principal", [LEA, MAX, Principal("user:ada", tenant="umbrella")], ids=lambda each: each.subject
+)
+async def test_named_approval_of_somebody_else_is_unknown(desk: Desk, principal: Principal) -> None:
+    id = await desk.granted()
+
+    with pytest.raises(UnknownApproval):
+        await desk.again(refund(action(principal)), named=id)
+
+
+async def test_requester_waits_for_so_many_and_no_more(tmp_path: Path) -> None:
+    async with desk_at(tmp_path / "gateway.db", most_pending=2) as desk:
+        for amount in (1, 2):
+            await desk.pending(refund(action(arguments={"amount": amount})))
+
+        with pytest.raises(TooManyPending):
+            await desk.again()
+        others = await desk.again(refund(action(MAX)))
+        desk.clock.advance(minutes=30)
+        later = await desk.again()
+
+    assert (others.state, later.state) == ("pending", "pending")
+
+
+async def test_call_held_by_two_rules_needs_both(desk: Desk) -> None:
+    requests = [refund(), refund(rule="large-sums", approvers=("user:liv",))]
+    standing = await desk.approvals.ask(requests)
+    first, second = (each.id for each in standing.approvals)
+
+    await desk.approvals.decide(first, LEA, "grant")
+    between = await desk.approvals.ask(requests)
+    await desk.approvals.decide(second, LIV, "grant")
+    after = await desk.approvals.ask(requests)
+
+    assert between.state == "pending"
+    assert after.state == "taken"
+    assert {each.id for each in after.approvals} == {first, second}
+
+
+async def test_call_is_one_action(desk: Desk) -> None:
+    with pytest.raises(ValueError, match="one action"):
+        await desk.approvals.ask([refund(), refund(action(catalogue="other"))])
+    with pytest.raises(ValueError, match="one rule"):
+        await desk.approvals.ask([])
+
+
+# Deciding
+
+
+async def test_enough_approvers_agree(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+
+    first = await desk.approvals.decide(id, LEA, "grant", note="fine")
+    second = await desk.approvals.decide(id, LEO, "grant")
+
+    assert (first.state, second.state) == ("pending", "granted")
+    assert [(each.approver, each.decision, each.note) for each in second.entries] == [
+        (LEA, "grant", "fine"),
+        (LEO, "grant", None),
+    ]
+    assert desk.kinds == ["requested", "voted", "decided"]
+
+
+async def test_approver_counts_once(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+    await desk.approvals.decide(id, LEA, "grant")
+
+    with pytest.raises(AlreadyDecided):
+        await desk.approvals.decide(id, Principal("user:lea", frozenset({LEAD}), "acme"), "grant")
+
+    assert (await desk.approvals.find(id, LEA)).state == "pending"
+
+
+async def test_racing_votes_of_one_approver_count_once(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+
+    votes = await asyncio.gather(*(desk.approvals.decide(id, LEA, "grant") for _ in range(20)), return_exceptions=True)
+
+    assert sum(isinstance(vote, AlreadyDecided) for vote in votes) == 19
+    assert len((await desk.approvals.find(id, LEA)).entries) == 1
+
+
+@pytest.mark.parametrize("roles", [frozenset[str](), frozenset({LEAD}), frozenset({"role:security"})], ids=str)
+async def test_requester_cannot_decide_whatever_roles_they_hold(desk: Desk, roles: frozenset[str]) -> None:
+    desk.directory.roles["user:ada"] = {LEAD}
+    id = await desk.pending(refund(approvers=(LEAD, "user:ada")))
+
+    with pytest.raises(OwnRequest):
+        await desk.approvals.decide(id, Principal("user:ada", roles, "acme"), "grant")
+
+
+@pytest.mark.parametrize(
+    "principal",
+    [
+        pytest.param(MAX, id="no-approver"),
+        pytest.param(STRANGER, id="another-tenant"),
+        pytest.param(Principal("user:lea"), id="no-tenant"),
+        pytest.param(Principal("user:eve", frozenset({"user:lea"}), "acme"), id="role-that-is-a-name"),
+    ],
+)
+async def test_others_do_not_learn_that_it_exists(desk: Desk, principal: Principal) -> None:
+    desk.directory.roles["user:eve"] = set()
+    id = await desk.pending(refund(approvers=(LEAD, "user:lea")))
+
+    for asked in (id, "unknown", "\ud800"):
+        with pytest.raises(UnknownApproval):
+            await desk.approvals.decide(asked, principal, "grant")
+        with pytest.raises(UnknownApproval):
+            await desk.approvals.find(asked, principal)
+
+
+async def test_approver_who_lost_the_role_is_refused(desk: Desk) -> None:
+    id = await desk.pending()
+    del desk.directory.roles["user:lea"]
+
+    with pytest.raises(UnknownApproval):
+        await desk.approvals.decide(id, LEA, "grant")
+
+
+class Fickle(Directory):
+    """Everybody is a lead until somebody has looked once."""
+
+    def __call__(self, principal: Principal) -> frozenset[str]:
+        held, self.roles = self.roles.get(principal.subject, set()), {}
+        return frozenset(held)
+
+
+async def test_role_lost_while_a_vote_is_on_its_way_is_noticed(tmp_path: Path) -> None:
+    async with desk_at(tmp_path / "gateway.db", directory=Fickle()) as desk:
+        id = await desk.pending()
+
+        with pytest.raises(UnknownApproval):
+            await desk.approvals.decide(id, LEA, "grant")
+
+        record = await desk.store.find(id)
+        assert record is not None
+        assert record.entries == ()
+
+
+async def test_one_refusal_ends_it(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+    await desk.approvals.decide(id, LEA, "grant")
+
+    refused = await desk.approvals.decide(id, LEO, "refuse", note="wrong order")
+
+    assert refused.state == "refused"
+    with pytest.raises(ApprovalClosed, match="refused already"):
+        await desk.approvals.decide(id, LIV, "grant")
+
+
+async def test_refusal_stands_as_long_as_the_request_would_have(desk: Desk) -> None:
+    id = await desk.pending()
+    await desk.approvals.decide(id, LEA, "refuse")
+
+    desk.clock.advance(minutes=29)
+    standing = await desk.again()
+    desk.clock.advance(minutes=1)
+    later = await desk.again()
+
+    assert (standing.state, standing.approvals[0].id) == ("refused", id)
+    assert (later.state, later.approvals[0].id != id) == ("pending", True)
+
+
+async def test_decision_keeps_the_digest_of_what_was_shown(desk: Desk) -> None:
+    id = await desk.pending()
+
+    with pytest.raises(ShownOtherwise):
+        await desk.approvals.decide(id, LEA, "grant", shown_digest="0" * 64)
+    record = await desk.approvals.decide(id, LEA, "grant")
+
+    assert len(record.entries[0].shown_digest) == 64
+
+
+async def test_wrong_resolution_leaves_it_open_and_says_why(desk: Desk) -> None:
+    id = await desk.pending(refund(resolution=APPROVED))
+
+    with pytest.raises(InvalidResolution) as missing:
+        await desk.approvals.decide(id, LEA, "grant")
+    with pytest.raises(InvalidResolution) as wrong:
+        await desk.approvals.decide(id, LEA, "grant", resolution={"approved": True, "limit": "many"})
+    record = await desk.approvals.decide(
+        id, LEA, "grant", resolution={"approved": True, "limit": "1152921504606846976"}
+    )
+
+    assert missing.value.message == '"approved" is a required property; the approval stays open'
+    assert wrong.value.errors[0]["at"] == "/limit"
+    assert record.entries[0].resolution == '{"approved":true,"limit":1152921504606846976}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "resolution"),
+    [
+        pytest.param(None, {"approved": True}, id="none-is-asked-for"),
+        pytest.param({"type": "object", "additionalProperties": True}, {"a": "x" * 70_000}, id="too-large"),
+    ],
+)
+async def test_resolution_that_is_not_asked_for_is_refused(desk: Desk, schema: Any, resolution: Any) -> None:
+    id = await desk.pending(refund(resolution=schema))
+
+    with pytest.raises(InvalidResolution):
+        await desk.approvals.decide(id, LEA, "grant", resolution=resolution)
+
+    assert (await desk.approvals.find(id, LEA)).state == "pending"
+
+
+async def test_refusing_needs_no_resolution(desk: Desk) -> None:
+    id = await desk.pending(refund(resolution=APPROVED))
+
+    assert (await desk.approvals.decide(id, LEA, "refuse")).state == "refused"
+
+
+async def test_only_those_who_could_vote_may_decide(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+    record = await desk.approvals.decide(id, LEA, "grant")
+
+    assert [desk.approvals.may_decide(record, each) for each in (LEA, LEO, MAX, ADA)] == [False, True, False, False]
+
+
+# Using
+
+
+async def test_approver_who_lost_the_role_since_voids_it(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+    await desk.approvals.decide(id, LEA, "grant")
+    await desk.approvals.decide(id, LEO, "grant")
+    del desk.directory.roles["user:leo"]
+
+    standing = await desk.again(refund(needed=2))
+    again = await desk.again(refund(needed=2))
+
+    assert (standing.state, standing.approvals[0].id) == ("void", id)
+    assert (again.state, again.approvals[0].id != id) == ("pending", True)
+    assert desk.kinds[-2:] == ["void", "requested"]
+
+
+async def test_grant_of_somebody_who_lost_the_role_does_not_count(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+    await desk.approvals.decide(id, LEA, "grant")
+    del desk.directory.roles["user:lea"]
+
+    second = await desk.approvals.decide(id, LEO, "grant")
+    third = await desk.approvals.decide(id, LIV, "grant")
+
+    assert (second.state, third.state) == ("pending", "granted")
+
+
+async def test_named_approval_that_is_void_is_closed(desk: Desk) -> None:
+    id = await desk.granted()
+    del desk.directory.roles["user:lea"]
+
+    with pytest.raises(ApprovalClosed, match="void already"):
+        await desk.again(named=id)
+
+
+async def test_grant_counts_again_only_for_as_long_as_the_rule_says(desk: Desk) -> None:
+    request = refund(reuse_for=timedelta(minutes=10))
+    await desk.granted(request)
+
+    states = [(await desk.again(request)).state for _ in range(3)]
+    desk.clock.advance(minutes=9, seconds=59)
+    last = await desk.again(request)
+    desk.clock.advance(seconds=1)
+    late = await desk.again(request)
+
+    assert states == ["taken"] * 3
+    assert (last.state, late.state) == ("taken", "pending")
+
+
+async def test_reuse_is_for_the_same_arguments_alone(desk: Desk) -> None:
+    await desk.granted(refund(reuse_for=timedelta(minutes=10)))
+
+    changed = refund(action(arguments={"amount": 701}), reuse_for=timedelta(minutes=10))
+
+    assert (await desk.again(changed)).state == "pending"
+
+
+async def test_reuse_ends_with_the_role_of_the_approver(desk: Desk) -> None:
+    request = refund(reuse_for=timedelta(minutes=10))
+    id = await desk.granted(request)
+    await desk.again(request)
+    del desk.directory.roles["user:lea"]
+
+    standing = await desk.again(request)
+
+    assert (standing.state, standing.approvals[0].id) == ("void", id)
+
+
+# Time
+
+
+@pytest.mark.parametrize("vote", ["grant", "refuse"])
+async def test_nobody_decides_when_time_is_up(desk: Desk, vote: Any) -> None:
+    id = await desk.pending()
+    desk.clock.advance(minutes=30)
+
+    with pytest.raises(ApprovalClosed, match="expired already"):
+        await desk.approvals.decide(id, LEA, vote)
+
+
+async def test_grant_that_nobody_used_in_time_is_over(desk: Desk) -> None:
+    id = await desk.granted()
+    desk.clock.advance(minutes=30)
+
+    standing = await desk.again()
+
+    assert (standing.state, [each.id for each in standing.ended]) == ("pending", [id])
+    assert (await desk.approvals.find(id, LEA)).state == "expired"
+
+
+async def test_what_was_seen_as_over_stays_so_when_the_clock_goes_back(desk: Desk) -> None:
+    id = await desk.granted()
+    desk.clock.advance(minutes=30)
+    await desk.approvals.sweep()
+    desk.clock.advance(hours=-1)
+
+    standing = await desk.again()
+
+    assert standing.state == "pending"
+    assert standing.approvals[0].id != id
+
+
+async def test_clock_that_jumps_ahead_ends_everything(desk: Desk) -> None:
+    await desk.pending()
+    desk.clock.advance(days=365)
+
+    assert await desk.approvals.sweep() == 1
+    assert await desk.approvals.sweep() == 0
+    assert desk.kinds == ["requested", "expired"]
+
+
+async def test_sweeping_ends_all_that_ran_out_of_time(tmp_path: Path) -> None:
+    async with desk_at(tmp_path / "gateway.db", most_pending=1000) as desk:
+        requests = [refund(action(arguments={"n": n})) for n in range(250)]
+        await asyncio.gather(*(desk.pending(each) for each in requests))
+        desk.clock.advance(minutes=30)
+
+        assert await desk.approvals.sweep() == 250
+
+
+# What callers are told
+
+
+async def test_pending_call_is_told_to_come_again(desk: Desk) -> None:
+    standing = await desk.again(refund(needed=2))
+    await desk.approvals.decide(standing.approvals[0].id, LEA, "grant")
+
+    error = refusal_of(await desk.again(refund(needed=2)), desk.clock())
+
+    assert error is not None
+    assert error.code == "E_APPROVAL_PENDING"
+    assert error.message == "this call waits for approval (A refund above the limit: 1 of 2 by role:finance-lead)"
+    assert error.help == "call again with the same arguments, in 60 s or later: once approved, it runs"
+
+
+async def test_refused_call_is_told_what_the_approver_said(desk: Desk) -> None:
+    id = await desk.pending()
+    await desk.approvals.decide(id, LEA, "refuse", note="wrong\u202eorder")
+
+    error = refusal_of(await desk.again(), desk.clock())
+
+    assert error is not None
+    assert error.message == r"an approver refused this call: 'wrong\u202eorder'"
+
+
+async def test_each_outcome_has_its_own_code(desk: Desk) -> None:
+    await desk.granted()
+    taken = await desk.again()
+    states: dict[Any, str] = {
+        "refused": "E_APPROVAL_REFUSED",
+        "expired": "E_APPROVAL_EXPIRED",
+        "void": "E_APPROVAL_VOID",
+        "used": "E_APPROVAL_USED",
+    }
+
+    told = {state: refusal_of(replace(taken, state=state), desk.clock()) for state in states}
+
+    assert refusal_of(taken, desk.clock()) is None
+    assert {state: error.code for state, error in told.items() if error} == states

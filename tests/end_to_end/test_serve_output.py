@@ -1,0 +1,123 @@
+"""What `gateway serve` prints: bounded, plain about what it counts, and never a reason to stop."""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from secured import Document, catalogue, document, frame, http_tool, write_project
+from served import served
+
+POLICY = "p, role:staff, *, tool:*, invoke, internal, allow\n"
+WORKERS = [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="workers")]
+
+
+def nobody() -> Document:
+    return document("IdentityProvider", "local", {"type": "none", "subject": "user:you", "roles": ["role:staff"]})
+
+
+def project(folder: Path, *, warnings: int = 0) -> Path:
+    """One tool that callers are offered, and as many as there are to be warnings that nobody is."""
+    unpublished = [http_tool(f"idle_{number:04}", 1) for number in range(warnings)]
+    documents = [*frame(["local"]), nobody(), http_tool("echo", 1), *unpublished]
+    return write_project(folder / "p", [*documents, catalogue("desk", ["role:staff"], ["echo"])], policy=POLICY)
+
+
+def test_counts_are_said_to_be_of_the_catalogue(tmp_path: Path) -> None:
+    with served(project(tmp_path), tmp_path / "data") as gateway:
+        assert f"MCP    {gateway.url}/desk/mcp   desk: 1 tool in the catalogue\n" in gateway.output
+        assert "callers see what the policy allows them of a catalogue\n" in gateway.output
+
+
+@pytest.mark.parametrize("options", WORKERS)
+def test_many_warnings_are_counted_not_printed(options: tuple[str, ...], tmp_path: Path) -> None:
+    with served(project(tmp_path, warnings=50), tmp_path / "data", options=options) as gateway:
+        lines = gateway.output.splitlines()
+
+    assert len([line for line in lines if line.startswith("  warning: ")]) == 20
+    assert "  and 30 more; see gateway check" in lines
+
+
+def test_few_warnings_are_all_printed(tmp_path: Path) -> None:
+    with served(project(tmp_path, warnings=20), tmp_path / "data") as gateway:
+        assert gateway.output.count("  warning: ") == 20
+        assert "more; see" not in gateway.output
+
+
+@contextmanager
+def unread_pipe() -> Iterator[int]:
+    """The end of a pipe that takes nothing any more and that nobody reads."""
+    reading, writing = os.pipe()
+    try:
+        size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(writing, b"x" * size)
+        yield writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@contextmanager
+def closed_pipe() -> Iterator[int]:
+    """The end of a pipe whose reader is gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize("options", WORKERS)
+@pytest.mark.parametrize("pipe", [unread_pipe, closed_pipe], ids=["full", "closed"])
+def test_output_that_nobody_takes_stops_nothing(pipe: object, options: tuple[str, ...], tmp_path: Path) -> None:
+    assert callable(pipe)
+    port, admin_port = free_ports()
+    ports = ["--port", str(port), "--admin-port", str(admin_port)]
+    command = [sys.executable, "-m", "gateway", "serve", "--configs", str(project(tmp_path, warnings=50)), *ports]
+    env = {**os.environ, "GATEWAY_DATA_DIR": str(tmp_path / "data")}
+    with pipe() as output:
+        process = subprocess.Popen([*command, *options], env=env, stdout=output, stderr=output)
+        try:
+            until_ready(admin_port)
+            send_nonsense(port)
+
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def until_ready(port: int) -> None:
+    until = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+                assert answer.status == 200
+                return
+        except (urllib.error.URLError, TimeoutError):
+            assert time.monotonic() < until, "the gateway does not come up"
+            time.sleep(0.02)
+
+
+def send_nonsense(port: int) -> None:
+    """What is no request is told on the log, each time."""
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            client.sendall(b"\x00\r\n\r\n")
+            assert client.recv(1024).startswith(b"HTTP/1.1 400")

@@ -1,0 +1,131 @@
+"""Quotas in the store: what is pruned, what is taken back, and what a store that fails means for a call."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from stored_records import NOON, Clock
+
+from gateway.errors import StoreUnavailable
+from gateway.governance.limits import CountedCall, Quota, Rate
+from gateway.governance.principals import Principal
+from gateway.limits.limiter import Limiter
+from gateway.storage.limits import KEPT_AFTER_END, QuotaTaking, SqliteQuotas
+from gateway.storage.rates import RateTable
+from gateway.storage.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+DAY = timedelta(days=1)
+BUDGET = Quota("budget", 2, DAY)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(tmp_path / "gateway.db", clock=clock)
+    yield store
+    await store.close()
+
+
+def caller(number: int = 0) -> CountedCall:
+    return CountedCall(Principal(f"user:{number}"), "search", "support")
+
+
+async def counts(store: SqliteStore) -> list[int]:
+    def read(connection: sqlite3.Connection) -> list[int]:
+        return [used for (used,) in connection.execute("SELECT used FROM quotas ORDER BY used")]
+
+    return await store.reader.run(read)
+
+
+async def test_counts_go_when_their_window_is_long_over(store: SqliteStore, clock: Clock) -> None:
+    quotas, many = SqliteQuotas(store.writer, clock=clock), 1200  # more than two batches
+    takings = [QuotaTaking([BUDGET], caller(number), at=clock()) for number in range(many)]
+    await store.writer.run(lambda connection: [taking.run(connection) for taking in takings])
+    clock.now += DAY / 2 + KEPT_AFTER_END - timedelta(microseconds=1)
+    await quotas.take([BUDGET], caller())
+
+    assert await quotas.prune() == 0
+    clock.advance(microseconds=1)
+    assert await quotas.prune() == many
+    assert await counts(store) == [1]
+
+
+async def test_limiter_prunes_its_quotas(store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
+    limiter = Limiter(RateTable(tmp_path / "gateway.db"), SqliteQuotas(store.writer, clock=clock))
+    await limiter.take([BUDGET], caller())
+    clock.now += 3 * DAY
+
+    assert await limiter.prune() == 1
+    limiter.close()
+
+
+async def test_key_is_kept_as_a_digest(store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
+    await SqliteQuotas(store.writer, clock=clock).take([BUDGET], CountedCall(Principal("user:hidden"), "t", "c"))
+
+    await store.writer.run(lambda connection: None)
+    assert b"user:hidden" not in b"".join(path.read_bytes() for path in tmp_path.glob("gateway.db*") if path.is_file())
+
+
+async def test_taking_that_is_run_again_counts_once(store: SqliteStore) -> None:
+    taking = QuotaTaking([BUDGET], caller(), at=NOON)
+
+    def fail_at_first(connection: sqlite3.Connection) -> None:
+        connection.execute("SAVEPOINT attempt")
+        taking.run(connection)
+        connection.execute("ROLLBACK TO attempt")
+        taking.run(connection)
+
+    await store.writer.run(fail_at_first)
+
+    assert await counts(store) == [1]
+
+
+async def test_undone_taking_has_counted_nothing(store: SqliteStore) -> None:
+    taking = QuotaTaking([BUDGET], caller(), at=NOON)
+    await store.writer.run(taking.run)
+
+    await store.writer.run(taking.undo)
+
+    assert await counts(store) == [0]
+
+
+async def test_undoing_a_refusal_changes_nothing(store: SqliteStore) -> None:
+    for _ in range(2):
+        await store.writer.run(QuotaTaking([BUDGET], caller(), at=NOON).run)
+    refused = QuotaTaking([BUDGET], caller(), at=NOON)
+    assert not (await store.writer.run(refused.run)).allowed
+
+    await store.writer.run(refused.undo)
+
+    assert await counts(store) == [2]
+
+
+async def test_count_is_never_given_back_below_nothing(store: SqliteStore, clock: Clock) -> None:
+    quotas = SqliteQuotas(store.writer, clock=clock)
+    await quotas.take([BUDGET], caller())
+
+    for _ in range(3):
+        await quotas.give_back([BUDGET], caller(), at=NOON)
+
+    assert await counts(store) == [0]
+
+
+async def test_store_that_fails_refuses_and_gives_the_rate_back(tmp_path: Path, clock: Clock) -> None:
+    store = await SqliteStore.open(tmp_path / "gateway.db")
+    limiter = Limiter(RateTable(tmp_path / "gateway.db"), SqliteQuotas(store.writer, clock=clock))
+    slow = Rate("slow", 1, timedelta(hours=1))
+    await store.close()
+
+    with pytest.raises(StoreUnavailable):
+        await limiter.take([slow, BUDGET], caller())
+
+    assert (await limiter.take([slow], caller())).allowed
+    limiter.close()
