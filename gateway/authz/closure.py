@@ -21,6 +21,8 @@ def graph(links: Iterable[Link]) -> Graph:
 def reach(names: Iterable[str], direct: Graph) -> frozenset[str]:
     """The names and everything they belong to. Names without a link cost one look and are remembered nowhere."""
     reached = set(names)
+    if direct.keys().isdisjoint(reached):
+        return frozenset(reached)
     waiting = list(reached)
     while waiting:
         new = direct.get(waiting.pop(), frozenset()) - reached

@@ -98,7 +98,7 @@ class PythonBackend:
 
     def _arguments(self, call: Invocation) -> dict[str, Any]:
         if self._takes_context:
-            return {"args": dict(call.args), "ctx": call.ctx, "meta": call.meta}
+            return {"args": dict(call.args), "ctx": call.ctx.dispatch, "meta": call.meta}
         # by far the most frequent, and asking costs a third of a call
         if self._exactly is not None and call.args.keys() == self._exactly:
             return dict(call.args)

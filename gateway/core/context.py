@@ -69,6 +69,8 @@ class Context(RecordKeeping):
         self._controller = abort_controller
         self._parent = parent
         self._buses = buses
+        self.hears: Callable[[type[Event]], bool] = buses.hears
+        """Whether anybody would notice such an event."""
         self._gates = gates
         self.turn_secret = secret
 
@@ -95,9 +97,6 @@ class Context(RecordKeeping):
 
     def emit(self, event: Event) -> None:
         self._buses.emit(event)
-
-    def hears(self, kind: type[Event]) -> bool:
-        return self._buses.hears(kind)
 
     def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None:
         dispatch_id = self.dispatch_id or None
@@ -194,6 +193,11 @@ class DispatchContext(Context):
         self._turn = turn
         self._pending: list[Delta] = []
         self._ack_handlers: dict[object, Callable[[], object]] = {}
+
+    @property
+    def dispatch(self) -> "DispatchContext":
+        """Itself: what stands for a dispatch until one is needed has the real one here."""
+        return self
 
     @property
     def is_signalled(self) -> bool:

@@ -19,6 +19,9 @@ Authority = Literal["trusted", "untrusted"]
 
 _NONCE_HEX: Final = 32
 """128 bits."""
+_BLOCK: Final = 64
+_INNER: Final = bytes(value ^ 0x36 for value in range(256))
+_OUTER: Final = bytes(value ^ 0x5C for value in range(256))
 
 _NAMES: Final = (
     r"(?:un)?trusted_content_|system_instructions|memory_|memories\b|retrieved_|message_|thought_|peer_agent_output_"
@@ -63,8 +66,18 @@ class Envelope:
 
 def nonce_for(secret: bytes, checksum: str, id: str) -> str:
     """Bound to one call of one turn, and not computable without the turn's secret."""
-    bound = f"{checksum}{id}".encode("utf-8", "surrogatepass")
-    return hmac.digest(secret, bound, "sha256").hex()[:_NONCE_HEX]
+    return _hmac_sha256(secret, f"{checksum}{id}".encode("utf-8", "surrogatepass")).hex()[:_NONCE_HEX]
+
+
+def _hmac_sha256(key: bytes, message: bytes) -> bytes:
+    """RFC 2104 for keys that fit into one block. OpenSSL looks its algorithms up by name, which takes twenty times as
+    long as computing this.
+    """
+    if len(key) > _BLOCK:
+        return hmac.digest(key, message, "sha256")
+    block = key.ljust(_BLOCK, b"\0")
+    inner = sha256(block.translate(_INNER) + message).digest()
+    return sha256(block.translate(_OUTER) + inner).digest()
 
 
 def tag_safe(nonce: str) -> str:

@@ -250,6 +250,15 @@ class EventBus:
 
         return unsubscribe
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody listens to anything."""
+        return not self._listeners
+
+    def listens_to_any(self, names: frozenset[str]) -> bool:
+        """Whether somebody listens to one of them; `"*"` is to be among them."""
+        return not self._listeners.keys().isdisjoint(names)
+
     def listens(self, name: str) -> bool:
         return name in self._listeners or "*" in self._listeners
 
@@ -293,6 +302,10 @@ class Buses:
 
     def emit(self, event: Event) -> None:
         (self.functional if event.functional else self.observability).emit(event)
+
+    def hears_any(self, names: frozenset[str]) -> bool:
+        """Whether anybody would notice one of these events; `"*"` is to be among them."""
+        return self.observability.listens_to_any(names) or self.functional.listens_to_any(names)
 
     def hears(self, kind: type[Event]) -> bool:
         """Whether anybody would notice such an event: one that nobody hears need not be made."""

@@ -4,6 +4,7 @@ A record is checked first, then persisted, then kept here: when persisting fails
 changed. Nothing is loaded by itself, and what a `fetch_` answers is not kept by itself either.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -130,11 +131,15 @@ class RecordKeeping:
         if record.id in self._ids_being_stored or self._records["tool_call"].find(record.id) is not None:
             found = problem(f"the id {record.id!r} is already used in this turn", ["id"], "unique")
             raise InvalidInitialToolCallValue(cause=ValidationException([found]))
+        _require_id(record.id, "a tool_call has")
         self._ids_being_stored.add(record.id)  # another call may store the same id while this one waits
         try:
-            await self._store("tool_call", record)
+            answer = self._callbacks["store_tool_call"](self, record)
+            if inspect.isawaitable(answer):
+                await answer
         finally:
             self._ids_being_stored.discard(record.id)
+        self._change(lambda records: records["tool_call"].add(record))
 
     def adopt_tool_call(self, record: ToolCall) -> None:
         """Take in a record that is kept already, such as one of an earlier turn; nobody is asked to persist it."""

@@ -16,6 +16,7 @@ MAX_LIST_INDEX: Final = 9_999
 
 _IGNORED_SEGMENTS: Final = frozenset({"__proto__", "prototype", "constructor"})
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_CONTAINERS: Final = (dict, list, tuple, set, bytearray)
 _INDEX_DIGITS: Final = 12
 """Enough to see that a number is too large, without converting thousands of digits."""
 _MISSING: Final = object()
@@ -110,8 +111,10 @@ def copy_containers(value: Any) -> Any:
     kind = type(value)
     if kind in _SCALARS:
         return value
-    if kind is dict and _SCALARS.issuperset(map(type, value.values())):  # what most arguments are
-        return value.copy()
+    if not isinstance(value, _CONTAINERS):
+        return value
+    if isinstance(value, dict) and kind is dict and _SCALARS.issuperset(map(type, value.values())):
+        return value.copy()  # what most arguments are
     return _copy(value, {}, 0)
 
 

@@ -6,14 +6,27 @@ afterwards: a tool that is gone, an error and a handle are always untrusted.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
-from gateway.core.context import Context
 from gateway.core.envelopes import Authority, content_envelope, handle_text, nonce_for
 from gateway.core.media import Media
 from gateway.core.media_blocks import FALLBACK_KEYS, Block, UnsupportedPolicy, openai_blocks, text_block
 from gateway.core.tokens import Tokenizable
+from gateway.core.tool_registry import ToolRegistry
+
+
+class Showing(Protocol):
+    """What showing a result needs to know of its turn."""
+
+    @property
+    def tools(self) -> ToolRegistry: ...
+
+    @property
+    def turn_secret(self) -> bytes: ...
+
+    def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +37,7 @@ class Renderer:
     fallback_keys: Sequence[str] = FALLBACK_KEYS
     handle_encoding: str | None = None
 
-    async def tool_result(self, ctx: Context, call: ToolCall) -> list[Block]:
+    async def tool_result(self, ctx: Showing, call: ToolCall) -> list[Block]:
         """The blocks of one result: text in its envelope, or media blocks behind their markers."""
         nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
         if media := _media_of(call.results):
@@ -36,7 +49,7 @@ class Renderer:
             media, nonce=nonce, unsupported=self.unsupported_media, fallback_keys=self.fallback_keys
         )
 
-    async def _text(self, ctx: Context, call: ToolCall, nonce: str) -> str:
+    async def _text(self, ctx: Showing, call: ToolCall, nonce: str) -> str:
         attributes = {"kind": "tool-result", "tool": call.tool, "call": call.checksum}
         authority = authority_of(ctx, call)
         results: Any = call.results
@@ -57,7 +70,7 @@ class Renderer:
         return content_envelope(authority, body, nonce=nonce, attributes=attributes).render()
 
 
-def authority_of(ctx: Context, call: ToolCall) -> Authority:
+def authority_of(ctx: Showing, call: ToolCall) -> Authority:
     """Trusted only if the tool is, still is registered, and was at call time; errors never are."""
     tool = ctx.tools.get(call.tool)
     if tool is None:
@@ -75,5 +88,7 @@ async def _whole_text(artifact: Any) -> str:
 
 
 def _media_of(results: Any) -> list[Media]:
+    if isinstance(results, SpooledArtifact | Tokenizable):
+        return []
     items = results if isinstance(results, list) else [results]
     return items if all(isinstance(item, Media) for item in items) else []

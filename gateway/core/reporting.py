@@ -77,7 +77,10 @@ class Reporter:
         self._ctx = ctx
         self._texts: dict[tuple[type[MessageEvent], str], _Text] = {}
         self._calls: dict[str, _Call] = {}
-        self.log = Log(ctx)
+
+    @property
+    def log(self) -> Log:
+        return Log(self._ctx)
 
     def report_message(self, id: str, delta: str, is_complete: bool = False) -> None:
         self._report_text(MessageEvent, id, delta, is_complete)

@@ -6,7 +6,7 @@ result of the wrong shape) becomes an error record the model can read and learn 
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from gateway.core.artifacts import SpooledArtifact, is_artifact
@@ -20,7 +20,7 @@ from gateway.core.reporting import Reporter
 from gateway.core.spool import ByteStore
 from gateway.core.tokens import Tokenizable
 from gateway.core.tool_registry import ToolRegistry
-from gateway.core.tools import ArtifactTool, Tool
+from gateway.core.tools import ArtifactTool, Tool, ToolContext
 from gateway.errors import InvalidToolArgs, Refused, ToolDownstreamError, message_of
 
 _QUOTED: Final = 200
@@ -41,6 +41,12 @@ class ProposedCall:
 class Outcome:
     results: Results
     is_error: bool = False
+
+
+class Surroundings(ToolContext, Protocol):
+    """What running a tool needs to know of where it runs."""
+
+    def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None: ...
 
 
 Inlining = bool | Callable[[Results], Awaitable[bool]]
@@ -73,7 +79,7 @@ async def settle_call(
     name = proposed.tool or UNNAMED_TOOL
     tool = ctx.tools.get(name) if proposed.tool else None
     try:
-        args, checksum = _decoded(name, proposed.args)
+        args, checksum = decoded_call(name, proposed.args)
         defect = None
     except (TypeError, ValueError) as error:
         args, checksum, defect = {}, None, error
@@ -83,7 +89,7 @@ async def settle_call(
     elif tool is None:
         outcome = _failure(_unknown_tool(name, ctx.tools))
     else:
-        outcome = await _run(tool, args, ctx, spool=spool, id=id, checksum=checksum)
+        outcome = await run_tool(tool, args, ctx, spool=spool, id=id, checksum=checksum)
     completed_at = now()
     record = ToolCall.of_settled(
         id=id,
@@ -103,9 +109,10 @@ async def settle_call(
     return record
 
 
-async def _run(
-    tool: Tool, args: dict[str, Any], ctx: DispatchContext, *, spool: ByteStore, id: str, checksum: str | None
+async def run_tool(
+    tool: Tool, args: dict[str, Any], ctx: Surroundings, *, spool: ByteStore, id: str, checksum: str | None
 ) -> Outcome:
+    """What a call comes to, whatever goes wrong in it."""
     try:
         value = await tool.executor(ctx, checksum)(args)
     except (InvalidToolArgs, ToolDownstreamError) as error:
@@ -150,7 +157,7 @@ def _unused_id(ctx: DispatchContext, reporter: Reporter, id: str) -> str:
     return f"{id or 'call'}-{uuid4()}" if used or not id else id
 
 
-def _decoded(name: str, args: dict[str, Any] | str | None) -> tuple[dict[str, Any], str]:
+def decoded_call(name: str, args: dict[str, Any] | str | None) -> tuple[dict[str, Any], str]:
     """The arguments and the call's id: what cannot be hashed cannot become a record."""
     is_blank = args is None or (isinstance(args, str) and not args.strip())
     decoded = decode_args({} if is_blank else args)

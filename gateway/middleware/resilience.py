@@ -69,10 +69,11 @@ class Timeout:
 
     async def _in_time(self, running: Begun[Any], deadline: _Deadline) -> Any:
         try:
-            async with asyncio.timeout(max(deadline.at - self._clock(), 0)) as deadline.scope:
+            async with asyncio.timeout(max(deadline.at - self._clock(), 0)) as scope:
+                deadline.scope = scope
                 return await running
         except TimeoutError as error:
-            if not deadline.scope.expired():  # somebody else's
+            if not scope.expired():  # somebody else's
                 raise
             raise BackendFailed("unavailable", f"no answer within {in_seconds(self.after)}") from error
 

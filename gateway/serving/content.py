@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.envelopes import content_envelope, handle_text, nonce_for
 from gateway.core.media import Media
@@ -102,6 +103,8 @@ class Contents:
 
 
 def media_of(results: Any) -> list[Media]:
+    if isinstance(results, SpooledArtifact | Tokenizable):
+        return []
     items = results if isinstance(results, list) else [results]
     return items if items and all(isinstance(item, Media) for item in items) else []
 
@@ -112,7 +115,7 @@ async def shown_text(turn: Turn, record: ToolCall) -> str:
     if turn.catalogue.catalogue.render == "envelope":
         if record.from_artifact_tool and isinstance(results, Tokenizable):
             return _query_envelope(turn, record, results.render(turn.ctx))
-        [block] = await _RENDERER.tool_result(turn.ctx, record)
+        [block] = await _RENDERER.tool_result(turn, record)
         return str(block["text"])
     if isinstance(results, Tokenizable):
         return results.render(turn.ctx)
@@ -124,14 +127,14 @@ async def shown_text(turn: Turn, record: ToolCall) -> str:
 def vouching(turn: Turn, record: ToolCall) -> dict[str, Any]:
     """Who vouches for a text, and what it may do to a model that reads it."""
     declared = turn.published.tool(turn.stored.catalogue, record.tool)
-    is_trusted = declared is not None and authority_of(turn.ctx, record) == "trusted" and record.inline
+    is_trusted = declared is not None and authority_of(turn, record) == "trusted" and record.inline
     hazard = "inert" if is_trusted else "extractable-instructions"
     return {"tier": _tier(declared), "trusted": is_trusted, "hazard": hazard}
 
 
 def _query_envelope(turn: Turn, record: ToolCall, body: str) -> str:
     """Query tools live as long as their dispatch; what they answer is never trusted, whoever made the artifact."""
-    nonce = nonce_for(turn.ctx.turn_secret, record.checksum, record.id)
+    nonce = nonce_for(turn.turn_secret, record.checksum, record.id)
     attributes = {"kind": "tool-result", "tool": record.tool, "call": record.checksum}
     return content_envelope("untrusted", body, nonce=nonce, attributes=attributes).render()
 

@@ -70,7 +70,7 @@ class ServedCall:
 
     id: str
     tool: str
-    args: Mapping[str, Any]
+    args: dict[str, Any]
     principal: Principal
     catalogue: str
     revision: str

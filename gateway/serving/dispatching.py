@@ -1,30 +1,65 @@
 """One call as one dispatch of its turn: the stages around it, the call itself, and the record if a stage says no."""
 
-from typing import Final
+import asyncio
+from typing import Any, Final
 
 from gateway.core.calls import ToolCall
 from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
-from gateway.core.dispatch import dispatch
-from gateway.core.events import IterationEnd, now
-from gateway.core.pipeline import Next
+from gateway.core.dispatch import dispatch, executor_error
+from gateway.core.events import (
+    DispatchEnd,
+    DispatchStart,
+    ErrorEvent,
+    Event,
+    IterationEnd,
+    IterationStart,
+    ToolCallEvent,
+    now,
+)
+from gateway.core.ids import new_id
+from gateway.core.pipeline import Next, is_abort, is_being_cancelled
+from gateway.core.registry import copy_containers
 from gateway.core.reporting import Reporter
-from gateway.core.settling import Inlining, ProposedCall, settle_call
+from gateway.core.settling import Inlining, ProposedCall, run_tool, settle_call
 from gateway.core.tokens import Tokenizable
-from gateway.core.tools import ArtifactTool
+from gateway.core.tools import ArtifactTool, Tool
 from gateway.errors import GatewayError, UnknownCall, message_of
 from gateway.serving.current import ServedCall, serving
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
 
+_EVENTS: Final = (DispatchStart, IterationStart, IterationEnd, DispatchEnd, ErrorEvent, ToolCallEvent)
+_OF_A_DISPATCH: Final = frozenset({"*", *(kind.name for kind in _EVENTS)})
+
 PROPOSED_CALLS: Final = "gateway.proposedCalls"
 """Where middleware finds, in the stash of a dispatch, the checksums of calls that are about to be made."""
 
 
+async def settled_call(turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining) -> ToolCall:
+    """The record of a call, which is durable."""
+    catalogue = turn.catalogue
+    tool = catalogue.registry.get(call.tool)
+    is_alone = turn.is_untouched and not turn.is_stored and isinstance(proposed.args, dict)
+    is_plain = is_alone and not (catalogue.dispatch_input or catalogue.dispatch_output)
+    if tool is None or not is_plain or turn.hears_any(_OF_A_DISPATCH):
+        return await dispatched(turn, proposed, call, inline=inline)
+    try:
+        return await _alone(turn, call, tool, inline=inline)
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        return await refused(turn, proposed, call, GatewayError("the call was given up"))
+    except Exception as error:
+        given_up = is_abort(error, aborted=False)
+        why = GatewayError("the call was given up") if given_up else executor_error(error)
+        return await refused(turn, proposed, call, why)
+
+
 async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining) -> ToolCall:
     """One dispatch with one iteration: the call."""
+    catalogue = turn.catalogue
     record: ToolCall | None = None
-    query = turn.catalogue.queries.get(proposed.tool)
 
     async def announce(ctx: DispatchContext, next: Next) -> None:
         ctx.stash.set(PROPOSED_CALLS, [call_id(call.tool, call.args)])
@@ -32,27 +67,21 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
 
     async def execute(ctx: DispatchContext, reporter: Reporter) -> None:
         nonlocal record
-        if query is not None and not ctx.tools.has(query.name):
-            ctx.tools.register(_about_nothing(query))
+        _offer_query(turn, ctx, proposed.tool)
         with serving(call):
             record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline)
-        if not output:
-            ctx.ack()
 
     async def acknowledge(ctx: DispatchContext, next: Next) -> None:
         """Last of all: an iteration that the executor acks has neither output stages nor an end."""
         await next()
         ctx.ack()
 
-    catalogue = turn.catalogue
-    is_heard = bool(catalogue.dispatch_output) or turn.ctx.hears(IterationEnd)
-    output = [acknowledge, *catalogue.dispatch_output] if is_heard else []
     try:
         await dispatch(
             source=turn.ctx,
             executor=execute,
             input_pipeline=[announce, *stages] if (stages := catalogue.dispatch_input) else (),
-            output_pipeline=output,
+            output_pipeline=[acknowledge, *catalogue.dispatch_output],
             buses=turn.buses,
         )
     except GatewayError as error:
@@ -61,6 +90,81 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
     if record is None:
         return await refused(turn, proposed, call, GatewayError("the call was given up"))
     return record
+
+
+class Unaccompanied:
+    """The dispatch of a call that is alone in its turn, around which no stage stands and which nobody watches.
+
+    It knows the little that every call needs; whoever wants more of it is given the real one, made at that moment.
+    """
+
+    __slots__ = ("_made", "_turn", "dispatch_id", "turn_id")
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._made: DispatchContext | None = None
+        self.turn_id = turn.id
+        self.dispatch_id = new_id()
+
+    def emit(self, event: Event) -> None:
+        self._turn.emit(event)
+
+    def hears(self, kind: type[Event]) -> bool:
+        return self._turn.hears(kind)
+
+    @property
+    def dispatch(self) -> DispatchContext:
+        if self._made is None:
+            self._made = DispatchContext(self._turn.ctx, buses=self._turn.buses)
+            self._made.dispatch_id = self.dispatch_id
+        return self._made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dispatch, name)
+
+    def end(self, *, is_acked: bool) -> None:
+        if self._made is not None:
+            if is_acked:
+                self._made.ack()
+            self._made.release()
+
+
+async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) -> ToolCall:
+    """What `dispatched` does, with nothing made that such a call does not need."""
+    created_at = now()
+    ctx = Unaccompanied(turn)
+    checksum = call_id(call.tool, call.args)
+    is_acked = False
+    try:
+        with serving(call):
+            outcome = await run_tool(tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum)
+            results = outcome.results
+            record = ToolCall.of_settled(
+                id=call.id,
+                tool=call.tool,
+                args=call.args,
+                checksum=checksum,
+                is_error=outcome.is_error,
+                results=copy_containers(results),
+                from_artifact_tool=False,
+                inline=inline if isinstance(inline, bool) else await inline(results),
+                trusted=tool.trusted,
+                created_at=created_at,
+                completed_at=now(),
+            )
+            await turn.store(record)
+        turn.alone = record
+        is_acked = True
+        return record
+    finally:
+        ctx.end(is_acked=is_acked)
+
+
+def _offer_query(turn: Turn, ctx: DispatchContext, tool: str) -> None:
+    """Query tools can always be called by name; without an artifact to ask about, every id is an invalid argument."""
+    query = turn.catalogue.queries.get(tool)
+    if query is not None and not ctx.tools.has(query.name):
+        ctx.tools.register(_about_nothing(query))
 
 
 async def refused(turn: Turn, proposed: ProposedCall, call: ServedCall, error: GatewayError) -> ToolCall:

@@ -40,17 +40,20 @@ class Published:
     types: ArtifactTypes
     backends: Sequence[Backend] = ()
     limits: Mapping[str, Any] = field(default_factory=dict)
+    snapshot: Snapshot = field(init=False)
 
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.access.snapshot
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "snapshot", self.access.snapshot)  # asked for a dozen times in every call
 
     def tool(self, catalogue: str, name: str) -> DeclaredTool | None:
         return self.snapshot.tool_in(catalogue, name)
 
     def catalogue_at(self, path: str) -> str | None:
         """The catalogue that is published under a path."""
-        return next((each.name for each in self.snapshot.catalogues.values() if each.path == path), None)
+        for each in self.snapshot.catalogues.values():
+            if each.path == path:
+                return each.name
+        return None
 
     async def close(self) -> None:
         for backend in self.backends:

@@ -32,12 +32,12 @@ from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
 from gateway.serving.claims import claimed
 from gateway.serving.current import Client, ServedCall, current_call
-from gateway.serving.dispatching import dispatched, inlining, refused
+from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.published import Published
 from gateway.serving.rights import may_call, may_know, may_read, still_readable
 from gateway.serving.running_calls import RunningCalls
-from gateway.serving.turns import OpenTurns, Turn, TurnBuses, new_turn, opened
+from gateway.serving.turns import OpenTurns, Surroundings, Turn, new_turn
 from gateway.snapshot import DeclaredTool
 
 DEFAULT_LIFE: Final = timedelta(days=1)
@@ -96,7 +96,8 @@ class Service:
         self._turns = OpenTurns(open_turns)
         self._lives = lives
         self.running = RunningCalls()
-        self._callbacks = {**_KEEPING_NOTHING, "store_tool_call": self._store_record}
+        callbacks = {**_KEEPING_NOTHING, "store_tool_call": self._store_record}
+        self._around = Surroundings(callbacks, self.buses, spool)
 
     # --- what there is ---
 
@@ -141,8 +142,8 @@ class Service:
         at = now()
         stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=self._lives)
         turn = self._opened(replace(stored, stash=dict(stash)) if stash else stored, published)
-        if turn.ctx.hears(TurnStart):
-            turn.ctx.emit(TurnStart(turn.id, at))
+        if turn.hears(TurnStart):
+            turn.emit(TurnStart(turn.id, at))
         await self._pass(turn, turn.catalogue.turn_input)
         if is_kept:
             await self._store.open_turn(turn.stored)
@@ -181,7 +182,7 @@ class Service:
         if turn.is_stored:
             await self._store.end_turn(turn.id, ending, at, stash=turn.ctx.stash.all())
         self._turns.drop(turn.id)
-        turn.ctx.emit(TurnEnd(turn.id, started, at, milliseconds(started, at)))
+        turn.emit(TurnEnd(turn.id, started, at, milliseconds(started, at)))
 
     # --- calls ---
 
@@ -223,7 +224,7 @@ class Service:
                 return await self._replayed(earlier, turn)
         with self.running.counted():
             try:
-                record = await dispatched(turn, proposed, call, inline=inlining(turn, declared))
+                record = await settled_call(turn, proposed, call, inline=inlining(turn, declared))
             except asyncio.CancelledError:
                 await asyncio.shield(self._cut_off(turn, proposed, call))
                 raise
@@ -341,14 +342,7 @@ class Service:
             turn.ctx.adopt_tool_call(record)
 
     def _opened(self, stored: StoredTurn, published: Published) -> Turn:
-        buses = TurnBuses(self.buses)
-        return opened(
-            stored,
-            published,
-            callbacks=self._callbacks,
-            buses=buses,
-            spool=self._spool.scoped(stored.id, tenant=stored.principal.tenant),
-        )
+        return Turn(stored, published, self._around)
 
     async def _reopened(self, principal: Principal, id: str) -> Turn | None:
         turn = await self._from_store(principal, id)

@@ -6,50 +6,127 @@ nobody can guess. Each call is a dispatch of its turn, so that calls may run sid
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from gateway.core.callbacks import Callback
+from gateway.core.calls import ToolCall
 from gateway.core.context import TurnContext
 from gateway.core.events import Buses, Event
 from gateway.core.forging import forged_tools
 from gateway.core.ids import new_id, new_token, random_bytes
 from gateway.core.registry import Registry
+from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import Tool
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredTurn
-from gateway.serving.keeping import TurnStore
-from gateway.serving.published import Published, PublishedCatalogue
+from gateway.serving.keeping import Spool, TurnStore
+from gateway.serving.published import Published
 
 HANDLE_BYTES: Final = 24
 """192 bits: nobody finds a turn by trying."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all turns have in common: who keeps their records and bytes, and who hears of everything."""
+
+    callbacks: Mapping[str, Callback]
+    buses: Buses
+    spool: Spool
+
+
 class Turn:
-    """An open turn. `is_stored` becomes true with the first call, or when somebody asked for the turn by name."""
+    """An open turn. `is_stored` becomes true with the first call, or when somebody asked for the turn by name.
 
-    stored: StoredTurn
-    published: Published
-    ctx: TurnContext
-    buses: "TurnBuses"
-    spool: TurnStore
-    is_stored: bool = False
-    running: set[str] = field(default_factory=set)
-    """Ids of calls that have begun and not settled."""
+    Its context, buses and store are made when they are first asked for: a call that is alone in its turn needs few of
+    them.
+    """
+
+    __slots__ = (
+        *("_around", "_buses", "_ctx", "_spool", "alone", "catalogue", "id", "is_stored", "principal", "published"),
+        *("running", "stored"),
+    )
+
+    def __init__(self, stored: StoredTurn, published: Published, around: Surroundings) -> None:
+        self.id: Final = stored.id
+        self.principal: Final = stored.principal
+        self.catalogue: Final = published.catalogues[stored.catalogue]
+        self.stored = stored
+        self.published = published
+        self.is_stored = False
+        self.running: set[str] = set()
+        """Ids of calls that have begun and not settled."""
+        self.alone: ToolCall | None = None
+        """The record of a call that was settled without a context."""
+        self._around = around
+        self._ctx: TurnContext | None = None
+        self._buses: TurnBuses | None = None
+        self._spool: TurnStore | None = None
 
     @property
-    def id(self) -> str:
-        return self.stored.id
+    def ctx(self) -> TurnContext:
+        if self._ctx is None:
+            self._ctx = self._made()
+            if self.alone is not None:
+                self._ctx.adopt_tool_call(self.alone)
+        return self._ctx
 
     @property
-    def principal(self) -> Principal:
-        return self.stored.principal
+    def buses(self) -> "TurnBuses":
+        if self._buses is None:
+            self._buses = TurnBuses(self._around.buses)
+        return self._buses
 
     @property
-    def catalogue(self) -> PublishedCatalogue:
-        return self.published.catalogues[self.stored.catalogue]
+    def spool(self) -> TurnStore:
+        if self._spool is None:
+            self._spool = self._around.spool.scoped(self.id, tenant=self.stored.principal.tenant)
+        return self._spool
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has asked for its context yet, or called anything in it."""
+        return self._ctx is None and self.alone is None
+
+    @property
+    def tools(self) -> ToolRegistry:
+        return self.catalogue.registry if self._ctx is None else self._ctx.tools
+
+    @property
+    def turn_secret(self) -> bytes:
+        return self.stored.secret
+
+    def hears(self, kind: type[Event]) -> bool:
+        return (self._buses or self._around.buses).hears(kind)
+
+    def hears_any(self, names: frozenset[str]) -> bool:
+        """Whether somebody hears one of these events."""
+        return self._around.buses.hears_any(names) or (self._buses is not None and self._buses.hears_any(names))
+
+    def emit(self, event: Event) -> None:
+        (self._buses or self._around.buses).emit(event)
+
+    def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None:
+        self.ctx.emit_warning(kind, message, error)
+
+    async def store(self, record: ToolCall) -> None:
+        """Have a record kept that no context has."""
+        await self._around.callbacks["store_tool_call"](None, record)
+
+    def _made(self) -> TurnContext:
+        """A context ready for calls, as the turn was stored."""
+        stored, catalogue = self.stored, self.catalogue
+        return TurnContext.named(
+            stored.id,
+            secret=stored.secret,
+            system_prompt=catalogue.catalogue.instructions or f"Tools of the catalogue {stored.catalogue}.",
+            stash=Registry(dict(stored.stash) or None),
+            tools=catalogue.registry.copy(),
+            callbacks=self._around.callbacks,
+            buses=self.buses,
+        )
 
     def lives_on(self, since: datetime, retain: timedelta) -> bool:
         """Live as long as what was kept then; whether that is longer than was stored.
@@ -68,7 +145,7 @@ class Turn:
         """The caller's id, unless a call of the turn has it already, settled or not: that one keeps it."""
         if id is None:
             return new_id()
-        is_taken = id in self.running or self.ctx.has_tool_call(id)
+        is_taken = id in self.running or (not self.is_untouched and self.ctx.has_tool_call(id))
         return f"{id}-{new_id()}" if is_taken else id
 
     def query_tools(self) -> list[Tool]:
@@ -88,30 +165,20 @@ class TurnBuses(Buses):
         self._everywhere.emit(event)
 
     def hears(self, kind: type[Event]) -> bool:
-        return super().hears(kind) or self._everywhere.hears(kind)
+        own, every = (
+            (self.functional, self._everywhere.functional)
+            if kind.functional
+            else (self.observability, self._everywhere.observability)
+        )
+        if own.is_quiet and every.is_quiet:
+            return False
+        return own.listens(kind.name) or every.listens(kind.name)
 
 
 def new_turn(principal: Principal, catalogue: str, *, revision: str, at: datetime, lives: timedelta) -> StoredTurn:
     id = f"turn_{new_token(HANDLE_BYTES)}"
     # A little longer than needed, so that its calls, which begin later, do not each make it live longer.
     return StoredTurn(id, principal, catalogue, revision, random_bytes(32), at, at + lives * 17 / 16)
-
-
-def opened(
-    stored: StoredTurn, published: Published, *, callbacks: Mapping[str, Callback], buses: TurnBuses, spool: TurnStore
-) -> Turn:
-    """A turn ready for calls, as it was stored."""
-    catalogue = published.catalogues[stored.catalogue]
-    ctx = TurnContext.named(
-        stored.id,
-        secret=stored.secret,
-        system_prompt=catalogue.catalogue.instructions or f"Tools of the catalogue {stored.catalogue}.",
-        stash=Registry(dict(stored.stash) or None),
-        tools=catalogue.registry.copy(),
-        callbacks=callbacks,
-        buses=buses,
-    )
-    return Turn(stored, published, ctx, buses, spool)
 
 
 class OpenTurns:

@@ -50,11 +50,10 @@ _call_values: Final = itemgetter(*_columns(calls))
 _piece_values: Final = itemgetter(*_columns(pieces))
 
 
-def fresh_call(call: Mapping[str, Any], turn: Mapping[str, Any], of_call: Sequence[Mapping[str, Any]]) -> FreshCall:
+def fresh_call(call: dict[str, Any], turn: Mapping[str, Any], of_call: Sequence[Mapping[str, Any]]) -> FreshCall:
     """From rows by name. A call that is alone in its turn is its first to settle."""
-    return FreshCall(
-        _turn_values(turn), _call_values({**call, "settled_as": 1}), [_piece_values(each) for each in of_call]
-    )
+    call["settled_as"] = 1
+    return FreshCall(_turn_values(turn), _call_values(call), [_piece_values(each) for each in of_call])
 
 
 def _insert(connection: sqlite3.Connection, table: Table, rows: list[Row]) -> None:

@@ -50,10 +50,12 @@ class ModernExchange(Exchange):
         self.questions: Mapping[str, Question] | None = None
         self._answers: asyncio.Future[Mapping[str, Any]] | None = None
         self._turned: asyncio.Future[None] = self.loop.create_future()
-        self._asking = asyncio.Lock()
+        self._asking: asyncio.Lock | None = None
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         self.check(questions)
+        if self._asking is None:
+            self._asking = asyncio.Lock()
         async with self._asking:
             if questions.keys() <= self._ahead.keys() and (answers := self._answered_ahead(questions)):
                 return answers

@@ -14,7 +14,10 @@ OLDEST: Final = "2025-03-26"
 
 def call_result(content: Content, settled: Settled, *, version: str, meta: dict[str, Any]) -> bytes:
     """`meta` is what every result of the server says of itself."""
-    result: dict[str, Any] = {"content": [_block(each, version) for each in content.blocks if _is_known(each, version)]}
+    blocks = content.blocks
+    if version == OLDEST:
+        blocks = [_block(each) for each in blocks if each["type"] != "resource_link"]
+    result: dict[str, Any] = {"content": blocks}
     if content.structured is not ABSENT and _may_be_structured(content.structured, version):
         result["structuredContent"] = content.structured
     result["isError"] = content.is_error
@@ -32,12 +35,8 @@ def dumped(value: Any) -> bytes:
         return json.dumps(_encodable(value), ensure_ascii=False, allow_nan=False).encode()
 
 
-def _is_known(block: dict[str, Any], version: str) -> bool:
-    return version != OLDEST or block["type"] != "resource_link"
-
-
-def _block(block: dict[str, Any], version: str) -> dict[str, Any]:
-    return {key: value for key, value in block.items() if key != "_meta"} if version == OLDEST else block
+def _block(block: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in block.items() if key != "_meta"}
 
 
 def _may_be_structured(value: Any, version: str) -> bool:

@@ -44,6 +44,8 @@ class Served:
         self.catalogue = catalogue
         self.listings = Listings(service, catalogue)
         self._contents = Contents()
+        self._meta: dict[str, Any] = {}
+        self._meta_of = ""
 
     @property
     def info(self) -> dict[str, str]:
@@ -52,7 +54,10 @@ class Served:
 
     @property
     def meta(self) -> dict[str, Any]:
-        return {META_SERVER_INFO: self.info}
+        name = self.service.published.snapshot.name
+        if name != self._meta_of:
+            self._meta, self._meta_of = {META_SERVER_INFO: self.info}, name
+        return self._meta
 
     @property
     def instructions(self) -> str | None:
