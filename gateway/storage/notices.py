@@ -119,6 +119,7 @@ class Noticed(Generic[T]):
         if number != self._number or now >= self._reread_at:
             self._reread(number)
         self._look_at = now + RECHECK
+        self.problem = None
 
     def _reread(self, number: bytes) -> None:
         """`number` was looked at before: a change that comes between is read twice rather than not at all."""
@@ -133,7 +134,6 @@ class Noticed(Generic[T]):
                 raise (unavailable(error) or _not_understood()) from error
             self._number = number
             self._reread_at = self._clock() + REREAD
-            self.problem = None
 
     def _connected(self) -> Link:
         if self._link is not None and self._link.is_lost():

@@ -296,7 +296,15 @@ async def test_store_without_the_table_stops_what_is_consequential(
     "text",
     [
         *("", "search", "tool:", "tool:a b", "tool:a*", "class:x", "principal:ada", "principal:role:admin", "tool:a\n"),
-        *("upstream:é", "tool:" + "x" * 129, "TOOL:search", " tool:search", "tool:\ud800", "tool:\0"),
+        *(
+            "upstream:é",
+            "upstream:" + "x" * 129,
+            "tool:" + "x" * 258,
+            "TOOL:search",
+            " tool:search",
+            "tool:\ud800",
+            "tool:\0",
+        ),
     ],
 )
 def test_malformed_target_is_refused_with_help(text: str) -> None:
@@ -307,7 +315,11 @@ def test_malformed_target_is_refused_with_help(text: str) -> None:
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("text", ["tool:ticket_create", "upstream:git-hub.2", "principal:user:ana@example.com"])
+@pytest.mark.parametrize(
+    "text",
+    ["tool:ticket_create", "tool:github." + "x" * 128, "upstream:git-hub.2", "principal:user:ana@example.com"],
+    ids=["tool", "imported-tool", "upstream", "principal"],
+)
 def test_target_reads_as_it_was_written(text: str) -> None:
     assert str(Target.parse(text)) == text
 
