@@ -27,7 +27,7 @@ test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and 
 	$(BIN)/pytest -n auto --dist worksteal $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
 ifdef COVERAGE
 	$(BIN)/coverage report --include='gateway/core/*,gateway/errors.py' --fail-under=100
-	$(BIN)/coverage report --include='gateway/authz/*,gateway/governance/ports.py,gateway/access.py,gateway/identity/*,gateway/serving/handlers.py' --fail-under=100
+	$(BIN)/coverage report --include='gateway/audit/*,gateway/authz/*,gateway/governance/ports.py,gateway/access.py,gateway/identity/*,gateway/serving/handlers.py' --fail-under=100
 	$(BIN)/coverage report --include='gateway/limits/*,gateway/governance/limits.py,gateway/governance/quarantines.py,gateway/governance/revocations.py,gateway/storage/host_files.py,gateway/storage/limits.py,gateway/storage/notices.py,gateway/storage/quarantines.py,gateway/storage/rates.py,gateway/storage/revocations.py' --fail-under=100
 	$(BIN)/coverage report --include='gateway/formats/*' --fail-under=95
 endif
@@ -55,6 +55,7 @@ bench: $(READY) ## print what operations, decisions and configurations cost
 	$(BIN)/python benchmarks/authz.py
 	$(BIN)/python benchmarks/config.py --sizes 10 100 1000
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/limits.py
 	$(BIN)/python benchmarks/large.py
 
