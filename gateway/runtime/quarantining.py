@@ -4,13 +4,15 @@ Nothing is upgraded: a command of another version must not change the store unde
 """
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from gateway.errors import StoreUnavailable
+from gateway.governance.quarantines import Quarantines
 from gateway.runtime.looking import NothingKept
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import Link
@@ -54,6 +56,15 @@ async def stops_of(database: Path) -> AsyncIterator[Stops]:
             notices.close()
     finally:
         await writer.close()
+
+
+async def stopped_status(quarantines: Quarantines) -> Mapping[str, Any]:
+    """For status pages: what is stopped, or why nobody knows. Never raises for a store that cannot be read."""
+    try:
+        found = [dict(each.as_data()) for each in await quarantines.listed()]
+    except StoreUnavailable as error:
+        return {"quarantines": None, "problem": error.message}
+    return {"quarantines": found, "problem": quarantines.problem}
 
 
 def _now() -> datetime:

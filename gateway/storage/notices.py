@@ -8,6 +8,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -21,6 +22,9 @@ T = TypeVar("T")
 
 REREAD: Final = 5.0
 """Seconds after which what is remembered is read again unasked."""
+
+KEPT_AFTER_END: Final = timedelta(days=30)
+"""What is past its end is kept for a while: a clock that runs ahead must not remove what counts again later."""
 
 _NUMBER: Final = 8
 

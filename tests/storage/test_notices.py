@@ -95,8 +95,7 @@ async def test_database_that_was_removed_is_told(database: Path) -> None:
 
     assert noticed.problem == "the database file cannot be opened"
     database.with_name("moved.db").rename(database)
-    assert noticed.current() == []
-    assert noticed.problem is None
+    assert (noticed.current(), noticed.problem) == ([], None)
     noticed.close()
 
 

@@ -26,6 +26,7 @@ from gateway.governance.quarantines import (
     Quarantines,
     Target,
 )
+from gateway.runtime.quarantining import stopped_status
 from gateway.storage.notices import Notices
 from gateway.storage.quarantines import SqliteQuarantines
 from gateway.storage.sqlite import SqliteStore
@@ -287,6 +288,40 @@ async def test_store_without_the_table_stops_what_is_consequential(
     with pytest.raises(StoreUnavailable, match="what this version cannot read"):
         stopped(two[0])
     connection.close()
+
+
+async def test_status_lists_what_is_stopped(two: tuple[Quarantines, Quarantines], database: Path) -> None:
+    await two[0].add(SEARCH)
+
+    assert await stopped_status(two[1]) == {"quarantines": [SEARCH.as_data()], "problem": None}
+    path = database.with_name("gateway.db-notices")
+    path.unlink()
+    path.mkdir()
+    await until_unknown(two[1])
+    status = await stopped_status(two[1])
+    assert status["quarantines"] is None
+    assert "cannot be used" in status["problem"]
+
+
+async def test_clock_that_ran_ahead_has_lifted_nothing(two: tuple[Quarantines, Quarantines], clock: Clock) -> None:
+    await two[0].add(replace(SEARCH, until=NOON + timedelta(hours=2)))
+    clock.advance(days=1)
+    await two[0].add(replace(SEARCH, target=Target("tool", "other")))
+    assert stopped(two[1]) is None
+
+    clock.now = NOON
+
+    assert stopped(two[1]) is not None
+
+
+async def test_what_is_long_over_is_forgotten(two: tuple[Quarantines, Quarantines], clock: Clock) -> None:
+    await two[0].add(replace(SEARCH, until=NOON + timedelta(hours=2)))
+    clock.advance(days=31)
+    await two[0].add(replace(SEARCH, target=Target("tool", "other")))
+
+    clock.now = NOON
+
+    assert stopped(two[1]) is None
 
 
 # Words
