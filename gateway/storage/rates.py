@@ -9,7 +9,7 @@ file's secret, so nobody can choose callers that fall into one set.
 
 Measured against the same count in an SQLite file with `synchronous=OFF` (`benchmarks/limits.py`): a little less
 processor time, and when two processes count at once the slowest count takes 10 ms instead of 100 to 500, because SQLite
-sleeps ever longer between its attempts and one process starves. Leases of tokens per process would be cheaper still, but
+sleeps ever longer between its attempts and one process starves. Leases of tokens per process would be cheaper, but
 what one process does not use of its lease is refused to the others, and a lease is more than 1 % of a small limit.
 """
 
