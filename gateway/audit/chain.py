@@ -8,6 +8,7 @@ The name of a shard is thereby in every hash of it. A shard has one writer, so p
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Final, NamedTuple, Self
 
@@ -20,6 +21,7 @@ FIRST: Final = 1
 SHARD_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """Plain ASCII: no name needs an escape in JSON, CEF or a terminal."""
 
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._:-]")
 _LAST: Final = 2**63 - 1
 
 
@@ -115,6 +117,12 @@ class Chain:
             prev = digest
         self._seq, self._hash = seq, prev
         return linked
+
+
+def shard_name(node: str, at: int, *, unique: str) -> str:
+    """A name for a new shard: by when it was begun, so that names sort by age, by whom, and unlike any other."""
+    begun = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)).strftime("%Y%m%dT%H%M%S.%fZ")
+    return f"{begun}.{_NOT_IN_NAMES.sub('-', node)[:64]}.{_NOT_IN_NAMES.sub('-', unique)[:32]}"
 
 
 def origin(shard: str) -> bytes:

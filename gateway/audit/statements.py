@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from gateway.audit.chain import Row
-from gateway.audit.entries import KeyPart
+from gateway.audit.chain import Head, Row
+from gateway.audit.entries import KeyPart, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,12 @@ def gathered(rows: Iterable[Row]) -> Statements:
             case {"event": "key-rotated", "log": {"key": part}}:
                 rotations += _keys(part)
     return Statements(tuple(successions), tuple(prunings), tuple(rotations))
+
+
+def unfollowed(heads: Iterable[Head], statements: Statements) -> list[Mark]:
+    """The ends of shards that no other shard names yet: what a shard that is opened now follows."""
+    named = {(said.shard, said.seq, said.hash) for said in statements.successions}
+    return [head.mark for head in heads if head not in named]
 
 
 def opens(row: Row) -> bool:

@@ -154,6 +154,8 @@ class _Verification:
             for shard, said in self.pruned.items()
             if self.scope.has(shard)
         ]
+        if self.scope.first > 1:
+            notes.append(f"entries before {self.scope.first} were not looked at")
         shards = [
             ShardReport(each.shard, each.first, each.last, each.head.hex(), each.anchored)
             for each in self.strands.values()

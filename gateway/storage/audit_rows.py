@@ -23,10 +23,11 @@ class AuditRows:
         """Raises `StoreUnavailable` for what cannot be read as a store with a decision log."""
         self._path = path
         self._read = 0
+        self._names: dict[bytes, str] = {}
         with self._told_plainly():
             uri = f"file:{quote(str(path.absolute()))}?mode=ro"
             self._connection = sqlite3.connect(uri, uri=True, timeout=_PATIENCE, isolation_level=None)
-            self._connection.text_factory = lambda text: text.decode("utf-8", "replace")  # judged as a name, below
+            self._connection.text_factory = bytes  # what is no text in a column of texts is judged as a name, below
             try:
                 self._connection.execute("PRAGMA query_only = ON")
                 self._connection.execute("PRAGMA trusted_schema = OFF")
@@ -49,7 +50,7 @@ class AuditRows:
     def statements(self) -> Iterator[Row]:
         said = "instr(body, CAST('\"log\":{' AS BLOB))"
         for row in self._found(f"{_COLUMNS} WHERE {said} ORDER BY shard, seq"):
-            if (found := _row(row)) is not None:
+            if (found := self._row(row)) is not None:
                 yield found
 
     def fraction(self) -> float:
@@ -61,7 +62,7 @@ class AuditRows:
     def _rows(self, statement: str) -> Iterator[Row]:
         for values in self._found(statement):
             self._read += 1
-            row = _row(values)
+            row = self._row(values)
             if row is None:
                 raise NotAnEntry(self._read, f"row {self._read} of the table is no entry of a decision log")
             yield row
@@ -69,6 +70,22 @@ class AuditRows:
     def _found(self, statement: str) -> Iterator[tuple[Any, ...]]:
         with self._told_plainly():
             yield from self._connection.execute(statement)
+
+    def _row(self, values: tuple[Any, ...]) -> Row | None:
+        """The values as a row. SQLite keeps whatever it is given, in columns of any type."""
+        name, seq, prev, digest, body, at = values
+        shard = self._names.get(name) or self._named(name)
+        if shard is None or type(seq) is not int or seq < 1 or type(at) is not int or type(body) is not bytes:
+            return None
+        if type(prev) is not bytes or type(digest) is not bytes or len(prev) != 32 or len(digest) != 32:
+            return None
+        return Row(shard, seq, prev, digest, body, at)
+
+    def _named(self, name: object) -> str | None:
+        shard = name.decode("utf-8", "replace") if isinstance(name, bytes) else ""
+        if not SHARD_NAME.fullmatch(shard):
+            return None
+        return self._names.setdefault(shard.encode(), shard)
 
     @contextmanager
     def _told_plainly(self) -> Iterator[None]:
@@ -79,12 +96,3 @@ class AuditRows:
                 f"{self._path} cannot be read as a store with a decision log",
                 help="start the gateway on it once, or correct the path",
             ) from error
-
-
-def _row(values: tuple[Any, ...]) -> Row | None:
-    """The values as a row. SQLite keeps whatever it is given, in columns of any type."""
-    match values:
-        case (str(shard), int(seq), bytes(prev), bytes(digest), bytes(body), int(at)):
-            sane = seq > 0 and len(prev) == len(digest) == 32 and SHARD_NAME.fullmatch(shard)
-            return Row(shard, seq, prev, digest, body, at) if sane else None
-    return None

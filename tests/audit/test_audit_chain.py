@@ -6,7 +6,8 @@ from hashlib import sha256
 import pytest
 from written_logs import NOON, PLACE, log, mark, settled
 
-from gateway.audit.chain import Chain, Head, InvalidShard, is_sound, origin
+from gateway.audit.chain import SHARD_NAME, Chain, Head, InvalidShard, is_sound, origin, shard_name
+from gateway.audit.statements import gathered, unfollowed
 
 
 def test_hash_is_the_documented_one() -> None:
@@ -48,6 +49,24 @@ def test_rows_that_were_not_kept_are_taken_back() -> None:
     chain.rewind(before)
 
     assert chain.append([(NOON, settled(6).encode())]) == lost
+
+
+def test_names_of_shards_sort_by_age_and_are_valid() -> None:
+    names = [shard_name("höst one/2", NOON + age, unique=f"{9 - age}\n") for age in range(3)]
+
+    assert names[0] == "20261118T110640.000000Z.h-st-one-2.9-"
+    assert names == sorted(names)
+    assert all(SHARD_NAME.fullmatch(name) for name in names)
+    assert SHARD_NAME.fullmatch(shard_name("h" * 500, NOON, unique="u" * 500))
+
+
+def test_shard_follows_what_no_other_shard_names() -> None:
+    alpha, beta = log("alpha"), log("beta", 3)
+    gamma = log("gamma", 2, after=[mark(alpha[-1]), mark(beta[1])])
+    heads = [Chain.resume(rows[-1]).head for rows in (alpha, beta, gamma)]
+
+    assert unfollowed(heads, gathered(gamma)) == [mark(beta[-1]), mark(gamma[-1])]
+    assert unfollowed(heads, gathered([])) == [mark(rows[-1]) for rows in (alpha, beta, gamma)]
 
 
 def test_shards_with_equal_entries_have_no_equal_hash() -> None:

@@ -52,15 +52,20 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: {"n": "\n", "r": "\r"}.get(found[1], found[1]), text)
 
 
+def cut(text: str, starts: list[int], ends: list[int]) -> list[str]:
+    return [unescaped(text[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
 def read_cef(line: bytes) -> tuple[list[str], dict[str, str]]:
     """As the format says: seven header fields, then keys with values up to the next key."""
-    *header, extension = re.split(r"(?<!\\)(?:\\\\)*\|", line.decode().removesuffix("\n"), maxsplit=7)
-    keys = list(re.finditer(r"(?:^| )([A-Za-z0-9]+)=", re.sub(r"\\.", "__", extension)))
-    ends = [found.start() for found in keys[1:]] + [len(extension)]
-    values = [extension[found.end() : end] for found, end in zip(keys, ends, strict=True)]
-    return [unescaped(each) for each in header], {
-        found[1]: unescaped(value) for found, value in zip(keys, values, strict=True)
-    }
+    text = line.decode().removesuffix("\n")
+    plain = re.sub(r"\\.", "__", text)  # of the same length, without anything that was escaped
+    bars = [found.start() for found in re.finditer(r"\|", plain)][:7]
+    keys = list(re.finditer(r"(?:(?<=\|)| )([A-Za-z0-9]+)=", plain[bars[-1] :]))
+    header = cut(text, [0, *(bar + 1 for bar in bars[:-1])], bars)
+    starts = [bars[-1] + found.end() for found in keys]
+    ends = [*(bars[-1] + found.start() for found in keys[1:]), len(text)]
+    return header, dict(zip((found[1] for found in keys), cut(text, starts, ends), strict=True))
 
 
 def shown(text: str) -> str:
@@ -134,9 +139,19 @@ def test_no_version_or_event_breaks_out_of_a_cef_header(text: str) -> None:
 
     [line] = exported([row], "cef", version=text)
 
+    told = "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in text)
+    header, extension = read_cef(line)
     assert len(line.decode().splitlines()) == 1
-    assert line.decode().startswith("CEF:0|agent-gateway|agent-gateway|")
-    assert len(re.findall(r"\|", re.sub(r"\\.", "", line.decode()))) == 7
+    assert header == [
+        "CEF:0",
+        "agent-gateway",
+        "agent-gateway",
+        told,
+        f"call-{told}",
+        f"call {told.replace('-', ' ')}",
+        "2",
+    ]
+    assert set(extension) == {"rt", "externalId", "cs6Label", "cs6"}
 
 
 @given(hostile, hostile)
