@@ -27,12 +27,14 @@ test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and 
 	$(BIN)/pytest -n auto --dist worksteal $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
 ifdef COVERAGE
 	$(BIN)/coverage report --include='gateway/core/*,gateway/errors.py' --fail-under=100
-	$(BIN)/coverage report --include='gateway/authz/*,gateway/governance/ports.py,gateway/access.py,gateway/identity/*,gateway/serving/handlers.py' --fail-under=100
+	$(BIN)/coverage report --include='gateway/audit/*,gateway/authz/*,gateway/governance/ports.py,gateway/access.py,gateway/identity/*,gateway/serving/handlers.py' --fail-under=100
+	$(BIN)/coverage report --include='gateway/limits/*,gateway/governance/limits.py,gateway/governance/quarantines.py,gateway/governance/revocations.py,gateway/storage/host_files.py,gateway/storage/limits.py,gateway/storage/notices.py,gateway/storage/quarantines.py,gateway/storage/rates.py,gateway/storage/revocations.py' --fail-under=100
 	$(BIN)/coverage report --include='gateway/formats/*' --fail-under=95
 endif
 
 .PHONY: test-long
-test-long: $(READY) ## compare ten million random decisions with the reference (about half an hour)
+test-long: $(READY) ## kill gateways 200 times and workers 20 times; compare ten million decisions with the reference (most of an hour)
+	KILL_ROUNDS=200 $(BIN)/pytest -q tests/end_to_end/test_durability.py
 	$(BIN)/python tests/authz/long_differential.py
 
 .PHONY: conformance
@@ -54,6 +56,8 @@ bench: $(READY) ## print what operations, decisions and configurations cost
 	$(BIN)/python benchmarks/authz.py
 	$(BIN)/python benchmarks/config.py --sizes 10 100 1000
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/audit.py
+	$(BIN)/python benchmarks/limits.py
 	$(BIN)/python benchmarks/large.py
 
 .PHONY: lock

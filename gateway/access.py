@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, Literal
 
 from gateway.core.canonical import call_id
+from gateway.core.registry import copy_containers
 from gateway.core.schemas import Schema
 from gateway.errors import NotPermitted, ValidationException
 from gateway.governance.cases import Because
@@ -358,7 +359,7 @@ def checksum_of(call: Call) -> str:
     if call.checksum is not None:
         return call.checksum
     try:
-        return call_id(call.tool, call.args)
+        return call_id(call.tool, copy_containers(call.args))  # what a snapshot holds is frozen
     except (TypeError, ValueError):
         return ""
 

@@ -15,10 +15,12 @@ from gateway.authz.enforcer import CasbinAuthoriser
 from gateway.authz.lint import KnownNames, lint
 from gateway.authz.rules import Cell, Link, PolicySet, read_policies
 from gateway.config.linker import link
+from gateway.config.linking.people import people_of
 from gateway.config.linking.python_objects import ALLOW_LIST
 from gateway.config.linking.tools import ImportedTool
 from gateway.config.loader import Loaded, load
 from gateway.config.specs.upstreams import UpstreamDocument
+from gateway.governance.approvers import approver_problems
 from gateway.governance.diagnostics import Diagnostic, in_order
 from gateway.snapshot import DeclaredTool, Snapshot, revision_of
 
@@ -80,9 +82,16 @@ def assemble(
     diagnostics = in_order([*linked.diagnostics, *of_files, *lint(policies, known)])
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
         return Assembled(None, loaded, policies, tuple(diagnostics))
+    diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies)])
     aliases = {} if INTERPRETER in environ else {sys.executable: f"${{{INTERPRETER}}}"}
     access = _access(linked.snapshot, policies, aliases=aliases)
     return Assembled(access, loaded, policies, tuple(diagnostics))
+
+
+def _unapproved(snapshot: Snapshot, policies: PolicySet) -> Iterable[Diagnostic]:
+    """Approval rules that nobody could satisfy; with an error anywhere that could follow from it."""
+    links = [(link.member.text, link.group.text) for link in policies.members]
+    return approver_problems(snapshot.gates.values(), people_of(snapshot, links))
 
 
 def _access(snapshot: Snapshot, policies: PolicySet, *, aliases: Mapping[str, str]) -> Access:

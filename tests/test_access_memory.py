@@ -9,6 +9,7 @@ import pytest
 
 from gateway.access import Access, Answer, Call
 from gateway.assembly import Project, assemble
+from gateway.config.linking.frozen import frozen
 from gateway.core.canonical import call_id
 from gateway.governance.cases import Because
 from gateway.governance.conditions import compile_condition
@@ -212,3 +213,11 @@ def test_every_class_that_was_read_counts(access: Access) -> None:
     memory.reads(both.brought_by("order_read", artifact="secret"))
 
     assert decided(both.call(replace(REFUND, memory=memory))) == ("deny", Because("class", "secret"))
+
+
+def test_frozen_arguments_are_the_same_call(access: Access) -> None:
+    looping = with_rule(access, when=None, check=Loop(1))
+    memory = TurnMemory()
+    memory.reserves(call_id("refund_pay", {"order": "A1", "amount": 20}))
+
+    assert looping.call(replace(REFUND, args=frozen(dict(REFUND.args)), memory=memory)).decision == "deny"

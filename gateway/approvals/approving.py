@@ -51,15 +51,23 @@ thread that writes, too, and must not wait."""
 MOST_PENDING: Final = 100
 """Approvals one requester may wait for: more is noise that makes people agree without looking."""
 
+MOST_NOTICES: Final = 10_000
+"""Notices that may wait for one webhook; what happens while more wait is not told."""
+
 MAX_NOTE: Final = 2_000
 MAX_RESOLUTION: Final = 64 << 10
 
 _ID_BYTES: Final = 24
 _SWEPT_AT_ONCE: Final = 200
-_MOST_NOTICES: Final = 10_000
 _LARGE: Final = 64 << 10
 _ROLE: Final = "role:"
 _RETRY_AFTER: Final = range(5, 61)
+
+_OVER: Final[Mapping[Literal["expired", "void", "used"], Callable[[], GatewayError]]] = {
+    "expired": ApprovalExpired,
+    "void": ApprovalVoid,
+    "used": ApprovalUsed,
+}
 
 _log: Final = logging.getLogger(__name__)
 
@@ -83,6 +91,7 @@ class Approvals:
         clock: Callable[[], datetime] = now,
         most_pending: int = MOST_PENDING,
         subscribers: Mapping[ApprovalEvent, Sequence[str]] | None = None,
+        most_notices: int = MOST_NOTICES,
         announce: Callable[[Announcement], None] = lambda announcement: None,
         look_every: float = 0.1,
     ) -> None:
@@ -91,6 +100,7 @@ class Approvals:
         self._clock = clock
         self._most_pending = most_pending
         self._subscribers = dict(subscribers or {})
+        self._most_notices = most_notices
         self._announce = announce
         self._watch = Watch(store.changes, every=look_every)
 
@@ -204,13 +214,16 @@ class Approvals:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + hold_for.total_seconds()
         ids = [each.id for each in standing.approvals]
-        while standing.state == "pending" and (left := deadline - loop.time()) > 0:
-            since = max(each.changed for each in standing.approvals)
+        while standing.state == "pending":
+            left = deadline - loop.time()
             ends = min(each.expires_at for each in standing.approvals) - self._clock()
-            within = max(0.0, min(left, ends.total_seconds()))
-            if await self._watch.changed(ids, since=since, within=within) or within < left:
-                now = await self._stand(lambda table, asking: deciding.revisit(table, ids, asking))
-                standing = replace(now, resembling=standing.resembling)
+            within = min(left, ends.total_seconds())
+            since = max(each.changed for each in standing.approvals)
+            has_changed = await self._watch.changed(ids, since=since, within=max(within, 0.0))
+            if not has_changed and within >= left:
+                return standing
+            now = await self._stand(lambda table, asking: deciding.revisit(table, ids, asking))
+            standing = replace(now, resembling=standing.resembling)
         return standing
 
     async def _stand(
@@ -261,7 +274,7 @@ class Approvals:
         """In the transaction of what happened: a notice is kept if and only if it did."""
         for webhook in self._subscribers.get(event, ()):
             notice = Notice(new_token(_ID_BYTES), webhook, event, record.id, record.state, self._clock())
-            if not table.add_notice(notice, most=_MOST_NOTICES):
+            if not table.add_notice(notice, most=self._most_notices):
                 _log.warning("webhook %s is not told of an approval: too many notices wait for it", webhook)
 
     def _names_of(self, principal: Principal) -> frozenset[str]:
@@ -280,19 +293,13 @@ async def shown_of(record: ApprovalRecord) -> Shown:
 
 def refusal_of(standing: Standing, at: datetime) -> GatewayError | None:
     """What a caller is told whose call does not run; `None` if it does."""
-    match standing.state:
-        case "taken":
-            return None
-        case "pending":
-            return ApprovalPending(standing.approvals, retry_after=_retry_after(standing.approvals, at))
-        case "refused":
-            return ApprovalRefused(standing.approvals[0])
-        case "expired":
-            return ApprovalExpired()
-        case "void":
-            return ApprovalVoid()
-        case "used":
-            return ApprovalUsed()
+    if standing.state == "taken":
+        return None
+    if standing.state == "pending":
+        return ApprovalPending(standing.approvals, retry_after=_retry_after(standing.approvals, at))
+    if standing.state == "refused":
+        return ApprovalRefused(standing.approvals[0])
+    return _OVER[standing.state]()
 
 
 def _retry_after(approvals: Sequence[ApprovalRecord], at: datetime) -> int:

@@ -39,13 +39,10 @@ class Watch:
             self._waiting.setdefault(id, set()).add(future)
         self._look_from(since)
         try:
-            async with asyncio.timeout(within):
-                await future
-        except TimeoutError:
-            return False
+            done, _ = await asyncio.wait([future], timeout=within)
         finally:
             self._forget(named, future)
-        return True
+        return bool(done)
 
     def wake(self, ids: Iterable[str]) -> None:
         """Tell those who wait for these that something has changed."""
@@ -82,8 +79,7 @@ class Watch:
                 await self._look_once()
                 await asyncio.sleep(self._every)
         finally:
-            if self._looking is asyncio.current_task():
-                self._looking = None
+            self._looking = None
 
     async def _look_once(self) -> None:
         since = self._seen

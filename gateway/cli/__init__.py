@@ -23,7 +23,11 @@ class _Commands(LazyGroup):
         Subcommand("init", "gateway.cli.starting:init", "Write a small project that works."),
         Subcommand("serve", "gateway.cli.serving:serve_gateway", "Serve the configured catalogues over MCP and REST."),
         Subcommand("calls", "gateway.cli.calls:app", "Show the records of calls."),
-        Subcommand("token", "gateway.cli.tokens:app", "Make tokens for callers."),
+        Subcommand(
+            "quarantine", "gateway.cli.quarantine:app", "Stop a tool, a caller or an upstream at once, everywhere."
+        ),
+        Subcommand("audit", "gateway.cli.audit:app", "Verify and export the decision log."),
+        Subcommand("token", "gateway.cli.tokens:app", "Make tokens for callers, and revoke them."),
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
         Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),
         Subcommand("tools", "gateway.cli.listing:list_tools", "List the tools of a catalogue, or all catalogues."),

@@ -4,15 +4,15 @@ Arguments are shown when they are asked for, results never: their bytes are thei
 """
 
 import json
-import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
 from gateway.assembly import Assembled
 from gateway.cli.console import fail, note, out, print_pairs, print_table
+from gateway.cli.moments import moment
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, sound
 from gateway.errors import GatewayError
 from gateway.governance.records import CallFilter, StoredCall
@@ -22,27 +22,13 @@ T = TypeVar("T")
 
 _COLUMNS: Final = ("when", "tool", "outcome", "decision", "subject", "tenant", "catalogue", "took", "call")
 _COLOURS: Final = {"unknown": "bold red", "error": "yellow", "started": "cyan", "ok": "green", "deny": "yellow"}
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show the records of calls.")
 
 
-def _moment(text: str | datetime) -> datetime:
-    """An age such as 15m, a day, or a moment; without a zone it is UTC."""
-    if isinstance(text, datetime):
-        return text
-    if age := re.fullmatch(r"(\d{1,6})([smhd])", text):
-        return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
-    try:
-        found = datetime.fromisoformat(text)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise typer.BadParameter("write an age as 15m, 2h or 3d, or a moment as 2026-11-16T10:00:00Z") from None
-
-
 Since = Annotated[
     datetime | None,
-    typer.Option(parser=_moment, metavar="AGE|MOMENT", help="Only calls since then: 15m, 2h, 3d.", show_default=False),
+    typer.Option(parser=moment, metavar="AGE|MOMENT", help="Only calls since then: 15m, 2h, 3d.", show_default=False),
 ]
 Output = Annotated[Literal["text", "json"], typer.Option(help="For people, or for programs.")]
 Arguments = Annotated[bool, typer.Option("--arguments", help="Show what was asked, too; it may be private.")]

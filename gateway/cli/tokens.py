@@ -1,4 +1,4 @@
-"""`gateway token`: credentials for callers that cannot sign in, such as agents and pipelines."""
+"""`gateway token`: credentials for callers that cannot sign in, such as agents and pipelines; revoking is elsewhere."""
 
 import json
 from typing import Annotated, Literal
@@ -6,14 +6,26 @@ from typing import Annotated, Literal
 import typer
 
 from gateway.cli.console import err, print_line
+from gateway.cli.lazy import LazyGroup, Subcommand
 from gateway.identity.api_tokens import new_token
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Make tokens for callers.")
+
+class _Tokens(LazyGroup):
+    subcommands = (
+        Subcommand("revoke", "gateway.cli.revoking:revoke", "Refuse a token from now on, everywhere."),
+        Subcommand("restore", "gateway.cli.revoking:restore", "Take a revocation back."),
+        Subcommand("revoked", "gateway.cli.revoking:list_revoked", "List revoked tokens."),
+    )
+
+
+app = typer.Typer(
+    cls=_Tokens, add_completion=False, no_args_is_help=True, help="Make tokens for callers, and revoke them."
+)
 
 
 @app.callback()
 def _group() -> None:
-    """Makes typer keep `new` as a word of its own while it is the only one."""
+    """Makes typer keep `new` as a word of its own: it knows of no other."""
 
 
 @app.command("new")

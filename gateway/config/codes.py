@@ -109,7 +109,11 @@ _CATALOGUES: Final = {
     "pipeline-refuses": "The catalogue's pipeline refuses a tool for what it can do. Exclude it, or change pipelines.",
     "retry-writes": "A call that writes would be tried again and could happen twice. Spare such tools: unlessFlags.",
     "idle-selector": "An entry of the catalogue chooses nothing, most often because of a typo. Correct or remove it.",
+    "cache-skips": "Answers of tools that write are never kept, so the stage does nothing for them. Use another "
+    "pipeline.",
     "idle-rule": "A gate rule is about no tool, so it guards nothing. Correct what it matches.",
+    "nobody-approves": "Calls that the rule holds wait in vain: nobody, too few, or only the requester could approve.",
+    "redact-hides": "Only JSON and YAML can be masked in parts; of other results nothing is shown. Use another base.",
     "unpublished-tool": "No catalogue publishes the tool, so nobody can call it. Include it, or make it a draft.",
     "past-removal": "The deprecated tool's last day is over. Remove the document, or set lifecycle: retired.",
     "no-replacement": "Callers of a deprecated tool are not told what to use, or cannot use what they are told.",

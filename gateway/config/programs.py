@@ -20,7 +20,6 @@ from gateway.errors import JsonPathInvalid
 from gateway.formats.paths import Path as JsonPath
 from gateway.governance.conditions import compile_condition
 from gateway.governance.diagnostics import Diagnostic, Position
-from gateway.governance.expression_checks import ConditionProblem
 from gateway.governance.stages import BUILT_IN, PHASES, PLUG_IN_GROUP, Stage, check_phase, with_plug_ins
 
 _EXPRESSIONS: Final[dict[str, tuple[Path, ...]]] = {"GateRule": (("spec", "when"), ("spec", "check", "require"))}
@@ -62,16 +61,16 @@ def _expression(document: Document, path: Path) -> Iterator[Diagnostic]:
             message = "the expression cannot be used with what the environment puts into it"
             yield Diagnostic("bad-condition", message, document.position(path))
             return
-        position = _inside(document.position(path), source, problem)
+        position = inside(document.position(path), source, column=problem.column, width=problem.width)
         yield Diagnostic("bad-condition", problem.message, position, help=problem.help)
 
 
-def _inside(scalar: Position, source: str, problem: ConditionProblem) -> Position:
+def inside(scalar: Position, source: str, *, column: int, width: int) -> Position:
     """The token inside a scalar that stands on one line as written; otherwise the scalar."""
     quotes = scalar.width - len(source)
     if "\n" in source or quotes not in (0, 2):
         return scalar
-    return Position(scalar.file, scalar.line, scalar.column + quotes // 2 + problem.column - 1, problem.width)
+    return Position(scalar.file, scalar.line, scalar.column + quotes // 2 + column - 1, width)
 
 
 def _schema(document: Document, path: Path) -> Iterator[Diagnostic]:

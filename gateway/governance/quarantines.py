@@ -17,8 +17,11 @@ TargetKind = Literal["tool", "principal", "upstream"]
 LONGEST_REASON: Final = 1000
 
 _CALLERS: Final = tuple(kind for kind in SUBJECT_KINDS if kind != "role")
+_IDENTITY: Final = rf"{NAME}(?:\.{NAME})?"
+"""A declared name, or an upstream's name and the one it gave the tool."""
+
 _TARGET: Final = re.compile(
-    rf"(?P<kind>tool|upstream):(?P<name>{NAME})|(?P<caller>principal):(?P<subject>(?:{'|'.join(_CALLERS)}):{SUBJECT_NAME})"
+    rf"(?P<tool>tool):{_IDENTITY}|(?P<upstream>upstream):{NAME}|(?P<principal>principal):(?:{'|'.join(_CALLERS)}):{SUBJECT_NAME}"
 )
 
 
@@ -52,9 +55,8 @@ class Target:
                 f"{text[:200]!r} names nothing that can be quarantined",
                 help="write tool:NAME, upstream:NAME, or principal:SUBJECT with a subject such as user:ana",
             )
-        if found["caller"]:
-            return cls("principal", found["subject"])
-        return cls("tool" if found["kind"] == "tool" else "upstream", found["name"])
+        kind: TargetKind = "tool" if found["tool"] else "upstream" if found["upstream"] else "principal"
+        return cls(kind, text.partition(":")[2])
 
 
 @dataclass(frozen=True, slots=True)

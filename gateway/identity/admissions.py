@@ -1,14 +1,17 @@
 """Who was let in a moment ago, and who is let in no more.
 
 Verified credentials are remembered by their digest, for a minute at most and never past their own end, so that a
-credential that is sent with every request is verified once. Nothing here outlives the process.
+credential that is sent with every request is verified once. Nothing here outlives the process; what does is asked.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from gateway.errors import StoreUnavailable
 from gateway.governance.principals import Principal
+from gateway.governance.revocations import RevokedTokens
+from gateway.identity.refusals import refused
 
 REMEMBERED_FOR: Final = timedelta(seconds=60)
 CAPACITY: Final = 10_000
@@ -36,6 +39,7 @@ class Admissions:
         self._entries: dict[bytes, _Entry] = {}
         self._revoked_tokens: set[str] = set()
         self._revoked_subjects: set[str] = set()
+        self._revoked_elsewhere: RevokedTokens | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -44,6 +48,8 @@ class Admissions:
         entry = self._entries.get(digest)
         # An entry from the future tells that the clock was set back: verify again.
         if entry is None or not entry.since <= now < entry.until:
+            return None
+        if self._is_revoked_elsewhere(entry.admission):
             return None
         return entry.admission.principal
 
@@ -54,6 +60,9 @@ class Admissions:
             del self._entries[next(iter(self._entries))]
         until = min(admission.until, now + REMEMBERED_FOR)
         self._entries[digest] = _Entry(admission, now, until)
+
+    def heed(self, revoked: RevokedTokens) -> None:
+        self._revoked_elsewhere = revoked
 
     def forget(self) -> None:
         self._entries.clear()
@@ -68,4 +77,13 @@ class Admissions:
 
     def is_revoked(self, admission: Admission) -> bool:
         is_listed = not self._revoked_tokens.isdisjoint(admission.token_ids)
-        return is_listed or admission.principal.subject in self._revoked_subjects
+        is_listed = is_listed or admission.principal.subject in self._revoked_subjects
+        return is_listed or self._is_revoked_elsewhere(admission)
+
+    def _is_revoked_elsewhere(self, admission: Admission) -> bool:
+        if self._revoked_elsewhere is None:
+            return False
+        try:
+            return self._revoked_elsewhere.has_any(admission.token_ids)
+        except StoreUnavailable as error:
+            raise refused("revocations-unknown") from error

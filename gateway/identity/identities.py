@@ -10,6 +10,7 @@ from hashlib import sha256
 
 from gateway.errors import Unauthenticated
 from gateway.governance.principals import Principal
+from gateway.governance.revocations import RevokedTokens
 from gateway.identity.admissions import Admission, Admissions
 from gateway.identity.api_tokens import ApiTokens
 from gateway.identity.bearer import bearer_credential, refuse_oversize
@@ -67,6 +68,10 @@ class Identities:
     def revoke(self, *, token: str | None = None, subject: str | None = None) -> None:
         """Refuse from now on. `token` is a signed token's `jti`, or an API token's SHA-256 in hexadecimal digits."""
         self._admissions.revoke(token=token, subject=subject)
+
+    def heed(self, revoked: RevokedTokens) -> None:
+        """Refuse these from now on, too: tokens that were revoked in other processes, or before this one began."""
+        self._admissions.heed(revoked)
 
     def _issuer(self, provider: JwtProvider) -> Issuer:
         keys = Keys(

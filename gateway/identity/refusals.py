@@ -20,6 +20,7 @@ Reason = Literal[
     "subject",
     "tenant",
     "revoked",
+    "revocations-unknown",  # nobody can tell at the moment whether it is revoked
 ]
 
 

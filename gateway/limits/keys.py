@@ -16,10 +16,9 @@ def key_of(limit: Limit, call: CountedCall) -> bytes:
 @lru_cache(maxsize=4096)  # rules are few, and come again with every call
 def beginning_of(limit: Limit) -> str:
     """The part that is the same for all calls: which rule it is, and what makes its counts comparable."""
+    numbers = f"quota {limit.per}"
     if isinstance(limit, Rate):
         numbers = f"rate {limit.limit} {limit.per} {limit.burst}"
-    else:
-        numbers = f"quota {limit.per}"
     return "".join(map(_framed, (numbers, ",".join(limit.by), limit.rule)))
 
 

@@ -2,6 +2,7 @@
 
 from gateway.access import Access
 from gateway.core.canonical import call_id
+from gateway.core.registry import copy_containers
 from gateway.governance.cases import PolicyCase
 from gateway.governance.memory import TurnMemory
 
@@ -14,7 +15,7 @@ def remembered(access: Access, case: PolicyCase) -> TurnMemory:
     for earlier in sorted(case.calls, key=lambda call: call.ago, reverse=True):
         tool = access.snapshot.tool_in(case.catalogue, earlier.tool)
         brought = access.brings(tool) if tool is not None else access.brought_by(earlier.tool)
-        checksum = call_id(earlier.tool, dict(earlier.args))
+        checksum = call_id(earlier.tool, copy_containers(earlier.args))
         for _ in range(earlier.times):
             memory.reserves(checksum)
             memory.notes(brought, "allow", at=case.at - earlier.ago)

@@ -88,6 +88,7 @@ RISKS: Final[Mapping[str, Risk]] = {
     # Results and what is kept of them.
     "redact-removed": Risk("high", "a value is no longer masked"),
     "flow-widened": Risk("high", "results may flow further"),
+    "result-reclassified": Risk("high", "results are of a class that guards them less"),
     "sensitivity-lowered": Risk("medium", "a leak counts as less harm"),
     "queries-widened": Risk("low", "more can be asked of the results"),
     "capture-widened": Risk("high", "telemetry carries more of a call's content"),

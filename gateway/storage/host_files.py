@@ -73,7 +73,6 @@ class HostFile:
 
     def close(self) -> None:
         self._closed = True
-        self._look_at = 0.0
         self._forget()
 
     def _has_name(self) -> bool:
@@ -102,6 +101,7 @@ class HostFile:
 
     def _forget(self) -> None:
         file, self.last = self.last, -1
+        self._look_at = 0.0
         if file >= 0:
             os.close(file)
 

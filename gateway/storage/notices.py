@@ -8,6 +8,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -21,6 +22,9 @@ T = TypeVar("T")
 
 REREAD: Final = 5.0
 """Seconds after which what is remembered is read again unasked."""
+
+KEPT_AFTER_END: Final = timedelta(days=30)
+"""What is past its end is kept for a while: a clock that runs ahead must not remove what counts again later."""
 
 _NUMBER: Final = 8
 
@@ -119,6 +123,7 @@ class Noticed(Generic[T]):
         if number != self._number or now >= self._reread_at:
             self._reread(number)
         self._look_at = now + RECHECK
+        self.problem = None
 
     def _reread(self, number: bytes) -> None:
         """`number` was looked at before: a change that comes between is read twice rather than not at all."""
@@ -133,7 +138,6 @@ class Noticed(Generic[T]):
                 raise (unavailable(error) or _not_understood()) from error
             self._number = number
             self._reread_at = self._clock() + REREAD
-            self.problem = None
 
     def _connected(self) -> Link:
         if self._link is not None and self._link.is_lost():

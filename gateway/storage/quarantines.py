@@ -18,7 +18,7 @@ from gateway.governance.quarantines import (
     refuse_words,
 )
 from gateway.storage.group_commit import GroupCommit
-from gateway.storage.notices import Noticed, Notices
+from gateway.storage.notices import KEPT_AFTER_END, Noticed, Notices
 from gateway.storage.prepared import Prepared
 from gateway.storage.rows import microseconds, moment
 from gateway.storage.schema import quarantines
@@ -64,7 +64,7 @@ class SqliteQuarantines:
         row = _row(quarantine)
 
         def write(connection: sqlite3.Connection) -> None:
-            _DROP_OVER.run(connection, {"at": microseconds(change.at)})
+            _DROP_OVER.run(connection, {"at": microseconds(change.at - KEPT_AFTER_END)})
             _DROP.run(connection, row)
             _INSERT.run(connection, row)
             if also is not None:

@@ -7,10 +7,10 @@ A bucket that is full again is an empty place, so nothing is ever pruned, and in
 grow. A set without an empty place refuses: no call is let through that was not counted. The digest is keyed by the
 file's secret, so nobody can choose callers that fall into one set.
 
-Measured against the same count in an SQLite file with `synchronous=OFF` (`benchmarks/limits.py`): three quarters of the
-processor time, and when two processes count at once the slowest count takes 15 ms instead of 100, because SQLite sleeps
-ever longer between its attempts. Leases of tokens per process would be cheaper still, but what one process does not use
-of its lease is refused to the others, and a lease is more than 1 % of a small limit.
+Measured against the same count in an SQLite file with `synchronous=OFF` (`benchmarks/limits.py`): a little less
+processor time, and when two processes count at once the slowest count takes 10 ms instead of 100 to 500, because SQLite
+sleeps ever longer between its attempts and one process starves. Leases of tokens per process would be cheaper, but
+what one process does not use of its lease is refused to the others, and a lease is more than 1 % of a small limit.
 """
 
 import os

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from gateway.governance.revocations import AlsoRevoking, NotRevoked, Revocation, RevocationChange
 from gateway.storage.group_commit import GroupCommit
-from gateway.storage.notices import Noticed, Notices
+from gateway.storage.notices import KEPT_AFTER_END, Noticed, Notices
 from gateway.storage.prepared import Prepared
 from gateway.storage.rows import is_storable, microseconds, moment
 from gateway.storage.schema import revocations
@@ -21,7 +21,10 @@ _DROP: Final = Prepared(delete(revocations).where(revocations.c.token_id == bind
 _DROP_OVER: Final = Prepared(delete(revocations).where(revocations.c.until <= bindparam("at")))
 _INSERT: Final = Prepared(insert(revocations).values({column.name: bindparam(column.name) for column in revocations.c}))
 
-_Revoked = Mapping[str, Revocation]
+_ENDS: Final = Prepared(select(revocations.c.token_id, revocations.c.until))
+
+_Revoked = Mapping[str, int | None]
+"""When each is forgotten, in microseconds. There may be many, and they are read while calls wait: no more than that."""
 
 
 class SqliteRevocations:
@@ -41,16 +44,16 @@ class SqliteRevocations:
         revoked = self._revoked.current()
         if not revoked:
             return False
-        at = self._clock()
-        found = (revoked.get(id.lower()) for id in token_ids)
-        return any(each is not None and not each.is_over(at) for each in found)
+        at = microseconds(self._clock())
+        ends = [revoked[id.lower()] for id in token_ids if id.lower() in revoked]
+        return any(end is None or at < end for end in ends)
 
     async def revoke(self, revocation: Revocation, *, also: AlsoRevoking | None = None) -> RevocationChange:
         change = RevocationChange("revoke", revocation, revocation.reason, revocation.by, self._clock())
         row = _row(revocation)
 
         def write(connection: sqlite3.Connection) -> None:
-            _DROP_OVER.run(connection, {"at": microseconds(change.at)})
+            _DROP_OVER.run(connection, {"at": microseconds(change.at - KEPT_AFTER_END)})
             _DROP.run(connection, row)
             _INSERT.run(connection, row)
             if also is not None:
@@ -84,14 +87,15 @@ class SqliteRevocations:
 
     async def listed(self) -> list[Revocation]:
         at = self._clock()
-        return [each for each in self._revoked.current().values() if not each.is_over(at)]
+        found = await self._writer.run(lambda connection: _ALL.rows(connection, {}))
+        return [each for each in map(_from, found) if not each.is_over(at)]
 
     def close(self) -> None:
         self._revoked.close()
 
 
 def _revoked(connection: sqlite3.Connection) -> _Revoked:
-    return {each.token_id: each for each in map(_from, _ALL.rows(connection, {}))}
+    return dict(_ENDS.run(connection, {}).fetchall())
 
 
 def _row(revocation: Revocation) -> dict[str, Any]:

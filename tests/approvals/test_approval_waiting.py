@@ -135,6 +135,18 @@ async def test_waking_those_who_left_or_were_woken_is_harmless(desk: Desk) -> No
     await watch.close()
 
 
+async def test_nobody_looks_after_closing(desk: Desk) -> None:
+    watch = Watch(desk.store.changes)
+    waiting = asyncio.create_task(watch.changed(["a"], since=0, within=30))
+    await asyncio.sleep(0)
+
+    await watch.close()
+
+    assert not watch.is_looking
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+
 async def test_looking_goes_on_when_the_store_comes_back() -> None:
     answers = 0
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from held_calls import ADA, LEA, LEAD, LEO, LIV, MAX, NOON, STRANGER, Desk, Directory, action, desk_at, refund
 
+from gateway.approvals import deciding
 from gateway.approvals.approving import refusal_of
 from gateway.approvals.refusals import (
     AlreadyDecided,
@@ -20,6 +21,7 @@ from gateway.approvals.refusals import (
     TooManyPending,
     UnknownApproval,
 )
+from gateway.governance.approvals import ApprovalEntry
 from gateway.governance.principals import Principal
 
 pytestmark = pytest.mark.anyio
@@ -275,6 +277,25 @@ async def test_role_lost_while_a_vote_is_on_its_way_is_noticed(tmp_path: Path) -
         assert record.entries == ()
 
 
+@pytest.mark.parametrize(
+    ("approver", "refusal"),
+    [
+        pytest.param(ADA, OwnRequest, id="requester"),
+        pytest.param(MAX, UnknownApproval, id="no-approver"),
+        pytest.param(LEO, ApprovalClosed, id="too-late"),
+    ],
+)
+async def test_vote_itself_refuses_what_it_must(desk: Desk, approver: Principal, refusal: type[Exception]) -> None:
+    id = await desk.granted()
+    entry = ApprovalEntry(approver, "grant", NOON, "shown")
+
+    answer = await desk.store.transact(
+        lambda table: deciding.decide(table, id, entry, shown_digest="shown", holds=desk.approvals.holds)
+    )
+
+    assert type(answer) is refusal
+
+
 async def test_one_refusal_ends_it(desk: Desk) -> None:
     id = await desk.pending(refund(needed=2))
     await desk.approvals.decide(id, LEA, "grant")
@@ -473,6 +494,14 @@ async def test_sweeping_ends_all_that_ran_out_of_time(tmp_path: Path) -> None:
         desk.clock.advance(minutes=30)
 
         assert await desk.approvals.sweep() == 250
+
+
+async def test_what_is_long_over_is_forgotten(desk: Desk) -> None:
+    await desk.granted()
+    await desk.again()
+    await desk.pending(refund(action(arguments={"newest": True})))
+
+    assert await desk.approvals.prune(NOON + timedelta(days=1)) == 1
 
 
 # What callers are told

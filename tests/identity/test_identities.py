@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from token_samples import OTHER_RSA, RSA, SECONDS, FakeClock, bearer, claims, issuer, jwk, key_file, signed, started
 
-from gateway.errors import Unauthenticated
+from gateway.errors import StoreUnavailable, Unauthenticated
 from gateway.governance.principals import Principal
 from gateway.identity.admissions import Admission, Admissions
 from gateway.identity.api_tokens import new_token
@@ -128,6 +128,47 @@ async def test_revoked_token_is_refused_at_once_and_from_then_on(tmp_path: Path)
         assert (await identities.authenticate(bearer(signed(claims(jti="other"))))).subject == "user:ada"
         clock.passes(minutes=2)
         assert await refusal_of(identities, stolen) == ("invalid_token", "revoked")
+
+
+class Revoked:
+    """What was revoked elsewhere; nobody knows without a list."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] | None = set()
+
+    def has_any(self, token_ids: frozenset[str]) -> bool:
+        if self.ids is None:
+            raise StoreUnavailable
+        return not self.ids.isdisjoint(token_ids)
+
+
+async def test_token_that_was_revoked_elsewhere_is_refused_on_the_next_request(tmp_path: Path) -> None:
+    revoked, stolen = Revoked(), bearer(signed(claims(jti="stolen")))
+
+    async with started([issuer(key_file(tmp_path))], FakeClock()) as identities:
+        identities.heed(revoked)
+        await identities.authenticate(stolen)
+        revoked.ids = {"stolen"}
+
+        assert await refusal_of(identities, stolen) == ("invalid_token", "revoked")
+        assert (await identities.authenticate(bearer(signed(claims(jti="other"))))).subject == "user:ada"
+        revoked.ids = set()
+        assert (await identities.authenticate(stolen)).subject == "user:ada"
+
+
+async def test_nobody_is_let_in_while_revocations_are_unknown(tmp_path: Path) -> None:
+    revoked, valid = Revoked(), bearer(signed(claims(jti="valid")))
+
+    async with started([issuer(key_file(tmp_path))], FakeClock()) as identities:
+        identities.heed(revoked)
+        await identities.authenticate(valid)
+        revoked.ids = None
+
+        assert await refusal_of(identities, valid) == ("invalid_token", "revocations-unknown")
+        assert await refusal_of(identities, bearer(signed(claims(jti="new")))) == (
+            "invalid_token",
+            "revocations-unknown",
+        )
 
 
 async def test_revoked_subject_is_refused_with_every_token(tmp_path: Path) -> None:

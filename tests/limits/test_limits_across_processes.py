@@ -51,7 +51,7 @@ def raced(database: Path, kind: str, attempts: int) -> list[list[int]]:
 
 
 def test_rate_over_two_processes_is_within_one_per_cent(database: Path) -> None:
-    found = raced(database, "rate", 1500)
+    found = raced(database, "rate", 800)
 
     limit = LIMITS["rate"].limit
     seconds = (max(ended for _, _, ended in found) - min(began for _, began, _ in found)) / 1e9

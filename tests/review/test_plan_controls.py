@@ -81,6 +81,7 @@ def codes(plan: Plan) -> set[tuple[str, str]]:
         ),
         pytest.param("tools.yaml", ", minimum: 0", "", "tool-input", id="input"),
         pytest.param("tools.yaml", ', redact: ["$.email"]', "", "redact-removed", id="redact"),
+        pytest.param("tools.yaml", "artifact: order,", "artifact: json,", "result-reclassified", id="class"),
         pytest.param("tools.yaml", ", queries: [json_get, json_keys]", "", "queries-widened", id="queries"),
         pytest.param(
             "catalogues.yaml",
@@ -146,12 +147,24 @@ def test_tightening_is_no_risk(tmp_path: Path, file: str, old: str, new: str) ->
         pytest.param(RATE, "per: 1m", "per: 60s", None, id="same-time"),
         pytest.param(RATE, "per: 1m", "per: 1m, burst: 50", "limit-raised", id="burst"),
         pytest.param(RATE, "per: 1m", "per: 1m, by: [subject, tool]", "limit-raised", id="counted-apart"),
+        pytest.param(RATE, "limit: 10, per: 1m", "limit: 600, per: 1h", "limit-raised", id="same-pace-more-at-once"),
+        pytest.param(RATE, "limit: 10, per: 1m", "limit: 600, per: 1h, burst: 10", None, id="same-pace-and-burst"),
+        pytest.param(QUOTA, "limit: 100, per: 1d", "limit: 3000, per: 30d", "limit-raised", id="same-pace-quota"),
         pytest.param(QUOTA, "limit: 100", "limit: 1000", "limit-raised", id="quota"),
         pytest.param(QUOTA, "per: 1d", "per: 1d, onExhausted: hold", "refusal-softened", id="exhausted"),
         pytest.param(QUOTA, "limit: 100", "limit: 10", None, id="smaller-quota"),
         pytest.param(ARGUMENTS, "< 100", "< 1000", "gate-check", id="arguments"),
         pytest.param("check: {type: loop, sameCall: 3}", "3", "9", "limit-raised", id="loop"),
+        pytest.param(
+            "check: {type: loop, sameCall: 3}", "3", "3, onExceeded: hold", "refusal-softened", id="softer-loop"
+        ),
+        pytest.param("check: {type: loop, sameCall: 3}", "3", "2", None, id="shorter-loop"),
         pytest.param("check: {type: budget, calls: 3, bytes: 1MiB}", ", bytes: 1MiB", "", "limit-raised", id="budget"),
+        pytest.param("check: {type: budget, calls: 3, bytes: 1MiB}", "1MiB", "2MiB", "limit-raised", id="bytes"),
+        pytest.param(
+            "check: {type: budget, calls: 3, bytes: 1MiB}", "calls: 3", "calls: 4", "limit-raised", id="calls"
+        ),
+        pytest.param("check: {type: budget, calls: 3}", "calls: 3", "calls: 2", None, id="smaller-budget"),
         pytest.param(
             "check: {type: permission, object: class:payment}",
             "class:payment",
@@ -347,3 +360,34 @@ def test_every_finding_is_in_the_table_and_every_line_of_the_table_can_be_found(
     computed = {"flag-egress", "flag-destructive", "flag-private-data", "test-removed", "test-changed"}
 
     assert [code for code in RISKS if f'"{code}"' not in source and code not in computed] == []
+
+
+FLOW = 'redact: ["$.email"], flow: {maxTier: partner, blockedBy: [egress]}}'
+OTHER = """
+---
+apiVersion: gateway/v1
+kind: ArtifactClass
+metadata: {name: other, owner: team-orders}
+spec: {description: Something else., base: json, """
+
+
+@pytest.mark.parametrize(
+    ("flow", "is_named"),
+    [
+        pytest.param(FLOW, False, id="same"),
+        pytest.param(FLOW.replace("partner", "internal"), False, id="stricter"),
+        pytest.param(FLOW.replace("partner", "community"), True, id="further"),
+        pytest.param(FLOW.replace("maxTier: partner, ", ""), True, id="anywhere"),
+        pytest.param(FLOW.replace("[egress]", "[writes]"), True, id="other-flag"),
+        pytest.param(FLOW.replace("$.email", "$.phone"), True, id="other-mask"),
+    ],
+)
+def test_class_that_guards_less_is_named(tmp_path: Path, flow: str, is_named: bool) -> None:
+    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    for folder in (before, after):
+        edit(folder, "configs/tools.yaml", 'redact: ["$.email"]}', FLOW)
+        with (folder / "configs/tools.yaml").open("a", encoding="utf-8") as file:
+            file.write(f"{OTHER}{flow}\n")
+    edit(after, "configs/tools.yaml", "artifact: order,", "artifact: other,")
+
+    assert (("Tool order_read", "result-reclassified") in codes(planned(before, after))) is is_named

@@ -83,6 +83,22 @@ async def test_database_that_was_replaced_is_opened_anew(database: Path, tmp_pat
     noticed.close()
 
 
+async def test_database_that_was_removed_is_told(database: Path) -> None:
+    clock = Seconds()
+    noticed: Noticed[list[str]] = Noticed(Notices(database), targets, at_first=[], clock=clock)
+    noticed.current()
+    database.rename(database.with_name("moved.db"))
+    clock.now += REREAD
+
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        noticed.current()
+
+    assert "cannot be opened" in (noticed.problem or "")
+    database.with_name("moved.db").rename(database)
+    assert (noticed.current(), noticed.problem) == ([], None)
+    noticed.close()
+
+
 async def test_nothing_is_known_after_closing(database: Path) -> None:
     notices = Notices(database)
     noticed: Noticed[list[str]] = Noticed(notices, targets, at_first=[])

@@ -26,6 +26,7 @@ from gateway.governance.quarantines import (
     Quarantines,
     Target,
 )
+from gateway.runtime.quarantining import stopped_status
 from gateway.storage.notices import Notices
 from gateway.storage.quarantines import SqliteQuarantines
 from gateway.storage.sqlite import SqliteStore
@@ -289,6 +290,40 @@ async def test_store_without_the_table_stops_what_is_consequential(
     connection.close()
 
 
+async def test_status_lists_what_is_stopped(two: tuple[Quarantines, Quarantines], database: Path) -> None:
+    await two[0].add(SEARCH)
+
+    assert await stopped_status(two[1]) == {"quarantines": [SEARCH.as_data()], "problem": None}
+    path = database.with_name("gateway.db-notices")
+    path.unlink()
+    path.mkdir()
+    await until_unknown(two[1])
+    status = await stopped_status(two[1])
+    assert status["quarantines"] is None
+    assert "cannot be used" in status["problem"]
+
+
+async def test_clock_that_ran_ahead_has_lifted_nothing(two: tuple[Quarantines, Quarantines], clock: Clock) -> None:
+    await two[0].add(replace(SEARCH, until=NOON + timedelta(hours=2)))
+    clock.advance(days=1)
+    await two[0].add(replace(SEARCH, target=Target("tool", "other")))
+    assert stopped(two[1]) is None
+
+    clock.now = NOON
+
+    assert stopped(two[1]) is not None
+
+
+async def test_what_is_long_over_is_forgotten(two: tuple[Quarantines, Quarantines], clock: Clock) -> None:
+    await two[0].add(replace(SEARCH, until=NOON + timedelta(hours=2)))
+    clock.advance(days=31)
+    await two[0].add(replace(SEARCH, target=Target("tool", "other")))
+
+    clock.now = NOON
+
+    assert stopped(two[1]) is None
+
+
 # Words
 
 
@@ -296,7 +331,15 @@ async def test_store_without_the_table_stops_what_is_consequential(
     "text",
     [
         *("", "search", "tool:", "tool:a b", "tool:a*", "class:x", "principal:ada", "principal:role:admin", "tool:a\n"),
-        *("upstream:é", "tool:" + "x" * 129, "TOOL:search", " tool:search", "tool:\ud800", "tool:\0"),
+        *(
+            "upstream:é",
+            "upstream:" + "x" * 129,
+            "tool:" + "x" * 258,
+            "TOOL:search",
+            " tool:search",
+            "tool:\ud800",
+            "tool:\0",
+        ),
     ],
 )
 def test_malformed_target_is_refused_with_help(text: str) -> None:
@@ -307,7 +350,11 @@ def test_malformed_target_is_refused_with_help(text: str) -> None:
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("text", ["tool:ticket_create", "upstream:git-hub.2", "principal:user:ana@example.com"])
+@pytest.mark.parametrize(
+    "text",
+    ["tool:ticket_create", "tool:github." + "x" * 128, "upstream:git-hub.2", "principal:user:ana@example.com"],
+    ids=["tool", "imported-tool", "upstream", "principal"],
+)
 def test_target_reads_as_it_was_written(text: str) -> None:
     assert str(Target.parse(text)) == text
 

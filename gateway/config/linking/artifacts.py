@@ -25,6 +25,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "toon": "gateway.formats.toon:SpooledToonArtifact",
     "source": "gateway.formats.ecmascript:SpooledEcmascriptArtifact",
 }
+_NOT_MASKED: Final = frozenset({"markdown", "xml", "toon", "source"})
 _PYTHON_SOURCE: Final = "gateway.formats.python_source:SpooledPythonArtifact"
 _CAPITAL: Final = re.compile(r"(?<!^)([A-Z])")
 
@@ -40,6 +41,7 @@ def link_artifacts(entries: Entries, *, packages: Collection[str]) -> tuple[dict
         options = _options(entry)
         problems += _bad_options(entry, constructor, options)
         problems += _unknown_queries(entry, constructor)
+        problems += _hidden(entry)
         linked[name] = _artifact_class(entry, constructor, options)
     return linked, problems
 
@@ -139,6 +141,15 @@ def _unknown_queries(entry: Entry[ArtifactClassDocument], constructor: type) -> 
             help = did_you_mean(query, known) or (f"queries here: {', '.join(known)}" if known else "it has none")
             message = f"{_called(entry)} has no query {query!r}"
             yield entry.problem("unknown-query", message, ("spec", "queries", index), help=help)
+
+
+def _hidden(entry: Entry[ArtifactClassDocument]) -> Iterator[Diagnostic]:
+    """What cannot be masked in parts is not shown at all."""
+    spec = entry.document.spec
+    if spec.redact and spec.base in _NOT_MASKED:
+        message = f"results of base {spec.base} cannot be masked in parts, so nothing of them is shown"
+        help = "use base json or yaml, or mask nothing"
+        yield entry.problem("redact-hides", message, ("spec", "redact", 0), help=help, severity="warning")
 
 
 def _artifact_class(

@@ -1,17 +1,21 @@
 """Gate rules with their conditions compiled, and what is odd about the calls they are meant for."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.prospects import could_choose
+from gateway.config.nodes import Path
+from gateway.config.programs import inside
 from gateway.config.specs import gates as specs
 from gateway.config.specs.common import Selector as SelectorSpec
 from gateway.config.specs.gates import GateRuleDocument
 from gateway.governance.catalogues import GovernedTool, Selector
 from gateway.governance.conditions import Condition, compile_condition
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
+from gateway.governance.expressions import flags_given_to_saw
 from gateway.governance.rules import (
     Approval,
     Arguments,
@@ -36,6 +40,7 @@ def link_gates(
     problems: list[Diagnostic] = []
     governed = [(tool, tool.governed) for tool in tools.values()]
     for name, entry in entries.of(GateRuleDocument).items():
+        problems += _unknown_flags(entry, entries.names.get("TrustFlag", frozenset()))
         rule = _rule(entry)
         if rule is not None:
             linked[name] = rule
@@ -119,6 +124,28 @@ def _approval(spec: specs.ApprovalCheck) -> Approval:
 def _window(spec: specs.WindowCheck) -> Window:
     openings = tuple(Opening(frozenset(each.days), each.from_, each.to) for each in spec.open)
     return Window(ZoneInfo(spec.timezone), openings, frozenset(spec.closed), spec.outside)
+
+
+def _unknown_flags(entry: Entry[GateRuleDocument], known: frozenset[str]) -> Iterator[Diagnostic]:
+    """Flags that a condition waits for and no tool can have: such a rule would never apply."""
+    spec = entry.document.spec
+    expressions: list[tuple[str | None, Path]] = [(spec.when, ("spec", "when"))]
+    if isinstance(spec.check, specs.ArgumentsCheck):
+        expressions.append((spec.check.require, ("spec", "check", "require")))
+    for source, path in expressions:
+        for flag, start in flags_given_to_saw(source or ""):
+            if flag not in known:
+                yield _unknown_flag(entry, flag, path, source=source or "", start=start, known=known)
+
+
+def _unknown_flag(
+    entry: Entry[GateRuleDocument], flag: str, path: Path, *, source: str, start: int, known: frozenset[str]
+) -> Diagnostic:
+    if path in entry.source.substituted:  # the flag may come from the environment, which is not repeated
+        return entry.problem("unknown-reference", "the expression names a TrustFlag that is not there", path)
+    message, help = f"there is no TrustFlag {flag!r}", did_you_mean(flag, known)
+    found = entry.problem("unknown-reference", message, path, help=help)
+    return replace(found, position=inside(found.position, source, column=start + 1, width=len(flag) + 2))
 
 
 def _idle(entry: Entry[GateRuleDocument]) -> Diagnostic:

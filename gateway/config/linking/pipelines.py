@@ -15,6 +15,9 @@ from gateway.snapshot import DeclaredTool, Pipeline, StageUse
 
 WRITES: Final = "writes"
 RETRY: Final = "retry"
+CACHE: Final = "cache"
+
+_NEVER_CACHED: Final = frozenset({"writes", "destructive"})
 
 
 def link_pipelines(entries: Entries) -> dict[str, Pipeline]:
@@ -24,11 +27,16 @@ def link_pipelines(entries: Entries) -> dict[str, Pipeline]:
 def pipeline_problems(
     catalogue: Entry[CatalogueDocument], pipeline: Pipeline, tools: Iterable[DeclaredTool]
 ) -> Iterator[Diagnostic]:
-    """Tools that the pipeline refuses, and writing tools that it would try twice."""
+    """Tools that the pipeline refuses, writing tools that it would try twice, and those that its cache leaves out."""
+    tools = list(tools)
     retry = pipeline.stage(RETRY)
     if retry is not None and retry.options.get("attempts") == 1:  # the first attempt is the only one
         retry = None
     spared = frozenset(retry.options.get("unlessFlags", ())) if retry else frozenset()
+    skipped = [tool for tool in tools if tool.trust.flags & _NEVER_CACHED and not tool.trust.flags & pipeline.refuses]
+    cache = pipeline.stage(CACHE)
+    if cache is not None and skipped:
+        yield _skipped(catalogue, cache, skipped)
     for tool in tools:
         if refused := sorted(tool.trust.flags & pipeline.refuses):
             yield _refusal(catalogue, pipeline, tool, flag=refused[0])
@@ -71,3 +79,11 @@ def _retry(catalogue: Entry[CatalogueDocument], retry: StageUse, tool: DeclaredT
     help = "add unlessFlags: [writes] to the stage, or declare the tool idempotent if calling it twice is harmless"
     related = [("the tool", tool.position), ("the catalogue", catalogue.position)]
     return Diagnostic("retry-writes", message, retry.position, help=help, related=related)
+
+
+def _skipped(catalogue: Entry[CatalogueDocument], cache: StageUse, tools: list[DeclaredTool]) -> Diagnostic:
+    more = f" and {len(tools) - 1} more" if len(tools) > 1 else ""
+    message = f"calls of {tools[0].name}{more} write, so their answers are never kept"
+    related = [("the tool", tools[0].position), ("the catalogue", catalogue.position)]
+    help = "use a pipeline without the stage, or exclude what writes"
+    return Diagnostic("cache-skips", message, cache.position, "warning", help, related)

@@ -14,7 +14,7 @@ from gateway.review.controls.identity import (
     weaker_provider,
     weaker_upstream,
 )
-from gateway.review.controls.linked import escapes, moved_pipelines, weaker_pipeline
+from gateway.review.controls.linked import escapes, moved_pipelines, reclassified, weaker_pipeline
 from gateway.review.controls.networks import wider_networks
 from gateway.review.controls.trust import changed_tool, new_tool, retrusted, weaker_flag, weaker_tier
 from gateway.review.risk import Finding
@@ -34,6 +34,8 @@ def control_findings(changed: Iterable[Pair], before: Snapshot, after: Snapshot)
             yield _finding(found, f"Tool {name}")
     for name, found in moved_pipelines(before, after):
         yield _finding(found, f"Catalogue {name}")
+    for name, found in reclassified(before, after):
+        yield _finding(found, f"Tool {name}")
     for name, found in escapes(before, after):
         yield _finding(found, f"GateRule {name}")
 

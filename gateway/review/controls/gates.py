@@ -52,11 +52,15 @@ def _permission(old: Spec, new: Spec) -> Iterator[Weakness]:
 def _rate(old: Spec, new: Spec) -> Iterator[Weakness]:
     if is_more(_pace(old), _pace(new)):
         yield Weakness("limit-raised", "limit" if differs(old, new, "limit") else "per")
-    if is_more(at(old, "burst", at(old, "limit")), at(new, "burst", at(new, "limit"))) and differs(old, new, "burst"):
-        yield Weakness("limit-raised", "burst")
+    elif is_more(_at_once(old), _at_once(new)):  # 10 in a minute and 600 in an hour are one pace, and not one limit
+        yield Weakness("limit-raised", "burst" if differs(old, new, "burst") else "limit")
     if names := sorted(set(at(new, "by", ["subject"])) - set(at(old, "by", ["subject"]))):
         yield Weakness("limit-raised", "by", f"counted apart by {', '.join(names)}")
     yield from _softer(old, new, "onExhausted")
+
+
+def _at_once(check: Spec) -> float:
+    return float(at(check, "burst", at(check, "limit", float("inf"))))
 
 
 def _pace(check: Spec) -> float:

@@ -1,11 +1,11 @@
-"""What follows from documents together: calls that escape a gate rule, catalogues whose pipeline asks less."""
+"""What follows from documents together: calls that escape a gate rule, catalogues and results that are guarded less."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gateway.governance.rules import GateRule
 from gateway.review.controls.common import Weakness, listed
-from gateway.snapshot import Pipeline, Snapshot
+from gateway.snapshot import ArtifactClass, Pipeline, Snapshot
 
 _GUARDS: Final = {
     "gates": "pipeline-without-gates",
@@ -47,6 +47,25 @@ def escapes(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, Weakness]]
         still = [f"{tool} in {catalogue}" for catalogue, tool in gone if tool in _tools(after, catalogue)]
         if still:
             yield name, Weakness("gate-escaped", "match", listed(still))
+
+
+def reclassified(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, Weakness]]:
+    """Tools, by name, whose results are of another class that masks less or lets them flow further."""
+    for name, tool in after.tools.items():
+        old = before.tools.get(name)
+        if old is None or old.artifact == tool.artifact or old.artifact not in before.artifacts:
+            continue
+        one, other = before.artifacts[old.artifact], after.artifacts.get(tool.artifact)
+        if _guards_less(one, other, after.ranks):
+            yield name, Weakness("result-reclassified", "output.artifact", f"{old.artifact} → {tool.artifact}")
+
+
+def _guards_less(before: ArtifactClass, after: ArtifactClass | None, ranks: Mapping[str, int]) -> bool:
+    if after is None:
+        return bool(before.redact or before.blocked_by or before.max_tier)
+    ceilings = [float("inf") if each is None else ranks.get(each, 0) for each in (before.max_tier, after.max_tier)]
+    masked, blocked = set(before.redact) - set(after.redact), before.blocked_by - after.blocked_by
+    return bool(masked or blocked) or ceilings[1] > ceilings[0]
 
 
 def _about(snapshot: Snapshot, rule: GateRule, other: GateRule, against: Snapshot) -> set[tuple[str, str]]:

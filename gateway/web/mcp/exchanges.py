@@ -12,6 +12,7 @@ from gateway.serving.current import LogLevel, Question
 from gateway.web.mcp.messages import RequestId, notification_bytes
 from gateway.web.mcp.protocol import INVALID_PARAMS, LEVELS, ProtocolError
 from gateway.web.mcp.replies import Reply
+from gateway.web.mcp.telling import teller
 
 
 class Exchange:
@@ -43,15 +44,14 @@ class Exchange:
             return
         self._progress = progress
         told: dict[str, Any] = {"progressToken": self._token, "progress": progress}
-        told |= {} if total is None else {"total": total}
-        told |= {} if message is None else {"message": message}
+        told |= {"total": total} if isinstance(total, int | float) else {}
+        told |= {} if message is None else teller().progress(message)
         self.reply.say(notification_bytes("notifications/progress", told), can_be_dropped=True)
 
     def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         if self._log_level is None or self.reply is None or LEVELS[level] < LEVELS[self._log_level]:
             return
-        told: dict[str, Any] = {"level": level, "data": data}
-        told |= {} if logger is None else {"logger": logger}
+        told = {"level": level, **teller().log(data, logger)}
         self.reply.say(notification_bytes("notifications/message", told), can_be_dropped=True)
 
     def can_answer(self, question: Question) -> bool:

@@ -198,7 +198,7 @@ async def test_progress_is_streamed_to_whoever_asked_and_only_grows(wire: Wire) 
         ("t", 2),
         ("t", 3),
     ]
-    assert told[0]["params"]["message"] == "step 1"
+    assert told[0]["params"]["message"] == "[untrusted] step 1"
     assert last["id"] == 1
     assert not silent.is_stream
     assert [each["method"] for each in threaded.messages[:-1]] == ["notifications/progress"]
@@ -211,7 +211,10 @@ async def test_log_messages_are_for_whoever_asked_for_their_level(wire: Wire) ->
     silent = await wire.call("chatter")
     wrong = await wire.call("chatter", meta={level: ["debug"]})
 
-    assert [each["params"] for each in loud.messages[:-1]] == [{"level": "error", "data": "loud", "logger": "tool"}]
+    [heard] = [each["params"] for each in loud.messages[:-1]]
+    assert (heard["level"], heard["logger"]) == ("error", "tool")
+    assert heard["data"].startswith("<untrusted_content_")
+    assert "\nloud\n" in heard["data"]
     assert [each["params"]["level"] for each in all.messages[:-1]] == ["debug", "error"]
     assert not silent.is_stream
     assert wrong.error["code"] == -32602

@@ -1,0 +1,47 @@
+"""Arguments and results in the log: as keyed hashes, which tell that two are equal and nothing else.
+
+Without the key nobody can try likely contents one after the other; whoever has both can prove what a call was about.
+"""
+
+import hmac
+from typing import Any, Final
+
+from gateway.audit.secret_bytes import secret_bytes
+from gateway.core.canonical import canonical
+
+MIN_BYTES: Final = 32
+
+_MAKE_ONE: Final = "make one with: gateway audit keygen --for contents FILE"
+_ARGUMENTS: Final = b"arguments\n"
+_RESULT: Final = b"result\n"
+
+
+class ContentKey:
+    """Hashes contents. The key itself is never shown; `id` names it in entries, so that it can be rotated."""
+
+    __slots__ = ("_arguments", "_result", "id")
+
+    def __init__(self, secret: str | bytes) -> None:
+        """Raises `WeakKey` for one that could be guessed."""
+        key = secret_bytes(secret, "the key of contents", least=MIN_BYTES, help=_MAKE_ONE)
+        self.id: Final = hmac.digest(key, b"id\n", "sha256").hex()[:16]
+        self._arguments: Final = hmac.new(key, _ARGUMENTS, "sha256")
+        self._result: Final = hmac.new(key, _RESULT, "sha256")
+
+    def arguments(self, args: Any) -> str:
+        """Of canonical JSON: equal arguments have equal hashes, however they were written."""
+        return self.canonical_arguments(canonical(args).encode())
+
+    def canonical_arguments(self, encoded: bytes) -> str:
+        """For whoever has the canonical bytes already."""
+        running = self._arguments.copy()
+        running.update(encoded)
+        return running.hexdigest()
+
+    def result(self, content: bytes) -> str:
+        running = self._result.copy()
+        running.update(content)
+        return running.hexdigest()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a key is not copied or written down")

@@ -1,0 +1,71 @@
+"""The kill switch and the revoked tokens of a store, for whoever operates it, whether or not a gateway runs on it.
+
+Nothing is upgraded: a command of another version must not change the store under a gateway that serves.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import StoreUnavailable
+from gateway.governance.quarantines import Quarantines
+from gateway.runtime.looking import NothingKept
+from gateway.storage.group_commit import GroupCommit
+from gateway.storage.links import Link
+from gateway.storage.notices import Notices
+from gateway.storage.quarantines import SqliteQuarantines
+from gateway.storage.revocations import SqliteRevocations
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """What an operator can stop at once: calls by their tool, caller or upstream, and credentials."""
+
+    quarantines: SqliteQuarantines
+    revocations: SqliteRevocations
+
+
+@asynccontextmanager
+async def stops_of(database: Path) -> AsyncIterator[Stops]:
+    """Raises `NothingKept`, or `StoreUnavailable`."""
+    if not database.exists():
+        raise NothingKept(
+            f"there are no records in {database}",
+            help="run this where the gateway runs: the path is relative to its folder",
+        )
+    path = database.absolute()
+    writer = GroupCommit(lambda: Link(path))
+    try:
+        notices = Notices(path)
+        quarantines = SqliteQuarantines(writer, notices, clock=_now)
+        revocations = SqliteRevocations(writer, notices, clock=_now)
+        try:
+            yield Stops(quarantines, revocations)
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailable(
+                f"{database} cannot be read as a store of this version",
+                help="start the gateway on it once, or correct the path",
+            ) from error
+        finally:
+            quarantines.close()
+            revocations.close()
+            notices.close()
+    finally:
+        await writer.close()
+
+
+async def stopped_status(quarantines: Quarantines) -> Mapping[str, Any]:
+    """For status pages: what is stopped, or why nobody knows. Never raises for a store that cannot be read."""
+    try:
+        found = [dict(each.as_data()) for each in await quarantines.listed()]
+    except StoreUnavailable as error:
+        return {"quarantines": None, "problem": error.message}
+    return {"quarantines": found, "problem": quarantines.problem}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

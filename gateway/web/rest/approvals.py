@@ -1,0 +1,281 @@
+"""Approvals: what the caller may decide or asked for, and deciding it.
+
+Who decides is whoever the request is authenticated as; no field of a body can say otherwise. An approval that is none
+of the caller's business is answered like one that does not exist.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from gateway.approvals.approving import MAX_NOTE, Approvals, shown_of
+from gateway.approvals.showing import plain
+from gateway.governance.approvals import APPROVAL_STATES, ApprovalEntry, ApprovalRecord, Vote
+from gateway.governance.principals import Principal
+from gateway.web.problems import Response
+from gateway.web.rest.answers import answer
+from gateway.web.rest.asking import Asked
+from gateway.web.rest.components import ANYTHING, FLAG, MOMENT, TEXT, Document, closed, many, ref
+from gateway.web.rest.operations import Operation, Parameter, Rest, Success
+from gateway.web.rest.refusals import InvalidRequest
+
+_NOTE: Final[Document] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_NOTE,
+    "description": "Words for whoever asked, and for the record.",
+}
+_SHOWN: Final[Document] = {
+    "type": "string",
+    "pattern": "^[0-9a-f]{64}$",
+    "description": "The `shownDigest` of what was looked at; refused if that is not what would be approved.",
+}
+_COUNT: Final[Document] = {"type": "integer", "minimum": 0}
+
+REQUESTS: Final[Mapping[str, Document]] = {
+    "ResolveRequest": closed(
+        {
+            "resolution": {"description": "What the approval's `resolutionSchema` asks for."},
+            "note": _NOTE,
+            "shownDigest": _SHOWN,
+        },
+        optional=("resolution", "note", "shownDigest"),
+    ),
+    "RejectRequest": closed({"note": _NOTE, "shownDigest": _SHOWN}, optional=("note", "shownDigest")),
+}
+
+_SUMMARY: Final[Document] = {
+    "id": TEXT,
+    "state": {"enum": list(APPROVAL_STATES)},
+    "tool": TEXT,
+    "catalogue": TEXT,
+    "rule": TEXT,
+    "reason": TEXT,
+    "requester": TEXT,
+    "approvers": many(TEXT),
+    "needed": _COUNT,
+    "granted": {**_COUNT, "description": "How many have agreed so far."},
+    "createdAt": MOMENT,
+    "expiresAt": MOMENT,
+    "mayDecide": {**FLAG, "description": "Whether the caller could still decide it."},
+    "href": TEXT,
+}
+_DETAILS: Final[Document] = {
+    "ruleAt": {**TEXT, "description": "Where the rule stands."},
+    "identity": {**TEXT, "description": "What policies call the tool."},
+    "definition": TEXT,
+    "revision": TEXT,
+    "digest": {**TEXT, "description": "Of the exact call that is approved: caller, tool, arguments, policy."},
+    "arguments": many(
+        closed(
+            {
+                "name": TEXT,
+                "value": {**TEXT, "description": "JSON, with escapes for every character that would not be seen."},
+                "unseen": {**_COUNT, "description": "How many characters would not have been seen."},
+                "origin": {"enum": ["caller"], "description": "Who wrote it: nobody vouches for its content."},
+            }
+        )
+    ),
+    "leftOut": {**_COUNT, "description": "Arguments that the rule does not show."},
+    "shownDigest": {**TEXT, "description": "Of everything shown here that is decided upon."},
+    "entries": many(
+        closed(
+            {
+                "approver": TEXT,
+                "decision": {"enum": ["grant", "refuse"]},
+                "at": MOMENT,
+                "note": TEXT,
+                "shownDigest": TEXT,
+            },
+            optional=("note",),
+        )
+    ),
+    "resolutionSchema": ANYTHING,
+    "callId": TEXT,
+    "decidedAt": MOMENT,
+    "usedAt": MOMENT,
+    "reuseUntil": MOMENT,
+}
+
+ANSWERS: Final[Mapping[str, Document]] = {
+    "ApprovalSummary": closed(_SUMMARY),
+    "Approvals": closed({"approvals": many(ref("ApprovalSummary")), "next": TEXT}, optional=("next",)),
+    "Approval": closed(
+        {**_SUMMARY, **_DETAILS},
+        optional=("resolutionSchema", "callId", "decidedAt", "usedAt", "reuseUntil"),
+    ),
+}
+
+PATH_PARAMETERS: Final = {"approval": "The id of an approval."}
+
+_QUERY: Final = (
+    Parameter(
+        "state",
+        "Only approvals in this state.",
+        {"type": "string", "enum": [*APPROVAL_STATES, "any"], "default": "pending"},
+    ),
+    Parameter(
+        "role",
+        "Only those that the caller may be asked about, or those that the caller asked for.",
+        {"type": "string", "enum": ["approver", "requester"]},
+    ),
+    Parameter("tool", "Only approvals of this tool, by the name it was called by."),
+    Parameter("limit", "Approvals per page.", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}),
+    Parameter("cursor", "The `next` of the page before."),
+)
+_CONFLICT: Final = {
+    403: "The caller asked for it.",
+    409: "It is decided or over, the caller has decided it before, or it is not what the caller was shown.",
+}
+
+
+def approval_operations(approvals: Approvals) -> tuple[Operation, ...]:
+    """For the table of operations; `REQUESTS`, `ANSWERS` and `PATH_PARAMETERS` describe them."""
+    return (
+        Operation(
+            "listApprovals",
+            "GET",
+            "/v1/approvals",
+            "The approvals that the caller may decide or asked for, newest first",
+            partial(_list, approvals),
+            Success("A page of approvals.", "Approvals"),
+            "approvals",
+            query=_QUERY,
+        ),
+        Operation(
+            "getApproval",
+            "GET",
+            "/v1/approvals/{approval}",
+            "One approval, with everything there is to decide upon",
+            partial(_get, approvals),
+            Success("The approval.", "Approval"),
+            "approvals",
+        ),
+        Operation(
+            "resolveApproval",
+            "POST",
+            "/v1/approvals/{approval}/resolve",
+            "Agree, as the caller",
+            partial(_resolve, approvals),
+            Success("The approval; granted once enough have agreed.", "Approval"),
+            "approvals",
+            body="ResolveRequest",
+            also={**_CONFLICT, 422: "The resolution does not fit its schema; the approval stays open."},
+        ),
+        Operation(
+            "rejectApproval",
+            "POST",
+            "/v1/approvals/{approval}/reject",
+            "Refuse, as the caller; that ends it",
+            partial(_reject, approvals),
+            Success("The refused approval.", "Approval"),
+            "approvals",
+            body="RejectRequest",
+            also=_CONFLICT,
+        ),
+    )
+
+
+async def _list(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
+    query = asked.query
+    try:
+        found, cursor = await approvals.page(
+            asked.principal,
+            state=None if query["state"] == "any" else query["state"],
+            tool=query.get("tool"),
+            role=query.get("role"),
+            limit=query["limit"],
+            before=query.get("cursor"),
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"the query: {error}", help="use the `next` of the page before") from None
+    page = [_summary(approvals, each, asked.principal) for each in found]
+    return answer({"approvals": page, **({} if cursor is None else {"next": cursor})})
+
+
+async def _get(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
+    record = await approvals.find(asked.path["approval"], asked.principal)
+    return answer(await _details(approvals, record, asked.principal))
+
+
+async def _resolve(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
+    return await _decide(approvals, asked, "grant")
+
+
+async def _reject(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
+    return await _decide(approvals, asked, "refuse")
+
+
+async def _decide(approvals: Approvals, asked: Asked, vote: Vote) -> Response:
+    body = asked.body
+    record = await approvals.decide(
+        asked.path["approval"],
+        asked.principal,
+        vote,
+        resolution=body.get("resolution"),
+        note=body.get("note"),
+        shown_digest=body.get("shownDigest"),
+    )
+    return answer(await _details(approvals, record, asked.principal))
+
+
+def _summary(approvals: Approvals, record: ApprovalRecord, viewer: Principal) -> dict[str, Any]:
+    request = record.request
+    return {
+        "id": record.id,
+        "state": record.state,
+        "tool": plain(request.advertised),
+        "catalogue": request.action.catalogue,
+        "rule": request.rule,
+        "reason": request.reason,
+        "requester": plain(record.requester.subject),
+        "approvers": list(request.approvers),
+        "needed": request.needed,
+        "granted": sum(each.decision == "grant" for each in record.entries),
+        "createdAt": record.created_at,
+        "expiresAt": record.expires_at,
+        "mayDecide": approvals.may_decide(record, viewer),
+        "href": f"/v1/approvals/{quote(record.id, safe='')}",
+    }
+
+
+async def _details(approvals: Approvals, record: ApprovalRecord, viewer: Principal) -> dict[str, Any]:
+    request, action = record.request, record.request.action
+    seen = await shown_of(record)
+    details = {
+        "ruleAt": request.rule_at,
+        "identity": action.tool,
+        "definition": action.definition,
+        "revision": action.revision,
+        "digest": action.digest,
+        "arguments": [
+            {"name": each.name, "value": each.value, "unseen": each.unseen, "origin": each.origin}
+            for each in seen.arguments
+        ],
+        "leftOut": seen.left_out,
+        "shownDigest": seen.digest,
+        "entries": [_entry(each) for each in record.entries],
+    }
+    known = {
+        "resolutionSchema": request.resolution,
+        "callId": request.call_id,
+        "decidedAt": record.decided_at,
+        "usedAt": record.used_at,
+        "reuseUntil": record.reuse_until,
+    }
+    return {
+        **_summary(approvals, record, viewer),
+        **details,
+        **{name: value for name, value in known.items() if value is not None},
+    }
+
+
+def _entry(entry: ApprovalEntry) -> dict[str, Any]:
+    found = {
+        "approver": plain(entry.approver.subject),
+        "decision": entry.decision,
+        "at": entry.at,
+        "shownDigest": entry.shown_digest,
+    }
+    return found if entry.note is None else {**found, "note": plain(entry.note)}

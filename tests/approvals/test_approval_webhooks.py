@@ -1,0 +1,335 @@
+"""Telling others: signed, until they know, without an argument, and only where a document says."""
+
+import asyncio
+import hmac
+import json
+import logging
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from aiohttp import web
+from held_calls import LEA, NOON, Clock, Desk, action, desk_at, refund
+
+from gateway.approvals.webhooks import (
+    MOST_ATTEMPTS,
+    InvalidWebhook,
+    Messenger,
+    Webhook,
+    delay_after,
+    signed,
+    subscribers,
+)
+from gateway.backends.connections import Connections
+from gateway.errors import ProgramError, StoreUnavailable
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "a secret that is long enough"
+
+
+class Receiver:
+    """Answers with the next of its statuses, the last one for ever, and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.statuses = [200]
+        self.received: list[tuple[dict[str, str], bytes]] = []
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.received.append((dict(request.headers), await request.read()))
+        status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        return web.Response(status=status, headers={"Location": self.url} if status == 307 else {})
+
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.received]
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    app = web.Application()
+    app.router.add_post("/hook", receiver.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert site._server is not None
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined] # an asyncio server has sockets
+    receiver.url = f"http://127.0.0.1:{port}/hook"
+    yield receiver
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def connections() -> AsyncIterator[Connections]:
+    connections = Connections()
+    yield connections
+    await connections.close()
+
+
+def hook(url: str, **changes: Any) -> Webhook:
+    return Webhook(**{"name": "chat", "url": url, "secret": lambda: SECRET, **changes})
+
+
+class Telling:
+    """A desk whose events are told to one webhook."""
+
+    def __init__(self, desk: Desk, webhook: Webhook, connections: Connections) -> None:
+        self.desk = desk
+        self.messenger = Messenger(
+            desk.store,
+            [webhook],
+            connections=connections,
+            base_url="https://gateway.example.com/",
+            clock=desk.clock,
+            jitter=lambda: 0.0,
+        )
+
+
+@pytest.fixture
+async def telling(tmp_path: Path, receiver: Receiver, connections: Connections) -> AsyncIterator[Telling]:
+    webhook = hook(receiver.url)
+    async with desk_at(tmp_path / "gateway.db", subscribers=subscribers([webhook])) as desk:
+        yield Telling(desk, webhook, connections)
+
+
+async def test_request_is_told_with_names_and_a_link_alone(telling: Telling, receiver: Receiver) -> None:
+    id = await telling.desk.pending(refund(action(arguments={"amount": 700, "iban": "DE-SECRET"})))
+
+    assert await telling.messenger.send_due() == 1
+
+    [(headers, body)] = receiver.received
+    message = json.loads(body)
+    assert message == {
+        "id": headers["Webhook-Id"],
+        "type": "approval.requested",
+        "timestamp": "2026-05-01T12:00:00+00:00",
+        "data": {
+            "approval": id,
+            "state": "pending",
+            "tool": "payment_refund",
+            "catalogue": "support",
+            "rule": "refunds-over-500",
+            "reason": "A refund above the limit",
+            "requester": "user:ada",
+            "tenant": "acme",
+            "approvers": ["role:finance-lead"],
+            "needed": 1,
+            "expiresAt": "2026-05-01T12:30:00+00:00",
+            "href": f"https://gateway.example.com/v1/approvals/{id}",
+        },
+    }
+    assert b"DE-SECRET" not in body
+    assert b"700" not in body
+
+
+async def test_receiver_can_check_who_wrote_it(telling: Telling, receiver: Receiver) -> None:
+    await telling.desk.pending()
+
+    await telling.messenger.send_due()
+
+    [(headers, body)] = receiver.received
+    content = f"{headers['Webhook-Id']}.{headers['Webhook-Timestamp']}.".encode() + body
+    digest = hmac.new(SECRET.encode(), content, sha256).digest()
+    assert headers["Webhook-Signature"] == f"v1,{b64encode(digest).decode()}"
+    assert headers["Webhook-Timestamp"] == str(int(NOON.timestamp()))
+
+
+async def test_every_event_is_told_once(telling: Telling, receiver: Receiver) -> None:
+    await telling.desk.granted()
+    await telling.desk.pending(refund(action(arguments={"late": True}), needed=2))
+    telling.desk.clock.advance(minutes=30)
+    await telling.desk.approvals.sweep()
+
+    assert await telling.messenger.send_due() == 5
+    assert await telling.messenger.send_due() == 0
+
+    told = [(body["type"], body["data"]["state"]) for body in receiver.bodies()]
+    assert sorted(told) == [
+        ("approval.decided", "granted"),
+        ("approval.expired", "expired"),
+        ("approval.expired", "expired"),
+        ("approval.requested", "pending"),
+        ("approval.requested", "pending"),
+    ]
+    assert len({body["id"] for body in receiver.bodies()}) == 5
+
+
+async def test_approval_found_to_be_over_by_a_caller_is_told(telling: Telling, receiver: Receiver) -> None:
+    await telling.desk.pending()
+    telling.desk.clock.advance(minutes=30)
+    await telling.desk.again()
+
+    await telling.messenger.send_due()
+
+    assert sorted(body["type"] for body in receiver.bodies()) == [
+        "approval.expired",
+        "approval.requested",
+        "approval.requested",
+    ]
+
+
+@pytest.mark.parametrize("status", [500, 404, 307, 410])
+async def test_receiver_that_does_not_take_it_is_told_again(telling: Telling, receiver: Receiver, status: int) -> None:
+    receiver.statuses = [status, 204]
+    await telling.desk.pending()
+
+    first = await telling.messenger.send_due()
+    at_once = await telling.messenger.send_due()
+    telling.desk.clock.advance(seconds=5)
+    later = await telling.messenger.send_due()
+
+    assert (first, at_once, later) == (0, 0, 1)
+    assert len(receiver.received) == 2
+    assert len({body["id"] for body in receiver.bodies()}) == 1
+
+
+async def test_notice_outlives_the_process(tmp_path: Path, receiver: Receiver, connections: Connections) -> None:
+    webhook = hook(receiver.url)
+    async with desk_at(tmp_path / "gateway.db", subscribers=subscribers([webhook])) as desk:
+        await desk.pending()
+
+    async with desk_at(tmp_path / "gateway.db") as desk:
+        assert await Telling(desk, webhook, connections).messenger.send_due() == 1
+
+
+async def test_notice_that_nobody_ever_takes_is_given_up(
+    telling: Telling, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.statuses = [500]
+    await telling.desk.pending()
+
+    for _ in range(MOST_ATTEMPTS + 1):
+        await telling.messenger.send_due()
+        telling.desk.clock.advance(hours=6)
+
+    assert len(receiver.received) == MOST_ATTEMPTS
+    assert [each.levelname for each in caplog.records].count("ERROR") == 1
+
+
+async def test_webhook_that_is_down_does_not_keep_others_waiting(
+    tmp_path: Path, receiver: Receiver, connections: Connections
+) -> None:
+    hooks = [hook("http://127.0.0.1:1/hook"), hook(receiver.url, name="mail", events=frozenset({"decided"}))]
+    async with desk_at(tmp_path / "gateway.db", subscribers=subscribers(hooks)) as desk:
+        await desk.granted()
+        messenger = Messenger(desk.store, hooks, connections=connections, base_url="http://here", clock=desk.clock)
+
+        assert await messenger.send_due() == 1
+
+    assert [body["type"] for body in receiver.bodies()] == ["approval.decided"]
+
+
+async def test_name_that_leads_inside_is_refused(tmp_path: Path, receiver: Receiver) -> None:
+    async def lookup(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    connections = Connections(lookup=lookup)
+    webhook = hook(receiver.url.replace("127.0.0.1", "hooks.example.com"))
+    async with desk_at(tmp_path / "gateway.db", subscribers=subscribers([webhook])) as desk:
+        await desk.pending()
+
+        assert await Telling(desk, webhook, connections).messenger.send_due() == 0
+    await connections.close()
+
+    assert receiver.received == []
+
+
+@pytest.mark.parametrize("secret", ["short", "whsec_c2hvcnQ=", ""])
+async def test_nothing_is_sent_with_a_secret_that_can_be_guessed(
+    tmp_path: Path, receiver: Receiver, connections: Connections, secret: str
+) -> None:
+    webhook = hook(receiver.url, secret=lambda: secret)
+    async with desk_at(tmp_path / "gateway.db", subscribers=subscribers([webhook])) as desk:
+        await desk.pending()
+
+        assert await Telling(desk, webhook, connections).messenger.send_due() == 0
+
+    assert receiver.received == []
+
+
+async def test_secret_that_is_gone_delays(tmp_path: Path, receiver: Receiver, connections: Connections) -> None:
+    def gone() -> str:
+        raise ProgramError("the secret is not there")
+
+    webhook = hook(receiver.url, secret=gone)
+    async with desk_at(tmp_path / "gateway.db", subscribers=subscribers([webhook])) as desk:
+        await desk.pending()
+
+        assert await Telling(desk, webhook, connections).messenger.send_due() == 0
+
+    assert receiver.received == []
+
+
+def test_secrets_are_read_as_the_specification_writes_them() -> None:
+    key = b"0123456789abcdef0123"
+
+    encoded = signed(b"{}", "id", secret=f"whsec_{b64encode(key).decode()}", at=NOON)
+    plain = signed(b"{}", "id", secret=key.decode(), at=NOON)
+    neither = signed(b"{}", "id", secret="whsec_not base64 at all", at=NOON)
+
+    assert encoded == plain
+    assert neither["Webhook-Signature"] != plain["Webhook-Signature"]
+    assert len(b64decode(encoded["Webhook-Signature"].removeprefix("v1,"))) == 32
+
+
+def test_delays_grow_up_to_a_limit_and_differ() -> None:
+    seconds = [delay_after(attempt, jitter=0.0).total_seconds() for attempt in (1, 2, 3, 13, 14, 1000)]
+
+    assert seconds == [5, 10, 20, 20480, 21600, 21600]
+    assert delay_after(1, jitter=0.5) == timedelta(seconds=3.75)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://example.com/", "https://user@example.com/", "/hook", "https://example.com/{tool}", "https://1.2/"]
+)
+def test_webhook_has_a_plain_url(url: str) -> None:
+    with pytest.raises(InvalidWebhook, match="webhook chat: the URL"):
+        hook(url)
+
+
+def test_no_secret_shows_in_the_text_of_a_webhook() -> None:
+    assert "secret" not in repr(hook("https://example.com/"))
+
+
+async def test_full_queue_drops_notices_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with desk_at(tmp_path / "gateway.db", subscribers={"requested": ["chat"]}, most_notices=1) as desk:
+        await desk.pending()
+        await desk.pending(refund(action(arguments={"second": True})))
+
+        leased = await desk.store.lease_notices("chat", at=NOON, until=NOON, limit=10)
+
+    assert len(leased) == 1
+    assert "too many notices wait" in caplog.text
+
+
+async def test_sending_goes_on_whatever_happens(caplog: pytest.LogCaptureFixture) -> None:
+    rounds: list[int] = []
+
+    class Failing:
+        async def lease_notices(self, *args: Any, **named: Any) -> list[Any]:
+            rounds.append(1)
+            if len(rounds) == 1:
+                raise StoreUnavailable("the disk is full")
+            return []
+
+    connections = Connections()
+    store: Any = Failing()
+    messenger = Messenger(store, [hook("https://example.com")], connections=connections, base_url="", clock=Clock())
+    with caplog.at_level(logging.WARNING):
+        sending = asyncio.create_task(messenger.run(every=0.001))
+        with anyio.fail_after(5):
+            while len(rounds) < 3:
+                await asyncio.sleep(0.001)
+    sending.cancel()
+    await asyncio.wait([sending])
+    await connections.close()
+
+    assert "the disk is full" in caplog.text
+    assert LEA.subject not in caplog.text

@@ -1,0 +1,77 @@
+"""Keyed hashes of contents, and keys that cannot be used."""
+
+import base64
+import pickle
+from hmac import digest
+
+import pytest
+
+from gateway.audit.contents import ContentKey
+from gateway.audit.secret_bytes import WeakKey, secret_bytes
+
+SECRET = bytes(range(160, 192))
+
+
+def test_equal_arguments_have_equal_hashes_however_written() -> None:
+    key = ContentKey(SECRET)
+
+    assert key.arguments({"a": 1, "b": 2}) == key.arguments({"b": 2.0, "a": 1})
+    assert key.arguments({"a": 1}) != key.arguments({"a": 2})
+    assert key.arguments({"a": 1}) != ContentKey(SECRET[::-1]).arguments({"a": 1})
+
+
+def test_hash_is_the_documented_one() -> None:
+    key = ContentKey(SECRET)
+
+    assert key.arguments({"a": 1}) == digest(SECRET, b'arguments\n{"a":1}', "sha256").hex()
+    assert key.result(b"done") == digest(SECRET, b"result\ndone", "sha256").hex()
+    assert key.id == digest(SECRET, b"id\n", "sha256").hex()[:16]
+
+
+def test_arguments_and_results_never_have_the_same_hash() -> None:
+    key = ContentKey(SECRET)
+
+    assert key.canonical_arguments(b"{}") != key.result(b"{}")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(SECRET.hex(), id="hexadecimal"),
+        pytest.param(SECRET.hex().upper() + "\n", id="with-a-newline"),
+        pytest.param(base64.b64encode(SECRET).decode(), id="base64"),
+        pytest.param(base64.urlsafe_b64encode(SECRET).decode().rstrip("="), id="base64-of-urls"),
+        pytest.param(SECRET, id="raw"),
+    ],
+)
+def test_one_key_may_be_written_in_several_ways(written: str | bytes) -> None:
+    assert secret_bytes(written, "the key", least=32, help="") == SECRET
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        pytest.param("", "has 0 bytes, and 32 are the least", id="empty"),
+        pytest.param("hunter2", "has 5 bytes, and 32 are the least", id="short"),
+        pytest.param("abcde", "is a text, neither hexadecimal nor base64", id="no-base64-of-anything"),
+        pytest.param(
+            "correct horse battery staple, and more of it", "is a text, neither hexadecimal nor base64", id="words"
+        ),
+        pytest.param("00" * 32, "repeats a few bytes, so it can be guessed", id="zeros"),
+        pytest.param(b"ab" * 40, "repeats a few bytes, so it can be guessed", id="repeated"),
+    ],
+)
+def test_key_that_can_be_guessed_is_refused(written: str | bytes, message: str) -> None:
+    with pytest.raises(WeakKey) as refused:
+        ContentKey(written)
+
+    assert refused.value.message == f"the key of contents {message}"
+    assert "gateway audit keygen" in (refused.value.help or "")
+
+
+def test_key_is_not_shown_or_copied() -> None:
+    key = ContentKey(SECRET)
+
+    assert SECRET.hex() not in repr(key)
+    with pytest.raises(TypeError, match="not copied"):
+        pickle.dumps(key)

@@ -1,0 +1,340 @@
+"""Export: lines that verify again, and events that nobody can forge by choosing a name."""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from written_logs import ANA, NOON, PLACE, REFUND, Kept, Lines, log, settled
+
+from gateway.audit.chain import Chain, Row
+from gateway.audit.entries import (
+    Caller,
+    CallPart,
+    Client,
+    DecisionPart,
+    Entry,
+    GateEntry,
+    GatePart,
+    Mark,
+    ObjectPart,
+    OutcomePart,
+    Place,
+    Target,
+)
+from gateway.audit.exporting import Format, Selection, exported
+from gateway.audit.lines import LogUnreadable
+from gateway.audit.ocsf import MAPPING_VERSION, OCSF_VERSION
+from gateway.audit.verifying import verify
+from gateway.audit.words import Event
+from gateway.core.canonical import canonical
+
+hostile = st.text(
+    st.sampled_from("ab=|\\ \n\r\t\x00\x1b\u2028\u0085\u202e\ufeffé🦊") | st.characters(codec="utf-8"), max_size=12
+)
+
+
+def row_of_entry(entry: Entry) -> Row:
+    chain = Chain("alpha")
+    chain.open(PLACE, at=NOON)
+    return chain.append([(entry.at, entry.encode())])[0]
+
+
+def lines(rows: Iterable[Row], format: Format, selection: Selection | None = None) -> list[bytes]:
+    return list(exported(rows, format, version="1.2.3", selection=selection or Selection()))
+
+
+def unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: {"n": "\n", "r": "\r"}.get(found[1], found[1]), text)
+
+
+def cut(text: str, starts: list[int], ends: list[int]) -> list[str]:
+    return [unescaped(text[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def read_cef(line: bytes) -> tuple[list[str], dict[str, str]]:
+    """As the format says: seven header fields, then keys with values up to the next key."""
+    text = line.decode().removesuffix("\n")
+    plain = re.sub(r"\\.", "__", text)  # of the same length, without anything that was escaped
+    bars = [found.start() for found in re.finditer(r"\|", plain)][:7]
+    keys = list(re.finditer(r"(?:(?<=\|)| )([A-Za-z0-9]+)=", plain[bars[-1] :]))
+    header = cut(text, [0, *(bar + 1 for bar in bars[:-1])], bars)
+    starts = [bars[-1] + found.end() for found in keys]
+    ends = [*(bars[-1] + found.start() for found in keys[1:]), len(text)]
+    return header, dict(zip((found[1] for found in keys), cut(text, starts, ends), strict=True))
+
+
+def shown(text: str) -> str:
+    return "".join(c if c.isprintable() or c in "\n\r" else f"<U+{ord(c):04X}>" for c in text)
+
+
+def test_exported_lines_verify_again() -> None:
+    rows = log()
+
+    report = verify(Lines(lines(rows, "jsonl")))
+
+    assert report.is_good
+    assert report.entries == 8
+
+
+def test_choice_of_lines_is_still_what_was_hashed() -> None:
+    chosen = lines(log(), "jsonl", Selection(since=NOON + 4000, until=NOON + 6000))
+
+    assert chosen == lines(log()[3:5], "jsonl")
+
+
+def test_entry_is_told_in_cef() -> None:
+    header, extension = read_cef(lines([log()[1]], "cef")[0])
+
+    assert header == ["CEF:0", "agent-gateway", "agent-gateway", "1.2.3", "call-settled", "call settled", "2"]
+    assert extension == {
+        "rt": str(NOON // 1000 + 2),
+        "externalId": "alpha:2",
+        "dvchost": "gw-1",
+        "act": "allow",
+        "outcome": "ok",
+        "reason": "permitted",
+        "suser": "user:ana",
+        "spriv": "role:clerk",
+        "requestClientApplication": "desk",
+        "msg": "policies/policy.csv:12",
+        "cs1Label": "tool",
+        "cs1": "order_refund",
+        "cs2Label": "catalogue",
+        "cs2": "desk",
+        "cs3Label": "tenant",
+        "cs3": "acme",
+        "cs4Label": "call",
+        "cs4": "call-2",
+        "cs5Label": "rules",
+        "cs5": "policies/policy.csv:12",
+        "cs6Label": "hash",
+        "cs6": log()[1].hash.hex(),
+    }
+
+
+@given(hostile, hostile, hostile, hostile)
+def test_no_name_breaks_out_of_cef(tool: str, subject: str, note: str, node: str) -> None:
+    entry = Entry(
+        "quarantine-added", NOON, Place(node), Caller(subject), Target(tool), object=ObjectPart("tool", "x", note)
+    )
+
+    line = lines([row_of_entry(entry)], "cef")[0]
+
+    header, extension = read_cef(line)
+    assert len(line.decode().splitlines()) == 1
+    assert header[4:] == ["quarantine-added", "quarantine added", "8"]
+    given = {"dvchost": node, "suser": subject, "msg": note, "cs1": tool or "x"}
+    assert {key: extension.get(key, "") for key in given} == {key: shown(value) for key, value in given.items()}
+    assert set(extension) <= {"rt", "externalId", "cs1Label", "cs6Label", "cs6", *given}
+
+
+@given(hostile)
+def test_no_version_or_event_breaks_out_of_a_cef_header(text: str) -> None:
+    row = log()[1]._replace(body=canonical({"at": 1, "event": f"call-{text}"}).encode())
+
+    [line] = exported([row], "cef", version=text)
+
+    told = "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in text)
+    header, extension = read_cef(line)
+    assert len(line.decode().splitlines()) == 1
+    assert header == [
+        "CEF:0",
+        "agent-gateway",
+        "agent-gateway",
+        told,
+        f"call-{told}",
+        f"call {told.replace('-', ' ')}",
+        "2",
+    ]
+    assert set(extension) == {"rt", "externalId", "cs6Label", "cs6"}
+
+
+@given(hostile, hostile)
+def test_no_name_breaks_out_of_ocsf(tool: str, subject: str) -> None:
+    entry = settled(3)._replace(caller=Caller(subject), target=Target(tool))
+
+    line = lines([row_of_entry(entry)], "ocsf")[0]
+
+    event = json.loads(line)
+    assert line.count(b"\n") == 1
+    assert event["resources"][0]["name"] == (tool or "unknown")
+    assert event["actor"]["user"]["uid"] == (subject or "unknown")
+
+
+def event_of(entry: Entry) -> dict[str, Any]:
+    found = json.loads(lines([row_of_entry(entry)], "ocsf")[0])
+    assert isinstance(found, dict)
+    return found
+
+
+def test_call_is_an_api_activity() -> None:
+    caller = Caller("user:ana", "acme", ("role:clerk",), client=Client("desk", address="192.0.2.7"))
+    entry = settled(2)._replace(caller=caller, outcome=OutcomePart("error", "unavailable"))
+
+    event = event_of(entry)
+
+    assert (event["class_uid"], event["category_uid"], event["activity_id"], event["type_uid"]) == (6003, 6, 99, 600399)
+    assert event["api"] == {
+        "operation": "tools/call",
+        "service": {"name": "desk"},
+        "request": {"uid": "call-2"},
+        "response": {"error": "unavailable"},
+    }
+    assert event["src_endpoint"] == {"ip": "192.0.2.7"}
+    assert event["actor"] == {
+        "user": {"uid": "user:ana", "name": "user:ana", "groups": [{"name": "role:clerk"}]},
+        "app_name": "desk",
+    }
+    assert event["resources"] == [{"name": "order_refund", "type": "tool", "uid": "native/order_refund"}]
+    assert (event["status_id"], event["status_code"], event["action_id"]) == (2, "unavailable", 1)
+    assert event["time"] == NOON // 1000 + 2
+    assert event["metadata"] == {
+        "version": OCSF_VERSION,
+        "product": {"name": "agent-gateway", "vendor_name": "agent-gateway", "version": "1.2.3"},
+        "uid": "alpha:2",
+        "sequence": 2,
+        "event_code": "call-settled",
+        "correlation_uid": "call-2",
+        "tenant_uid": "acme",
+        "profiles": ["security_control"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("effect", "action", "disposition"),
+    [
+        ("allow", (1, "Allowed"), (1, "Allowed")),
+        ("hold", (99, "Held"), (99, "Held")),
+        ("deny", (2, "Denied"), (2, "Blocked")),
+    ],
+)
+def test_decision_is_an_authorisation(effect: Any, action: tuple[int, str], disposition: tuple[int, str]) -> None:
+    event = event_of(Entry("call-decided", NOON, PLACE, ANA, REFUND, decision=DecisionPart(effect, "not-permitted")))
+
+    assert (event["class_uid"], event["category_uid"]) == (3003, 3)
+    assert (event["action_id"], event["action"]) == action
+    assert (event["disposition_id"], event["disposition"]) == disposition
+    assert event["user"]["uid"] == event["actor"]["user"]["uid"] == "user:ana"
+    assert event["privileges"] == ["call native/order_refund"]
+
+
+def test_approver_is_who_acted() -> None:
+    gate = GatePart("ap_1", entries=(GateEntry("user:kim", "grant", NOON),))
+    entry = Entry("approval-granted", NOON, PLACE, ANA, REFUND, gate=gate)
+
+    event = event_of(entry)
+
+    assert (event["activity_id"], event["actor"]["user"]["uid"], event["user"]["uid"]) == (1, "user:kim", "user:ana")
+    assert read_cef(lines([row_of_entry(entry)], "cef")[0])[1]["duser"] == "user:kim"
+
+
+@pytest.mark.parametrize(
+    ("entry", "entity"),
+    [
+        (
+            Entry("quarantine-added", NOON, PLACE, ANA, object=ObjectPart("tool", "tool:order_refund", "leaks")),
+            {"name": "tool:order_refund", "type": "tool", "uid": "tool:order_refund"},
+        ),
+        (
+            Entry("log-pruned", NOON, PLACE, pruned=Mark("beta", 4, "00")),
+            {"name": "beta", "type": "log", "uid": "beta"},
+        ),
+        (Entry("config-published", NOON, PLACE), {"name": "c" * 64, "type": "config", "uid": "c" * 64}),
+        (Entry("token-revoked", NOON, Place("gw")), {"name": "unknown", "type": "token", "uid": "unknown"}),
+    ],
+    ids=["quarantine", "pruning", "configuration", "nothing-known"],
+)
+def test_what_operators_do_is_entity_management(entry: Entry, entity: dict[str, str]) -> None:
+    event = event_of(entry)
+
+    assert (event["class_uid"], event["entity"]) == (3004, entity)
+    assert event.get("comment", "leaks") == "leaks"
+
+
+def test_start_is_application_lifecycle() -> None:
+    event = event_of(Entry("gateway-started", NOON, PLACE))
+
+    assert (event["class_uid"], event["activity_id"], event["app"]["version"]) == (6002, 3, "1.2.3")
+
+
+@pytest.mark.parametrize("event", get_args(Event))
+def test_every_event_has_a_class_and_loses_nothing(event: Event) -> None:
+    row = row_of_entry(settled(2)._replace(event=event))
+
+    told = json.loads(lines([row], "ocsf")[0])
+
+    assert told["activity_name"] != "Other"
+    assert told["type_uid"] == told["class_uid"] * 100 + told["activity_id"]
+    own = told["unmapped"]["gateway"]
+    assert (own["mapping"], own["hash"], own["prev"]) == (MAPPING_VERSION, row.hash.hex(), row.prev.hex())
+    assert canonical(own["entry"]).encode() == row.body
+
+
+@pytest.mark.parametrize(
+    ("reason", "severity"), [("permitted", 1), ("approval-mismatch", 4), ("quarantined", 4)], ids=str
+)
+def test_grave_reasons_stand_out(reason: Any, severity: int) -> None:
+    effect: Any = "allow" if reason == "permitted" else "deny"
+
+    assert (
+        event_of(Entry("call-decided", NOON, PLACE, decision=DecisionPart(effect, reason)))["severity_id"] == severity
+    )
+
+
+def test_entry_of_a_newer_gateway_is_still_told() -> None:
+    body = canonical({"at": NOON, "event": "moon-landed", "caller": 7, "gate": {"entries": [7]}, "target": {"tool": 7}})
+    row = log()[1]._replace(body=body.encode())
+
+    event = json.loads(lines([row], "ocsf")[0])
+
+    assert (event["class_uid"], event["activity_name"], event["entity"]["type"]) == (3004, "Other", "moon")
+    assert read_cef(lines([row], "cef")[0])[0][4] == "moon-landed"
+
+
+@pytest.mark.parametrize(
+    ("selection", "numbers"),
+    [
+        pytest.param(Selection(tenant="acme"), list(range(2, 9)), id="tenant"),
+        pytest.param(Selection(tenant="other"), [], id="other-tenant"),
+        pytest.param(Selection(tool="order_refund"), list(range(2, 9)), id="tool"),
+        pytest.param(Selection(tool="native/order_refund"), list(range(2, 9)), id="identity"),
+        pytest.param(Selection(tool="other"), [], id="other-tool"),
+        pytest.param(Selection(since=NOON + 7000), [7, 8], id="since"),
+        pytest.param(Selection(until=NOON + 3000), [1, 2], id="until"),
+        pytest.param(
+            Selection(since=NOON + 3000, until=NOON + 5000, tenant="acme", tool="order_refund"), [3, 4], id="all"
+        ),
+    ],
+)
+def test_choice_is_by_time_tenant_and_tool(selection: Selection, numbers: list[int]) -> None:
+    told = [json.loads(line)["metadata"]["sequence"] for line in lines(log(), "ocsf", selection)]
+
+    assert told == numbers
+
+
+@pytest.mark.parametrize("body", [b"{}", b"no json", b'{"at":"noon","event":"x"}', b'{"at":1,"event":2}'])
+def test_entry_that_cannot_be_read_is_named(body: bytes) -> None:
+    rows = Kept([log()[0], log()[1]._replace(body=body)])
+
+    with pytest.raises(LogUnreadable, match="entry alpha:2 cannot be read"):
+        lines(rows, "cef")
+    assert len(lines(rows, "jsonl")) == 2
+
+
+def test_versions_of_the_mapping_are_documented() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+
+    assert f"OCSF {OCSF_VERSION}" in document
+    assert f'`unmapped.gateway.mapping` is `"{MAPPING_VERSION}"`' in document
+
+
+def test_call_of_nobody_known_has_an_endpoint_all_the_same() -> None:
+    event = event_of(Entry("call-unknown", NOON, PLACE, call=CallPart("c")))
+
+    assert event["src_endpoint"] == {"name": "unknown"}
+    assert event["api"]["service"] == {"name": "agent-gateway"}
