@@ -98,13 +98,14 @@ class Discovery:
 
 
 class Access:
-    """Asks about one snapshot and its authoriser. Immutable but for schemas, which are compiled when first needed."""
+    """Asks about one snapshot and its authoriser. Immutable but for what is made when it is first needed."""
 
     def __init__(self, snapshot: Snapshot, authoriser: Authoriser) -> None:
         self.snapshot = snapshot
         self.authoriser = authoriser
         self._ranks = snapshot.ranks
         self._schemas: dict[str, Schema] = {}
+        self._seen_tools: dict[str, tuple[DeclaredTool, Mapping[str, Any]]] = {}
 
     def call(self, call: Call) -> Answer:
         """Take the steps up to the first refusal."""
@@ -125,7 +126,7 @@ class Access:
             steps.append(ask(call, tool))
         if _is_refused(steps):
             return _refused(steps)
-        scope = _scope(call, tool, arguments=arguments, roles=held - {call.principal.subject})
+        scope = self._scope(call, tool, arguments=arguments, held=held)
         return self._gates(call, tool, scope=scope, steps=steps)
 
     def listed(self, principal: Principal, catalogue: str, *, at: datetime) -> list[tuple[str, DeclaredTool]]:
@@ -181,24 +182,25 @@ class Access:
         return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
 
     def rules_about(self, tool: DeclaredTool, catalogue: str) -> list[GateRule]:
-        """The gate rules that have a say in calls of the tool through the catalogue, whatever the arguments.
+        """The gate rules that have a say in calls of the tool through the catalogue, by name, whatever the arguments.
 
         An artifact class that must not flow to the tool is one of them, under the name `class:NAME`.
         """
         governed = tool.governed
         rules = self.snapshot.gates.values()
         about = [rule for rule in rules if rule.mode != "disabled" and rule.is_about(governed, catalogue)]
-        return about + [rule for each in self.snapshot.artifacts.values() if (rule := self._flow(each, tool))]
+        about += [rule for each in self.snapshot.artifacts.values() if (rule := self._flow(each, tool))]
+        return sorted(about, key=lambda rule: rule.name)
 
     def judged(self, call: Call, tool: DeclaredTool, rules: Sequence[GateRule]) -> Outcome:
-        """What the rules about a tool say of a call that the policy lets through.
+        """What the rules of `rules_about` say of a call that the policy lets through.
 
         Its arguments are those that were accepted. `Outcome.limits` are left to be taken when it decides to allow.
         """
         held = self._held_by(call.principal)
         if held is None:  # then no rule can be asked about the caller's roles
             raise NotPermitted()
-        scope = _scope(call, tool, arguments=call.args, roles=held - {call.principal.subject})
+        scope = self._scope(call, tool, arguments=call.args, held=held)
         return judge_rules(rules, scope, may=self._may(call, tool))
 
     def brings(self, tool: DeclaredTool) -> Brought:
@@ -232,6 +234,22 @@ class Access:
             return None
         check = Flow(artifact.name, because)
         return GateRule(f"class:{artifact.name}", Selector(tools=(tool.name,)), check, artifact.position)
+
+    def _scope(self, call: Call, tool: DeclaredTool, *, arguments: Mapping[str, Any], held: frozenset[str]) -> Scope:
+        principal = call.principal
+        roles = sorted(held - {principal.subject})
+        caller = {"subject": principal.subject, "roles": roles, "tenant": principal.tenant}
+        turn = TurnMemory() if call.memory is None else call.memory
+        return Scope(arguments, caller, self._seen(tool), turn, call.at, checksum_of(call))
+
+    def _seen(self, tool: DeclaredTool) -> Mapping[str, Any]:
+        """The tool as conditions see it; remembered, because it is the same for every call."""
+        known = self._seen_tools.get(tool.name)
+        if known is None or known[0] is not tool:
+            flags = sorted(tool.trust.flags)
+            seen = {"name": tool.name, "tier": tool.trust.tier.name, "flags": flags, "labels": tool.labels}
+            known = self._seen_tools[tool.name] = (tool, seen)
+        return known[1]
 
     def _may(self, call: Call, tool: DeclaredTool, permitting: set[Position] | None = None) -> MayDo:
         """Whether the policy lets the caller do something else, too; rows that decide are added to `permitting`."""
@@ -344,14 +362,6 @@ def _audience(catalogue: Catalogue | None, name: str, *, held: frozenset[str] | 
     if not shared:
         return Step("audience", "deny", f"the caller is not in the audience of {name}", catalogue.position)
     return Step("audience", "allow", f"{name} is for {shared[0]}", catalogue.position)
-
-
-def _scope(call: Call, tool: DeclaredTool, *, arguments: Mapping[str, Any], roles: frozenset[str]) -> Scope:
-    caller = {"subject": call.principal.subject, "roles": sorted(roles), "tenant": call.principal.tenant}
-    trust = tool.trust
-    seen_tool = {"name": tool.name, "tier": trust.tier.name, "flags": sorted(trust.flags), "labels": tool.labels}
-    turn = TurnMemory() if call.memory is None else call.memory
-    return Scope(arguments, caller, seen_tool, turn, call.at, checksum_of(call))
 
 
 def checksum_of(call: Call) -> str:

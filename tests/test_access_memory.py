@@ -105,7 +105,7 @@ def test_handler_is_given_the_flow_with_the_other_rules(access: Access) -> None:
 
     outcome = guarded.judged(replace(REFUND, memory=after_reading_an_order(guarded)), tool, rules)
 
-    assert [rule.name for rule in rules] == ["large-refunds", "class:order"]
+    assert [rule.name for rule in rules] == ["class:order", "large-refunds"]
     assert outcome.decided_by is not None
     assert isinstance(outcome.decided_by.rule.check, Flow)
     assert outcome.decided_by.because.startswith("class:order at ")
@@ -221,3 +221,15 @@ def test_frozen_arguments_are_the_same_call(access: Access) -> None:
     memory.reserves(call_id("refund_pay", {"order": "A1", "amount": 20}))
 
     assert looping.call(replace(REFUND, args=frozen(dict(REFUND.args)), memory=memory)).decision == "deny"
+
+
+def test_tool_that_differs_is_seen_as_it_is(access: Access) -> None:
+    tool = access.snapshot.tools["refund_pay"]
+    renamed = replace(tool, labels={"system": "other"})
+    condition, _ = compile_condition('tool.labels.system == "other"')
+    [rule] = access.rules_about(tool, "desk")
+    narrowed = replace(rule, when=condition)
+
+    assert access.judged(REFUND, tool, [narrowed]).decision == "allow"
+    assert access.judged(REFUND, renamed, [narrowed]).decision == "hold"
+    assert access.judged(REFUND, tool, [narrowed]).decision == "allow"

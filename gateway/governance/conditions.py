@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from posixpath import normpath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.governance.cel_extension import CEL
 from gateway.governance.expression_checks import (
@@ -43,8 +43,7 @@ _BY_TYPE: Final[Mapping[type[Exception], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """What an expression, or a check, can see of one call. `checksum` tells it from other calls of its turn."""
 
     args: Mapping[str, Any]

@@ -1,6 +1,5 @@
 """Gate rules: deny beats hold beats allow, observers decide nothing, and failures stay on the safe side."""
 
-from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import permutations
 from typing import Any
@@ -254,7 +253,7 @@ def test_only_limits_that_apply_are_taken_and_observing_ones_stop_nobody() -> No
     ],
 )
 def test_loop_stops_the_same_call(made: int, decision: Decision, reason: str) -> None:
-    again = replace(scope(), turn=turn(same=made, other=50), checksum="same")
+    again = scope()._replace(turn=turn(same=made, other=50), checksum="same")
 
     assert Loop(3).judge(again, nobody) == Judgement(decision, reason)
     assert Loop(3, "hold").judge(again, nobody).decision == ("allow" if decision == "allow" else "hold")
@@ -276,7 +275,7 @@ def test_budget_of_a_turn_is_used_up(budget: Budget, decision: Decision) -> None
     memory = turn(a=5)
     memory.receives(100)
 
-    assert budget.judge(replace(scope(), turn=memory), nobody).decision == decision
+    assert budget.judge(scope()._replace(turn=memory), nobody).decision == decision
 
 
 def test_flow_denies_once_the_class_was_read() -> None:
@@ -285,7 +284,7 @@ def test_flow_denies_once_the_class_was_read() -> None:
     memory.classes.add("customer-record")
 
     assert flow.judge(scope(), nobody) == Judgement("allow", "this turn has not read customer-record")
-    assert flow.judge(replace(scope(), turn=memory), nobody) == Judgement(
+    assert flow.judge(scope()._replace(turn=memory), nobody) == Judgement(
         "deny", "this turn has read customer-record, which may not flow to tools with the flag 'egress'"
     )
 
