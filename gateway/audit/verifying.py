@@ -151,6 +151,7 @@ class _Verification:
                 self.findings.append(finding)
         notes = [
             f"entries of shard {shard} up to {said.seq} were pruned, says {said.by}:{said.by_seq}"
+            + ("" if self._can_be_believed(said) else ", which was not verified")
             for shard, said in self.pruned.items()
             if self.scope.has(shard)
         ]
@@ -229,7 +230,9 @@ class _Verification:
     def _can_be_believed(self, said: Said) -> bool:
         """Whether the entry that says so is itself good."""
         strand = self.strands.get(said.by)
-        return strand is not None and said.by_seq <= strand.last
+        if strand is None or strand.first is None:
+            return False
+        return strand.first <= said.by_seq <= strand.last
 
 
 def _what_is_wrong(row: Row, strand: _Strand) -> tuple[Fault, int, str]:
@@ -245,8 +248,16 @@ def _what_is_wrong(row: Row, strand: _Strand) -> tuple[Fault, int, str]:
     if not is_sound(row):
         return "altered", row.seq, "the entry does not match its hash"
     if row.prev != strand.head:
-        return "unlinked", row.seq, "the entry was written after another one than the one before it"
+        return _unlinked(row, strand)
     return "mistimed", row.seq, "the moment beside the entry is not the one in it"
+
+
+def _unlinked(row: Row, strand: _Strand) -> tuple[Fault, int, str]:
+    """Two entries that do not belong together: the earlier one is named unless it is known to be good."""
+    if row.seq == strand.first or strand.anchored == strand.last:
+        return "unlinked", row.seq, "the entry was written after another one than the one before it"
+    what = f"entry {row.seq} was written after another one than this: one of the two was replaced"
+    return "unlinked", strand.last, what
 
 
 def _gone(start: int, known: Anchor | Said) -> str:

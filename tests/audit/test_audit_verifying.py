@@ -95,16 +95,17 @@ TAMPERED: list[tuple[str, Callable[[], list[Row]], str]] = [
     ),
     ("repeated", lambda: [*ALPHA[:5], ALPHA[4], *ALPHA[5:]], "alpha:5 repeated"),
     ("renumbered", lambda: [*ALPHA[:4], ALPHA[5]._replace(seq=5), *ALPHA[6:]], "alpha:5 altered"),
+    ("replaced with a hash that fits", lambda: [*ALPHA[:4], rewritten(ALPHA, 5)[4], *ALPHA[5:]], "alpha:5 unlinked"),
     (
         "spliced from another shard",
         lambda: [*ALPHA[:4], BETA[4]._replace(shard="alpha"), *ALPHA[5:]],
-        "alpha:5 unlinked",
+        "alpha:4 unlinked",
     ),
     ("shard under another name", lambda: [row._replace(shard="gamma") for row in ALPHA], "gamma:1 misplaced"),
     (
         "tail of another shard",
         lambda: [*ALPHA[:4], *(row._replace(shard="alpha") for row in BETA[4:])],
-        "alpha:5 unlinked",
+        "alpha:4 unlinked",
     ),
 ]
 
@@ -112,6 +113,13 @@ TAMPERED: list[tuple[str, Callable[[], list[Row]], str]] = [
 @pytest.mark.parametrize(("rows", "named"), [case[1:] for case in TAMPERED], ids=[case[0] for case in TAMPERED])
 def test_tampering_is_named_without_any_anchor(rows: Callable[[], list[Row]], named: str) -> None:
     assert first(Kept(rows())) == named
+
+
+def test_entry_that_an_anchor_confirms_is_not_accused() -> None:
+    spliced = [*ALPHA[:3], BETA[3]._replace(shard="alpha"), *ALPHA[4:]]
+
+    assert first(Kept(spliced)) == "alpha:3 unlinked"
+    assert first(Kept(spliced), anchored(ALPHA[2])) == "alpha:4 unlinked"
 
 
 def test_cut_off_end_is_named_by_an_anchor() -> None:
@@ -288,6 +296,12 @@ def test_pruned_entries_are_not_missed() -> None:
     assert report.is_good
     assert report.notes == ("entries of shard alpha up to 5 were pruned, says beta:4",)
     assert report.shards[0].first == 6
+
+
+def test_pruning_that_was_not_looked_at_is_told() -> None:
+    report = verify(Kept(ALPHA[5:], pruned(ALPHA[4])), scope=Scope("alpha"))
+
+    assert report.notes == ("entries of shard alpha up to 5 were pruned, says beta:4, which was not verified",)
 
 
 def test_shard_that_was_pruned_as_a_whole_is_not_missed() -> None:
@@ -469,6 +483,17 @@ def test_any_rewriting_of_the_rest_is_named(start: int) -> None:
 
     assert found[0].fault == "rewritten"
     assert names(found[0], start)
+
+
+@given(indices)
+def test_any_replaced_entry_with_a_fitting_hash_is_named(index: int) -> None:
+    row = WHOLE[index]
+    body = row.body.replace(b"gw-1", b"gw-2")
+    fitting = row._replace(body=body, hash=linked_hash(row.prev, row.seq, body))
+
+    found = faults_of([*WHOLE_LINES[:index], line_of(fitting), *WHOLE_LINES[index + 1 :]])
+
+    assert names(found[0], index)
 
 
 def test_every_fault_is_put_to_the_test() -> None:
