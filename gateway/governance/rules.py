@@ -8,7 +8,7 @@ because a frozen dataclass takes three times as long.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
@@ -27,14 +27,16 @@ MayDo = Callable[[str, str], bool]
 """Whether the caller may do an action to an object: (action, object)."""
 
 SEVERITY: Final[dict[Decision, int]] = {"allow": 0, "hold": 1, "deny": 2}
+_LONGEST_CLOSED: Final = 366
 WEEKDAYS: Final[tuple[Weekday, ...]] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class Judgement(NamedTuple):
-    """What a check says of a call, and why."""
+    """What a check says of a call, and why; `until` is the moment from which it says something else, if it knows."""
 
     decision: Decision
     reason: str
+    until: datetime | None = None
 
 
 _RATE_COUNTED: Final = Judgement("allow", "the rate is counted when the call is made")
@@ -116,7 +118,19 @@ class Window:
         local = scope.now.astimezone(self.timezone)
         if local.date() not in self.closed and any(opening.includes(local) for opening in self.openings):
             return Judgement("allow", f"{local:%A %H:%M} is inside the window")
-        return Judgement(self.outside, f"{local:%A %Y-%m-%d %H:%M} {self.timezone.key} is outside the window")
+        reason = f"{local:%A %Y-%m-%d %H:%M} {self.timezone.key} is outside the window"
+        return Judgement(self.outside, reason, self.opens_at(scope.now))
+
+    def opens_at(self, now: datetime) -> datetime | None:
+        """The first moment after now at which it opens, in UTC; `None` if that is more than a year away."""
+        today = now.astimezone(self.timezone).date()
+        for day in (today + timedelta(days=number) for number in range(_LONGEST_CLOSED)):
+            starts = [each.start for each in self.openings if WEEKDAYS[day.weekday()] in each.days]
+            moments = [datetime.combine(day, start, self.timezone).astimezone(UTC) for start in starts]
+            later = [moment for moment in moments if moment > now]
+            if later and day not in self.closed:
+                return min(later)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,3 +329,35 @@ def test_outcome_tells_every_hold_and_what_observers_would_have_refused() -> Non
     assert outcome.decision == "hold"
     assert [held.name for held in outcome.holds] == ["a", "b"]
     assert [verdict.rule.name for verdict in outcome.observed] == ["d"]
+
+
+BERLIN = Window(
+    ZoneInfo("Europe/Berlin"),
+    (
+        Opening(frozenset({"mon", "thu"}), time(8), time(12)),
+        Opening(frozenset({"mon"}), time(14), time(18)),
+    ),
+    frozenset({date(2026, 11, 19)}),
+)
+
+
+@pytest.mark.parametrize(
+    ("moment", "opens"),
+    [
+        ("2026-11-16T05:00:00+00:00", "2026-11-16T07:00:00+00:00"),
+        ("2026-11-16T12:00:00+00:00", "2026-11-16T13:00:00+00:00"),
+        ("2026-11-16T18:00:00+00:00", "2026-11-23T07:00:00+00:00"),
+        ("2027-03-27T12:00:00+00:00", "2027-03-29T06:00:00+00:00"),
+        ("2026-11-15T23:30:00-10:00", "2026-11-16T13:00:00+00:00"),
+    ],
+    ids=["today", "after-lunch", "not-on-a-closed-day", "over-a-change-of-clocks", "wherever-now-is"],
+)
+def test_window_says_when_it_opens(moment: str, opens: str) -> None:
+    judgement = BERLIN.judge(scope(datetime.fromisoformat(moment)), nobody)
+
+    assert judgement.decision == ("allow" if judgement.until is None else "hold")
+    assert BERLIN.opens_at(datetime.fromisoformat(moment)) == datetime.fromisoformat(opens)
+
+
+def test_window_that_never_opens_says_so() -> None:
+    assert Window(ZoneInfo("UTC"), ()).judge(scope(), nobody).until is None
