@@ -96,7 +96,7 @@ class Approvals:
         look_every: float = 0.1,
     ) -> None:
         self._store = store
-        self._held = held
+        self._names = held
         self._clock = clock
         self._most_pending = most_pending
         self._subscribers = dict(subscribers or {})
@@ -210,6 +210,11 @@ class Approvals:
     async def close(self) -> None:
         await self._watch.close()
 
+    @property
+    def held(self) -> int:
+        """How many approvals calls wait for right now, in this process."""
+        return self._watch.waited_for
+
     async def _held_for(self, standing: Standing, hold_for: timedelta) -> Standing:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + hold_for.total_seconds()
@@ -218,8 +223,7 @@ class Approvals:
             left = deadline - loop.time()
             ends = min(each.expires_at for each in standing.approvals) - self._clock()
             within = min(left, ends.total_seconds())
-            since = max(each.changed for each in standing.approvals)
-            has_changed = await self._watch.changed(ids, since=since, within=max(within, 0.0))
+            has_changed = await self._watch.changed(ids, since=standing.as_of, within=max(within, 0.0))
             if not has_changed and within >= left:
                 return standing
             now = await self._stand(lambda table, asking: deciding.revisit(table, ids, asking))
@@ -281,7 +285,7 @@ class Approvals:
         # A role that is none would be another person's name: whoever could choose it would be that person.
         if not all(role.startswith(_ROLE) for role in principal.roles):
             return frozenset()
-        return self._held(principal)
+        return self._names(principal)
 
 
 async def shown_of(record: ApprovalRecord) -> Shown:

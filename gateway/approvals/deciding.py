@@ -49,7 +49,7 @@ class Standing:
 
     `approvals` has one for each rule that holds the call, or the one that decided against it. `expired`, `used` (by
     another call that is equal) and `void` are told once: whoever calls again then asks anew. `requested` and `ended`
-    are the approvals that began and that ran out of time in this very step.
+    are the approvals that began and that ran out of time in this very step. `as_of` is the newest change there was.
     """
 
     state: StandingState
@@ -57,6 +57,7 @@ class Standing:
     requested: tuple[ApprovalRecord, ...] = ()
     ended: tuple[ApprovalRecord, ...] = ()
     resembling: Resembling | None = None
+    as_of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def ask(table: ApprovalTable, requests: Sequence[ApprovalRequest], asking: Askin
         return TooManyPending(asking.most_pending)
     added = tuple(table.add(_new(each, asking)) for each in missing)
     resembling = _resembling(table, missing[0]) if missing else None
-    return Standing("pending", (*live.values(), *added), added, ended, resembling)
+    return Standing("pending", (*live.values(), *added), added, ended, resembling, table.latest_change())
 
 
 def revisit(table: ApprovalTable, ids: Sequence[str], asking: Asking) -> Standing:
@@ -116,7 +117,7 @@ def revisit(table: ApprovalTable, ids: Sequence[str], asking: Asking) -> Standin
     ended = tuple(new for old, new in zip(found, current, strict=True) if new.state == "expired" != old.state)
     if against := _against(current, asking.at):
         return replace(against, ended=ended)
-    return _taken(table, current, asking) or Standing("pending", tuple(current))
+    return _taken(table, current, asking) or Standing("pending", tuple(current), as_of=table.latest_change())
 
 
 def give_back(table: ApprovalTable, ids: Sequence[str], token: str) -> None:

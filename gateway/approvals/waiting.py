@@ -11,8 +11,8 @@ from typing import Final
 
 from gateway.errors import StorageError
 
-Changes = Callable[[int], Awaitable[tuple[list[str], int]]]
-"""The ids that changed after a number, and up to which number that is told."""
+Changes = Callable[[int], Awaitable[list[tuple[str, int]]]]
+"""The ids that changed after a number, each with the number of its last change, in the order of those numbers."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Watch:
     def __init__(self, changes: Changes, *, every: float = 0.1) -> None:
         self._changes = changes
         self._every = every
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[None], int]] = {}
         self._seen = 0
         self._looking: asyncio.Task[None] | None = None
 
@@ -31,12 +31,19 @@ class Watch:
     def is_looking(self) -> bool:
         return self._looking is not None
 
+    @property
+    def waited_for(self) -> int:
+        return len(self._waiting)
+
     async def changed(self, ids: Iterable[str], *, since: int, within: float) -> bool:
-        """Wait until one of them has changed after `since`; whether that was so before the time was up."""
+        """Wait until one of them has changed after `since`; whether that was so before the time was up.
+
+        `since` is the newest change of any approval when the caller looked, so that nothing in between is missed.
+        """
         named = list(ids)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for id in named:
-            self._waiting.setdefault(id, set()).add(future)
+            self._waiting.setdefault(id, {})[future] = since
         self._look_from(since)
         try:
             done, _ = await asyncio.wait([future], timeout=within)
@@ -45,11 +52,10 @@ class Watch:
         return bool(done)
 
     def wake(self, ids: Iterable[str]) -> None:
-        """Tell those who wait for these that something has changed."""
+        """Tell those who wait for these that something has changed just now."""
         for id in ids:
             for future in self._waiting.get(id, ()):
-                if not future.done():
-                    future.set_result(None)
+                _wake(future)
 
     async def close(self) -> None:
         """Stop looking. Whoever still waits does so until their time is up."""
@@ -59,7 +65,6 @@ class Watch:
             await asyncio.wait([looking])
 
     def _look_from(self, since: int) -> None:
-        """What changed between the caller's last look and now is found, too: looking goes back to there."""
         if self._looking is None:
             self._seen = since
             self._looking = asyncio.create_task(self._look(), name="gateway-approvals-watch")
@@ -68,10 +73,10 @@ class Watch:
 
     def _forget(self, ids: Iterable[str], future: asyncio.Future[None]) -> None:
         for id in ids:
-            waiting = self._waiting.get(id, set())
-            waiting.discard(future)
+            waiting = self._waiting[id]
+            del waiting[future]
             if not waiting:
-                self._waiting.pop(id, None)
+                del self._waiting[id]
 
     async def _look(self) -> None:
         try:
@@ -84,10 +89,18 @@ class Watch:
     async def _look_once(self) -> None:
         since = self._seen
         try:
-            ids, until = await self._changes(since)
+            changes = await self._changes(since)
         except StorageError:  # whoever waits is told when they look themselves
             _log.warning("changes of approvals cannot be read at present")
             return
-        if self._seen == since:  # else somebody came meanwhile who wants to look from further back
-            self._seen = until
-        self.wake(ids)
+        if changes and self._seen == since:  # else somebody came meanwhile who has to be served from further back
+            self._seen = changes[-1][1]
+        for id, number in changes:
+            for future, known in self._waiting.get(id, {}).items():
+                if known < number:
+                    _wake(future)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

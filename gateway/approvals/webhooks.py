@@ -10,7 +10,7 @@ import hmac
 import json
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,6 +23,7 @@ import aiohttp
 from yarl import URL
 
 from gateway.approvals.showing import plain
+from gateway.backends.addresses import Network
 from gateway.backends.connections import Connections, told
 from gateway.backends.urls import parsed
 from gateway.core.events import now
@@ -52,13 +53,14 @@ class Webhook:
     """Where to tell of which events. `secret` is read anew for each attempt, so that it can be rotated.
 
     Names that lead inside one's own network are refused, but for a host that the URL names as an address or as
-    localhost, and for networks that the connections allow.
+    localhost, and for `networks`.
     """
 
     name: str
     url: str
     secret: Callable[[], str] = field(repr=False)
     events: frozenset[ApprovalEvent] = frozenset(APPROVAL_EVENTS)
+    networks: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -93,6 +95,12 @@ class Messenger:
         self._base_url = base_url.rstrip("/")
         self._clock = clock
         self._jitter = jitter
+        self._problems: dict[str, str] = {}
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Why webhooks could not be told when they were last tried, by name; those that could are not there."""
+        return self._problems
 
     async def run(self, *, every: float = 1.0) -> None:
         """Send until cancelled. Nothing that goes wrong ends it."""
@@ -115,6 +123,7 @@ class Messenger:
             if failure is not None:  # the others would fare no better now
                 await self._failed(webhook, notice, failure)
                 break
+            self._problems.pop(webhook.name, None)
             await self._store.drop_notice(notice.id)
             sent += 1
         return sent
@@ -139,12 +148,13 @@ class Messenger:
     async def _post(self, webhook: Webhook, body: bytes, headers: dict[str, str]) -> int:
         template = parsed(webhook.url)
         url = URL(f"{template.origin}{template.target({}, query=())}", encoded=True)
-        session = self._connections.session(template.origin)
+        session = self._connections.session(template.origin, webhook.networks)
         # A redirect would lead where nobody looked; what the receiver says besides its status is not read.
         async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             return response.status
 
     async def _failed(self, webhook: Webhook, notice: Notice, failure: str) -> None:
+        self._problems[webhook.name] = failure
         if notice.attempts >= MOST_ATTEMPTS:
             _log.error("webhook %s was not told of approval %s: %s", webhook.name, notice.approval_id, failure)
             await self._store.drop_notice(notice.id)

@@ -154,6 +154,10 @@ class ApprovalTable(Protocol):
         """Pending and granted ones whose time is up."""
         ...
 
+    def latest_change(self) -> int:
+        """The number of the newest change of any approval."""
+        ...
+
     def add(self, record: ApprovalRecord) -> ApprovalRecord: ...
 
     def put(self, record: ApprovalRecord) -> ApprovalRecord:
@@ -185,8 +189,11 @@ class ApprovalStore(Protocol):
         """A page, newest first, and the cursor of the next page; `ValueError` for a cursor that is none."""
         ...
 
-    async def changes(self, since: int) -> tuple[list[str], int]:
-        """The ids of approvals that changed after `since`, oldest change first, and up to where that is told."""
+    async def changes(self, since: int) -> list[tuple[str, int]]:
+        """Which approvals changed after `since`, and the number of each one's last change, in the order of those.
+
+        Not more than some at once: the last number is where the next question begins.
+        """
         ...
 
     async def prune(self, before: datetime) -> int:

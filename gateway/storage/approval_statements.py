@@ -38,8 +38,8 @@ def _is(*states: ApprovalState) -> ColumnElement[bool]:
 _OPEN: Final = _is("pending", "granted")
 _AT: Final[BindParameter[int]] = bindparam("at")
 
-NEXT_CHANGE: Final = Prepared(
-    select((func.coalesce(func.max(approvals.c.changed), literal_column("0")) + literal_column("1")).label("number"))
+LATEST_CHANGE: Final = Prepared(
+    select(func.coalesce(func.max(approvals.c.changed), literal_column("0")).label("number"))
 )
 INSERT: Final = Prepared(insert(approvals).values(_values(approvals)))
 UPDATE: Final = Prepared(

@@ -86,10 +86,10 @@ class SqliteApprovals:
 
         return await self._reader.run(read)
 
-    async def changes(self, since: int) -> tuple[list[str], int]:
+    async def changes(self, since: int) -> list[tuple[str, int]]:
         wanted = {"since": since, "limit": _CHANGES_AT_ONCE}
         rows = await self._reader.run(lambda connection: statements.CHANGES.rows(connection, wanted))
-        return [row["id"] for row in rows], rows[-1]["changed"] if rows else since
+        return [(row["id"], row["changed"]) for row in rows]
 
     async def prune(self, before: datetime) -> int:
         wanted = {"at": microseconds(before), "limit": _PRUNED_AT_ONCE}
@@ -154,13 +154,17 @@ class _Table:
     def overdue(self, at: datetime, *, limit: int) -> Sequence[ApprovalRecord]:
         return self._found(statements.OVERDUE, at=microseconds(at), limit=limit)
 
+    def latest_change(self) -> int:
+        [row] = statements.LATEST_CHANGE.rows(self._connection, {})
+        return int(row["number"])
+
     def add(self, record: ApprovalRecord) -> ApprovalRecord:
-        changed = self._next_change()
+        changed = self.latest_change() + 1
         statements.INSERT.run(self._connection, {**approval_row(record), "changed": changed})
         return self._with_entries(record, changed, known=0)
 
     def put(self, record: ApprovalRecord) -> ApprovalRecord:
-        changed = self._next_change()
+        changed = self.latest_change() + 1
         statements.UPDATE.run(self._connection, {**changing_columns(record), "changed": changed, "approval": record.id})
         known = len(statements.ENTRIES.rows(self._connection, {"ids": dumps([record.id])}))
         return self._with_entries(record, changed, known=known)
@@ -176,10 +180,6 @@ class _Table:
         for position, entry in enumerate(record.entries[known:], start=known):
             statements.INSERT_ENTRY.run(self._connection, entry_row(entry, record.id, position))
         return replace(record, changed=changed)
-
-    def _next_change(self) -> int:
-        [row] = statements.NEXT_CHANGE.rows(self._connection, {})
-        return int(row["number"])
 
     def _found(self, statement: Prepared, **wanted: Any) -> list[ApprovalRecord]:
         return _records(self._connection, statement.rows(self._connection, wanted))

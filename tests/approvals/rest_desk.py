@@ -27,11 +27,13 @@ class RestDesk:
     """An ASGI application."""
 
     def __init__(self, approvals: Approvals) -> None:
+        self.answered = 0
         self._operations = [(_pattern(each), each) for each in approval_operations(approvals)]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             await (await self._response(scope, receive))(scope, receive, send)
+            self.answered += 1
 
     async def _response(self, scope: Any, receive: Any) -> Any:
         token = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from held_calls import LEA, LEO, NOON, Clock, Desk, desk_at, refund
+from held_calls import LEA, LEO, NOON, Clock, Desk, action, desk_at, refund
 
 from gateway.approvals import deciding
 from gateway.approvals.deciding import Asking
@@ -119,7 +119,7 @@ async def test_nothing_is_kept_when_nobody_waits(desk: Desk) -> None:
             await asyncio.sleep(0.001)
 
     assert len(tasks) == 1
-    assert watch._waiting == {}
+    assert watch.waited_for == 0
 
 
 async def test_waking_those_who_left_or_were_woken_is_harmless(desk: Desk) -> None:
@@ -150,12 +150,12 @@ async def test_nobody_looks_after_closing(desk: Desk) -> None:
 async def test_looking_goes_on_when_the_store_comes_back() -> None:
     answers = 0
 
-    async def changes(since: int) -> tuple[list[str], int]:
+    async def changes(since: int) -> list[tuple[str, int]]:
         nonlocal answers
         answers += 1
         if answers < 3:
             raise StoreUnavailable()
-        return ["a"], since + 1
+        return [("a", since + 1)]
 
     watch = Watch(changes, every=0.001)
 
@@ -166,16 +166,15 @@ async def test_looking_goes_on_when_the_store_comes_back() -> None:
 
 async def test_somebody_who_looks_from_further_back_is_served_next() -> None:
     asked: list[int] = []
-    watch: Watch
+    waiting: list[asyncio.Task[bool]] = []
 
-    async def changes(since: int) -> tuple[list[str], int]:
+    async def changes(since: int) -> list[tuple[str, int]]:
         asked.append(since)
         if len(asked) == 1:
             waiting.append(asyncio.create_task(watch.changed(["old"], since=3, within=30)))
             await asyncio.sleep(0)
-        return ([], 99) if since > 3 else (["old", "new"], 99)
+        return [(id, number) for id, number in (("old", 4), ("new", 51), ("other", 52)) if number > since]
 
-    waiting: list[asyncio.Task[bool]] = []
     watch = Watch(changes, every=0.001)
 
     with anyio.fail_after(5):
@@ -183,3 +182,40 @@ async def test_somebody_who_looks_from_further_back_is_served_next() -> None:
         assert await waiting[0]
     assert asked[:2] == [50, 3]
     await watch.close()
+
+
+async def test_nobody_is_woken_by_what_they_know() -> None:
+    asked: list[int] = []
+
+    async def changes(since: int) -> list[tuple[str, int]]:
+        asked.append(since)
+        return [("a", 7)] if len(asked) < 5 else [("a", 8)]
+
+    watch = Watch(changes, every=0.001)
+    others = asyncio.create_task(watch.changed(["b"], since=1, within=30))
+
+    with anyio.fail_after(5):
+        assert await watch.changed(["a"], since=7, within=30)
+    others.cancel()
+    await asyncio.wait([others])
+    await watch.close()
+
+    assert len(asked) >= 5
+
+
+async def test_many_waiting_calls_do_not_wake_each_other(desk: Desk) -> None:
+    requests = [refund(action(arguments={"n": n})) for n in range(50)]
+    waiting = [asyncio.create_task(desk.again(each, hold_for=HELD)) for each in requests]
+    with anyio.fail_after(5):
+        while desk.approvals.held < 50:
+            await asyncio.sleep(0.001)
+    [first, *_] = (await desk.approvals.page(LEA, limit=1))[0]
+
+    await desk.approvals.decide(first.id, LEA, "refuse")
+    with anyio.fail_after(5):
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+    assert (len(done), len(pending)) == (1, 49)
+    for each in pending:
+        each.cancel()
+    await asyncio.wait(pending)

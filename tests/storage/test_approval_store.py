@@ -266,14 +266,16 @@ async def test_pages_have_a_size(store: ApprovalStore, limit: int) -> None:
 
 
 async def test_changes_are_told_in_order_and_once(store: ApprovalStore) -> None:
-    assert await store.changes(0) == ([], 0)
+    assert await store.changes(0) == []
     [first, _] = await added(store, approval("a"), approval("b"))
-    assert await store.changes(0) == (["a", "b"], 2)
+    assert await store.changes(0) == [("a", 1), ("b", 2)]
 
     await store.transact(lambda table: table.put(replace(first, state="granted")))
 
-    assert await store.changes(2) == (["a"], 3)
-    assert await store.changes(3) == ([], 3)
+    assert await store.changes(0) == [("b", 2), ("a", 3)]
+    assert await store.changes(2) == [("a", 3)]
+    assert await store.changes(3) == []
+    assert await store.transact(lambda table: table.latest_change()) == 3
 
 
 async def test_numbers_of_changes_never_go_back(store: ApprovalStore) -> None:
