@@ -15,13 +15,13 @@ from gateway.authz.enforcer import CasbinAuthoriser
 from gateway.authz.lint import KnownNames, lint
 from gateway.authz.rules import Cell, Link, PolicySet, read_policies
 from gateway.config.linker import link
-from gateway.config.linking.people import people_of
+from gateway.config.linking.people import people_in_use, people_of
 from gateway.config.linking.python_objects import ALLOW_LIST
 from gateway.config.linking.tools import ImportedTool
 from gateway.config.loader import Loaded, load
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.governance.approvers import approver_problems
-from gateway.governance.diagnostics import Diagnostic, in_order
+from gateway.governance.diagnostics import Diagnostic, Position, in_order
 from gateway.snapshot import DeclaredTool, Snapshot, revision_of
 
 INTERPRETER: Final = "GATEWAY_PYTHON"
@@ -82,16 +82,24 @@ def assemble(
     diagnostics = in_order([*linked.diagnostics, *of_files, *lint(policies, known)])
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
         return Assembled(None, loaded, policies, tuple(diagnostics))
-    diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies)])
+    diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies, today)])
     aliases = {} if INTERPRETER in environ else {sys.executable: f"${{{INTERPRETER}}}"}
     access = _access(linked.snapshot, policies, aliases=aliases)
     return Assembled(access, loaded, policies, tuple(diagnostics))
 
 
-def _unapproved(snapshot: Snapshot, policies: PolicySet) -> Iterable[Diagnostic]:
-    """Approval rules that nobody could satisfy; with an error anywhere that could follow from it."""
+def _unapproved(snapshot: Snapshot, policies: PolicySet, today: date) -> Iterable[Diagnostic]:
+    """Approval rules that nobody could satisfy, whichever providers are in use, or nobody whom those in use let in.
+
+    With an error anywhere that could follow from it.
+    """
     links = [(link.member.text, link.group.text) for link in policies.members]
-    return approver_problems(snapshot.gates.values(), people_of(snapshot, links))
+    everybody = [people_of(snapshot, links), people_in_use(snapshot, links, today=today)]
+    found: dict[Position, Diagnostic] = {}
+    for people in filter(None, everybody):
+        for problem in approver_problems(snapshot.gates.values(), people):
+            found.setdefault(problem.position, problem)
+    return found.values()
 
 
 def _access(snapshot: Snapshot, policies: PolicySet, *, aliases: Mapping[str, str]) -> Access:

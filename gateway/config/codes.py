@@ -113,6 +113,8 @@ _CATALOGUES: Final = {
     "pipeline.",
     "idle-rule": "A gate rule is about no tool, so it guards nothing. Correct what it matches.",
     "nobody-approves": "Calls that the rule holds wait in vain: nobody, too few, or only the requester could approve.",
+    "anchors-beside-log": "Whoever can change the log can change its anchors as well, so they prove nothing. Keep them "
+    "on another mount.",
     "redact-hides": "Only JSON and YAML can be masked in parts; of other results nothing is shown. Use another base.",
     "unpublished-tool": "No catalogue publishes the tool, so nobody can call it. Include it, or make it a draft.",
     "past-removal": "The deprecated tool's last day is over. Remove the document, or set lifecycle: retired.",

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from gateway.config.linking.anchors import anchors_within_reach
 from gateway.config.linking.artifacts import link_artifacts
 from gateway.config.linking.cases import expired_tokens, known_callers, link_cases, unknown_calls
 from gateway.config.linking.catalogues import Parts, link_catalogues
@@ -68,7 +69,7 @@ def _snapshot(
     tools, of_tools = link_tools(found, scale, imports=imports, packages=packages)
     prospects = find_prospects(found, scale, imports=imports)
     gates, of_gates = link_gates(found, tools, prospects=prospects)
-    problems += [*of_tools, *of_gates, *expired_tokens(found)]
+    problems += [*of_tools, *of_gates, *expired_tokens(found), *anchors_within_reach(found)]
     if gateway is None or defaults is None:
         return None, problems
     pipelines, policies = link_pipelines(found), link_collision_policies(found)

@@ -17,6 +17,7 @@ class People:
 
     `outside` are roles that an issuer gives to people nobody here knows, `named` the subjects that a provider or a link
     names. `is_open` if some issuer may name any subject; `nobody` is who callers without a credential are, if all are.
+    With `are_let_in` only those count whom a provider in use lets in.
     """
 
     members: Mapping[str, frozenset[str]]
@@ -24,6 +25,7 @@ class People:
     named: frozenset[str] = frozenset()
     is_open: bool = False
     nobody: str | None = None
+    are_let_in: bool = False
 
 
 def approver_problems(rules: Iterable[GateRule], people: People) -> Iterator[Diagnostic]:
@@ -41,6 +43,11 @@ def _problem(rule: GateRule, check: Approval, people: People) -> tuple[str, str]
     if holders is None:
         return None
     names = ", ".join(check.approvers)
+    if not holders and people.are_let_in:
+        return (
+            f"nobody can approve: no provider in use lets in anybody who is or holds {names}",
+            "name a provider that does in the Gateway, or another approver",
+        )
     if not holders:
         return (
             f"nobody can approve: no subject is or holds {names}",

@@ -96,6 +96,12 @@ RISKS: Final[Mapping[str, Risk]] = {
     "telemetry-reduced": Risk("medium", "less is observed"),
     "telemetry-redirected": Risk("medium", "telemetry goes somewhere else"),
     "audit-shortened": Risk("medium", "records are kept for a shorter time"),
+    "audit-removed": Risk("high", "the decision log can no longer be proved"),
+    "audit-key-removed": Risk("medium", "hashes of contents cannot be compared any more"),
+    "audit-key-changed": Risk("low", "new hashes of contents cannot be compared with old ones"),
+    "anchors-removed": Risk("high", "a log that was cut off or written anew is no longer noticed"),
+    "anchors-changed": Risk("medium", "anchors go elsewhere, or are signed with another key"),
+    "anchors-rarer": Risk("low", "entries wait longer for an anchor"),
     "storage-changed": Risk("medium", "records are kept elsewhere"),
     # Names.
     "honour-tool-widened": Risk("high", "a tool may take a name by its own word"),
@@ -109,6 +115,9 @@ RISKS: Final[Mapping[str, Risk]] = {
     "token-prolonged": Risk("medium", "a token is accepted for longer"),
     "role-granted": Risk("high", "a caller is given another role"),
     # The gateway and its upstreams.
+    "webhook-added": Risk("medium", "another system is told of approvals"),
+    "webhook-changed": Risk("medium", "approvals are told elsewhere, or of other events"),
+    "webhook-removed": Risk("medium", "a system is no longer told of approvals"),
     "default-tier": Risk("high", "tools that nobody judged count as more trusted"),
     "tests-not-run": Risk("medium", "a reload no longer runs the policy tests"),
     "import-unpinned": Risk("high", "changed imports are served without a look"),

@@ -8,6 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from hashlib import sha256
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +183,12 @@ async def test_receiver_that_does_not_take_it_is_told_again(telling: Telling, re
 
     first = await telling.messenger.send_due()
     at_once = await telling.messenger.send_due()
+    meanwhile = dict(telling.messenger.problems)
     telling.desk.clock.advance(seconds=5)
     later = await telling.messenger.send_due()
 
     assert (first, at_once, later) == (0, 0, 1)
+    assert (meanwhile, telling.messenger.problems) == ({"chat": f"it answered {status}"}, {})
     assert len(receiver.received) == 2
     assert len({body["id"] for body in receiver.bodies()}) == 1
 
@@ -226,19 +229,25 @@ async def test_webhook_that_is_down_does_not_keep_others_waiting(
     assert [body["type"] for body in receiver.bodies()] == ["approval.decided"]
 
 
-async def test_name_that_leads_inside_is_refused(tmp_path: Path, receiver: Receiver) -> None:
+@pytest.mark.parametrize(
+    ("networks", "sent"), [([], 0), (["10.0.0.0/8"], 0), (["127.0.0.0/8"], 1)], ids=["none", "another", "declared"]
+)
+async def test_name_leads_inside_only_where_that_is_declared(
+    tmp_path: Path, receiver: Receiver, networks: list[str], sent: int
+) -> None:
     async def lookup(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
     connections = Connections(lookup=lookup)
-    webhook = hook(receiver.url.replace("127.0.0.1", "hooks.example.com"))
+    url = receiver.url.replace("127.0.0.1", "hooks.example.com")
+    webhook = hook(url, networks=tuple(map(ip_network, networks)))
     async with desk_at(tmp_path / "gateway.db", subscribers=subscribers([webhook])) as desk:
         await desk.pending()
 
-        assert await Telling(desk, webhook, connections).messenger.send_due() == 0
+        assert await Telling(desk, webhook, connections).messenger.send_due() == sent
     await connections.close()
 
-    assert receiver.received == []
+    assert len(receiver.received) == sent
 
 
 @pytest.mark.parametrize("secret", ["short", "whsec_c2hvcnQ=", ""])

@@ -21,10 +21,10 @@ EDITOR = jsonschema_rs.Draft7Validator(SCHEMA)
 # Messages of the rules that only the loader knows, each with its line of STRICTER.
 LOADER_ONLY = {
     r"is not a property of the input schema|may be missing|lifts nothing|twice|another case": STRICTER[1],
-    r"write a day|write a moment|write a time zone|write a full http": STRICTER[2],
+    r"write a day|write a moment|write a time zone|write a full http|over https": STRICTER[2],
     r"is larger than|not later than|can approve|both ok and failed|before since|counted over|takes no credentials"
     r"|no body|has no schema|only a|expects|names tools and upstreams|needs 'in'|fixed absolute path|whole argument"
-    r"|an answer is an object|brace in the URL|without '\.\.'": STRICTER[3],
+    r"|an answer is an object|brace in the URL|without '\.\.'|anchors are only": STRICTER[3],
     r"nothing is selected": STRICTER[4],
     r"belongs to the gateway itself|not a plain header": STRICTER[5],
 }

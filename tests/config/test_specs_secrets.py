@@ -124,3 +124,15 @@ def test_environment_of_a_program_takes_text_and_secrets() -> None:
     document = changed("Tool-disk_usage", "spec.backend.env", {"LANG": "C", "TOKEN": {"fromEnv": "T"}})
 
     assert validate(document)[1] == []
+
+
+@pytest.mark.parametrize("context", [None, {"references": True}], ids=["masked", "references"])
+def test_secret_that_may_be_left_out_is_dumped_as_nothing(context: Any) -> None:
+    storage = example("Storage-shared")
+    for key in ("accessKey", "secretKey"):
+        del storage["spec"]["blobs"][key]
+    document, problems = validate(storage)
+
+    assert document is not None, problems
+    assert document.model_dump(context=context)["spec"]["blobs"]["access_key"] is None
+    assert "accessKey" not in document.model_dump_json(by_alias=True, exclude_defaults=True, context=context)

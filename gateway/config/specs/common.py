@@ -73,8 +73,10 @@ class Secret(Spec):
         yield from one_of_missing({"fromEnv": self.from_env, "fromFile": self.from_file}, "a secret")
 
     @model_serializer
-    def _dumped(self, info: SerializationInfo) -> str | dict[str, str]:
+    def _dumped(self, info: SerializationInfo) -> str | dict[str, str] | None:
         """`(secret)`; with the context `{"references": True}`, the object that names its place."""
+        if not self:  # `None`: a field that may be left out, and was, is asked as well
+            return None
         if not isinstance(info.context, Mapping) or info.context.get("references") is not True:
             return repr(self)
         places = {"fromEnv": self.from_env, "fromFile": self.from_file}

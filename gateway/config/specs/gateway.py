@@ -9,9 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from gateway.config.specs.audit import Audit
 from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec, exactly_one, one_of_missing
 from gateway.config.specs.common import Auth, Document, OwnedMetadata, Secret
 from gateway.config.specs.scalars import Day, Duration, FilePath, Line, Name, Role, Subject, Text, Url
+from gateway.config.specs.webhooks import Webhook, names_taken_twice
 
 SubjectPrefix = Annotated[
     str,
@@ -42,6 +44,11 @@ class GatewaySpec(Spec):
     storage: Name = Field(description="The Storage in use.")
     telemetry: Maybe[Name] = Field(None, description="The Telemetry in use; without one, nothing is exported.")
     reload: Maybe[Reload] = Field(None, description="What a reload must pass.")
+    audit: Maybe[Audit] = Field(None, description="How the decision log is kept.")
+    webhooks: Many[Webhook] = Field((), description="Who is told of approvals.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        yield from names_taken_twice(self.webhooks)
 
 
 class KeySet(Spec):

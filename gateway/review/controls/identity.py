@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gateway.review.controls.audit import changed_webhooks, weaker_audit
 from gateway.review.controls.common import Spec, Weakness, added, at, differs, dropped, is_longer
 from gateway.review.controls.networks import wider_networks
 
@@ -74,6 +75,8 @@ def weaker_gateway(before: Spec, after: Spec, *, ranks: Mapping[str, int]) -> It
         yield Weakness("telemetry-reduced", "telemetry")
     if differs(before, after, "storage"):
         yield Weakness("storage-changed", "storage")
+    yield from weaker_audit(before, after)
+    yield from changed_webhooks(before, after)
 
 
 def new_upstream(after: Spec) -> Iterator[Weakness]:
