@@ -103,7 +103,7 @@ async def measure(path: Path, pending: int) -> dict[str, float]:
         while len(waiting) < pending:  # some at a time, as callers come
             numbers = range(len(waiting), min(len(waiting) + AT_ONCE, pending))
             waiting += [asyncio.create_task(approvals.ask([request(n)], hold_for=hold)) for n in numbers]
-            while approvals.held < len(waiting):
+            while approvals.waited_for < len(waiting):
                 failed = [each for each in waiting if each.done()]
                 assert not failed, failed[0].exception()
                 await asyncio.sleep(0.01)

@@ -183,7 +183,7 @@ class Approvals:
         if isinstance(decided, GatewayError):
             raise decided
         self._watch.wake([id])
-        self._announce(Announcement("decided" if decided.is_final else "voted", decided.approval))
+        self._tell(Announcement("decided" if decided.is_final else "voted", decided.approval))
         return decided.approval
 
     def may_decide(self, record: ApprovalRecord, viewer: Principal) -> bool:
@@ -211,7 +211,7 @@ class Approvals:
         await self._watch.close()
 
     @property
-    def held(self) -> int:
+    def waited_for(self) -> int:
         """How many approvals calls wait for right now, in this process."""
         return self._watch.waited_for
 
@@ -256,11 +256,11 @@ class Approvals:
             raise standing
         self._ended(standing.ended)
         for record in standing.requested:
-            self._announce(Announcement("requested", record))
+            self._tell(Announcement("requested", record))
         if standing.state in ("taken", "void"):
             self._watch.wake(each.id for each in standing.approvals)
             for record in standing.approvals:
-                self._announce(Announcement("taken" if standing.state == "taken" else "void", record))
+                self._tell(Announcement("taken" if standing.state == "taken" else "void", record))
         return standing
 
     def _expire_some(self, table: ApprovalTable) -> list[ApprovalRecord]:
@@ -272,7 +272,13 @@ class Approvals:
     def _ended(self, records: Sequence[ApprovalRecord]) -> None:
         self._watch.wake(each.id for each in records)
         for record in records:
-            self._announce(Announcement("expired", record))
+            self._tell(Announcement("expired", record))
+
+    def _tell(self, announcement: Announcement) -> None:
+        try:
+            self._announce(announcement)
+        except Exception:  # whatever an observer does, what is durable has happened and its caller has to know
+            _log.exception("an observer of approvals failed")
 
     def _notify(self, table: ApprovalTable, event: ApprovalEvent, record: ApprovalRecord) -> None:
         """In the transaction of what happened: a notice is kept if and only if it did."""

@@ -158,13 +158,9 @@ def _visible(role: Literal["approver", "requester"] | None) -> ColumnElement[boo
     held = select(func.json_each(bindparam("names")).table_valued("value", name="held").c.value)
     named = func.json_each(approvals.c.approvers).table_valued("value", name="named")
     may_decide = exists().select_from(named).where(named.c.value.in_(held)).correlate(approvals)
-    match role:
-        case "requester":
-            return asked
-        case "approver":
-            return and_(not_(asked), may_decide)
-        case None:
-            return or_(asked, may_decide)
+    if role == "requester":
+        return asked
+    return or_(asked, may_decide) if role is None else and_(not_(asked), may_decide)
 
 
 def _in_state(state: ApprovalState) -> ColumnElement[bool]:

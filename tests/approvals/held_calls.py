@@ -56,8 +56,8 @@ class Desk:
         self.directory = directory
         self.store = SqliteApprovals(store.writer, store.reader)
         self.announced: list[Announcement] = []
-        options = {"look_every": 0.01, **options}
-        self.approvals = Approvals(self.store, held=directory, clock=clock, announce=self.announced.append, **options)
+        options = {"look_every": 0.01, "announce": self.announced.append, **options}
+        self.approvals = Approvals(self.store, held=directory, clock=clock, **options)
 
     @property
     def kinds(self) -> list[str]:

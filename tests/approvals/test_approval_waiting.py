@@ -207,7 +207,7 @@ async def test_many_waiting_calls_do_not_wake_each_other(desk: Desk) -> None:
     requests = [refund(action(arguments={"n": n})) for n in range(50)]
     waiting = [asyncio.create_task(desk.again(each, hold_for=HELD)) for each in requests]
     with anyio.fail_after(5):
-        while desk.approvals.held < 50:
+        while desk.approvals.waited_for < 50:
             await asyncio.sleep(0.001)
     [first, *_] = (await desk.approvals.page(LEA, limit=1))[0]
 

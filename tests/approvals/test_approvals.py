@@ -10,7 +10,7 @@ import pytest
 from held_calls import ADA, LEA, LEAD, LEO, LIV, MAX, NOON, STRANGER, Desk, Directory, action, desk_at, refund
 
 from gateway.approvals import deciding
-from gateway.approvals.approving import refusal_of
+from gateway.approvals.approving import Announcement, refusal_of
 from gateway.approvals.refusals import (
     AlreadyDecided,
     ApprovalClosed,
@@ -502,6 +502,18 @@ async def test_what_is_long_over_is_forgotten(desk: Desk) -> None:
     await desk.pending(refund(action(arguments={"newest": True})))
 
     assert await desk.approvals.prune(NOON + timedelta(days=1)) == 1
+
+
+async def test_observer_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def failing(announcement: Announcement) -> None:
+        raise LookupError
+
+    async with desk_at(tmp_path / "gateway.db", announce=failing) as desk:
+        await desk.granted()
+        standing = await desk.again()
+
+    assert standing.state == "taken"
+    assert caplog.text.count("an observer of approvals failed") == 3
 
 
 # What callers are told
