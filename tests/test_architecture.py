@@ -92,7 +92,7 @@ ARROWS: dict[str, set[str]] = {
     "web": {"errors", "core", "governance", "snapshot", "access", "advertising", "approvals", "serving", "web"},
     "runtime": {
         *("errors", "core", "formats", "governance", "snapshot", "access", "advertising", "assembly", "config"),
-        *("identity", "backends", "middleware", "storage", "serving", "web", "runtime"),
+        *("identity", "approvals", "audit", "backends", "middleware", "storage", "serving", "web", "runtime"),
     },
     "examples": {"errors", "core", "formats", "examples"},
     "__main__": {"cli"},
