@@ -15,6 +15,8 @@ from gateway.governance.rules import Decision
 CallStatus = Literal["started", "settled", "unknown"]
 TurnEnding = Literal["ack", "nack", "abort", "expired"]
 ResultKind = Literal["text", "artifact", "media"]
+AuditBody = tuple[int, bytes]
+"""An entry of the decision log: when it happened, in microseconds since 1970, and its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class StoredTurn:
     stash: Mapping[str, Any] = field(default_factory=dict)
     ended_at: datetime | None = None
     ending: TurnEnding | None = None
+    memory: bytes | None = field(default=None, repr=False)
+    """What the turn remembers for rules that ask, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ class Store(Protocol):
     Turns and calls are only found together with their principal's subject and tenant: a handle is a name, not a right.
     Whatever cannot be read or written raises `StoreUnavailable`, within about a second; what contradicts what is stored
     already (a second start, a second outcome, a call in a turn of another principal) raises `RecordConflict`.
+    `audit` are entries of the decision log about what is written: durable together with it, or neither is.
     """
 
     async def open_turn(self, turn: StoredTurn) -> None: ...
@@ -122,26 +127,42 @@ class Store(Protocol):
 
     async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None: ...
 
-    async def start_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
+    async def start_call(
+        self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()
+    ) -> None:
         """Write down that a call is about to run; with a turn that is not stored yet, both or neither.
 
         What a caller that was cancelled or refused did not learn of is taken back: it does not run the call.
         """
         ...
 
-    async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
+    async def settle_call(
+        self,
+        call: StoredCall,
+        *,
+        turn: StoredTurn | None = None,
+        memory: bytes | None = None,
+        audit: Sequence[AuditBody] = (),
+    ) -> None:
         """Write a settled call, started before or not; with a turn that is not stored yet, both or neither.
 
         Of a call that was started before only the outcome is written: what it was asked stays as it was. A turn that
-        is stored already lives as long as the one given here, if that is longer.
+        is stored already lives as long as the one given here, if that is longer. `memory` is what the turn remembers
+        from now on.
         """
         ...
 
-    async def settle_alone(self, call: StoredCall, turn: StoredTurn) -> None:
+    async def settle_alone(
+        self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
+    ) -> None:
         """Write a settled call together with its turn, neither of which is stored yet: both or neither."""
         ...
 
-    async def give_up_call(self, id: str, *, turn_id: str, at: datetime) -> None:
+    async def note(self, audit: Sequence[AuditBody]) -> None:
+        """Write entries of the decision log that are about nothing else that is stored."""
+        ...
+
+    async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> None:
         """Mark a call that was started and cut off as `unknown`; one that has an outcome keeps it."""
         ...
 

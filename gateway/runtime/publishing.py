@@ -1,7 +1,9 @@
 """From an assembled project to what it publishes: a handler for every tool, in every catalogue that has it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from json import dumps
 from typing import Any
 
 from gateway.access import Access
@@ -22,6 +24,7 @@ from gateway.middleware.redaction import redacted
 from gateway.middleware.results import InlineSmallResults
 from gateway.runtime.backends import Backends
 from gateway.serving.artifact_types import ArtifactTypes
+from gateway.serving.gating import Controls
 from gateway.serving.handlers import Handling, Journal, handler_for
 from gateway.serving.published import Inlining, Published, PublishedCatalogue
 from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Pipeline, Snapshot
@@ -44,10 +47,17 @@ class _Parts:
     backends: Mapping[str, Backend]
     journal: Journal
     shared: SharedState
+    controls: Controls
 
 
 def publish(
-    assembled: Assembled, access: Access, *, backends: Backends, journal: Journal, shared: SharedState
+    assembled: Assembled,
+    access: Access,
+    *,
+    backends: Backends,
+    journal: Journal,
+    shared: SharedState,
+    controls: Controls,
 ) -> tuple[Published, list[Unworkable]]:
     """Everything the snapshot declares, ready to be called. `shared` is what chains of this process have in common."""
     snapshot = access.snapshot
@@ -58,7 +68,7 @@ def publish(
         if isinstance(each.spec, ToolDocument)
     }
     made, unworkable = _backends(snapshot, specs, types, backends)
-    parts = _Parts(access, types, specs, made, journal, shared)
+    parts = _Parts(access, types, specs, made, journal, shared, controls)
     catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
     return Published(access, catalogues, types, list(made.values())), unworkable
 
@@ -80,7 +90,7 @@ def _backends(
 
 def _catalogue(catalogue: Catalogue, parts: _Parts) -> PublishedCatalogue:
     pipeline = parts.access.snapshot.pipelines[catalogue.pipeline]
-    handling = Handling(parts.access, catalogue.name, parts.types, parts.journal)
+    handling = Handling(parts.access, catalogue.name, parts.types, parts.journal, parts.controls)
     registry = ToolRegistry()
     names: dict[str, str] = {}
     for advertised, identity in catalogue.tools.items():
@@ -127,11 +137,33 @@ def _tool(
         name=advertised,
         description=told["description"],
         input_schema=Schema(dict(tool.input_schema or {})),
-        handler=handler_for(tool, handling, run=run, max_output=limits.max_output if limits else None),
+        handler=handler_for(
+            tool,
+            handling,
+            run=run,
+            max_output=limits.max_output if limits else None,
+            definition=_definition(told, tool, parts.access.snapshot),
+        ),
         trusted=tool.trust.trusted,
         meta=dict(tool.meta),
         artifact_constructor=lambda: parts.types.named(tool.artifact),
     )
+
+
+def _definition(told: Mapping[str, Any], tool: DeclaredTool, snapshot: Snapshot) -> str:
+    """The hash of what a tool is: what callers are told of it, and what its document says it does."""
+    document = snapshot.documents.get("Tool", {}).get(tool.name)
+    meaning = {
+        "told": told,
+        "document": None if document is None else document.data,
+        "tier": tool.trust.tier.name,
+        "flags": sorted(tool.trust.flags),
+    }
+    return sha256(dumps(meaning, sort_keys=True, default=_plain).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, Collection) else str(value)
 
 
 def _limits(limits: LimitsSpec | None, artifact: ArtifactClass | None) -> Limits:

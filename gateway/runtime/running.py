@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -25,6 +25,7 @@ from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
 from gateway.middleware.build import SharedState
 from gateway.runtime.backends import Backends
+from gateway.runtime.controlling import Controlling, controlling
 from gateway.runtime.identities import providers_of
 from gateway.runtime.publishing import Unworkable, publish
 from gateway.runtime.secrets import Secrets
@@ -65,8 +66,9 @@ class Running:
     unworkable: tuple[Unworkable, ...]
     recovered: int
     kept: "Kept"
-    shared: SharedState = field(default_factory=SharedState)
+    shared: SharedState
     """Circuits and bulkheads of this process."""
+    controlled: Controlling
 
     @property
     def warnings(self) -> list[str]:
@@ -166,15 +168,35 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
         await service.journal(call, tool)
 
-    published, unworkable = publish(assembled, prepared.access, backends=backends, journal=journal, shared=shared)
+    controlled = controlling(
+        store, kept.database.absolute(), identities=identities, published=lambda: service.published, closing=closing
+    )
+    published, unworkable = publish(
+        assembled,
+        prepared.access,
+        backends=backends,
+        journal=journal,
+        shared=shared,
+        controls=controlled.controls,
+    )
     closing.push_async_callback(published.close)
     retain = _storage(assembled).retain
-    service = Service(published, store, spool, lives=(retain.calls if retain else None) or DEFAULT_LIFE)
+    lives = (retain.calls if retain else None) or DEFAULT_LIFE
+    service = Service(published, store, spool, lives=lives, auditor=controlled.auditor)
     recovered = await store.recover(_now())
     sweeping = asyncio.create_task(Sweeper(store, spool).run())
     closing.push_async_callback(_ended, sweeping)
     return Running(
-        service, identities, prepared.providers, settings, assembled, tuple(unworkable), recovered, kept, shared
+        service,
+        identities,
+        prepared.providers,
+        settings,
+        assembled,
+        tuple(unworkable),
+        recovered,
+        kept,
+        shared,
+        controlled,
     )
 
 

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from gateway.governance.approvals import ApprovalRecord
+from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Decision
 
@@ -77,11 +79,32 @@ class ServedCall:
     idempotency_key: str | None = None
     client: Client | None = None
     turn: "Turn | None" = None
+    checksum: str = ""
     decision: Decision | None = None
+    reason: str = ""
+    """One of a few words for what was decided."""
     because: str | None = None
+    rules: tuple[str, ...] = ()
+    position: str | None = None
+    observed: tuple[str, ...] = ()
+    """Rules that only observe and would have decided otherwise."""
+    approvals: Sequence[ApprovalRecord] = ()
+    pending: Mapping[str, Any] | None = None
+    """What a program is told if the call waits for people."""
     identity: str | None = None
+    definition: str | None = None
+    error: str | None = None
+    """The code of what went wrong."""
     is_started: bool = False
     """Whether a start record is durable: from then on the outcome is unknown until it settles."""
+
+    @property
+    def memory(self) -> TurnMemory:
+        assert self.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
+        return self.turn.memory
+
+    def decide(self, decision: Decision, reason: str, because: str | None) -> None:
+        self.decision, self.reason, self.because = decision, reason, because
 
 
 _CURRENT: Final[ContextVar[ServedCall | None]] = ContextVar("served_call", default=None)

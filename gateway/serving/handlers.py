@@ -4,23 +4,23 @@ Authorisation is the first thing a handler does, and no document can take it out
 reads as a result; the record names who refused.
 """
 
+import asyncio
 from asyncio import to_thread
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.access import Access, Call
+from gateway.access import Access
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.context import DispatchContext
+from gateway.core.events import now
 from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
-from gateway.errors import NotPermitted, RuleDenied, RuleHeld
 from gateway.governance.ports import Invocation
-from gateway.governance.rules import GateRule
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ServedCall, current_call
+from gateway.serving.gating import Controls, Counted, Gate
 from gateway.snapshot import DeclaredTool
 
 Handler = Callable[[dict[str, Any], Any, Registry], Awaitable[Any]]
@@ -34,6 +34,9 @@ CONSEQUENTIAL: Final = frozenset({"writes", "destructive", "egress"})
 """Flags of tools whose start is on record before they run: their outcome may be unknown, never unseen."""
 
 
+_NO_CONTROLS: Final = Controls()
+
+
 @dataclass(frozen=True, slots=True)
 class Handling:
     """What handlers of one catalogue share."""
@@ -42,20 +45,37 @@ class Handling:
     catalogue: str
     types: ArtifactTypes
     journal: Journal
+    controls: Controls = _NO_CONTROLS
 
 
-def handler_for(tool: DeclaredTool, handling: Handling, *, run: Run, max_output: int | None = None) -> Handler:
+def handler_for(
+    tool: DeclaredTool, handling: Handling, *, run: Run, max_output: int | None = None, definition: str = ""
+) -> Handler:
     """`run` is the chain of stages around the backend; `max_output` bounds what a call may yield."""
     is_consequential = not tool.trust.flags.isdisjoint(CONSEQUENTIAL)
-    rules = tuple(handling.access.rules_about(tool, handling.catalogue))
+    access = handling.access
+    rules = tuple(access.rules_about(tool, handling.catalogue))
+    gate = Gate(tool, handling.catalogue, access, rules, handling.controls, definition, is_consequential)
+    brought = access.brings(tool)
 
     async def handle(args: dict[str, Any], ctx: DispatchContext, meta: Registry) -> Any:
         call = current_call()
-        _authorise(call, tool, handling)
-        if rules:
-            _pass_gates(call, tool, handling, rules, args)
+        call.definition = definition
+        memory = call.memory
+        counted: Counted | None = None
+        try:
+            gate.authorise(call)
+            if rules:
+                counted = await gate.passed(call, args)
+            else:
+                memory.reserves(call.checksum)
+        except Exception as error:
+            call.error = getattr(error, "code", None)
+            memory.notes(brought, "hold" if call.decision == "hold" else "deny", at=now())
+            raise
         if is_consequential:
-            await handling.journal(call, tool)
+            await _journaled(handling.journal, call, tool, counted)
+        memory.notes(brought, "allow", at=now())
         keep = _keeping(call, call.id, max_output)
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, call.idempotency_key)
         value = await run(invocation)
@@ -67,28 +87,15 @@ def handler_for(tool: DeclaredTool, handling: Handling, *, run: Run, max_output:
     return handle
 
 
-def _authorise(call: ServedCall, tool: DeclaredTool, handling: Handling) -> None:
-    call.identity = tool.name
-    trust = tool.trust
-    if not trust.callable or not tool.is_in_use(datetime.now(UTC).date()):
-        call.decision, call.because = "deny", f"tier {trust.tier.name}" if not trust.callable else tool.lifecycle
-        raise NotPermitted(f"{tool.name} cannot be called at present")
-    decision = handling.access.asks(call.principal, "invoke", catalogue=handling.catalogue, tool=tool)
-    call.decision, call.because = ("allow" if decision.allowed else "deny"), decision.reason
-    if not decision.allowed:
-        raise NotPermitted()
-
-
-def _pass_gates(call: ServedCall, tool: DeclaredTool, handling: Handling, rules: Sequence[GateRule], args: Any) -> None:
-    asked = Call(call.principal, handling.catalogue, tool.name, datetime.now(UTC), args)
-    outcome = handling.access.judged(asked, tool, rules)
-    verdict = outcome.decided_by
-    if verdict is None or outcome.decision == "allow":
-        return
-    call.decision, call.because = outcome.decision, f"{verdict.rule.name} at {verdict.rule.position}"
-    if outcome.decision == "deny":
-        raise RuleDenied(verdict.judgement.reason)
-    raise RuleHeld(f"{verdict.judgement.reason}; nobody can be asked here yet")
+async def _journaled(journal: Journal, call: ServedCall, tool: DeclaredTool, counted: Counted | None) -> None:
+    """Nothing consequential runs without its start on record; what was counted for it then is given back."""
+    try:
+        await journal(call, tool)
+    except BaseException:
+        if counted is not None:
+            await asyncio.shield(counted.give_back())
+        call.memory.releases(call.checksum)
+        raise
 
 
 def _keeping(call: ServedCall, id: str, limit: int | None) -> Keep:

@@ -1,8 +1,6 @@
 """The calls that run in this process, with or without a request that waits for them."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
@@ -13,16 +11,15 @@ class RunningCalls:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """While this lasts, the task is one that runs a call."""
+    def begin(self) -> "asyncio.Task[Any]":
+        """The current task is one that runs a call, until it is said to `end`."""
         task = asyncio.current_task()
         assert task is not None, "calls are made in tasks"  # noqa: S101 - true of every coroutine that asyncio runs
         self._tasks.add(task)
-        try:
-            yield
-        finally:
-            self._tasks.discard(task)
+        return task
+
+    def end(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
 
     def cancel(self) -> None:
         """Cut off whatever still runs; the record of each call tells so."""

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeGuard
 
 from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.calls import ToolCall, decode_args
+from gateway.core.canonical import call_id
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.media import InMemoryMediaReader
 from gateway.core.pipeline import run_pipeline
@@ -30,6 +31,7 @@ from gateway.errors import (
 )
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
+from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
 from gateway.serving.current import Client, ServedCall, current_call
 from gateway.serving.dispatching import inlining, refused, settled_call
@@ -72,6 +74,8 @@ class Settled:
     record: ToolCall
     turn: Turn
     is_replay: bool = False
+    pending: Mapping[str, Any] | None = None
+    """What a program is told of a call that waits for people."""
 
 
 class Service:
@@ -85,6 +89,7 @@ class Service:
         *,
         open_turns: int = 10_000,
         lives: timedelta = DEFAULT_LIFE,
+        auditor: Auditor | None = None,
     ) -> None:
         self.on_change: set[Callable[[], None]] = set()
         """Told after another revision was published."""
@@ -95,6 +100,7 @@ class Service:
         self._spool = spool
         self._turns = OpenTurns(open_turns)
         self._lives = lives
+        self._auditor = auditor
         self.running = RunningCalls()
         callbacks = {**_KEEPING_NOTHING, "store_tool_call": self._store_record}
         self._around = Surroundings(callbacks, self.buses, spool)
@@ -140,11 +146,14 @@ class Service:
         self.admit(principal, catalogue)
         published = self.published
         at = now()
-        stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=self._lives)
+        # One that is stored with its call: a little longer, so that the call, which ends later, does not change it.
+        lives = self._lives if is_kept else self._lives * 17 / 16
+        stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=lives)
         turn = self._opened(replace(stored, stash=dict(stash)) if stash else stored, published)
         if turn.hears(TurnStart):
             turn.emit(TurnStart(turn.id, at))
-        await self._pass(turn, turn.catalogue.turn_input)
+        if turn.catalogue.turn_input:
+            await self._pass(turn, turn.catalogue.turn_input)
         if is_kept:
             await self._store.open_turn(turn.stored)
             turn.is_stored = True
@@ -197,18 +206,24 @@ class Service:
         client: Client | None = None,
     ) -> Settled:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
-        declared = await self._known(turn, name, args)
+        decoded = _decoded(args)
         call = ServedCall(
             turn.free_id(id),
             name,
-            _decoded(args),
+            decoded,
             turn.principal,
             turn.stored.catalogue,
             turn.published.snapshot.revision,
             idempotency_key=key,
             client=client,
             turn=turn,
+            checksum=_checksum(name, decoded),
         )
+        try:
+            declared = await self._known(turn, name, args)
+        except UnknownTool:
+            await self._write_down(call)
+            raise
         turn.running.add(call.id)
         try:
             return await self._settled(turn, ProposedCall(call.id, name, args), call, declared)
@@ -222,13 +237,15 @@ class Service:
             earlier = await claimed(self._store, turn, call)
             if earlier is not None:
                 return await self._replayed(earlier, turn)
-        with self.running.counted():
-            try:
-                record = await settled_call(turn, proposed, call, inline=inlining(turn, declared))
-            except asyncio.CancelledError:
-                await asyncio.shield(self._cut_off(turn, proposed, call))
-                raise
-        return Settled(record, turn)
+        task = self.running.begin()
+        try:
+            record = await settled_call(turn, proposed, call, inline=inlining(turn, declared))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._cut_off(turn, proposed, call))
+            raise
+        finally:
+            self.running.end(task)
+        return Settled(record, turn, pending=call.pending)
 
     @property
     def open_turns(self) -> int:
@@ -251,14 +268,16 @@ class Service:
         if turn is None:
             turn = await self.open_turn(principal, catalogue, is_kept=False)
         settled = await self.call(turn, name, args, key=key, client=client)
-        await self._pass(turn, turn.catalogue.turn_output)
+        if turn.catalogue.turn_output:
+            await self._pass(turn, turn.catalogue.turn_output)
         return settled
 
     async def _cut_off(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> None:
         """Write down that a call was cancelled: one whose start is on record may have had its effect."""
         with suppress(RecordConflict, StoreUnavailable):  # it has an outcome, or whoever recovers next finds out
             if call.is_started:
-                await self._store.give_up_call(call.id, turn_id=turn.id, at=now())
+                audit = [self._auditor.unknown(call)] if self._auditor is not None else ()
+                await self._store.give_up_call(call.id, turn_id=turn.id, at=now(), audit=audit)
             else:
                 await refused(turn, proposed, call, GatewayError("the call was cancelled before it ended"))
 
@@ -340,6 +359,8 @@ class Service:
         record = await restored(stored, turn.published.types, self._spool)
         if is_queryable(record):
             turn.ctx.adopt_tool_call(record)
+            artifact = next((piece.type for piece in stored.results), None)
+            turn.memory.reads(turn.published.access.brought_by(stored.identity, artifact=artifact))
 
     def _opened(self, stored: StoredTurn, published: Published) -> Turn:
         return Turn(stored, published, self._around)
@@ -388,7 +409,8 @@ class Service:
         assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
         if call.is_started:
             return
-        await self._store.start_call(started(call, turn.id), turn=None if turn.is_stored else turn.stored)
+        audit = [self._auditor.started(call, tool)] if self._auditor is not None else ()
+        await self._store.start_call(started(call, turn.id), turn=None if turn.is_stored else turn.stored, audit=audit)
         turn.is_stored = call.is_started = True
 
     async def _store_record(self, ctx: Any, record: ToolCall) -> None:
@@ -398,18 +420,27 @@ class Service:
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
         artifact = declared.artifact if declared is not None else "text"
         stored = await settled(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
+        turn.memory.receives(sum(piece.byte_length or 0 for piece in stored.results))
+        audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
         kept = turn.published.types.declared(artifact)
-        retain = max(self._lives, (kept.retain if kept is not None else None) or self._lives)
-        is_longer = turn.lives_on(stored.completed_at or stored.created_at, retain)
+        retain = self._lives if kept is None or kept.retain is None else max(self._lives, kept.retain)
+        is_longer = turn.lives_on(record.completed_at, retain)
         if turn.is_stored:
-            await self._store.settle_call(stored, turn=turn.stored if is_longer else None)
+            longer = turn.stored if is_longer else None
+            await self._store.settle_call(stored, turn=longer, memory=turn.remembered, audit=audit)
         else:
-            await self._store.settle_alone(stored, turn.stored)
+            await self._store.settle_alone(stored, turn.stored, memory=turn.remembered, audit=audit)
             turn.is_stored = True
 
+    async def _write_down(self, call: ServedCall) -> None:
+        """That somebody asked for a tool that is not there for them: an attempt is worth knowing of, hidden or not.
+
+        Both take the same time, so that nobody learns from it which one it was.
+        """
+        if self._auditor is not None:
+            await self._store.note([self._auditor.refused(call, "unknown-tool")])
+
     async def _pass(self, turn: Turn, middlewares: Sequence[Any]) -> None:
-        if not middlewares:
-            return
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
         for error in passage.errors:
             raise error
@@ -422,6 +453,14 @@ def _is_acked(turn: Turn | None) -> bool:
 def _is_own(turn: Turn | None, principal: Principal) -> TypeGuard[Turn]:
     """Roles count, too: a turn must not carry those that its caller had once."""
     return turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant
+
+
+def _checksum(name: str, args: dict[str, Any]) -> str:
+    """The call's id; none for arguments that cannot be hashed, which are told where the call is settled."""
+    try:
+        return call_id(name, args)
+    except (TypeError, ValueError):
+        return ""
 
 
 def _decoded(args: dict[str, Any] | str | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gateway.core.ids import new_id, new_token, random_bytes
 from gateway.core.registry import Registry
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import Tool
+from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredTurn
 from gateway.serving.keeping import Spool, TurnStore
@@ -45,7 +46,19 @@ class Turn:
     """
 
     __slots__ = (
-        *("_around", "_buses", "_ctx", "_spool", "alone", "catalogue", "id", "is_stored", "principal", "published"),
+        *(
+            "_around",
+            "_buses",
+            "_ctx",
+            "_memory",
+            "_spool",
+            "alone",
+            "catalogue",
+            "id",
+            "is_stored",
+            "principal",
+            "published",
+        ),
         *("running", "stored"),
     )
 
@@ -64,6 +77,7 @@ class Turn:
         self._ctx: TurnContext | None = None
         self._buses: TurnBuses | None = None
         self._spool: TurnStore | None = None
+        self._memory: TurnMemory | None = None
 
     @property
     def ctx(self) -> TurnContext:
@@ -84,6 +98,19 @@ class Turn:
         if self._spool is None:
             self._spool = self._around.spool.scoped(self.id, tenant=self.stored.principal.tenant)
         return self._spool
+
+    @property
+    def memory(self) -> TurnMemory:
+        """Raises `MemoryUnreadable`: nothing may be allowed by what a turn no longer knows."""
+        if self._memory is None:
+            stored = self.stored.memory
+            self._memory = TurnMemory() if stored is None else TurnMemory.from_json(stored)
+        return self._memory
+
+    @property
+    def remembered(self) -> bytes | None:
+        """The memory as it is kept; `None` if nobody looked at it."""
+        return None if self._memory is None else self._memory.to_json()
 
     @property
     def is_untouched(self) -> bool:
@@ -177,8 +204,7 @@ class TurnBuses(Buses):
 
 def new_turn(principal: Principal, catalogue: str, *, revision: str, at: datetime, lives: timedelta) -> StoredTurn:
     id = f"turn_{new_token(HANDLE_BYTES)}"
-    # A little longer than needed, so that its calls, which begin later, do not each make it live longer.
-    return StoredTurn(id, principal, catalogue, revision, random_bytes(32), at, at + lives * 17 / 16)
+    return StoredTurn(id, principal, catalogue, revision, random_bytes(32), at, at + lives)
 
 
 class OpenTurns:

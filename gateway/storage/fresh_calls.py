@@ -5,16 +5,25 @@ an error; then each is written on its own, and told what is wrong.
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Table, bindparam
 from sqlalchemy.dialects.sqlite import dialect, insert
 
+from gateway.governance.records import AuditBody, StoredCall, StoredTurn
+from gateway.storage.rows import (
+    checked_id,
+    json_text,
+    microseconds,
+    piece_rows,
+    principal_columns,
+    results_text,
+    writable,
+)
 from gateway.storage.schema import calls, pieces, turns
 
 Row = tuple[Any, ...]
@@ -23,21 +32,23 @@ _DIALECT: Final = dialect(paramstyle="qmark")
 _CHUNKS: Final = (64, 16, 4, 1)
 """Rows in one statement: each size is compiled once, and any number is a sum of them."""
 _COUNTED: Final = "number"
+_FIRST: Final = 1
 
 
 @dataclass(slots=True)
 class FreshCall:
-    """The rows of a turn and of its one call, values in the order of the tables' columns."""
+    """The rows of a turn and of its one call, values in the order of the tables' columns, and what is said of it."""
 
     turn: Row
     call: Row
     pieces: Sequence[Row]
+    audit: Sequence[AuditBody] = ()
 
 
 def write_fresh_calls(connection: sqlite3.Connection, fresh: list[FreshCall]) -> None:
-    _insert(connection, turns, [each.turn for each in fresh])
-    _insert(connection, calls, [each.call for each in fresh])
-    _insert(connection, pieces, [piece for each in fresh for piece in each.pieces])
+    insert_rows(connection, turns, [each.turn for each in fresh])
+    insert_rows(connection, calls, [each.call for each in fresh])
+    insert_rows(connection, pieces, [piece for each in fresh for piece in each.pieces])
 
 
 def _columns(table: Table) -> tuple[str, ...]:
@@ -45,18 +56,75 @@ def _columns(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.c if column.name != _COUNTED)
 
 
-_turn_values: Final = itemgetter(*_columns(turns))
-_call_values: Final = itemgetter(*_columns(calls))
-_piece_values: Final = itemgetter(*_columns(pieces))
+def fresh_call(
+    call: StoredCall,
+    turn: StoredTurn,
+    *,
+    process: str,
+    memory: bytes | None = None,
+    audit: Sequence[AuditBody] = (),
+) -> FreshCall:
+    """A call that is alone in its turn is its first to settle."""
+    who = principal_columns(call.principal)
+    principal = (who["owner"], who["tenant"], who["subject"], who["roles"])
+    return FreshCall(
+        turn_values(turn, principal, memory), call_values(call, principal, process), piece_values(call), audit
+    )
 
 
-def fresh_call(call: dict[str, Any], turn: Mapping[str, Any], of_call: Sequence[Mapping[str, Any]]) -> FreshCall:
-    """From rows by name. A call that is alone in its turn is its first to settle."""
-    call["settled_as"] = 1
-    return FreshCall(_turn_values(turn), _call_values(call), [_piece_values(each) for each in of_call])
+def turn_values(turn: StoredTurn, principal: Row, memory: bytes | None) -> Row:
+    return (
+        checked_id(turn.id),
+        *principal,
+        turn.catalogue,
+        turn.revision,
+        turn.secret,
+        microseconds(turn.created_at),
+        microseconds(turn.expires_at),
+        json_text(turn.stash) if turn.stash else "{}",
+        None if turn.ended_at is None else microseconds(turn.ended_at),
+        turn.ending,
+        memory,
+    )
 
 
-def _insert(connection: sqlite3.Connection, table: Table, rows: list[Row]) -> None:
+def call_values(call: StoredCall, principal: Row, process: str) -> Row:
+    return (
+        call.turn_id,
+        checked_id(call.id),
+        *principal,
+        writable(call.tool),
+        writable(call.identity),
+        json_text(call.args),
+        call.checksum,
+        call.catalogue,
+        call.revision,
+        microseconds(call.created_at),
+        "settled",
+        call.definition,
+        call.decision,
+        None if call.because is None else writable(call.because),
+        call.is_error,
+        call.inline,
+        call.trusted,
+        call.from_artifact_tool,
+        results_text(call.results),
+        None if call.completed_at is None else microseconds(call.completed_at),
+        call.idempotency_key,
+        process,
+        _FIRST,
+    )
+
+
+def piece_values(call: StoredCall) -> list[Row]:
+    return [tuple(row[name] for name in _PIECE) for row in piece_rows(call)]
+
+
+_PIECE: Final = _columns(pieces)
+
+
+def insert_rows(connection: sqlite3.Connection, table: Table, rows: list[Row]) -> None:
+    """Any number of rows, in as few statements as there are."""
     done = 0
     for size in _CHUNKS:
         while len(rows) - done >= size:

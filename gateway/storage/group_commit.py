@@ -12,12 +12,27 @@ from dataclasses import dataclass
 from math import inf
 from threading import Condition, Thread
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.storage.links import Link, is_busy, is_full, lost, unavailable
 
 T = TypeVar("T")
+
+
+class Ledger(Protocol):
+    """What is counted along with transactions: it goes back when one of them does."""
+
+    def mark(self) -> Any: ...
+
+    def rewind(self, mark: Any) -> None: ...
+
+
+class _Uncounted:
+    def mark(self) -> None: ...
+
+    def rewind(self, mark: None) -> None: ...
+
 
 PATIENCE: Final = 0.8
 """Seconds a caller waits for a lock, or for a place in the queue."""
@@ -61,6 +76,7 @@ class GroupCommit:
         self._arrived = Condition()
         self._is_idle = False
         self._closing = False
+        self.ledger: Ledger = _Uncounted()
         self._thread = Thread(target=self._serve, name="gateway-store-writer", daemon=True)
         self._thread.start()
 
@@ -156,7 +172,7 @@ class GroupCommit:
             return [_failed(job, error) for job in group]
         group = self._begun(link.connection, group)
         try:
-            outcomes = _run_all(link.connection, group) if group else []
+            outcomes = _run_all(link.connection, group, self.ledger) if group else []
             if link.is_lost():
                 raise lost()
         except Exception as error:
@@ -222,8 +238,9 @@ def _give_up(future: asyncio.Future[Any]) -> None:
         future.set_exception(_TooSlow())
 
 
-def _run_all(connection: sqlite3.Connection, group: list[_Job]) -> list[_Outcome]:
+def _run_all(connection: sqlite3.Connection, group: list[_Job], ledger: Ledger) -> list[_Outcome]:
     """Run and commit a group. Savepoints would cost every job something, so they are kept for groups with a bad one."""
+    mark = ledger.mark()
     try:
         outcomes = [_Outcome(job) for job in _run_merged(connection, group)]
         outcomes += [_Outcome(job, job.work(connection)) for job in group if job.merge is None]
@@ -231,17 +248,19 @@ def _run_all(connection: sqlite3.Connection, group: list[_Job]) -> list[_Outcome
         return outcomes
     except Exception as error:
         _roll_back(connection)
+        ledger.rewind(mark)
         if unavailable(error):
             raise
         if len(group) == 1 and group[0].merge is None:
             return [_failed(group[0], error)]
     try:
         connection.execute("BEGIN IMMEDIATE")
-        outcomes = [_run_apart(connection, job) for job in group]
+        outcomes = [_run_apart(connection, job, ledger) for job in group]
         connection.execute("COMMIT")
         return outcomes
     except Exception:
         _roll_back(connection)
+        ledger.rewind(mark)
         raise
 
 
@@ -256,14 +275,16 @@ def _run_merged(connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]
     return [job for jobs in merged.values() for job in jobs]
 
 
-def _run_apart(connection: sqlite3.Connection, job: _Job) -> _Outcome:
+def _run_apart(connection: sqlite3.Connection, job: _Job, ledger: Ledger) -> _Outcome:
     connection.execute("SAVEPOINT job")
+    mark = ledger.mark()
     try:
         value = job.work(connection)
     except Exception as error:
         if unavailable(error):
             raise
         connection.execute("ROLLBACK TO job")
+        ledger.rewind(mark)
         return _failed(job, error)
     finally:
         if connection.in_transaction:

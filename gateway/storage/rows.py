@@ -46,8 +46,8 @@ def is_storable(id: str) -> bool:
 
 def turn_row(turn: StoredTurn) -> dict[str, Any]:
     return {
-        "id": _id(turn.id),
-        **_principal_columns(turn.principal),
+        "id": checked_id(turn.id),
+        **principal_columns(turn.principal),
         "catalogue": turn.catalogue,
         "revision": turn.revision,
         "secret": turn.secret,
@@ -56,6 +56,7 @@ def turn_row(turn: StoredTurn) -> dict[str, Any]:
         "stash": json_text(turn.stash),
         "ended_at": None if turn.ended_at is None else microseconds(turn.ended_at),
         "ending": turn.ending,
+        "memory": turn.memory,
     }
 
 
@@ -71,16 +72,17 @@ def turn_from(row: Row) -> StoredTurn:
         stash=loads(row["stash"]),
         ended_at=None if row["ended_at"] is None else moment(row["ended_at"]),
         ending=cast("TurnEnding | None", row["ending"]),  # only such words are written
+        memory=row["memory"],
     )
 
 
 def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str, Any]:
     return {
-        "turn_id": _id(call.turn_id),
-        "id": _id(call.id),
-        **_principal_columns(call.principal),
-        "tool": _writable(call.tool),
-        "identity": _writable(call.identity),
+        "turn_id": checked_id(call.turn_id),
+        "id": checked_id(call.id),
+        **principal_columns(call.principal),
+        "tool": writable(call.tool),
+        "identity": writable(call.identity),
         "args": json_text(call.args),
         "checksum": call.checksum,
         "catalogue": call.catalogue,
@@ -89,12 +91,12 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
         "status": status,
         "definition": call.definition,
         "decision": call.decision,
-        "because": None if call.because is None else _writable(call.because),
+        "because": None if call.because is None else writable(call.because),
         "is_error": call.is_error,
         "inline": call.inline,
         "trusted": call.trusted,
         "from_artifact_tool": call.from_artifact_tool,
-        "results": json_text([_result_fields(result) for result in call.results]),
+        "results": results_text(call.results),
         "completed_at": None if call.completed_at is None else microseconds(call.completed_at),
         "idempotency_key": call.idempotency_key,
         "process": process,
@@ -140,6 +142,10 @@ def piece_rows(call: StoredCall) -> list[dict[str, Any]]:
     return rows
 
 
+def results_text(results: Sequence[StoredResult]) -> str:
+    return json_text([_result_fields(result) for result in results])
+
+
 def results_from(text: str) -> tuple[StoredResult, ...]:
     return tuple(_result(fields) for fields in loads(text))
 
@@ -160,11 +166,11 @@ def json_text(value: Any) -> str:
 
 
 @lru_cache(maxsize=1024)  # a sixth of what a row costs, and principals come again
-def _principal_columns(principal: Principal) -> dict[str, Any]:
+def principal_columns(principal: Principal) -> dict[str, Any]:
     return {
         "owner": owner_of(principal),
-        "tenant": None if principal.tenant is None else _id(principal.tenant),
-        "subject": _id(principal.subject),
+        "tenant": None if principal.tenant is None else checked_id(principal.tenant),
+        "subject": checked_id(principal.subject),
         "roles": canonical(sorted(principal.roles)),
     }
 
@@ -198,13 +204,13 @@ def _result(fields: Row) -> StoredResult:
     )
 
 
-def _id(text: str) -> str:
+def checked_id(text: str) -> str:
     if not is_storable(text):
         raise ValueError("an id, a subject or a tenant holds half a surrogate pair and cannot be written")
     return text
 
 
-def _writable(text: str) -> str:
+def writable(text: str) -> str:
     """What describes, but does not identify, is written as well as it can be."""
     return text if is_storable(text) else encode(text).decode()
 

@@ -41,6 +41,7 @@ turns: Final = Table(
     Column("stash", Text, nullable=False),
     Column("ended_at", BigInteger),
     Column("ending", Text),
+    Column("memory", LargeBinary),  # JSON; nothing: nothing is remembered
     UniqueConstraint("id", "owner", name="turns_by_owner"),
     Index("turns_by_expiry", "expires_at"),
 )
@@ -216,4 +217,16 @@ revocations: Final = Table(
     Column("by", Text, nullable=False),
     Column("since", BigInteger, nullable=False),
     Column("until", BigInteger),
+)
+
+audit: Final = Table(
+    "audit",
+    METADATA,
+    Column("shard", Text, primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("prev", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )

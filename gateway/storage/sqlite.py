@@ -16,6 +16,7 @@ from gateway.core.events import now
 from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.governance.principals import Principal
 from gateway.governance.records import (
+    AuditBody,
     CallFilter,
     Claim,
     StoredCall,
@@ -24,7 +25,8 @@ from gateway.governance.records import (
     TurnEnding,
 )
 from gateway.storage import statements
-from gateway.storage.fresh_calls import fresh_call, write_fresh_calls
+from gateway.storage.audit_log import AuditLog
+from gateway.storage.fresh_calls import FreshCall, fresh_call, write_fresh_calls
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import ATTEMPT, Link, is_busy, unavailable
 from gateway.storage.migrating import migrate
@@ -63,6 +65,7 @@ class SqliteStore:
         self._process = process
         self._writer = GroupCommit(lambda: Link(path), waiting=waiting)
         self._reader = ReadPool(path, size=readers)
+        self._audit: AuditLog | None = None
 
     @property
     def writer(self) -> GroupCommit:
@@ -115,31 +118,63 @@ class SqliteStore:
 
         await self._writer.run(end)
 
-    async def start_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
-        start = self._starting(call, turn)
-        await self._writer.run(start.run, within=_BEFORE_RUNNING, undo=start.undo)
+    def keep_audit(self, log: AuditLog) -> None:
+        """From now on entries of the decision log are written; until then they are let go."""
+        self._audit = self._writer.ledger = log
 
-    async def settle_call(self, call: StoredCall, *, turn: StoredTurn | None = None) -> None:
+    async def note(self, audit: Sequence[AuditBody]) -> None:
+        await self._writer.run(lambda connection: self._note(connection, audit))
+
+    async def start_call(
+        self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()
+    ) -> None:
+        start = self._starting(call, turn)
+
+        def run(connection: sqlite3.Connection) -> None:
+            start.run(connection)
+            self._note(connection, audit)
+
+        await self._writer.run(run, within=_BEFORE_RUNNING, undo=start.undo)
+
+    async def settle_call(
+        self,
+        call: StoredCall,
+        *,
+        turn: StoredTurn | None = None,
+        memory: bytes | None = None,
+        audit: Sequence[AuditBody] = (),
+    ) -> None:
         row = call_row(call, status="settled", process=self._process.id)
         pieces = piece_rows(call)
         turn_columns = None if turn is None else turn_row(turn)
-        await self._writer.run(lambda connection: _settle(connection, row, turn_columns, pieces))
 
-    async def settle_alone(self, call: StoredCall, turn: StoredTurn) -> None:
-        row = call_row(call, status="settled", process=self._process.id)
-        turn_columns = turn_row(turn)
-        pieces = piece_rows(call)
-        await self._writer.run_merged(
-            lambda connection: _settle(connection, row, turn_columns, pieces),
-            write_fresh_calls,
-            fresh_call(row, turn_columns, pieces),
-        )
+        def settle(connection: sqlite3.Connection) -> None:
+            _settle(connection, row, turn_columns, pieces)
+            if memory is not None:
+                statements.REMEMBER.run(connection, {"turn": call.turn_id, "remembered": memory})
+            self._note(connection, audit)
 
-    async def give_up_call(self, id: str, *, turn_id: str, at: datetime) -> None:
+        await self._writer.run(settle)
+
+    async def settle_alone(
+        self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
+    ) -> None:
+        process = self._process.id
+        fresh = fresh_call(call, turn, process=process, memory=memory, audit=audit)
+
+        def settle(connection: sqlite3.Connection) -> None:
+            row = call_row(call, status="settled", process=process)
+            _settle(connection, row, {**turn_row(turn), "memory": memory}, piece_rows(call))
+            self._note(connection, audit)
+
+        await self._writer.run_merged(settle, self._write_fresh, fresh)
+
+    async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> None:
         row = {"call": id, "turn": turn_id, "at": microseconds(at)}
 
         def give_up(connection: sqlite3.Connection) -> None:
             statements.GIVE_UP_CALL.run(connection, row)
+            self._note(connection, audit)
 
         await self._writer.run(give_up)
 
@@ -248,6 +283,14 @@ class SqliteStore:
         await self._writer.close()
         await self._reader.close()
         self._process.release()
+
+    def _note(self, connection: sqlite3.Connection, audit: Sequence[AuditBody]) -> None:
+        if self._audit is not None:
+            self._audit.append(connection, audit)
+
+    def _write_fresh(self, connection: sqlite3.Connection, fresh: list[FreshCall]) -> None:
+        write_fresh_calls(connection, fresh)
+        self._note(connection, [body for each in fresh for body in each.audit])
 
     def _starting(self, call: StoredCall, turn: StoredTurn | None) -> "_Start":
         row = call_row(call, status="started", process=self._process.id)

@@ -84,6 +84,8 @@ END_TURN: Final = Prepared(
     .where(turns.c.id == bindparam("turn"), turns.c.ended_at.is_(None))
 )
 
+REMEMBER: Final = Prepared(update(turns).values(memory=bindparam("remembered")).where(turns.c.id == bindparam("turn")))
+
 START_CALL: Final = Prepared(insert(calls).values(_values(calls, settled_as=literal_column("NULL"))))
 UNDO_CLAIM: Final = Prepared(
     delete(claims).where(claims.c.turn_id == bindparam("turn_id"), claims.c.call_id == bindparam("id"))

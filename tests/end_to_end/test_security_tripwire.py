@@ -121,6 +121,7 @@ async def wired(
             backends=backends,
             journal=gateway.running.service.journal,
             shared=SharedState(),
+            controls=gateway.running.controlled.controls,
         )
         assert unworkable == []
         gateway.running.service.published = published
@@ -162,7 +163,7 @@ async def test_no_backend_runs_without_a_decision_for_that_very_call(tmp_path: P
 def mutated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`publish` over a copy of the handlers in which nobody is asked."""
     source = Path(str(handlers.__file__)).read_text(encoding="utf-8")
-    without, count = re.subn(r"^ +_authorise\(call, tool, handling\)\n", "", source, flags=re.MULTILINE)
+    without, count = re.subn(r"^ +gate\.authorise\(call\)\n", "", source, flags=re.MULTILINE)
     assert count == 1, "the handler authorises in exactly one line"
     _loaded("handlers_that_ask_nobody", without, monkeypatch)
     text = Path(str(publishing.__file__)).read_text(encoding="utf-8")

@@ -134,11 +134,11 @@ GATES: dict[str, tuple[dict[str, GateRule], str, str | None]] = {
     "one that only observes": (gates_of(rule("a", "deny", "observe")), "allow", "the default"),
     "one that is off": (gates_of(rule("a", "deny", "disabled")), "allow", "the default"),
     "one about another tool": (gates_of(rule("a", "deny", tools=("other",))), "allow", "the default"),
-    "one that denies": (gates_of(rule("a", "deny")), "deny", "a at tests.yaml:1:1"),
-    "one that holds": (gates_of(rule("a", "hold")), "hold", "a at tests.yaml:1:1"),
-    "denial beats holding": (gates_of(rule("a", "hold"), rule("b", "deny")), "deny", "b at tests.yaml:1:1"),
-    "holding beats allowing": (gates_of(rule("a", "allow"), rule("b", "hold")), "hold", "b at tests.yaml:1:1"),
-    "one that breaks": (gates_of(rule("a", "break")), "deny", "a at tests.yaml:1:1"),
+    "one that denies": (gates_of(rule("a", "deny")), "deny", "a at tests.yaml:1"),
+    "one that holds": (gates_of(rule("a", "hold")), "hold", "a at tests.yaml:1"),
+    "denial beats holding": (gates_of(rule("a", "hold"), rule("b", "deny")), "deny", "b at tests.yaml:1"),
+    "holding beats allowing": (gates_of(rule("a", "allow"), rule("b", "hold")), "hold", "b at tests.yaml:1"),
+    "one that breaks": (gates_of(rule("a", "break")), "deny", "a at tests.yaml:1"),
 }
 
 

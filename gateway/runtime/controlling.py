@@ -1,0 +1,149 @@
+"""What stands between calls and their tools in this process: people, limits, the kill switch, the decision log.
+
+All of it lives in the file of the store, or beside it, so that every process on the host goes by the same.
+"""
+
+import asyncio
+import logging
+import platform
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from secrets import token_bytes, token_hex
+from typing import Any, Final
+
+from gateway.approvals.approving import Announcement, Approvals
+from gateway.audit.chain import shard_name
+from gateway.audit.contents import ContentKey
+from gateway.audit.entries import Place
+from gateway.core.events import now
+from gateway.errors import StoreUnavailable
+from gateway.governance.principals import Principal
+from gateway.governance.records import AuditBody
+from gateway.identity.identities import Identities
+from gateway.limits.limiter import Limiter
+from gateway.serving.auditing import Auditor, clock
+from gateway.serving.gating import Controls
+from gateway.serving.published import Published
+from gateway.storage.approvals import SqliteApprovals
+from gateway.storage.audit_log import AuditLog
+from gateway.storage.limits import SqliteQuotas
+from gateway.storage.notices import Notices
+from gateway.storage.quarantines import SqliteQuarantines
+from gateway.storage.rates import RateTable
+from gateway.storage.revocations import SqliteRevocations
+from gateway.storage.sqlite import SqliteStore
+
+FORGET_APPROVALS: Final = timedelta(days=90)
+_SWEEP_EVERY: Final = 15.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Controlling:
+    """The controls of a process, and what is told of them."""
+
+    controls: Controls
+    auditor: Auditor
+    approvals: Approvals
+    quarantines: SqliteQuarantines
+    limits: Limiter
+
+
+def controlling(
+    store: SqliteStore,
+    database: Path,
+    *,
+    identities: Identities,
+    published: Callable[[], Published],
+    closing: AsyncExitStack,
+    key: ContentKey | None = None,
+) -> Controlling:
+    """Open everything. `published` is asked when there is a first call, and at every one after it."""
+    notices = Notices(database)
+    closing.callback(notices.close)
+    quarantines = SqliteQuarantines(store.writer, notices, clock=now)
+    closing.callback(quarantines.close)
+    revocations = SqliteRevocations(store.writer, notices, clock=now)
+    closing.callback(revocations.close)
+    identities.heed(revocations)
+    limits = Limiter(RateTable(database), SqliteQuotas(store.writer, clock=now))
+    closing.callback(limits.close)
+    auditor = _auditor(store, published, key or ContentKey(token_bytes(32)))
+    approvals = Approvals(
+        SqliteApprovals(store.writer, store.reader),
+        held=lambda principal: _held(published, principal),
+        announce=_Noting(store, auditor),
+    )
+    closing.push_async_callback(approvals.close)
+    controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision)
+    found = Controlling(controls, auditor, approvals, quarantines, limits)
+    sweeping = asyncio.create_task(_swept(found))
+    closing.push_async_callback(_ended, sweeping)
+    return found
+
+
+def _held(published: Callable[[], Published], principal: Principal) -> frozenset[str]:
+    return published().access.held_by(principal)
+
+
+def _auditor(store: SqliteStore, published: Callable[[], Published], key: ContentKey) -> Auditor:
+    node = platform.node() or "gateway"
+    places: dict[str, Place] = {}
+
+    def place() -> Place:
+        revision = published().snapshot.revision
+        if revision not in places:
+            places.clear()
+            places[revision] = Place(node, revision, revision, key.id)
+        return places[revision]
+
+    def shard() -> str:
+        return shard_name(node, clock(), unique=token_hex(8))
+
+    store.keep_audit(AuditLog(shard, Place(node, content_key=key.id), clock=clock))
+    return Auditor(place, key, clock=clock)
+
+
+class _Noting:
+    """Writes down what happens to approvals, behind whoever made it happen."""
+
+    def __init__(self, store: SqliteStore, auditor: Auditor) -> None:
+        self._store = store
+        self._auditor = auditor
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, announcement: Announcement) -> None:
+        task = asyncio.create_task(self._note([self._auditor.announced(announcement)]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _note(self, audit: list[AuditBody]) -> None:
+        try:
+            await self._store.note(audit)
+        except StoreUnavailable:
+            _log.exception("the decision log does not say what became of an approval")
+
+
+async def _swept(found: Controlling) -> None:
+    """End approvals whose time is up, and forget what nobody needs."""
+    while True:
+        try:
+            await found.approvals.sweep()
+            await found.approvals.prune(_before(FORGET_APPROVALS))
+            await found.limits.prune()
+        except StoreUnavailable:
+            _log.warning("approvals and quotas were not swept: the store is unavailable")
+        await asyncio.sleep(_SWEEP_EVERY)
+
+
+def _before(age: timedelta) -> datetime:
+    return now() - age
+
+
+async def _ended(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    await asyncio.wait({task})

@@ -1,0 +1,265 @@
+"""The gates of a tool: what rules say of a call that the policy permits, who has to agree to it, what it is counted by.
+
+Rules are judged with what the turn remembers. Deny ends a call; hold asks people, and whatever time that takes, the
+call runs only if everything that was decided before still holds then. Limits come last: only calls that run count.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from gateway.access import Access, Call
+from gateway.approvals.approving import Approvals, refusal_of
+from gateway.approvals.digests import action_of
+from gateway.approvals.refusals import ApprovalPending, ApprovalVoid
+from gateway.core.events import now
+from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
+from gateway.governance.approvals import Action, ApprovalRequest
+from gateway.governance.limits import CountedCall, LimitExceeded, Limits, Quota, Taken
+from gateway.governance.quarantines import KillSwitch, Quarantined
+from gateway.governance.rules import Approval, Budget, Flow, GateRule, Loop, Outcome, Verdict, Window
+from gateway.serving.current import ServedCall
+from gateway.snapshot import DeclaredTool
+
+_TELL_EVERY: Final = 5.0
+"""Seconds between two words to a client that waits with its call."""
+
+_REASONS: Final[Mapping[type, str]] = {
+    Window: "window-closed",
+    Loop: "loop-stopped",
+    Budget: "budget-spent",
+    Flow: "flow-blocked",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What gates need of the process. Where one is missing, calls that would need it are refused."""
+
+    approvals: Approvals | None = None
+    limits: Limits | None = None
+    switch: KillSwitch | None = None
+    revision: Callable[[], str] | None = None
+    """The revision that is published now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted for a call that is about to run, to be given back if it does not."""
+
+    limits: Limits
+    taken: Taken
+    call: CountedCall
+
+    async def give_back(self) -> None:
+        await self.limits.give_back(self.taken, self.call)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The gates of one tool in one catalogue. `definition` is the hash of what the tool is."""
+
+    tool: DeclaredTool
+    catalogue: str
+    access: Access
+    rules: tuple[GateRule, ...]
+    controls: Controls
+    definition: str
+    is_consequential: bool
+
+    def authorise(self, call: ServedCall) -> None:
+        """The first thing that happens in every handler. Raises unless the caller may make the call now."""
+        tool, trust = self.tool, self.tool.trust
+        call.identity = tool.name
+        if not trust.callable:
+            call.decide("deny", "tier-refused", f"tier {trust.tier.name}")
+            raise NotPermitted(f"{tool.name} cannot be called at present")
+        if not tool.is_in_use(now().date()):
+            call.decide("deny", "not-in-service", tool.lifecycle)
+            raise NotPermitted(f"{tool.name} cannot be called at present")
+        self._refuse_stopped(call)
+        decision = self.access.asks(call.principal, "invoke", catalogue=self.catalogue, tool=tool)
+        if not decision.allowed:
+            call.decide("deny", "not-permitted", decision.reason)
+            raise NotPermitted()
+        call.decide("allow", "permitted", decision.reason)
+
+    async def passed(self, call: ServedCall, args: Mapping[str, Any]) -> Counted | None:
+        """Let the call through, or raise. Its place in the turn is taken from the moment the rules have spoken."""
+        outcome = self._judged(call, args)
+        self._refuse_denied(call, outcome)
+        memory = call.memory
+        memory.reserves(call.checksum)
+        try:
+            if outcome.decision == "hold":
+                await self._hold(call, outcome, args)
+            elif outcome.verdicts:
+                call.decide("allow", "rule-allowed", call.because)
+            return await self._counted(call, outcome)
+        except BaseException:
+            memory.releases(call.checksum)
+            raise
+
+    def _judged(self, call: ServedCall, args: Mapping[str, Any]) -> Outcome:
+        at = now()
+        asked = Call(call.principal, self.catalogue, self.tool.name, at, args, call.memory, call.checksum)
+        outcome = self.access.judged(asked, self.tool, self.rules)
+        call.observed = tuple(each.rule.name for each in outcome.observed)
+        return outcome
+
+    def _refuse_denied(self, call: ServedCall, outcome: Outcome) -> None:
+        verdict = outcome.decided_by
+        if verdict is not None and outcome.decision == "deny":
+            _blame(call, verdict, "deny", "rule-denied")
+            raise RuleDenied(verdict.judgement.reason)
+
+    def _refuse_stopped(self, call: ServedCall) -> None:
+        switch = self.controls.switch
+        if switch is None:
+            return
+        stopped = switch.stopped_by(
+            tool=self.tool.name,
+            subject=call.principal.subject,
+            upstream=self.tool.upstream,
+            is_consequential=self.is_consequential,
+        )
+        if stopped is not None:
+            call.decide("deny", "quarantined", f"quarantine of {stopped.target}")
+            raise Quarantined(stopped)
+
+    # --- people ---
+
+    async def _hold(self, call: ServedCall, outcome: Outcome, args: Mapping[str, Any]) -> None:
+        """Have people agree. What holds without asking anybody is waited for by calling again."""
+        asking = [(rule, rule.check) for rule in outcome.holds if isinstance(rule.check, Approval)]
+        approvals = self.controls.approvals
+        if len(asking) < len(outcome.holds) or approvals is None:
+            other = next(each for each in outcome.verdicts if each.rule in outcome.holds)
+            _blame(call, other, "hold", "rule-held")
+            raise RuleHeld(f"{other.judgement.reason}; try again later")
+        action = action_of(
+            call.principal,
+            catalogue=self.catalogue,
+            tool=self.tool.name,
+            definition=self.definition,
+            revision=call.revision,
+            arguments=args,
+        )
+        requests = [_request(call, rule, check, action) for rule, check in asking]
+        hold_for = max(rule.hold_for for rule, _ in asking)
+        names = ", ".join(rule.name for rule, _ in asking)
+        async with _telling(call, hold_for):
+            standing = await approvals.ask(requests, hold_for=hold_for)
+        call.rules = tuple(rule.name for rule, _ in asking)
+        call.position = str(asking[0][0].position)
+        call.approvals = standing.approvals
+        refusal = refusal_of(standing, now())
+        if isinstance(refusal, ApprovalPending):
+            call.decide("hold", "approval-pending", f"{names} at {call.position}")
+            call.pending = pending_of(refusal)
+            raise refusal
+        if refusal is not None:
+            code = {"refused": "approval-refused", "expired": "approval-expired"}.get(
+                standing.state, "approval-mismatch"
+            )
+            call.decide("deny", code, f"{names} at {call.position}")
+            raise refusal
+        self._confirm(call, args)
+        call.decide("allow", "approval-approved", f"{names} at {call.position}, approved")
+
+    def _confirm(self, call: ServedCall, args: Mapping[str, Any]) -> None:
+        """Ask everything again that may have changed while people were asked."""
+        revision = self.controls.revision
+        if revision is not None and revision() != call.revision:
+            call.decide("deny", "approval-mismatch", "another revision was published")
+            raise ApprovalVoid()
+        self.authorise(call)
+        self._refuse_denied(call, self._judged(call, args))
+
+    # --- limits ---
+
+    async def _counted(self, call: ServedCall, outcome: Outcome) -> Counted | None:
+        wanted = outcome.limits
+        if not wanted:
+            return None
+        limits = self.controls.limits
+        if limits is None:
+            raise StoreUnavailable("calls cannot be counted here", help="serve with a store that counts")
+        counted = CountedCall(call.principal, self.tool.name, self.catalogue)
+        taken = await limits.take(wanted, counted)
+        if taken.allowed:
+            return Counted(limits, taken, counted)
+        worst = max(taken.exceeded, key=lambda each: each.retry_after)
+        code = "quota-exceeded" if isinstance(worst.limit, Quota) else "rate-exceeded"
+        held = {rule.name for rule in self.rules if getattr(rule.check, "on_exhausted", "deny") == "hold"}
+        is_held = all(each.limit.rule in held for each in taken.exceeded)
+        call.rules = (worst.limit.rule,)
+        call.decide("hold" if is_held else "deny", code, worst.limit.rule)
+        raise LimitExceeded(worst)
+
+
+def pending_of(refusal: ApprovalPending) -> dict[str, Any]:
+    """What a program is told of a call that waits for people."""
+    approvals = [
+        {
+            "id": each.id,
+            "rule": each.request.rule,
+            "reason": each.request.reason,
+            "expiresAt": each.expires_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        }
+        for each in refusal.approvals
+    ]
+    return {"status": "pending", "retryAfter": refusal.retry_after, "approvals": approvals}
+
+
+def _request(call: ServedCall, rule: GateRule, check: Approval, action: Action) -> ApprovalRequest:
+    return ApprovalRequest(
+        action,
+        call.tool,
+        rule.name,
+        str(rule.position),
+        check.reason,
+        check.approvers,
+        check.timeout or timedelta(minutes=15),
+        needed=check.count,
+        show=check.show,
+        resolution=check.resolution,
+        reuse_for=check.reuse_for,
+        turn_id=None if call.turn is None else call.turn.id,
+        call_id=call.id,
+    )
+
+
+def _blame(call: ServedCall, verdict: Verdict, decision: Any, code: str) -> None:
+    rule = verdict.rule
+    call.rules = (rule.name,)
+    call.position = str(rule.position)
+    call.decide(decision, _REASONS.get(type(rule.check), code), verdict.because)
+
+
+@asynccontextmanager
+async def _telling(call: ServedCall, hold_for: timedelta) -> AsyncIterator[None]:
+    """Tell a client that asked for progress, as long as its call waits."""
+    client = call.client
+    if client is None:
+        yield
+        return
+    total = hold_for.total_seconds()
+
+    async def tell() -> None:
+        waited = 0.0
+        while True:
+            client.progress(waited, total, "the call waits for approval")
+            await asyncio.sleep(_TELL_EVERY)
+            waited += _TELL_EVERY
+
+    telling = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        telling.cancel()
+        with suppress(asyncio.CancelledError):
+            await telling

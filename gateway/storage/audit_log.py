@@ -1,0 +1,69 @@
+"""The decision log of a store: entries are chained and written in the transaction of what they are about.
+
+Each process writes a shard of its own, so that none waits for another. What a transaction that was taken back had
+chained is taken back, too.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway.audit.chain import Chain, Head, Row
+from gateway.audit.entries import Mark, Place
+from gateway.audit.statements import parsed_body
+from gateway.governance.records import AuditBody
+from gateway.storage.fresh_calls import insert_rows
+from gateway.storage.schema import audit
+
+_HEADS: Final = "SELECT shard, max(seq), hash FROM audit GROUP BY shard"
+_OPENINGS: Final = "SELECT body FROM audit WHERE seq = 1"
+
+
+class AuditLog:
+    """The writer's own: nobody else calls anything but `head`."""
+
+    def __init__(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int]) -> None:
+        """`shard` gives a new name each time it is asked, `clock` microseconds since 1970."""
+        self._shard = shard
+        self._place = place
+        self._clock = clock
+        self._chain: Chain | None = None
+
+    @property
+    def head(self) -> Head | None:
+        """How far it has come; `None` before anything was written."""
+        return None if self._chain is None else self._chain.head
+
+    def mark(self) -> Head | None:
+        return self.head
+
+    def rewind(self, mark: Head | None) -> None:
+        if mark is None:
+            self._chain = None
+        elif self._chain is not None and self._chain.head.shard == mark.shard:
+            self._chain.rewind(mark)
+
+    def append(self, connection: sqlite3.Connection, bodies: Sequence[AuditBody]) -> None:
+        """Chain and write entries. A place that is taken already, by a commit nobody learnt of, begins a new shard."""
+        if not bodies:
+            return
+        rows: list[Row] = []
+        if self._chain is None:
+            self._chain = Chain(self._shard())
+            rows.append(self._chain.open(self._place, at=self._clock(), predecessors=_predecessors(connection)))
+        rows += self._chain.append(bodies)
+        try:
+            insert_rows(connection, audit, [tuple(row) for row in rows])
+        except sqlite3.IntegrityError:
+            self._chain = None
+            raise
+
+
+def _predecessors(connection: sqlite3.Connection) -> list[Mark]:
+    """The ends of shards that no shard follows yet."""
+    followed: set[tuple[str, int]] = set()
+    for [body] in connection.execute(_OPENINGS):
+        opened = parsed_body(body).get("log", {}).get("opened", {})
+        followed |= {(mark["shard"], mark["seq"]) for mark in opened.get("predecessors", ())}
+    heads = [Head(shard, seq, hash).mark for shard, seq, hash in connection.execute(_HEADS)]
+    return [mark for mark in heads if (mark.shard, mark.seq) not in followed]
