@@ -291,6 +291,7 @@ async def test_file_system_that_hangs_is_told_of_and_holds_up_neither_calls_nor_
         task = anchoring(log, sink, patience=0.0)
         sink.hangs.clear()
         task.start()
+        await asyncio.to_thread(sink.entered.wait)
         while task.problem is None:
             await asyncio.sleep(0)
         await task.look()
