@@ -20,7 +20,7 @@ from gateway.core.paging import PAGE_ARGUMENTS, PagedQuery, current_query, paged
 from gateway.core.patterns import Pattern
 from gateway.core.schemas import Schema
 from gateway.core.searching import STRETCH_WORK, Bounds, Collecting, Page, page_of_lines
-from gateway.core.spool import SpoolReader, is_spool_reader
+from gateway.core.spool import InMemoryReader, SpoolReader, is_spool_reader
 from gateway.core.tokens import BUILTIN_ENCODINGS, ESTIMATORS, TIKTOKEN_ENCODINGS, estimating_in
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool, is_artifact_class
@@ -237,6 +237,8 @@ class SpooledArtifact:
     async def as_string(self) -> str:
         """The whole text, faithful to the bytes."""
         read = self.reader.read_all
+        if isinstance(self.reader, InMemoryReader) and self.reader.byte_length() <= _THREAD_ABOVE:
+            return self.reader.read_all()
         text: str = await _resolved(await self._off_loop(read) if isinstance(self.reader, IndexedReader) else read())
         return text
 

@@ -60,7 +60,7 @@ class Envelope:
         nonce = None if self.nonce is None else tag_safe(self.nonce)
         name = self.tag if nonce is None else f"{self.tag}_{nonce}"
         pairs = self.attributes if nonce is None else {"nonce": nonce, **self.attributes}
-        attributes = "".join(f' {key}="{escape_attribute(value)}"' for key, value in pairs.items())
+        attributes = "".join([f' {key}="{escape_attribute(value)}"' for key, value in pairs.items()])
         return f"<{name}{attributes}>\n{neutralise(self.body)}\n</{name}>"
 
 

@@ -305,6 +305,8 @@ class Buses:
 
     def hears_any(self, names: frozenset[str]) -> bool:
         """Whether anybody would notice one of these events; `"*"` is to be among them."""
+        if self.observability.is_quiet and self.functional.is_quiet:
+            return False
         return self.observability.listens_to_any(names) or self.functional.listens_to_any(names)
 
     def hears(self, kind: type[Event]) -> bool:

@@ -24,11 +24,13 @@ class _Pool:
 
     def take(self, size: int) -> bytes:
         with self._lock:
-            if self._next + size > len(self._bytes):
+            start = self._next
+            self._next = end = start + size
+            if end > len(self._bytes):
                 self._bytes = os.urandom(max(_AT_ONCE, size))
-                self._next = 0
-            start, self._next = self._next, self._next + size
-            return self._bytes[start : self._next]
+                start, self._next = 0, size
+                end = size
+            return self._bytes[start:end]
 
     def _forget(self) -> None:
         self._lock = Lock()

@@ -42,14 +42,17 @@ class Renderer:
         nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
         if media := _media_of(call.results):
             return [block for each in media for block in await self.media(each, nonce)]
-        return [text_block(await self._text(ctx, call, nonce))]
+        return [text_block(await self.text(ctx, call, nonce=nonce))]
 
     async def media(self, media: Media, nonce: str) -> list[Block]:
         return await openai_blocks(
             media, nonce=nonce, unsupported=self.unsupported_media, fallback_keys=self.fallback_keys
         )
 
-    async def _text(self, ctx: Showing, call: ToolCall, nonce: str) -> str:
+    async def text(self, ctx: Showing, call: ToolCall, *, nonce: str | None = None) -> str:
+        """The text of a result that is no media, in its envelope."""
+        if nonce is None:
+            nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
         attributes = {"kind": "tool-result", "tool": call.tool, "call": call.checksum}
         authority = authority_of(ctx, call)
         results: Any = call.results

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, TypeGuard
 from uuid import uuid4
 
-from gateway.core.lines import IndexedReader, LineIndex, encode
+from gateway.core.lines import IndexedReader, LineIndex, decode, encode
 from gateway.errors import ArtifactGone, NoReaderResolver, ReaderNotDescribable
 
 Content = str | bytes | bytearray | memoryview
@@ -81,6 +81,9 @@ class InMemoryReader(IndexedReader):
 
     def read_range(self, offset: int, length: int) -> bytes:
         return self._content[offset : offset + length]
+
+    def read_all(self) -> str:
+        return decode(self._content, first=True)
 
 
 class InMemoryStore:

@@ -115,8 +115,7 @@ async def shown_text(turn: Turn, record: ToolCall) -> str:
     if turn.catalogue.catalogue.render == "envelope":
         if record.from_artifact_tool and isinstance(results, Tokenizable):
             return _query_envelope(turn, record, results.render(turn.ctx))
-        [block] = await _RENDERER.tool_result(turn, record)
-        return str(block["text"])
+        return await _RENDERER.text(turn, record)
     if isinstance(results, Tokenizable):
         return results.render(turn.ctx)
     if isinstance(results, list):

@@ -98,19 +98,21 @@ class Unaccompanied:
     It knows the little that every call needs; whoever wants more of it is given the real one, made at that moment.
     """
 
-    __slots__ = ("_made", "_turn", "dispatch_id", "turn_id")
+    __slots__ = ("_id", "_made", "_turn", "emit", "hears", "turn_id")
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._made: DispatchContext | None = None
+        self._id: str | None = None
         self.turn_id = turn.id
-        self.dispatch_id = new_id()
+        self.emit = turn.emit
+        self.hears = turn.hears
 
-    def emit(self, event: Event) -> None:
-        self._turn.emit(event)
-
-    def hears(self, kind: type[Event]) -> bool:
-        return self._turn.hears(kind)
+    @property
+    def dispatch_id(self) -> str:
+        if self._id is None:
+            self._id = new_id()
+        return self._id
 
     @property
     def dispatch(self) -> DispatchContext:

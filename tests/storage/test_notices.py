@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.notices import REREAD, Noticed, Notices
+from gateway.storage.notices import REREAD, TRUSTED, Noticed, Notices
 from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -101,10 +101,12 @@ async def test_database_that_was_removed_is_told(database: Path) -> None:
 
 async def test_nothing_is_known_after_closing(database: Path) -> None:
     notices = Notices(database)
-    noticed: Noticed[list[str]] = Noticed(notices, targets, at_first=[])
+    clock = Seconds()
+    noticed: Noticed[list[str]] = Noticed(notices, targets, at_first=[], clock=clock)
     noticed.close()
     noticed.current()
     notices.close()
+    clock.now += TRUSTED
 
     assert not notices.is_still(b"")
     with pytest.raises(StoreUnavailable, match="the store is closed"):

@@ -89,8 +89,7 @@ class McpEndpoint:
     def _is_for(self, principal: Principal) -> bool:
         published = self._service.published
         found = published.snapshot.catalogues.get(self._catalogue)
-        is_served = found is not None and "mcp" in found.protocols
-        return is_served and published.access.admits(principal, self._catalogue)
+        return found is not None and "mcp" in found.protocols and published.access.admits(principal, self._catalogue)
 
     async def _post(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
         if not headers.is_json or "content-type" in headers.repeated:
