@@ -16,7 +16,7 @@ from gateway.review.policy_tests import run_cases
 
 ROOT = Path(__file__).parent.parent
 TODAY = date(2026, 11, 16)
-ENVIRONMENTS = (None, "dev", "prod")
+ENVIRONMENTS = (None, "desk", "dev", "prod")
 
 
 def example(environment: str | None = None, *, today: date = TODAY) -> Assembled:
