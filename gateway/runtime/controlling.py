@@ -6,15 +6,16 @@ All of it lives in the file of the store, or beside it, so that every process on
 import asyncio
 import logging
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from secrets import token_bytes, token_hex
+from secrets import token_hex
 from typing import Any, Final
 
 from gateway.approvals.approving import Announcement, Approvals
+from gateway.approvals.webhooks import Webhook, subscribers
 from gateway.audit.chain import shard_name
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
@@ -24,6 +25,8 @@ from gateway.governance.principals import Principal
 from gateway.governance.records import AuditBody
 from gateway.identity.identities import Identities
 from gateway.limits.limiter import Limiter
+from gateway.runtime.auditing import Anchoring, Auditing
+from gateway.runtime.notifying import Notifying
 from gateway.serving.auditing import Auditor, clock
 from gateway.serving.gating import Controls
 from gateway.serving.published import Published
@@ -46,11 +49,43 @@ _log: Final = logging.getLogger(__name__)
 class Controlling:
     """The controls of a process, and what is told of them."""
 
+    store: SqliteStore
     controls: Controls
     auditor: Auditor
     approvals: Approvals
     quarantines: SqliteQuarantines
     limits: Limiter
+    notifying: Notifying
+    anchoring: Anchoring | None = None
+
+    async def begin(self, closing: AsyncExitStack) -> None:
+        """Say that the gateway serves, and do what is done beside calls; the other way round at the end."""
+        await self.store.note([self.auditor.happened("gateway-started"), self.auditor.happened("config-published")])
+        if self.anchoring is not None:
+            self.anchoring.start()
+            closing.push_async_callback(self.anchoring.close)
+        closing.push_async_callback(self._end)
+        self.notifying.start()
+        closing.push_async_callback(self.notifying.close)
+        closing.push_async_callback(_ended, asyncio.create_task(_swept(self)))
+
+    async def _end(self) -> None:
+        try:
+            await self.store.note([self.auditor.happened("gateway-stopped")])
+        except StoreUnavailable:
+            _log.exception("the decision log does not say that the gateway has stopped")
+
+    def status(self) -> Mapping[str, Any]:
+        return {
+            "webhooks": self.notifying.status(),
+            "anchors": None if self.anchoring is None else self.anchoring.status(),
+        }
+
+    @property
+    def problems(self) -> list[str]:
+        """What an operator should look at, though calls are taken."""
+        told = [self.notifying.problem, None if self.anchoring is None else self.anchoring.problem]
+        return [each for each in told if each is not None]
 
 
 def controlling(
@@ -59,8 +94,10 @@ def controlling(
     *,
     identities: Identities,
     published: Callable[[], Published],
+    auditing: Auditing,
+    webhooks: Sequence[Webhook],
+    base_url: str,
     closing: AsyncExitStack,
-    key: ContentKey | None = None,
 ) -> Controlling:
     """Open everything. `published` is asked when there is a first call, and at every one after it."""
     notices = Notices(database)
@@ -72,26 +109,40 @@ def controlling(
     identities.heed(revocations)
     limits = Limiter(RateTable(database), SqliteQuotas(store.writer, clock=now))
     closing.callback(limits.close)
-    auditor = _auditor(store, published, key or ContentKey(token_bytes(32)))
+    log = _log_of(auditing.key)
+    store.keep_audit(log)
+    auditor = _auditor(published, auditing.key)
+    anchoring = None if auditing.anchors is None else Anchoring(auditing.anchors, log.durable_head)
+    asked = SqliteApprovals(store.writer, store.reader)
     approvals = Approvals(
-        SqliteApprovals(store.writer, store.reader),
+        asked,
         held=lambda principal: _held(published, principal),
+        subscribers=subscribers(webhooks),
         announce=_Noting(store, auditor),
     )
     closing.push_async_callback(approvals.close)
+    notifying = Notifying(asked, webhooks, base_url=base_url)
     controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision)
-    found = Controlling(controls, auditor, approvals, quarantines, limits)
-    sweeping = asyncio.create_task(_swept(found))
-    closing.push_async_callback(_ended, sweeping)
-    return found
+    return Controlling(store, controls, auditor, approvals, quarantines, limits, notifying, anchoring)
 
 
 def _held(published: Callable[[], Published], principal: Principal) -> frozenset[str]:
     return published().access.held_by(principal)
 
 
-def _auditor(store: SqliteStore, published: Callable[[], Published], key: ContentKey) -> Auditor:
-    node = platform.node() or "gateway"
+def _log_of(key: ContentKey) -> AuditLog:
+    """A shard of this process alone."""
+    return AuditLog(
+        lambda: shard_name(_node(), clock(), unique=token_hex(8)), Place(_node(), content_key=key.id), clock=clock
+    )
+
+
+def _node() -> str:
+    return platform.node() or "gateway"
+
+
+def _auditor(published: Callable[[], Published], key: ContentKey) -> Auditor:
+    node = _node()
     places: dict[str, Place] = {}
 
     def place() -> Place:
@@ -101,10 +152,6 @@ def _auditor(store: SqliteStore, published: Callable[[], Published], key: Conten
             places[revision] = Place(node, revision, revision, key.id)
         return places[revision]
 
-    def shard() -> str:
-        return shard_name(node, clock(), unique=token_hex(8))
-
-    store.keep_audit(AuditLog(shard, Place(node, content_key=key.id), clock=clock))
     return Auditor(place, key, clock=clock)
 
 

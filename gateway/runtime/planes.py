@@ -74,6 +74,8 @@ def _readiness(running: Running, stopping: Stopping) -> Any:
         reasons = ["stopping"] if stopping.times else []
         reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
         state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}
+        if problems := running.controlled.problems:
+            state["problems"] = problems
         return {**state, "reasons": reasons} if reasons else state
 
     return ready

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gateway.access import Access
+from gateway.approvals.webhooks import Webhook
 from gateway.assembly import Assembled, assemble
 from gateway.config.specs.gateway import (
     FileBlobs,
@@ -24,9 +25,12 @@ from gateway.governance.diagnostics import Diagnostic
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
 from gateway.middleware.build import SharedState
+from gateway.runtime.auditing import Auditing, auditing_of
 from gateway.runtime.backends import Backends
+from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
 from gateway.runtime.controlling import Controlling, controlling
 from gateway.runtime.identities import providers_of
+from gateway.runtime.notifying import webhooks_of
 from gateway.runtime.publishing import Unworkable, publish
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
@@ -69,12 +73,15 @@ class Running:
     shared: SharedState
     """Circuits and bulkheads of this process."""
     controlled: Controlling
+    told: tuple[str, ...] = ()
+    """What else was noticed at the start."""
 
     @property
     def warnings(self) -> list[str]:
         """What deserves attention, in one line each."""
         found = [f"{each.position}: {each.message}" for each in self.assembled.diagnostics]
         found += [f"{each.tool.position}: {each.tool.name} is left out: {each.reason}" for each in self.unworkable]
+        found += self.told
         if self.recovered:
             found.append(f"{self.recovered} calls were running when the gateway last ended; their outcome is unknown")
         return found
@@ -114,6 +121,8 @@ class Prepared:
     providers: tuple[Provider, ...]
     secrets: Secrets
     kept: Kept
+    auditing: Auditing
+    webhooks: tuple[Webhook, ...]
 
 
 def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None) -> Prepared:
@@ -135,7 +144,13 @@ def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, to
     _refuse_exposure(settings, identities)
     kept = kept_by(assembled)
     _refuse_shared_folders({kept.database.parent, kept.spool})
-    return Prepared(settings, assembled, assembled.access, identities, tuple(providers), secrets, kept)
+    if unreachable := unreachable_approvals(assembled):
+        raise ConfigInvalid(unreachable)
+    gateway = _gateway(assembled).spec
+    auditing = auditing_of(gateway.audit, secrets)
+    webhooks = webhooks_of(gateway.webhooks, secrets)
+    access = assembled.access
+    return Prepared(settings, assembled, access, identities, tuple(providers), secrets, kept, auditing, tuple(webhooks))
 
 
 @asynccontextmanager
@@ -169,7 +184,14 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         await service.journal(call, tool)
 
     controlled = controlling(
-        store, kept.database.absolute(), identities=identities, published=lambda: service.published, closing=closing
+        store,
+        kept.database.absolute(),
+        identities=identities,
+        published=lambda: service.published,
+        auditing=prepared.auditing,
+        webhooks=prepared.webhooks,
+        base_url=settings.public_url or f"http://{settings.host}:{settings.port}",
+        closing=closing,
     )
     published, unworkable = publish(
         assembled,
@@ -183,6 +205,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     retain = _storage(assembled).retain
     lives = (retain.calls if retain else None) or DEFAULT_LIFE
     service = Service(published, store, spool, lives=lives, auditor=controlled.auditor)
+    await controlled.begin(closing)
     recovered = await store.recover(_now())
     sweeping = asyncio.create_task(Sweeper(store, spool).run())
     closing.push_async_callback(_ended, sweeping)
@@ -197,6 +220,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         kept,
         shared,
         controlled,
+        (*prepared.auditing.warnings, *([vain] if (vain := approvals_in_vain(published.snapshot)) else ())),
     )
 
 
@@ -230,15 +254,17 @@ def _identity_documents(assembled: Assembled) -> list[IdentityProviderDocument]:
     """Those that the Gateway names, in its order."""
     documents = [each.spec for each in assembled.loaded.documents]
     named = {each.metadata.name: each for each in documents if isinstance(each, IdentityProviderDocument)}
-    gateway = next(each for each in documents if isinstance(each, GatewayDocument))
-    return [named[name] for name in gateway.spec.identity]
+    return [named[name] for name in _gateway(assembled).spec.identity]
+
+
+def _gateway(assembled: Assembled) -> GatewayDocument:
+    return next(each.spec for each in assembled.loaded.documents if isinstance(each.spec, GatewayDocument))
 
 
 def _storage(assembled: Assembled) -> SqliteStorageSpec:
     documents = [each.spec for each in assembled.loaded.documents]
-    gateway = next(each for each in documents if isinstance(each, GatewayDocument))
     named = {each.metadata.name: each.spec for each in documents if isinstance(each, StorageDocument)}
-    storage = named[gateway.spec.storage]
+    storage = named[_gateway(assembled).spec.storage]
     if not isinstance(storage, SqliteStorageSpec):
         raise StartRefused(f"storage of type {storage.type!r} is not served yet", help="use type: sqlite")
     return storage

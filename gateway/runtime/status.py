@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gateway.runtime.quarantining import stopped_status
 from gateway.runtime.running import Running
 
 
@@ -27,6 +28,8 @@ async def status_of(running: Running) -> Mapping[str, Any]:
         "runningCalls": len(running.service.running),
         "storage": sizes,
         "circuits": running.shared.circuit_states(),
+        "stopped": await stopped_status(running.controlled.quarantines),
+        **running.controlled.status(),
         "warnings": running.warnings,
     }
 

@@ -11,7 +11,6 @@ from gateway.core.events import (
     DispatchEnd,
     DispatchStart,
     ErrorEvent,
-    Event,
     IterationEnd,
     IterationStart,
     ToolCallEvent,

@@ -20,7 +20,7 @@ _OPENINGS: Final = "SELECT body FROM audit WHERE seq = 1"
 
 
 class AuditLog:
-    """The writer's own: nobody else calls anything but `head`."""
+    """The writer's own: nobody else calls anything but `durable_head`."""
 
     def __init__(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int]) -> None:
         """`shard` gives a new name each time it is asked, `clock` microseconds since 1970."""
@@ -28,14 +28,19 @@ class AuditLog:
         self._place = place
         self._clock = clock
         self._chain: Chain | None = None
+        self._durable: Head | None = None
 
-    @property
-    def head(self) -> Head | None:
-        """How far it has come; `None` before anything was written."""
-        return None if self._chain is None else self._chain.head
+    def durable_head(self) -> Head:
+        """How far it has come for good. Something must have been written."""
+        assert self._durable is not None, "nothing was written yet"  # noqa: S101 - whoever asks has written
+        return self._durable
 
     def mark(self) -> Head | None:
-        return self.head
+        return None if self._chain is None else self._chain.head
+
+    def committed(self) -> None:
+        if self._chain is not None:
+            self._durable = self._chain.head
 
     def rewind(self, mark: Head | None) -> None:
         if mark is None:

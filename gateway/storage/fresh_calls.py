@@ -29,8 +29,8 @@ from gateway.storage.schema import calls, pieces, turns
 Row = tuple[Any, ...]
 
 _DIALECT: Final = dialect(paramstyle="qmark")
-_CHUNKS: Final = (64, 16, 4, 1)
-"""Rows in one statement: each size is compiled once, and any number is a sum of them."""
+_AT_ONCE: Final = 128
+"""Rows in one statement, each of which hands the interpreter over and back."""
 _COUNTED: Final = "number"
 _FIRST: Final = 1
 
@@ -124,16 +124,15 @@ _PIECE: Final = _columns(pieces)
 
 
 def insert_rows(connection: sqlite3.Connection, table: Table, rows: list[Row]) -> None:
-    """Any number of rows, in as few statements as there are."""
-    done = 0
-    for size in _CHUNKS:
-        while len(rows) - done >= size:
-            connection.execute(_statement(table, size), tuple(chain.from_iterable(rows[done : done + size])))
-            done += size
+    """Any number of rows, in one statement if they are not too many."""
+    for start in range(0, len(rows), _AT_ONCE):
+        some = rows[start : start + _AT_ONCE]
+        connection.execute(_statement(table, len(some)), tuple(chain.from_iterable(some)))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=1024)
 def _statement(table: Table, size: int) -> str:
-    names = _columns(table)
-    values: list[dict[str, Any]] = [{name: bindparam(f"{name}_{row}") for name in names} for row in range(size)]
-    return str(insert(table).values(values).compile(dialect=_DIALECT))
+    """Written out for each number of rows: SQLAlchemy would take long to say the same row again and again."""
+    one = insert(table).values({name: bindparam(name) for name in _columns(table)})
+    before, values, row = str(one.compile(dialect=_DIALECT)).partition(" VALUES ")
+    return f"{before}{values}{', '.join([row] * size)}"

@@ -27,11 +27,15 @@ class Ledger(Protocol):
 
     def rewind(self, mark: Any) -> None: ...
 
+    def committed(self) -> None: ...
+
 
 class _Uncounted:
     def mark(self) -> None: ...
 
     def rewind(self, mark: None) -> None: ...
+
+    def committed(self) -> None: ...
 
 
 PATIENCE: Final = 0.8
@@ -245,6 +249,7 @@ def _run_all(connection: sqlite3.Connection, group: list[_Job], ledger: Ledger) 
         outcomes = [_Outcome(job) for job in _run_merged(connection, group)]
         outcomes += [_Outcome(job, job.work(connection)) for job in group if job.merge is None]
         connection.execute("COMMIT")
+        ledger.committed()
         return outcomes
     except Exception as error:
         _roll_back(connection)
@@ -257,6 +262,7 @@ def _run_all(connection: sqlite3.Connection, group: list[_Job], ledger: Ledger) 
         connection.execute("BEGIN IMMEDIATE")
         outcomes = [_run_apart(connection, job, ledger) for job in group]
         connection.execute("COMMIT")
+        ledger.committed()
         return outcomes
     except Exception:
         _roll_back(connection)

@@ -11,6 +11,12 @@ from gateway.errors import StoreUnavailable
 ATTEMPT: Final = 0.05
 """Seconds one attempt waits for another process; the writer tries again until its callers' patience ends."""
 
+_CHECKPOINT_PAGES: Final = 4_000
+"""16 MB of log before it is written back: pages that change with every call are then written once for many."""
+_CACHE_KIB: Final = 16_384
+_STATEMENTS: Final = 512
+"""Compiled statements that a connection keeps: those that write many rows differ by how many."""
+
 _CAUSES: Final = {
     sqlite3.SQLITE_BUSY: ("the database is locked by another process", "end whatever holds it, such as a backup"),
     sqlite3.SQLITE_LOCKED: ("the database is locked", "end whatever holds it"),
@@ -62,6 +68,7 @@ class Link:
                 isolation_level=None,
                 check_same_thread=False,
                 timeout=patience,
+                cached_statements=_STATEMENTS,
             )
         except sqlite3.Error as error:
             raise _translated(error) from error
@@ -80,6 +87,8 @@ class Link:
             run("PRAGMA query_only = ON")
         else:
             run("PRAGMA synchronous = FULL")
+            run(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            run(f"PRAGMA cache_size = -{_CACHE_KIB}")
             [mode] = run("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise StoreUnavailable(

@@ -27,7 +27,7 @@ KEPT_AFTER_END: Final = timedelta(days=30)
 """What is past its end is kept for a while: a clock that runs ahead must not remove what counts again later."""
 
 TRUSTED: Final = RECHECK / 10
-"""Seconds for which nobody looks again. An announcement returns later than that, so nobody decides by what was before."""
+"""Seconds for which nobody looks again. An announcement returns later, so nobody decides by what was before it."""
 
 _NUMBER: Final = 8
 
