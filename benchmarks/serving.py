@@ -223,8 +223,11 @@ async def read_body(reader: asyncio.StreamReader, head: bytes) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
+    """Of the process and of those it started."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    started = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return own + sum(cpu_seconds(int(child)) for child in started)
 
 
 def free_port() -> int:

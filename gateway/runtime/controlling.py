@@ -36,6 +36,7 @@ from gateway.storage.limits import SqliteQuotas
 from gateway.storage.notices import Notices
 from gateway.storage.quarantines import SqliteQuarantines
 from gateway.storage.rates import RateTable
+from gateway.storage.recording import Recording
 from gateway.storage.revocations import SqliteRevocations
 from gateway.storage.sqlite import SqliteStore
 
@@ -50,20 +51,25 @@ class Controlling:
     """The controls of a process, and what is told of them."""
 
     store: SqliteStore
+    recording: Recording
     controls: Controls
     auditor: Auditor
     approvals: Approvals
     quarantines: SqliteQuarantines
     limits: Limiter
     notifying: Notifying
-    anchoring: Anchoring | None = None
+    anchoring: tuple[Anchoring, ...] = ()
+    """One for each shard that this process writes."""
 
     async def begin(self, closing: AsyncExitStack) -> None:
         """Say that the gateway serves, and do what is done beside calls; the other way round at the end."""
+        await self.recording.start()
+        self.store.record_through(self.recording)
+        await self.recording.note([self.auditor.happened("gateway-started")])
         await self.store.note([self.auditor.happened("gateway-started"), self.auditor.happened("config-published")])
-        if self.anchoring is not None:
-            self.anchoring.start()
-            closing.push_async_callback(self.anchoring.close)
+        for anchoring in self.anchoring:
+            anchoring.start()
+            closing.push_async_callback(anchoring.close)
         closing.push_async_callback(self._end)
         self.notifying.start()
         closing.push_async_callback(self.notifying.close)
@@ -78,13 +84,13 @@ class Controlling:
     def status(self) -> Mapping[str, Any]:
         return {
             "webhooks": self.notifying.status(),
-            "anchors": None if self.anchoring is None else self.anchoring.status(),
+            "anchors": [each.status() for each in self.anchoring],
         }
 
     @property
     def problems(self) -> list[str]:
         """What an operator should look at, though calls are taken."""
-        told = [self.notifying.problem, None if self.anchoring is None else self.anchoring.problem]
+        told = [self.notifying.problem, *(each.problem for each in self.anchoring)]
         return [each for each in told if each is not None]
 
 
@@ -112,7 +118,6 @@ def controlling(
     log = _log_of(auditing.key)
     store.keep_audit(log)
     auditor = _auditor(published, auditing.key)
-    anchoring = None if auditing.anchors is None else Anchoring(auditing.anchors, log.durable_head)
     asked = SqliteApprovals(store.writer, store.reader)
     approvals = Approvals(
         asked,
@@ -123,7 +128,11 @@ def controlling(
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)
     controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision)
-    return Controlling(store, controls, auditor, approvals, quarantines, limits, notifying, anchoring)
+    place = (_node(), None, None, auditing.key.id)
+    recording = Recording(database, place=place, shard=shard_name(_node(), clock(), unique=token_hex(8)))
+    heads = (log.durable_head, recording.durable_head)
+    anchoring = () if auditing.anchors is None else tuple(Anchoring(auditing.anchors, head) for head in heads)
+    return Controlling(store, recording, controls, auditor, approvals, quarantines, limits, notifying, anchoring)
 
 
 def _held(published: Callable[[], Published], principal: Principal) -> frozenset[str]:

@@ -6,15 +6,17 @@ chained is taken back, too.
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.audit.chain import Chain, Head, Row
 from gateway.audit.entries import Mark, Place
 from gateway.audit.statements import parsed_body
-from gateway.governance.records import AuditBody
-from gateway.storage.fresh_calls import insert_rows
-from gateway.storage.schema import audit
+from gateway.storage.inserting import Insertion, insert_rows
 
+if TYPE_CHECKING:  # whoever only writes rows need not know what calls are
+    from gateway.governance.records import AuditBody
+
+_INTO: Final = Insertion("INSERT INTO audit (shard, seq, prev, hash, body, at) VALUES ", "(?, ?, ?, ?, ?, ?)")
 _HEADS: Final = "SELECT shard, max(seq), hash FROM audit GROUP BY shard"
 _OPENINGS: Final = "SELECT body FROM audit WHERE seq = 1"
 
@@ -48,7 +50,7 @@ class AuditLog:
         elif self._chain is not None and self._chain.head.shard == mark.shard:
             self._chain.rewind(mark)
 
-    def append(self, connection: sqlite3.Connection, bodies: Sequence[AuditBody]) -> None:
+    def append(self, connection: sqlite3.Connection, bodies: "Sequence[AuditBody]") -> None:
         """Chain and write entries. A place that is taken already, by a commit nobody learnt of, begins a new shard."""
         if not bodies:
             return
@@ -58,7 +60,7 @@ class AuditLog:
             rows.append(self._chain.open(self._place, at=self._clock(), predecessors=_predecessors(connection)))
         rows += self._chain.append(bodies)
         try:
-            insert_rows(connection, audit, [tuple(row) for row in rows])
+            insert_rows(connection, _INTO, [tuple(row) for row in rows])
         except sqlite3.IntegrityError:
             self._chain = None
             raise

@@ -7,14 +7,13 @@ an error; then each is written on its own, and told what is wrong.
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Table, bindparam
 from sqlalchemy.dialects.sqlite import dialect, insert
 
 from gateway.governance.records import AuditBody, StoredCall, StoredTurn
+from gateway.storage.inserting import Insertion, Row, insert_rows
 from gateway.storage.rows import (
     checked_id,
     json_text,
@@ -26,11 +25,7 @@ from gateway.storage.rows import (
 )
 from gateway.storage.schema import calls, pieces, turns
 
-Row = tuple[Any, ...]
-
 _DIALECT: Final = dialect(paramstyle="qmark")
-_AT_ONCE: Final = 128
-"""Rows in one statement, each of which hands the interpreter over and back."""
 _COUNTED: Final = "number"
 _FIRST: Final = 1
 
@@ -45,10 +40,10 @@ class FreshCall:
     audit: Sequence[AuditBody] = ()
 
 
-def write_fresh_calls(connection: sqlite3.Connection, fresh: list[FreshCall]) -> None:
-    insert_rows(connection, turns, [each.turn for each in fresh])
-    insert_rows(connection, calls, [each.call for each in fresh])
-    insert_rows(connection, pieces, [piece for each in fresh for piece in each.pieces])
+def _insertion(table: Table) -> Insertion:
+    one = insert(table).values({name: bindparam(name) for name in _columns(table)})
+    before, values, row = str(one.compile(dialect=_DIALECT)).partition(" VALUES ")
+    return Insertion(before + values, row)
 
 
 def _columns(table: Table) -> tuple[str, ...]:
@@ -122,17 +117,12 @@ def piece_values(call: StoredCall) -> list[Row]:
 
 _PIECE: Final = _columns(pieces)
 
-
-def insert_rows(connection: sqlite3.Connection, table: Table, rows: list[Row]) -> None:
-    """Any number of rows, in one statement if they are not too many."""
-    for start in range(0, len(rows), _AT_ONCE):
-        some = rows[start : start + _AT_ONCE]
-        connection.execute(_statement(table, len(some)), tuple(chain.from_iterable(some)))
+INTO_TURNS: Final = _insertion(turns)
+INTO_CALLS: Final = _insertion(calls)
+INTO_PIECES: Final = _insertion(pieces)
 
 
-@lru_cache(maxsize=1024)
-def _statement(table: Table, size: int) -> str:
-    """Written out for each number of rows: SQLAlchemy would take long to say the same row again and again."""
-    one = insert(table).values({name: bindparam(name) for name in _columns(table)})
-    before, values, row = str(one.compile(dialect=_DIALECT)).partition(" VALUES ")
-    return f"{before}{values}{', '.join([row] * size)}"
+def write_fresh_calls(connection: sqlite3.Connection, fresh: list[FreshCall]) -> None:
+    insert_rows(connection, INTO_TURNS, [each.turn for each in fresh])
+    insert_rows(connection, INTO_CALLS, [each.call for each in fresh])
+    insert_rows(connection, INTO_PIECES, [piece for each in fresh for piece in each.pieces])

@@ -37,7 +37,7 @@ async def test_operator_sees_what_runs_and_how_much_is_kept(tmp_path: Path, fork
     assert told["circuits"] == {}
     assert len(told["warnings"]) == 2  # about a decision log without a key and without anchors
     assert all("audit" in warning for warning in told["warnings"])
-    assert (told["stopped"]["quarantines"], told["anchors"]) == ([], None)
+    assert (told["stopped"]["quarantines"], told["anchors"]) == ([], [])
     assert wrong == 405
 
 

@@ -1,0 +1,162 @@
+"""The process that writes fresh calls: it reads them from its standard input, commits them in groups, and says so.
+
+What it does could be done by a thread, but for the interpreter's lock: every statement would wait for the event loop,
+and the event loop for it. It knows rows, and nothing of what they mean. It ends when nobody can send it anything more.
+
+A message is its length in four bytes, then what `marshal` makes of it. First comes the `Order`, then lists of
+`(number, row of the turn, of the call, rows of its pieces, entries of the log)`, of which all but the first may be
+empty. The answer to a group is
+`(numbers that are durable, numbers that are not, how far the log has come)`; whoever sent the second finds out why.
+"""
+
+import marshal
+import os
+import select
+import signal
+import sqlite3
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import time_ns
+from typing import Any, Final, NamedTuple
+
+from gateway.audit.entries import Place
+from gateway.storage.audit_log import AuditLog
+from gateway.storage.inserting import Insertion, insert_rows
+from gateway.storage.links import Link
+
+HEAD: Final = 4
+LARGEST_GROUP: Final = 512
+_PATIENCE: Final = 0.4
+_READ: Final = 1 << 20
+
+Fresh = tuple[int, tuple[Any, ...], tuple[Any, ...], Sequence[tuple[Any, ...]], Sequence[tuple[int, bytes]]]
+
+
+class Order(NamedTuple):
+    """What it is to write to. `place` are the fields of the log's place; without one, entries are let go."""
+
+    database: str
+    turns: Insertion
+    calls: Insertion
+    pieces: Insertion
+    place: tuple[str, str | None, str | None, str | None] | None
+    shard: str
+
+
+def framed(message: Any) -> bytes:
+    body = marshal.dumps(message)
+    return len(body).to_bytes(HEAD, "big") + body
+
+
+class Recorder:
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._link: Link | None = None
+        self._log: AuditLog | None = None
+        self._into = [Insertion(*each) for each in (order.turns, order.calls, order.pieces)]
+        if order.place is not None:
+            self._log = AuditLog(self._new_shard, Place(*order.place), clock=_clock)
+        self._shards = 0
+
+    def written(self, group: Sequence[Fresh]) -> bool:
+        """Whether all of it is durable; else none of it is, for whatever reason."""
+        mark = None if self._log is None else self._log.mark()
+        try:
+            link = self._connected()
+            self._write(link.connection, group)
+            if link.is_lost():
+                raise OSError("the database was replaced")
+        except Exception:  # whoever sent it does it again, and is told what is wrong
+            if self._log is not None:
+                self._log.rewind(mark)
+            self._disconnect()
+            return False
+        if self._log is not None:
+            self._log.committed()
+        return True
+
+    @property
+    def head(self) -> tuple[str, int, bytes] | None:
+        """How far the log has come; `None` without one, or before its first entry."""
+        mark = None if self._log is None else self._log.mark()
+        return None if mark is None else (mark.shard, mark.seq, mark.hash)
+
+    def _write(self, connection: sqlite3.Connection, group: Sequence[Fresh]) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        turns, calls, pieces = self._into
+        insert_rows(connection, turns, [each[1] for each in group if each[1]])
+        insert_rows(connection, calls, [each[2] for each in group if each[2]])
+        insert_rows(connection, pieces, [piece for each in group for piece in each[3]])
+        if self._log is not None:
+            self._log.append(connection, [body for each in group for body in each[4]])
+        connection.execute("COMMIT")
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            self._link = Link(Path(self._order.database), patience=_PATIENCE)
+        return self._link
+
+    def _disconnect(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()  # which takes an open transaction back
+
+    def _new_shard(self) -> str:
+        self._shards += 1
+        return f"{self._order.shard}.{self._shards}"
+
+
+def _clock() -> int:
+    return time_ns() // 1_000
+
+
+def main() -> None:
+    # Whoever started it decides when it ends: by closing what it reads from.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    source, sink = sys.stdin.fileno(), sys.stdout.fileno()
+    received = bytearray()
+    recorder: Recorder | None = None
+    waiting: list[Fresh] = []
+    is_over = False
+    while not is_over or waiting:
+        if not is_over and (not waiting or select.select([source], [], [], 0)[0]):
+            chunk = os.read(source, _READ)
+            is_over = not chunk
+            received += chunk
+        for message in _messages(received):
+            if recorder is None:
+                recorder = Recorder(Order(*message))
+            else:
+                waiting += message
+        if recorder is not None and waiting:
+            group, waiting = waiting[:LARGEST_GROUP], waiting[LARGEST_GROUP:]
+            numbers = [each[0] for each in group]
+            answer = (numbers, []) if recorder.written(group) else ([], numbers)
+            _send(sink, framed((*answer, recorder.head)))
+
+
+def _messages(received: bytearray) -> list[Any]:
+    """What has arrived whole; it is taken away from what was received."""
+    found = []
+    start = 0
+    while len(received) - start >= HEAD:
+        size = int.from_bytes(received[start : start + HEAD], "big")
+        end = start + HEAD + size
+        if len(received) < end:
+            break
+        found.append(marshal.loads(received[start + HEAD : end]))  # noqa: S302 - from the process that started us
+        start = end
+    del received[:start]
+    return found
+
+
+def _send(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sink, view) :]
+
+
+if __name__ == "__main__":
+    main()

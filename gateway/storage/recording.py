@@ -1,0 +1,135 @@
+"""Fresh calls, written by a process of their own that this one talks to; the thread that writes does it without one.
+
+Whatever that process did not confirm is written here once more, if it is not there already: it may have ended between
+its commit and its word about it.
+"""
+
+import asyncio
+import logging
+import marshal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from gateway.audit.chain import Head
+from gateway.governance.records import AuditBody
+from gateway.storage.fresh_calls import INTO_CALLS, INTO_PIECES, INTO_TURNS, FreshCall
+from gateway.storage.recorder import HEAD, Order, framed
+
+_RESTART_AFTER: Final = 1.0
+_MOST_WAITING: Final = 4096
+_END_SECONDS: Final = 5.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Recording:
+    """One for each process that serves. `write` says whether a call is durable; if not, nobody knows."""
+
+    def __init__(self, database: Path, *, place: tuple[str, str | None, str | None, str | None] | None, shard: str):
+        self._order = Order(str(database), INTO_TURNS, INTO_CALLS, INTO_PIECES, place, shard)
+        self._process: Process | None = None
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+        self._batch: list[tuple[object, ...]] = []
+        self._number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self.head: Head | None = None
+        """How far the log of that process has come."""
+        self._starts = 0
+
+    async def start(self) -> None:
+        await self._begin()
+
+    @property
+    def takes_more(self) -> bool:
+        return self._process is not None and len(self._waiting) < _MOST_WAITING
+
+    async def note(self, audit: Sequence[AuditBody]) -> bool:
+        """Whether entries of the log are durable in the shard of that process."""
+        return await self.write(FreshCall((), (), (), audit))
+
+    def durable_head(self) -> Head:
+        """How far the log of that process has come. Something must have been noted."""
+        assert self.head is not None, "nothing was noted yet"  # noqa: S101 - whoever asks has noted something
+        return self.head
+
+    async def write(self, fresh: FreshCall) -> bool:
+        """Whether it is durable. It is written even if the caller stops waiting."""
+        if not self.takes_more:
+            return False
+        self._number += 1
+        number = self._number
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        self._waiting[number] = future
+        if not self._batch:
+            loop.call_soon(self._flush)
+        self._batch.append((number, fresh.turn, fresh.call, fresh.pieces, fresh.audit))
+        return await future
+
+    async def close(self) -> None:
+        self._is_closing = True
+        process = self._process
+        if process is not None and process.stdin is not None:
+            self._flush()
+            process.stdin.close()
+            try:
+                await asyncio.wait_for(process.wait(), _END_SECONDS)
+            except TimeoutError:
+                process.kill()
+        for task in tuple(self._tasks):
+            await asyncio.wait({task})
+
+    async def _begin(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "gateway.storage.recorder", stdin=PIPE, stdout=PIPE, close_fds=True
+        )
+        self._starts += 1
+        order = self._order._replace(shard=f"{self._order.shard}.{self._starts}")
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        self._process.stdin.write(framed([tuple(each) if isinstance(each, tuple) else each for each in order]))
+        task = asyncio.create_task(self._listen(self._process))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _flush(self) -> None:
+        batch, self._batch = self._batch, []
+        process = self._process
+        if batch and process is not None and process.stdin is not None:
+            process.stdin.write(framed(batch))
+
+    async def _listen(self, process: Process) -> None:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        try:
+            while True:
+                size = int.from_bytes(await process.stdout.readexactly(HEAD), "big")
+                answer = await process.stdout.readexactly(size)
+                durable, undone, head = marshal.loads(answer)  # noqa: S302 - from the process we started
+                if head is not None:
+                    self.head = Head(*head)
+                self._settle(durable, True)
+                self._settle(undone, False)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        await process.wait()
+        await self._ended()
+
+    def _settle(self, numbers: list[int], is_durable: bool) -> None:
+        for number in numbers:
+            future = self._waiting.pop(number, None)
+            if future is not None and not future.done():
+                future.set_result(is_durable)
+
+    async def _ended(self) -> None:
+        """Nobody confirms what is left; begin another one, unless all of it is to end."""
+        self._process = None
+        self._batch = []
+        self._settle(list(self._waiting), False)
+        if not self._is_closing:
+            _log.error("the process that writes calls has ended; another one is started")
+            await asyncio.sleep(_RESTART_AFTER)
+            if not self._is_closing:
+                await self._begin()

@@ -1,0 +1,133 @@
+"""The process that writes fresh calls: what it confirms is durable, what it does not is neither lost nor doubled."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from stored_records import ADA, NOON, settled, turn
+
+from gateway.storage.fresh_calls import fresh_call
+from gateway.storage.recording import Recording
+from gateway.storage.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+PLACE = ("node", None, None, "key")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = Recording(tmp_path / "calls.db", place=PLACE, shard="shard")
+    await recording.start()
+    store.record_through(recording)
+    yield store
+    await store.close()
+
+
+def recording_of(store: SqliteStore) -> Recording:
+    assert store._recording is not None
+    return store._recording
+
+
+def pid_of(store: SqliteStore) -> int:
+    process = recording_of(store)._process
+    assert process is not None
+    return process.pid
+
+
+async def settle(store: SqliteStore, number: int) -> None:
+    of_turn = turn(f"turn{number}")
+    await store.settle_alone(
+        replace(settled(f"call{number}"), turn_id=of_turn.id), of_turn, audit=[(number, b'{"n":%d}' % number)]
+    )
+
+
+async def numbers(store: SqliteStore, count: int) -> list[int]:
+    return [number for number in range(count) if await store.find_call(f"call{number}", ADA)]
+
+
+def logged(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        [found] = database.execute("SELECT count(*) FROM audit WHERE instr(body, '\"n\":')").fetchone()
+    return int(found)
+
+
+async def test_what_it_confirmed_is_there_with_its_entry_in_the_log(store: SqliteStore, tmp_path: Path) -> None:
+    await asyncio.gather(*(settle(store, number) for number in range(50)))
+
+    assert await numbers(store, 50) == list(range(50))
+    assert logged(tmp_path / "calls.db") == 50
+    head = recording_of(store).head
+    assert head is not None
+    assert (head.shard, head.seq) == ("shard.1.1", 51)
+
+
+async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_path: Path) -> None:
+    await settle(store, 0)
+    first = pid_of(store)
+
+    writing = asyncio.gather(*(settle(store, number) for number in range(1, 200)))
+    await asyncio.sleep(0)
+    os.kill(first, signal.SIGKILL)
+    await writing
+    while not recording_of(store).takes_more:
+        await asyncio.sleep(0.05)
+    await settle(store, 200)
+
+    assert await numbers(store, 201) == list(range(201))
+    assert pid_of(store) != first
+
+
+async def test_group_with_a_call_that_is_there_already_is_told_apart(store: SqliteStore) -> None:
+    of_turn = turn("turn1")
+    await store.settle_alone(settled("call1", turn_id="turn1"), of_turn)
+    fresh = fresh_call(settled("call1", turn_id="turn1"), of_turn, process="p")
+
+    assert not await recording_of(store).write(fresh)
+    await settle(store, 2)
+    assert await numbers(store, 3) == [1, 2]
+
+
+async def test_nothing_is_left_when_it_is_closed_with_work_to_do(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = Recording(tmp_path / "calls.db", place=None, shard="shard")
+    await recording.start()
+    store.record_through(recording)
+    writing = [asyncio.create_task(settle(store, number)) for number in range(600)]
+    await asyncio.sleep(0)
+
+    await store.close()
+    await asyncio.gather(*writing)
+
+    again = await SqliteStore.open(tmp_path / "calls.db", clock=lambda: NOON)
+    assert len(await numbers(again, 600)) == 600
+    await again.close()
+
+
+async def test_signals_to_the_whole_group_do_not_end_it(store: SqliteStore) -> None:
+    await settle(store, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid_of(store), number)
+
+    await settle(store, 1)
+
+    assert await numbers(store, 2) == [0, 1]
+
+
+async def test_database_that_is_locked_is_waited_for(store: SqliteStore, tmp_path: Path) -> None:
+    await settle(store, 0)
+    with closing(sqlite3.connect(tmp_path / "calls.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(settle(store, 1))
+        await asyncio.sleep(0.1)
+        other.execute("ROLLBACK")
+        await writing
+
+    assert await numbers(store, 2) == [0, 1]
