@@ -10,15 +10,25 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.audit.chain import Chain, Head, Row
 from gateway.audit.entries import Mark, Place
-from gateway.audit.statements import parsed_body
+from gateway.audit.statements import gathered, unfollowed
 from gateway.storage.inserting import Insertion, insert_rows
 
 if TYPE_CHECKING:  # whoever only writes rows need not know what calls are
     from gateway.governance.records import AuditBody
 
 _INTO: Final = Insertion("INSERT INTO audit (shard, seq, prev, hash, body, at) VALUES ", "(?, ?, ?, ?, ?, ?)")
-_HEADS: Final = "SELECT shard, max(seq), hash FROM audit GROUP BY shard"
-_OPENINGS: Final = "SELECT body FROM audit WHERE seq = 1"
+_SHARDS: Final = """
+WITH RECURSIVE shards (shard) AS (
+    SELECT min(shard) FROM audit
+    UNION ALL
+    SELECT (SELECT min(shard) FROM audit WHERE shard > shards.shard) FROM shards WHERE shard IS NOT NULL
+)
+SELECT shard FROM shards WHERE shard IS NOT NULL
+"""
+"""From one shard to the next by the index: there are few of them, and millions of entries."""
+
+_HEAD: Final = "SELECT shard, seq, hash FROM audit WHERE shard = ? ORDER BY seq DESC LIMIT 1"
+_OPENING: Final = "SELECT shard, seq, prev, hash, body FROM audit WHERE shard = ? AND seq = 1"
 
 
 class AuditLog:
@@ -45,32 +55,34 @@ class AuditLog:
             self._durable = self._chain.head
 
     def rewind(self, mark: Head | None) -> None:
-        if mark is None:
-            self._chain = None
-        elif self._chain is not None and self._chain.head.shard == mark.shard:
+        """A shard that was begun since then is gone with its first entry."""
+        if mark is not None and self._chain is not None and self._chain.head.shard == mark.shard:
             self._chain.rewind(mark)
+        else:
+            self._chain = None
 
     def append(self, connection: sqlite3.Connection, bodies: "Sequence[AuditBody]") -> None:
         """Chain and write entries. A place that is taken already, by a commit nobody learnt of, begins a new shard."""
         if not bodies:
             return
-        rows: list[Row] = []
-        if self._chain is None:
-            self._chain = Chain(self._shard())
-            rows.append(self._chain.open(self._place, at=self._clock(), predecessors=_predecessors(connection)))
-        rows += self._chain.append(bodies)
-        try:
-            insert_rows(connection, _INTO, [tuple(row) for row in rows])
-        except sqlite3.IntegrityError:
-            self._chain = None
-            raise
+        if self._chain is not None:
+            try:
+                _insert(connection, self._chain.append(bodies))
+                return
+            except sqlite3.IntegrityError:
+                self._chain = None
+        self._chain = Chain(self._shard())
+        first = self._chain.open(self._place, at=self._clock(), predecessors=_predecessors(connection))
+        _insert(connection, [first, *self._chain.append(bodies)])
+
+
+def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    insert_rows(connection, _INTO, [tuple(row) for row in rows])
 
 
 def _predecessors(connection: sqlite3.Connection) -> list[Mark]:
     """The ends of shards that no shard follows yet."""
-    followed: set[tuple[str, int]] = set()
-    for [body] in connection.execute(_OPENINGS):
-        opened = parsed_body(body).get("log", {}).get("opened", {})
-        followed |= {(mark["shard"], mark["seq"]) for mark in opened.get("predecessors", ())}
-    heads = [Head(shard, seq, hash).mark for shard, seq, hash in connection.execute(_HEADS)]
-    return [mark for mark in heads if (mark.shard, mark.seq) not in followed]
+    shards = connection.execute(_SHARDS).fetchall()
+    heads = [Head(*found) for shard in shards for found in connection.execute(_HEAD, shard)]
+    openings = [Row(*found) for shard in shards for found in connection.execute(_OPENING, shard)]
+    return unfollowed(heads, gathered(openings))

@@ -813,3 +813,9 @@ async def test_adopted_call_is_known_to_the_turn_and_persisted_by_nobody() -> No
 
     assert turn.turn_tool_calls == [call]
     assert stored == []
+
+
+def test_dispatch_stands_for_itself() -> None:
+    dispatch = DispatchContext(turn_context(), buses=Buses())
+
+    assert dispatch.dispatch is dispatch

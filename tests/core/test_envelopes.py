@@ -1,5 +1,6 @@
 """Trust envelopes: nothing in a body or an attribute can end, open or imitate one."""
 
+import hmac
 import re
 
 import pytest
@@ -195,3 +196,12 @@ async def test_call_id_with_line_breaks_stays_on_its_line() -> None:
     text = await handle_text("a\nbyteLength: 1", SpooledJsonArtifact(InMemoryReader("{}")))
 
     assert text.splitlines()[1] == 'callId: "a\\nbyteLength: 1"'
+
+
+@given(secret=st.binary(max_size=200), checksum=st.text(max_size=64), id=st.text(max_size=20))
+@example(secret=b"k" * 64, checksum="c", id="1")
+@example(secret=b"k" * 65, checksum="c", id="1")
+def test_nonce_is_the_hmac_of_the_call_under_a_secret_of_any_length(secret: bytes, checksum: str, id: str) -> None:
+    expected = hmac.digest(secret, f"{checksum}{id}".encode(), "sha256").hex()
+
+    assert expected.startswith(nonce_for(secret, checksum, id))

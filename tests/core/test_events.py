@@ -382,3 +382,16 @@ def test_buses_keep_the_ones_they_are_given() -> None:
 
     assert buses.functional is functional
     assert buses.observability is observability
+
+
+@pytest.mark.parametrize("listens_to", ["turnStart", "error", "*"])
+def test_buses_know_whether_anybody_would_hear_one_of_several(listens_to: str) -> None:
+    names = frozenset({"*", "turnStart", "error"})
+    for of in ("functional", "observability"):
+        buses = Buses()
+        assert not buses.hears_any(names)
+        leave = getattr(buses, of).on(listens_to, lambda event: None)
+        assert buses.hears_any(names)
+        assert not buses.hears_any(frozenset({"log"}))
+        leave()
+        assert not buses.hears_any(names)

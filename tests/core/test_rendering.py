@@ -151,3 +151,12 @@ async def test_two_turns_render_one_call_with_different_nonces() -> None:
     assert first != second
     assert record.checksum in first
     assert record.checksum in second
+
+
+async def test_text_alone_has_the_same_envelope_as_the_block() -> None:
+    ctx = turn()
+    shown = call(artifact("one"))
+
+    [block] = await Renderer().tool_result(ctx, shown)
+
+    assert await Renderer().text(ctx, shown) == block["text"]
