@@ -10,6 +10,7 @@ SEVERITIES: Final[Mapping[str, int]] = {
     "quarantine-added": 4,
     "quarantine-lifted": 3,
     "token-revoked": 3,
+    "token-restored": 3,
     "key-rotated": 3,
     "log-pruned": 3,
 }

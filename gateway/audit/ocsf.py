@@ -53,6 +53,7 @@ _ACTIVITIES: Final[Mapping[str, _Activity]] = {
     "quarantine-added": _Activity(_ENTITIES, 1, "Create"),
     "quarantine-lifted": _Activity(_ENTITIES, 4, "Delete"),
     "token-revoked": _Activity(_ENTITIES, 4, "Delete"),
+    "token-restored": _Activity(_ENTITIES, 3, "Update"),
     "config-published": _Activity(_ENTITIES, 3, "Update"),
     "key-rotated": _Activity(_ENTITIES, 3, "Update"),
     "shard-opened": _Activity(_ENTITIES, 1, "Create"),

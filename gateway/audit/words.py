@@ -24,6 +24,7 @@ Event = Literal[
     "quarantine-added",
     "quarantine-lifted",
     "token-revoked",
+    "token-restored",
 ]
 
 Effect = Literal["allow", "hold", "deny"]
@@ -81,6 +82,7 @@ EVENTS: Final[Mapping[Event, str]] = MappingProxyType(
         "quarantine-added": "somebody stopped a tool, a principal or an upstream",
         "quarantine-lifted": "a quarantine was lifted, or ended by itself",
         "token-revoked": "a credential is accepted no more",
+        "token-restored": "a revocation was taken back",
     }
 )
 

@@ -53,7 +53,7 @@ def add(
 
     async def change() -> QuarantineChange:
         async with stops_of(store.path) as stops:
-            return await stops.quarantines.add(quarantine)
+            return await stops.add(quarantine)
 
     _tell(done(change()), output)
 
@@ -78,7 +78,7 @@ def lift(
 
     async def change() -> QuarantineChange:
         async with stops_of(store.path) as stops:
-            return await stops.quarantines.lift(parsed, reason=reason, by=who(name))
+            return await stops.lift(parsed, reason=reason, by=who(name))
 
     _tell(done(change()), output)
 

@@ -48,7 +48,7 @@ def revoke(
 
     async def change() -> RevocationChange:
         async with stops_of(store.path) as stops:
-            return await stops.revocations.revoke(revocation)
+            return await stops.revoke(revocation)
 
     _tell(done(change()), output)
 
@@ -71,7 +71,7 @@ def restore(
 
     async def change() -> RevocationChange:
         async with stops_of(store.path) as stops:
-            return await stops.revocations.restore(id, reason=reason, by=who(name))
+            return await stops.restore(id, reason=reason, by=who(name))
 
     _tell(done(change()), output)
 

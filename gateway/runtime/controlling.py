@@ -116,8 +116,8 @@ def controlling(
     limits = Limiter(RateTable(database), SqliteQuotas(store.writer, clock=now))
     closing.callback(limits.close)
     log = _log_of(auditing.key)
-    store.keep_audit(log)
     auditor = _auditor(published, auditing.key)
+    store.keep_audit(log, abandoned=auditor.abandoned)
     asked = SqliteApprovals(store.writer, store.reader)
     approvals = Approvals(
         asked,
@@ -155,11 +155,14 @@ def _auditor(published: Callable[[], Published], key: ContentKey) -> Auditor:
     places: dict[str, Place] = {}
 
     def place() -> Place:
+        """Asked from the thread that writes, too."""
         revision = published().snapshot.revision
-        if revision not in places:
+        found = places.get(revision)
+        if found is None:
+            found = Place(node, revision, revision, key.id)
             places.clear()
-            places[revision] = Place(node, revision, revision, key.id)
-        return places[revision]
+            places[revision] = found
+        return found
 
     return Auditor(place, key, clock=clock)
 

@@ -1,19 +1,27 @@
 """The kill switch and the revoked tokens of a store, for whoever operates it, whether or not a gateway runs on it.
 
-Nothing is upgraded: a command of another version must not change the store under a gateway that serves.
+Nothing is upgraded: a command of another version must not change the store under a gateway that serves. A change and
+its entry in the decision log are one transaction.
 """
 
+import platform
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
+from gateway.audit.chain import shard_name
+from gateway.audit.entries import Place
 from gateway.errors import StoreUnavailable
-from gateway.governance.quarantines import Quarantines
+from gateway.governance.quarantines import Quarantine, QuarantineChange, Quarantines, Target
+from gateway.governance.revocations import Revocation, RevocationChange
 from gateway.runtime.looking import NothingKept
+from gateway.serving.auditing import clock, quarantined, revoked
+from gateway.storage.audit_log import AuditLog
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import Link
 from gateway.storage.notices import Notices
@@ -27,6 +35,29 @@ class Stops:
 
     quarantines: SqliteQuarantines
     revocations: SqliteRevocations
+    log: AuditLog
+    """A shard of this command alone, begun with its first change."""
+    place: Place
+
+    async def add(self, quarantine: Quarantine) -> QuarantineChange:
+        return await self.quarantines.add(quarantine, also=self._note_quarantine)
+
+    async def lift(self, target: Target, *, reason: str, by: str) -> QuarantineChange:
+        """Raises `NotQuarantined`."""
+        return await self.quarantines.lift(target, reason=reason, by=by, also=self._note_quarantine)
+
+    async def revoke(self, revocation: Revocation) -> RevocationChange:
+        return await self.revocations.revoke(revocation, also=self._note_revocation)
+
+    async def restore(self, token_id: str, *, reason: str, by: str) -> RevocationChange:
+        """Raises `NotRevoked`."""
+        return await self.revocations.restore(token_id, reason=reason, by=by, also=self._note_revocation)
+
+    def _note_quarantine(self, connection: sqlite3.Connection, change: QuarantineChange) -> None:
+        self.log.append(connection, [quarantined(change, self.place, at=clock())])
+
+    def _note_revocation(self, connection: sqlite3.Connection, change: RevocationChange) -> None:
+        self.log.append(connection, [revoked(change, self.place, at=clock())])
 
 
 @asynccontextmanager
@@ -39,12 +70,16 @@ async def stops_of(database: Path) -> AsyncIterator[Stops]:
         )
     path = database.absolute()
     writer = GroupCommit(lambda: Link(path))
+    node = platform.node() or "gateway"
+    place = Place(node)
+    log = AuditLog(lambda: shard_name(node, clock(), unique=token_hex(8)), place, clock=clock)
+    writer.ledger = log
     try:
         notices = Notices(path)
         quarantines = SqliteQuarantines(writer, notices, clock=_now)
         revocations = SqliteRevocations(writer, notices, clock=_now)
         try:
-            yield Stops(quarantines, revocations)
+            yield Stops(quarantines, revocations, log, place)
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(
                 f"{database} cannot be read as a store of this version",

@@ -4,9 +4,11 @@ Contents never get there, only keyed hashes of them. An entry is made for every 
 once and remembered.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final, cast
+from time import time_ns
+from typing import Final, cast
 
 from gateway.approvals.approving import Announcement
 from gateway.audit.contents import ContentKey
@@ -23,11 +25,11 @@ from gateway.audit.entries import (
     Target,
 )
 from gateway.audit.words import Event, Reason, State
-from gateway.core.events import now
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import QuarantineChange
 from gateway.governance.records import AuditBody, StoredCall
+from gateway.governance.revocations import RevocationChange
 from gateway.serving.current import ServedCall
 from gateway.snapshot import DeclaredTool
 
@@ -37,6 +39,9 @@ _EVENTS: Final[dict[str, Event]] = {
     "taken": "approval-used",
     "void": "approval-voided",
 }
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Auditor:
@@ -49,21 +54,36 @@ class Auditor:
 
     def started(self, call: ServedCall, tool: DeclaredTool) -> AuditBody:
         """A call that may change something is about to run."""
-        return self._body("call-started", call, tool)
+        return self._body("call-started", call, tool, _decided(call, tool))
 
     def settled(self, call: ServedCall, stored: StoredCall, tool: DeclaredTool | None) -> AuditBody:
-        """A call has come to its end; one that was refused or held did not run."""
-        event: Event = "call-decided" if call.decision in ("deny", "hold") else "call-settled"
-        return self._body(event, call, tool, outcome=self._outcome(call, stored))
+        """A call has come to its end; one that was refused or held did not run. Query tools are not declared."""
+        decided = _decided(call, tool)
+        event: Event = "call-settled" if decided.effect == "allow" else "call-decided"
+        return self._body(event, call, tool, decided, self._outcome(call, stored, decided))
 
     def refused(self, call: ServedCall, reason: Reason) -> AuditBody:
         """Somebody asked for what is not there for them."""
         call.decide("deny", reason, None)
-        return self._body("call-decided", call, None, outcome=OutcomePart("refused"))
+        return self._body("call-decided", call, None, _decided(call, None), OutcomePart("refused"))
 
     def unknown(self, call: ServedCall) -> AuditBody:
         """A call was cut off after its start; nobody saw how it ended."""
-        return self._body("call-unknown", call, None, outcome=OutcomePart("unknown"))
+        decided = None if call.decision is None else _decided(call, None)
+        return self._body("call-unknown", call, None, decided, OutcomePart("unknown"))
+
+    def abandoned(self, call: StoredCall) -> AuditBody:
+        """The process that ran the call is gone. What it had decided is in its own entries."""
+        entry = Entry(
+            "call-unknown",
+            self._clock(),
+            self._place(),
+            _caller(call.principal),
+            _target(call.tool, call.catalogue, call.identity, call.definition, None),
+            CallPart(call.id, call.turn_id, call.idempotency_key, self._arguments(call.checksum)),
+            outcome=OutcomePart("unknown"),
+        )
+        return entry.at, entry.encode()
 
     def announced(self, announcement: Announcement) -> AuditBody:
         record = announcement.approval
@@ -82,25 +102,17 @@ class Auditor:
         )
         return entry.at, entry.encode()
 
-    def quarantined(self, change: QuarantineChange) -> AuditBody:
-        event: Event = "quarantine-added" if change.action == "add" else "quarantine-lifted"
-        until = change.quarantine.until
-        target = change.quarantine.target
-        entry = Entry(
-            event,
-            self._clock(),
-            self._place(),
-            _caller(Principal(change.by)),
-            object=ObjectPart(target.kind, target.name, change.reason, None if until is None else _microseconds(until)),
-        )
-        return entry.at, entry.encode()
-
     def happened(self, event: Event) -> AuditBody:
         entry = Entry(event, self._clock(), self._place())
         return entry.at, entry.encode()
 
     def _body(
-        self, event: Event, call: ServedCall, tool: DeclaredTool | None, *, outcome: OutcomePart | None = None
+        self,
+        event: Event,
+        call: ServedCall,
+        tool: DeclaredTool | None,
+        decided: DecisionPart | None,
+        outcome: OutcomePart | None = None,
     ) -> AuditBody:
         at = self._clock()
         identity = call.identity or (tool.name if tool is not None else None)
@@ -115,18 +127,25 @@ class Auditor:
                 call.id,
                 None if call.turn is None else call.turn.id,
                 call.idempotency_key,
-                self._key.canonical_arguments(call.checksum.encode()) if call.checksum else None,
+                self._arguments(call.checksum),
+                _is_valid(call, decided),
             ),
-            DecisionPart(call.decision or "deny", _reason(call), call.rules, call.position, call.observed),
+            decided,
             outcome,
             _gate(call.approvals[0]) if call.approvals else None,
         )
         return at, entry.encode()
 
-    def _outcome(self, call: ServedCall, stored: StoredCall) -> OutcomePart:
+    def _arguments(self, checksum: str) -> str | None:
+        """By the checksum of tool and arguments, which every call has already."""
+        return self._key.canonical_arguments(checksum.encode()) if checksum else None
+
+    def _outcome(self, call: ServedCall, stored: StoredCall, decided: DecisionPart) -> OutcomePart:
         state: State = "ok"
-        if stored.is_error:
-            state = "refused" if call.decision in ("deny", "hold") else "error"
+        if call.is_cancelled:
+            state = "cancelled"
+        elif stored.is_error:
+            state = "error" if decided.effect == "allow" else "refused"
         size = 0
         artifact = result = None
         for piece in stored.results:
@@ -138,10 +157,46 @@ class Auditor:
         return OutcomePart(state, call.error, size, artifact, result, envelope)
 
 
-def _reason(call: ServedCall) -> Reason:
-    if call.reason:
-        return cast("Reason", call.reason)  # only such words are given
-    return "arguments-invalid" if call.decision is None else "permitted"
+def quarantined(change: QuarantineChange, place: Place, *, at: int) -> AuditBody:
+    """Somebody who operates the gateway has stopped something, or lets it go on."""
+    target = change.quarantine.target
+    event: Event = "quarantine-added" if change.action == "add" else "quarantine-lifted"
+    return _acted(event, change, ObjectPart(target.kind, target.name, change.reason), place, at=at)
+
+
+def revoked(change: RevocationChange, place: Place, *, at: int) -> AuditBody:
+    """A token by its id, which is no secret: its hash, or what its issuer calls it."""
+    event: Event = "token-revoked" if change.action == "revoke" else "token-restored"
+    return _acted(event, change, ObjectPart("token", change.revocation.token_id, change.reason), place, at=at)
+
+
+def _acted(
+    event: Event, change: QuarantineChange | RevocationChange, acted_on: ObjectPart, place: Place, *, at: int
+) -> AuditBody:
+    until = (change.quarantine if isinstance(change, QuarantineChange) else change.revocation).until
+    what = acted_on if until is None else acted_on._replace(until=_microseconds(until))
+    return at, Entry(event, at, place, _caller(Principal(change.by)), object=what).encode()
+
+
+def _decided(call: ServedCall, tool: DeclaredTool | None) -> DecisionPart:
+    if call.decision is not None:
+        # Only such words are given; a stage that lets nothing through gives none.
+        reason = cast("Reason", call.reason or "check-failed")
+        return DecisionPart(call.decision, reason, call.rules, call.position, call.observed)
+    return _OWN_RESULT if tool is None else _INVALID
+
+
+def _is_valid(call: ServedCall, decided: DecisionPart | None) -> bool | None:
+    """Handlers are reached by valid arguments alone. Where nobody came to look, nobody knows."""
+    if call.identity is not None:
+        return True
+    return False if decided is _INVALID else None
+
+
+_OWN_RESULT: Final = DecisionPart("allow", "permitted")
+"""Query tools are there for whoever may read what they are about."""
+
+_INVALID: Final = DecisionPart("deny", "arguments-invalid")
 
 
 @lru_cache(maxsize=4096)
@@ -155,7 +210,7 @@ def _target(tool: str, catalogue: str, identity: str | None, definition: str | N
 
 
 def _gate(record: ApprovalRecord) -> GatePart:
-    entries: Sequence[Any] = [
+    entries = [
         GateEntry(each.approver.subject, each.decision, _microseconds(each.at), each.shown_digest, None, each.note)
         for each in record.entries
     ]
@@ -164,10 +219,10 @@ def _gate(record: ApprovalRecord) -> GatePart:
     )
 
 
-def _microseconds(moment: Any) -> int:
-    return int(moment.timestamp() * 1_000_000)
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def clock() -> int:
     """Microseconds since 1970."""
-    return _microseconds(now())
+    return time_ns() // 1000

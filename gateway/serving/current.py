@@ -97,6 +97,8 @@ class ServedCall:
     """The code of what went wrong."""
     is_started: bool = False
     """Whether a start record is durable: from then on the outcome is unknown until it settles."""
+    is_cancelled: bool = False
+    """Whether its caller went away before it ended."""
 
     @property
     def memory(self) -> TurnMemory:

@@ -17,6 +17,7 @@ from gateway.core.events import now
 from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
+from gateway.errors import GatewayError
 from gateway.governance.ports import Invocation
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ServedCall, current_call
@@ -70,7 +71,9 @@ def handler_for(
             else:
                 memory.reserves(call.checksum)
         except Exception as error:
-            call.error = getattr(error, "code", None)
+            call.error = _code_of(error)
+            if call.decision == "allow":  # what decided last was not what refused: a check could not be made
+                call.decide("deny", "check-failed", call.error)
             memory.notes(brought, "hold" if call.decision == "hold" else "deny", at=now())
             raise
         if is_consequential:
@@ -78,7 +81,11 @@ def handler_for(
         memory.notes(brought, "allow", at=now())
         keep = _keeping(call, call.id, max_output)
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, call.idempotency_key)
-        value = await run(invocation)
+        try:
+            value = await run(invocation)
+        except Exception as error:
+            call.error = _code_of(error)
+            raise
         if isinstance(value, list) and all(isinstance(each, SpooledArtifact) for each in value):
             keeps = [_keeping(call, f"{call.id}#{part}", max_output) for part in range(len(value))]
             return [await _yielded(each, tool, handling.types, keeps[part]) for part, each in enumerate(value)]
@@ -91,11 +98,19 @@ async def _journaled(journal: Journal, call: ServedCall, tool: DeclaredTool, cou
     """Nothing consequential runs without its start on record; what was counted for it then is given back."""
     try:
         await journal(call, tool)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Exception):
+            call.error = _code_of(error)
+            call.decide("deny", "audit-unavailable", call.error)
         if counted is not None:
             await asyncio.shield(counted.give_back())
         call.memory.releases(call.checksum)
         raise
+
+
+def _code_of(error: Exception) -> str:
+    """Of errors that are not ours only what they are: anything else in them may be content."""
+    return error.code if isinstance(error, GatewayError) else type(error).__name__
 
 
 def _keeping(call: ServedCall, id: str, limit: int | None) -> Keep:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeGuard
 
+from gateway.audit.words import Reason
 from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.calls import ToolCall, decode_args
 from gateway.core.canonical import call_id
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
+from gateway.core.ids import new_id
 from gateway.core.media import InMemoryMediaReader
 from gateway.core.pipeline import run_pipeline
 from gateway.core.settling import ProposedCall
@@ -222,7 +224,7 @@ class Service:
         try:
             declared = await self._known(turn, name, args)
         except UnknownTool:
-            await self._write_down(call)
+            await self._write_down(call, "unknown-tool")
             raise
         turn.running.add(call.id)
         try:
@@ -264,9 +266,14 @@ class Service:
         client: Client | None = None,
     ) -> Settled:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
-        turn = await self.find_turn(principal, handle, catalogue=catalogue) if handle else None
-        if turn is None:
-            turn = await self.open_turn(principal, catalogue, is_kept=False)
+        try:
+            turn = await self.find_turn(principal, handle, catalogue=catalogue) if handle else None
+            if turn is None:
+                turn = await self.open_turn(principal, catalogue, is_kept=False)
+        except UnknownCatalogue:
+            revision = self.published.snapshot.revision
+            await self._write_down(ServedCall(new_id(), name, {}, principal, catalogue, revision), "not-in-audience")
+            raise
         settled = await self.call(turn, name, args, key=key, client=client)
         if turn.catalogue.turn_output:
             await self._pass(turn, turn.catalogue.turn_output)
@@ -274,6 +281,7 @@ class Service:
 
     async def _cut_off(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> None:
         """Write down that a call was cancelled: one whose start is on record may have had its effect."""
+        call.is_cancelled = True
         with suppress(RecordConflict, StoreUnavailable):  # it has an outcome, or whoever recovers next finds out
             if call.is_started:
                 audit = [self._auditor.unknown(call)] if self._auditor is not None else ()
@@ -407,9 +415,10 @@ class Service:
         """Make it durable that a call is about to run. Nothing consequential runs without this."""
         turn = call.turn
         assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
-        if call.is_started:
-            return
         audit = [self._auditor.started(call, tool)] if self._auditor is not None else ()
+        if call.is_started:  # by its idempotency key, before anything was decided
+            await self._store.note(audit)
+            return
         await self._store.start_call(started(call, turn.id), turn=None if turn.is_stored else turn.stored, audit=audit)
         turn.is_stored = call.is_started = True
 
@@ -432,13 +441,13 @@ class Service:
             await self._store.settle_alone(stored, turn.stored, memory=turn.remembered, audit=audit)
             turn.is_stored = True
 
-    async def _write_down(self, call: ServedCall) -> None:
-        """That somebody asked for a tool that is not there for them: an attempt is worth knowing of, hidden or not.
+    async def _write_down(self, call: ServedCall, reason: Reason) -> None:
+        """That somebody asked for what is not there for them: an attempt is worth knowing of, hidden or not.
 
         Both take the same time, so that nobody learns from it which one it was.
         """
         if self._auditor is not None:
-            await self._store.note([self._auditor.refused(call, "unknown-tool")])
+            await self._store.note([self._auditor.refused(call, reason)])
 
     async def _pass(self, turn: Turn, middlewares: Sequence[Any]) -> None:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)

@@ -68,6 +68,7 @@ class SqliteStore:
         self._reader = ReadPool(path, size=readers)
         self._audit: AuditLog | None = None
         self._recording: Recording | None = None
+        self._abandoned: Callable[[StoredCall], AuditBody] | None = None
 
     @property
     def writer(self) -> GroupCommit:
@@ -120,9 +121,13 @@ class SqliteStore:
 
         await self._writer.run(end)
 
-    def keep_audit(self, log: AuditLog) -> None:
-        """From now on entries of the decision log are written; until then they are let go."""
+    def keep_audit(self, log: AuditLog, *, abandoned: Callable[[StoredCall], AuditBody] | None = None) -> None:
+        """From now on entries of the decision log are written; until then they are let go.
+
+        `abandoned` makes the entry of a call whose process is gone.
+        """
         self._audit = self._writer.ledger = log
+        self._abandoned = abandoned
 
     def record_through(self, recording: Recording) -> None:
         """Leave fresh calls to a process that does nothing else."""
@@ -251,9 +256,7 @@ class SqliteStore:
             return 0
         moment = microseconds(at)
         return await self._writer.run(
-            lambda connection: sum(
-                statements.GIVE_UP.run(connection, {"gone": process, "at": moment}).rowcount for process in gone
-            )
+            lambda connection: sum(self._give_up(connection, {"gone": process, "at": moment}) for process in gone)
         )
 
     async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
@@ -305,6 +308,12 @@ class SqliteStore:
     def _note(self, connection: sqlite3.Connection, audit: Sequence[AuditBody]) -> None:
         if self._audit is not None:
             self._audit.append(connection, audit)
+
+    def _give_up(self, connection: sqlite3.Connection, gone: Row) -> int:
+        if self._abandoned is not None:
+            left = [self._abandoned(call_from(row)) for row in statements.STARTED_BY.rows(connection, gone)]
+            self._note(connection, left)
+        return statements.GIVE_UP.run(connection, gone).rowcount
 
     def _write_fresh(self, connection: sqlite3.Connection, fresh: list[FreshCall]) -> None:
         write_fresh_calls(connection, fresh)

@@ -131,6 +131,7 @@ DROP_CLAIM: Final = Prepared(
 )
 INSERT_CLAIM: Final = Prepared(insert(claims).values(_values(claims)))
 
+STARTED_BY: Final = Prepared(select(calls).where(_STARTED, calls.c.process == bindparam("gone")))
 RUNNING_PROCESSES: Final = Prepared(select(calls.c.process).where(_STARTED).distinct())
 GIVE_UP: Final = Prepared(
     update(calls)

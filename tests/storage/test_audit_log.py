@@ -1,0 +1,369 @@
+"""The decision log of a store: chained in the transaction of what it is about, and taken back with it."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from stored_records import ADA, NOON, call, settled, turn
+
+from gateway.audit.entries import Entry, Place
+from gateway.audit.findings import Report
+from gateway.audit.verifying import verify
+from gateway.errors import RecordConflict, StoreUnavailable
+from gateway.governance.records import AuditBody, StoredCall
+from gateway.storage.audit_log import AuditLog
+from gateway.storage.audit_rows import AuditRows
+from gateway.storage.links import Link
+from gateway.storage.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+PLACE = Place("gw")
+
+
+def body(number: int = 0) -> AuditBody:
+    return number, Entry("gateway-started", number, PLACE).encode()
+
+
+def new_log(prefix: str = "shard") -> AuditLog:
+    names = (f"{prefix}-{number}" for number in count(1))
+    return AuditLog(lambda: next(names), PLACE, clock=lambda: 0)
+
+
+def abandoned(stored: StoredCall) -> AuditBody:
+    return 7, Entry("call-unknown", 7, Place(stored.id)).encode()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "gateway.db"
+
+
+@pytest.fixture
+def log() -> AuditLog:
+    return new_log()
+
+
+@pytest.fixture
+async def store(path: Path, log: AuditLog) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path, clock=lambda: NOON)
+    store.keep_audit(log, abandoned=abandoned)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def connection(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file of a store, for the log alone."""
+    asyncio.run(_made(path))
+    link = Link(path)
+    yield link.connection
+    link.close()
+
+
+async def _made(path: Path) -> None:
+    await (await SqliteStore.open(path)).close()
+
+
+def verified(path: Path) -> Report:
+    with AuditRows(path) as rows:
+        return verify(rows)
+
+
+def ends(path: Path) -> dict[str, int]:
+    """How many entries each shard has; all of it is good."""
+    report = verified(path)
+    assert report.is_good, report.findings
+    return {each.shard: each.last for each in report.shards}
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    with AuditRows(path) as rows:
+        return [json.loads(row.body) for row in rows]
+
+
+def openings(path: Path) -> dict[str, list[tuple[str, int]]]:
+    """Which entries each shard follows."""
+    opened = [each["log"]["opened"] for each in written(path) if each["event"] == "shard-opened"]
+    return {each["shard"]: [(mark["shard"], mark["seq"]) for mark in each.get("predecessors", ())] for each in opened}
+
+
+# --- what is written ---
+
+
+async def test_entries_are_chained_behind_the_opening_of_a_shard(store: SqliteStore, path: Path, log: AuditLog) -> None:
+    await store.note([body(1), body(2)])
+    await store.note([])
+    await store.note([body(3)])
+
+    assert ends(path) == {"shard-1": 4}
+    assert [each["at"] for each in written(path)] == [0, 1, 2, 3]
+    assert log.durable_head().seq == 4
+
+
+async def test_many_entries_of_one_transaction_are_chained_in_their_order(store: SqliteStore, path: Path) -> None:
+    await store.note([body(number) for number in range(1, 301)])
+
+    assert ends(path) == {"shard-1": 301}
+    assert [each["at"] for each in written(path)] == list(range(301))
+
+
+async def test_without_a_log_entries_are_let_go(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    await store.note([body()])
+    await store.close()
+
+    assert ends(path) == {}
+
+
+async def test_call_and_its_entry_are_written_together_or_not_at_all(store: SqliteStore, path: Path) -> None:
+    await store.open_turn(turn())
+    await store.settle_call(settled(), audit=[body(1)])
+    with pytest.raises(RecordConflict):
+        await store.settle_call(settled(), audit=[body(2)])
+    with pytest.raises(RecordConflict):
+        await store.start_call(call(turn_id="another"), audit=[body(3)])
+    await store.settle_call(settled("second"), audit=[body(4)])
+
+    assert ends(path) == {"shard-1": 3}
+    assert [each["at"] for each in written(path)] == [0, 1, 4]
+
+
+async def test_start_that_is_given_up_keeps_both_of_its_entries(store: SqliteStore, path: Path) -> None:
+    await store.open_turn(turn())
+    await store.start_call(call(), audit=[body(1)])
+    await store.give_up_call("call", turn_id="turn", at=NOON, audit=[body(2)])
+
+    found = await store.find_call("call", ADA)
+    assert found is not None
+    assert found.status == "unknown"
+    assert ends(path) == {"shard-1": 3}
+
+
+async def test_bad_call_of_a_group_takes_no_entry_of_the_others_with_it(store: SqliteStore, path: Path) -> None:
+    """The group is rolled back, and run again one by one: the chain goes back with it, and has no gap."""
+    await store.note([body(0)])
+    async with held_up(store):
+        good = [store.settle_alone(settled(f"c{n}", f"t{n}"), turn(f"t{n}"), audit=[body(n)]) for n in range(1, 4)]
+        bad = [store.settle_alone(settled("c1", "t1"), turn("t1"), audit=[body(99)])]
+        asked = asyncio.gather(good[0], bad[0], *good[1:], store.note([body(4)]), return_exceptions=True)
+        await asyncio.sleep(0)
+    outcomes = await asked
+
+    assert [type(each) for each in outcomes] == [type(None), RecordConflict, *[type(None)] * 3]
+    assert ends(path) == {"shard-1": 6}
+    assert sorted(each["at"] for each in written(path)) == [0, 0, 1, 2, 3, 4]
+
+
+async def test_log_that_cannot_be_written_fails_what_it_is_about_and_recovers(store: SqliteStore, path: Path) -> None:
+    await store.open_turn(turn())
+    await store.note([body(1)])
+    with sqlite3.connect(path) as other:
+        other.execute("ALTER TABLE audit RENAME TO away")
+    for write in (
+        store.start_call(call("a"), audit=[body(2)]),
+        store.settle_call(settled("b"), audit=[body(2)]),
+        store.settle_alone(settled("c", "alone"), turn("alone"), audit=[body(2)]),
+        store.note([body(2)]),
+    ):
+        with pytest.raises((StoreUnavailable, sqlite3.OperationalError)):
+            await write
+    with sqlite3.connect(path) as other:
+        other.execute("ALTER TABLE away RENAME TO audit")
+    other.close()
+    await store.settle_call(settled("d"), audit=[body(3)])
+
+    assert [await store.find_call(id, ADA) for id in ("a", "b", "c")] == [None, None, None]
+    assert ends(path) == {"shard-1": 3}
+
+
+class held_up:  # noqa: N801 - reads as a statement
+    """Keeps the writer busy, so that everything asked for in the block shares the next transaction."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._go_on = Event()
+
+    async def __aenter__(self) -> None:
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait(connection: sqlite3.Connection) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            self._go_on.wait()
+
+        self._waiting = asyncio.ensure_future(self._store.writer.run(wait))
+        await begun.wait()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._go_on.set()
+        await self._waiting
+
+
+# --- shards ---
+
+
+def append(log: AuditLog, connection: sqlite3.Connection, *numbers: int, commit: bool = True) -> None:
+    mark = log.mark()
+    connection.execute("BEGIN IMMEDIATE")
+    log.append(connection, [body(number) for number in numbers])
+    connection.execute("COMMIT" if commit else "ROLLBACK")
+    if commit:
+        log.committed()
+    else:
+        log.rewind(mark)
+
+
+def test_nothing_is_durable_before_something_is_written(connection: sqlite3.Connection, log: AuditLog) -> None:
+    log.committed()
+    with pytest.raises(AssertionError):
+        log.durable_head()
+    append(log, connection, 1, commit=False)
+    with pytest.raises(AssertionError):
+        log.durable_head()
+
+
+def test_what_is_rolled_back_is_chained_anew(connection: sqlite3.Connection, log: AuditLog, path: Path) -> None:
+    append(log, connection, 1, commit=False)
+    append(log, connection, 2)
+    append(log, connection, 3, commit=False)
+    append(log, connection, 4)
+
+    assert ends(path) == {"shard-2": 3}
+    assert [each["at"] for each in written(path)] == [0, 2, 4]
+    assert (log.durable_head().shard, log.durable_head().seq) == ("shard-2", 3)
+
+
+def test_commit_that_nobody_learnt_of_begins_a_new_shard(
+    connection: sqlite3.Connection, log: AuditLog, path: Path
+) -> None:
+    append(log, connection, 1)
+    before = log.mark()
+    append(log, connection, 2)
+    log.rewind(before)  # as if that commit had failed
+    append(log, connection, 3)
+
+    assert ends(path) == {"shard-1": 3, "shard-2": 2}
+    assert openings(path) == {"shard-1": [], "shard-2": [("shard-1", 3)]}
+
+
+def test_shard_that_was_begun_and_rolled_back_is_begun_again(
+    connection: sqlite3.Connection, log: AuditLog, path: Path
+) -> None:
+    append(log, connection, 1)
+    before = log.mark()
+    append(log, connection, 2)
+    log.rewind(before)
+    append(log, connection, 3, commit=False)
+    append(log, connection, 4)
+
+    assert ends(path) == {"shard-1": 3, "shard-3": 2}
+
+
+def test_new_process_follows_the_ends_that_nobody_follows(connection: sqlite3.Connection, path: Path) -> None:
+    first, beside = new_log("a"), new_log("b")
+    append(first, connection, 1)
+    append(beside, connection, 1)
+    append(first, connection, 2)
+    append(new_log("c"), connection, 1)
+    append(new_log("d"), connection, 1)
+
+    assert openings(path) == {
+        "a-1": [],
+        "b-1": [("a-1", 2)],
+        "c-1": [("a-1", 3), ("b-1", 2)],
+        "d-1": [("c-1", 2)],
+    }
+    assert verified(path).is_good
+
+
+def test_end_that_was_changed_since_it_was_followed_is_followed_as_it_is_now(
+    connection: sqlite3.Connection, path: Path
+) -> None:
+    append(new_log("a"), connection, 1)
+    append(new_log("b"), connection, 1)
+    connection.execute("UPDATE audit SET hash = zeroblob(32) WHERE shard = 'a-1' AND seq = 2")
+    append(new_log("c"), connection, 1)
+
+    assert openings(path)["c-1"] == [("a-1", 2), ("b-1", 2)]
+    assert not verified(path).is_good
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param("UPDATE audit SET body = x'ff00' WHERE seq = 1", id="no opening"),
+        pytest.param("DELETE FROM audit WHERE seq = 1", id="opening gone"),
+    ],
+)
+def test_damaged_log_does_not_keep_a_process_from_writing_its_own(
+    damage: str, connection: sqlite3.Connection, path: Path
+) -> None:
+    append(new_log("a"), connection, 1)
+    connection.execute(damage)
+    append(new_log("b"), connection, 1)
+
+    found = verified(path)
+    assert {each.shard for each in found.findings} == {"a-1"}
+    assert {each.shard: each.last for each in found.shards}["b-1"] == 2
+
+
+def test_shards_are_found_without_reading_every_entry(connection: sqlite3.Connection, log: AuditLog) -> None:
+    append(log, connection, *range(1, 2000))
+    steps: list[None] = []
+    connection.set_progress_handler(lambda: steps.append(None), 1000)
+    append(new_log("later"), connection, 1)
+    connection.set_progress_handler(None, 0)
+
+    assert len(steps) <= 2
+
+
+# --- calls of processes that are gone ---
+
+
+async def started_elsewhere(path: Path, ids: list[str]) -> None:
+    """Calls of a process that ended in the middle of them."""
+    gone = await SqliteStore.open(path, clock=lambda: NOON)
+    await gone.open_turn(turn())
+    for id in ids:
+        await gone.start_call(call(id))
+    await gone.close()
+
+
+async def test_calls_of_a_process_that_is_gone_are_in_the_log(store: SqliteStore, path: Path) -> None:
+    await started_elsewhere(path, ["a", "b"])
+
+    assert await store.recover(NOON) == 2
+    assert await store.recover(NOON) == 0
+    found = [each["place"]["node"] for each in written(path) if each["event"] == "call-unknown"]
+    assert sorted(found) == ["a", "b"]
+    assert ends(path) == {"shard-1": 3}
+
+
+async def test_without_a_log_calls_are_recovered_all_the_same(path: Path) -> None:
+    await started_elsewhere(path, ["a"])
+    store = await SqliteStore.open(path)
+    assert await store.recover(NOON) == 1
+    await store.close()
+
+    assert written(path) == []
+
+
+async def test_calls_are_not_recovered_without_their_entries(store: SqliteStore, path: Path) -> None:
+    await started_elsewhere(path, ["a"])
+    with sqlite3.connect(path) as other:
+        other.execute("ALTER TABLE audit RENAME TO away")
+    with pytest.raises((StoreUnavailable, sqlite3.OperationalError)):
+        await store.recover(NOON)
+    with sqlite3.connect(path) as other:
+        other.execute("ALTER TABLE away RENAME TO audit")
+    other.close()
+
+    assert await store.recover(NOON) == 1
+    assert [each["event"] for each in written(path)] == ["shard-opened", "call-unknown"]
