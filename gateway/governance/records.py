@@ -2,6 +2,8 @@
 
 A call is written down when it starts, if it could change something, and when it settles, always; what was started and
 never settled has an outcome that nobody saw. Bytes of results are kept by a spool; here are only their names.
+
+Records are not changed once they are made. They are not frozen, because making a frozen one takes four times as long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ AuditBody = tuple[int, bytes]
 """An entry of the decision log: when it happened, in microseconds since 1970, and its body."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredResult:
     """One piece of a result. `text` is the piece itself; artifacts and media have a `key` in the spool.
 
@@ -37,7 +39,7 @@ class StoredResult:
     content: bytes | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredTurn:
     """The scope of artifacts, stash and memory. Its id is unguessable, and only its principal's to name."""
 
@@ -55,7 +57,7 @@ class StoredTurn:
     """What the turn remembers for rules that ask, as JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredCall:
     """One call. Its id is unique within its turn; `tool` is the name it was called by, `identity` what policies say.
 
@@ -89,9 +91,9 @@ class StoredCall:
 class Claim:
     """What became of an idempotency key.
 
-    `fresh`: nobody had it, the call is started and may run. `running`: the same call holds it and has not settled.
-    `settled`: the same call has settled as `call`. `unknown`: the same call was started by a process that is gone, as
-    `call`; it is not run again. `taken`: the key stands for another call.
+    `fresh`: nobody had it, or whoever had it was held or refused; the call is started and may run. `running`: the same
+    call holds it and has not settled. `settled`: the same call has settled as `call`. `unknown`: the same call was
+    started by a process that is gone, as `call`; it is not run again. `taken`: the key stands for another call.
     """
 
     state: Literal["fresh", "running", "settled", "unknown", "taken"]

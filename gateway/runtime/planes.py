@@ -62,7 +62,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         ready=ready,
         metadata=_metadata(running, base_url),
         mcp=mcp,
-        rest=routes(service, max_body=limit, logs=logs),
+        rest=routes(service, max_body=limit, logs=logs, approvals=running.controlled.approvals),
     )
     status = status_routes(lambda who: service.published.access.administers(who), lambda: status_of(running))
     admin = admin_plane(running.identities.authenticate, rules=EdgeRules(), ready=ready, routes=status)

@@ -32,7 +32,7 @@ MAX_STRUCTURED: Final = 1 << 20
 _RENDERER: Final = Renderer()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Content:
     """Blocks in the shape of MCP. `structured` is `ABSENT` or any JSON value."""
 
@@ -70,6 +70,8 @@ class Contents:
         if media := media_of(results):
             return Content(await _media_blocks(turn, record, media), record.is_error)
         blocks = [await _text_block(turn, record)]
+        if settled.pending is not None and self._promised(turn, record) is None:
+            return Content(blocks, record.is_error, settled.pending)
         if record.is_error or isinstance(results, Tokenizable):
             return Content(blocks, record.is_error)
         if not record.inline and not isinstance(results, list):
@@ -77,8 +79,7 @@ class Contents:
         return await self._with_json(turn, record, results, blocks)
 
     async def _with_json(self, turn: Turn, record: ToolCall, results: Any, blocks: list[Block]) -> Content:
-        declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        schema = None if declared is None else self._schema(turn, declared)
+        schema = self._promised(turn, record)
         value = await _json_value(results)
         if schema is None:
             return Content(blocks, structured=value)
@@ -91,6 +92,11 @@ class Contents:
             failed = record.replace(is_error=True, results=Tokenizable(text))
             return Content([await _text_block(turn, failed)], is_error=True)
         return Content(blocks, structured=value)
+
+    def _promised(self, turn: Turn, record: ToolCall) -> Schema | None:
+        """What the JSON of a result has to fit, errors included: clients check whatever they are given."""
+        declared = turn.published.tool(turn.stored.catalogue, record.tool)
+        return None if declared is None else self._schema(turn, declared)
 
     def _schema(self, turn: Turn, tool: DeclaredTool) -> Schema | None:
         if self._published is not turn.published:

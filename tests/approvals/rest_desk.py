@@ -15,7 +15,7 @@ from gateway.core.schemas import Schema
 from gateway.errors import GatewayError
 from gateway.governance.principals import Principal
 from gateway.web.problems import problem_response, refusal
-from gateway.web.rest.approvals import REQUESTS, approval_operations
+from gateway.web.rest.approvals import APPROVAL_OPERATIONS, REQUESTS
 from gateway.web.rest.asking import Asked, read_json, read_query
 from gateway.web.rest.operations import Operation, Rest
 
@@ -28,7 +28,8 @@ class RestDesk:
 
     def __init__(self, approvals: Approvals) -> None:
         self.answered = 0
-        self._operations = [(_pattern(each), each) for each in approval_operations(approvals)]
+        self._operations = [(_pattern(each), each) for each in APPROVAL_OPERATIONS]
+        self._rest = Rest(None, approvals=approvals)  # type: ignore[arg-type] # approvals ask nothing of a service
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -44,7 +45,7 @@ class RestDesk:
             if match and operation.method == scope["method"]:
                 try:
                     asked = await _asked(operation, PEOPLE[token], match.groupdict(), scope, receive)
-                    return await operation.run(_NO_SERVICE, asked)
+                    return await operation.run(self._rest, asked)
                 except GatewayError as error:
                     return refusal(error)
         return problem_response(404, "nothing is served at this path")
@@ -74,6 +75,3 @@ async def served(app: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
         server.should_exit = True
         await serving
-
-
-_NO_SERVICE: Rest = Rest(None)  # type: ignore[arg-type] # approvals ask nothing of it

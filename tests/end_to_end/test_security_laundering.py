@@ -207,12 +207,7 @@ async def test_calls_and_records_over_rest_are_marked(tool: str, tmp_path: Path)
     assert [*unmarked(called["rendered"]), *unmarked(called), *unmarked(record), *unmarked(listed)] == []
 
 
-UNMARKED_ERROR = pytest.mark.xfail(reason="events give the text of an error without who vouches for it", strict=False)
-
-
-@pytest.mark.parametrize(
-    "tool", [pytest.param(tool, marks=[UNMARKED_ERROR] if tool == "error" else []) for tool in TOOLS]
-)
+@pytest.mark.parametrize("tool", TOOLS)
 async def test_events_over_rest_are_marked(tool: str, tmp_path: Path) -> None:
     async with desk(tmp_path) as (_, caller), asyncio.timeout(30):
         turn = (await caller.rest("POST", "/v1/turns", {"catalogue": "desk"})).json["id"]

@@ -200,7 +200,7 @@ BODIES = {
 def every_other_operation(ids: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
     """All of REST that is no call, the end of the turn last."""
     for operation in sorted(ALL_OPERATIONS, key=lambda each: each.id == "endTurn"):
-        if operation.id not in CALLING and operation.id != "followTurn":
+        if operation.id not in CALLING and operation.id != "followTurn" and "{approval}" not in operation.path:
             path = re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], operation.path)
             yield operation.method, path, BODIES.get(operation.id)
 

@@ -378,6 +378,16 @@ async def test_claim_goes_from_fresh_over_running_to_settled(store: Store) -> No
     assert await ids(store) == ["a"]
 
 
+@pytest.mark.parametrize("decision", ["hold", "deny"])
+async def test_key_of_a_call_that_did_not_run_is_free(decision: str, store: Store) -> None:
+    await claimed(store, "a")
+    await store.settle_call(settled("a", "turn-a", idempotency_key="key", decision=decision, is_error=True))
+
+    assert await claimed(store, "b", digest="other") == "taken"
+    assert await claimed(store, "b") == "fresh"
+    assert await claimed(store, "c") == "running"
+
+
 async def test_fresh_claim_writes_the_start_of_the_call(store: Store) -> None:
     await claimed(store, "a")
 

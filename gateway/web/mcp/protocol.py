@@ -21,6 +21,7 @@ META_SERVER_INFO: Final = f"{_PREFIX}serverInfo"
 META_SUBSCRIPTION: Final = f"{_PREFIX}subscriptionId"
 META_TURN: Final = "gateway/turn"
 META_CALL: Final = "gateway/call"
+META_PENDING: Final = "gateway/pending"
 META_KEY: Final = "gateway/idempotencyKey"
 
 PARSE_ERROR: Final = -32700

@@ -7,7 +7,7 @@ import orjson
 
 from gateway.serving.content import ABSENT, Content
 from gateway.serving.service import Settled
-from gateway.web.mcp.protocol import META_CALL, META_TURN, MODERN
+from gateway.web.mcp.protocol import META_CALL, META_PENDING, META_TURN, MODERN
 
 OLDEST: Final = "2025-03-26"
 
@@ -24,6 +24,8 @@ def call_result(content: Content, settled: Settled, *, version: str, meta: dict[
     if version == MODERN:
         result["resultType"] = "complete"
     result["_meta"] = {**meta, META_TURN: settled.turn.id, META_CALL: settled.record.id}
+    if settled.pending is not None:
+        result["_meta"][META_PENDING] = settled.pending
     return dumped(result)
 
 

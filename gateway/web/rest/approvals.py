@@ -5,12 +5,12 @@ of the caller's business is answered like one that does not exist.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.approvals.approving import MAX_NOTE, Approvals, shown_of
 from gateway.approvals.showing import plain
+from gateway.errors import StoreUnavailable
 from gateway.governance.approvals import APPROVAL_STATES, ApprovalEntry, ApprovalRecord, Vote
 from gateway.governance.principals import Principal
 from gateway.web.problems import Response
@@ -130,55 +130,8 @@ _CONFLICT: Final = {
 }
 
 
-def approval_operations(approvals: Approvals) -> tuple[Operation, ...]:
-    """For the table of operations; `REQUESTS`, `ANSWERS` and `PATH_PARAMETERS` describe them."""
-    return (
-        Operation(
-            "listApprovals",
-            "GET",
-            "/v1/approvals",
-            "The approvals that the caller may decide or asked for, newest first",
-            partial(_list, approvals),
-            Success("A page of approvals.", "Approvals"),
-            "approvals",
-            query=_QUERY,
-        ),
-        Operation(
-            "getApproval",
-            "GET",
-            "/v1/approvals/{approval}",
-            "One approval, with everything there is to decide upon",
-            partial(_get, approvals),
-            Success("The approval.", "Approval"),
-            "approvals",
-        ),
-        Operation(
-            "resolveApproval",
-            "POST",
-            "/v1/approvals/{approval}/resolve",
-            "Agree, as the caller",
-            partial(_resolve, approvals),
-            Success("The approval; granted once enough have agreed.", "Approval"),
-            "approvals",
-            body="ResolveRequest",
-            also={**_CONFLICT, 422: "The resolution does not fit its schema; the approval stays open."},
-        ),
-        Operation(
-            "rejectApproval",
-            "POST",
-            "/v1/approvals/{approval}/reject",
-            "Refuse, as the caller; that ends it",
-            partial(_reject, approvals),
-            Success("The refused approval.", "Approval"),
-            "approvals",
-            body="RejectRequest",
-            also=_CONFLICT,
-        ),
-    )
-
-
-async def _list(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
-    query = asked.query
+async def list_approvals(rest: Rest, asked: Asked) -> Response:
+    approvals, query = _kept(rest), asked.query
     try:
         found, cursor = await approvals.page(
             asked.principal,
@@ -194,17 +147,24 @@ async def _list(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
     return answer({"approvals": page, **({} if cursor is None else {"next": cursor})})
 
 
-async def _get(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
+async def get_approval(rest: Rest, asked: Asked) -> Response:
+    approvals = _kept(rest)
     record = await approvals.find(asked.path["approval"], asked.principal)
     return answer(await _details(approvals, record, asked.principal))
 
 
-async def _resolve(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
-    return await _decide(approvals, asked, "grant")
+async def resolve_approval(rest: Rest, asked: Asked) -> Response:
+    return await _decide(_kept(rest), asked, "grant")
 
 
-async def _reject(approvals: Approvals, rest: Rest, asked: Asked) -> Response:
-    return await _decide(approvals, asked, "refuse")
+async def reject_approval(rest: Rest, asked: Asked) -> Response:
+    return await _decide(_kept(rest), asked, "refuse")
+
+
+def _kept(rest: Rest) -> Approvals:
+    if rest.approvals is None:
+        raise StoreUnavailable("approvals are not kept here", help="serve with a store that keeps them")
+    return rest.approvals
 
 
 async def _decide(approvals: Approvals, asked: Asked, vote: Vote) -> Response:
@@ -279,3 +239,49 @@ def _entry(entry: ApprovalEntry) -> dict[str, Any]:
         "shownDigest": entry.shown_digest,
     }
     return found if entry.note is None else {**found, "note": plain(entry.note)}
+
+
+APPROVAL_OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        "listApprovals",
+        "GET",
+        "/v1/approvals",
+        "The approvals that the caller may decide or asked for, newest first",
+        list_approvals,
+        Success("A page of approvals.", "Approvals"),
+        "approvals",
+        query=_QUERY,
+    ),
+    Operation(
+        "getApproval",
+        "GET",
+        "/v1/approvals/{approval}",
+        "One approval, with everything there is to decide upon",
+        get_approval,
+        Success("The approval.", "Approval"),
+        "approvals",
+    ),
+    Operation(
+        "resolveApproval",
+        "POST",
+        "/v1/approvals/{approval}/resolve",
+        "Agree, as the caller",
+        resolve_approval,
+        Success("The approval; granted once enough have agreed.", "Approval"),
+        "approvals",
+        body="ResolveRequest",
+        also={**_CONFLICT, 422: "The resolution does not fit its schema; the approval stays open."},
+    ),
+    Operation(
+        "rejectApproval",
+        "POST",
+        "/v1/approvals/{approval}/reject",
+        "Refuse, as the caller; that ends it",
+        reject_approval,
+        Success("The refused approval.", "Approval"),
+        "approvals",
+        body="RejectRequest",
+        also=_CONFLICT,
+    ),
+)
+"""For the table of operations; `REQUESTS`, `ANSWERS` and `PATH_PARAMETERS` describe them."""

@@ -29,6 +29,9 @@ async def call_tool(rest: Rest, asked: Asked) -> Response:
 
 
 def called_answer(body: dict[str, Any]) -> Response:
+    """202 for a call that waits for people: it has not run, and runs once it is sent again after they agreed."""
+    if "pending" in body:
+        return answer(body, status=202, headers={b"retry-after": b"%d" % body["pending"]["retryAfter"]})
     return answer(body, headers={b"idempotency-replayed": b"true"} if "replayed" in body else None)
 
 

@@ -184,10 +184,24 @@ ANSWERS: Final[Mapping[str, Document]] = {
                 "startedAt": MOMENT,
                 "completedAt": MOMENT,
                 "replayed": FLAG,
+                "pending": ref("Pending"),
             },
-            optional=("replayed",),
+            optional=("replayed", "pending"),
         ),
         "description": "A settled call. What a tool fails at is a result with `isError`, not a failed request.",
+    },
+    "Pending": {
+        **closed(
+            {
+                "status": {"const": "pending"},
+                "retryAfter": {"type": "integer", "minimum": 1, "description": "Seconds."},
+                "approvals": many(
+                    closed({"id": TEXT, "rule": TEXT, "reason": TEXT, "expiresAt": MOMENT, "href": TEXT})
+                ),
+            }
+        ),
+        "description": "The call has not run: people are asked. Sent again with the same arguments, it runs once they "
+        "have agreed.",
     },
     "Turn": closed(
         {

@@ -14,7 +14,7 @@ from gateway.web.bodies import ClientGone
 from gateway.web.edge import PRINCIPAL, Receive, Scope, Send
 from gateway.web.problems import Response, refusal
 from gateway.web.rest.asking import Asked, read_json, read_query
-from gateway.web.rest.components import REQUESTS
+from gateway.web.rest.documents import REQUESTS
 from gateway.web.rest.operations import Operation, Rest
 from gateway.web.rest.refusals import MethodNotAllowed, UnknownPath
 

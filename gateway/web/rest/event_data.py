@@ -1,4 +1,7 @@
-"""Events as data on the wire: camelCase names, no bytes of results, no text of errors that are not ours."""
+"""Events as data on the wire: camelCase names, no bytes of results, no text of errors that are not ours.
+
+Whatever text a tool or an upstream may have written says that nobody vouches for it.
+"""
 
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
@@ -51,13 +54,13 @@ def _described(value: Any, depth: int) -> Any:
     if isinstance(value, Tokenizable):
         text = str(value)
         is_cut = len(text) > _MAX_TEXT
-        return {"kind": "text", "text": text[:_MAX_TEXT] if is_cut else text, "isCut": is_cut}
+        return {"kind": "text", "text": text[:_MAX_TEXT] if is_cut else text, "isCut": is_cut, "trusted": False}
     if isinstance(value, Media):
         return {"kind": "media", "media": shown(value.to_json(), depth + 1)}
     if is_artifact(value):
         return {"kind": "artifact", "artifact": {"kind": type(value).__name__}}
     if isinstance(value, GatewayError):
-        return {"code": value.code, "message": value.message}
+        return {"code": value.code, "message": value.message, "trusted": False}
     if isinstance(value, BaseException):
         return {"code": "E_FOREIGN", "message": type(value).__name__}
     if isinstance(value, Enum):

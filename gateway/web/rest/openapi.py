@@ -6,8 +6,9 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from gateway.core.schemas import Schema
-from gateway.web.rest.components import ANSWERS, REQUESTS, ref
-from gateway.web.rest.operations import Operation, Parameter
+from gateway.web.rest.components import ref
+from gateway.web.rest.documents import ANSWERS, PATH_PARAMETERS, REQUESTS
+from gateway.web.rest.operations import Operation, Parameter, Success
 
 VERSION: Final = "3.1.0"
 API_VERSION: Final = "1"
@@ -18,12 +19,6 @@ _BODY_PROBLEMS: Final = {
     408: "The body did not come in time.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-}
-_PATH_PARAMETERS: Final = {
-    "catalogue": "The name of a catalogue.",
-    "name": "The name that the catalogue gives the tool.",
-    "turn": "The id of a turn.",
-    "callId": "The id of a call.",
 }
 
 
@@ -37,7 +32,7 @@ def openapi(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {
             "title": "agent-gateway",
             "version": API_VERSION,
-            "description": "Tools for agents: catalogues, calls, turns, records and artifacts.",
+            "description": "Tools for agents: catalogues, calls, turns, records, artifacts and approvals.",
         },
         "paths": paths,
         "components": {
@@ -66,7 +61,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     in_path = [
-        _parameter(Parameter(name, _PATH_PARAMETERS[name], {"type": "string"}, is_required=True), "path")
+        _parameter(Parameter(name, PATH_PARAMETERS[name], {"type": "string"}, is_required=True), "path")
         for name in _TEMPLATE.findall(operation.path)
     ]
     in_query = [_parameter(each, "query") for each in operation.query]
@@ -84,15 +79,7 @@ def _parameter(parameter: Parameter, place: str) -> dict[str, Any]:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    success = operation.success
-    schema = ref(success.schema) if success.schema else {"type": "string"}
-    answer: dict[str, Any] = {"description": success.description, "content": {success.type: {"schema": schema}}}
-    if success.headers:
-        answer["headers"] = {
-            name: {"description": description, "schema": {"type": "string"}}
-            for name, description in success.headers.items()
-        }
-    found: dict[str, Any] = {str(success.status): answer}
+    found: dict[str, Any] = {str(each.status): _success(each) for each in (operation.success, *operation.instead)}
     problems = dict(_PROBLEMS)
     problems |= {} if operation.is_open else {401: "A credential is needed."}
     problems |= _BODY_PROBLEMS if operation.body else {}
@@ -100,6 +87,17 @@ def _responses(operation: Operation) -> dict[str, Any]:
     for status, description in sorted({**problems, **operation.also}.items()):
         found[str(status)] = {"description": description, **_problem(status)}
     return found
+
+
+def _success(success: Success) -> dict[str, Any]:
+    schema = ref(success.schema) if success.schema else {"type": "string"}
+    answer: dict[str, Any] = {"description": success.description, "content": {success.type: {"schema": schema}}}
+    if success.headers:
+        answer["headers"] = {
+            name: {"description": description, "schema": {"type": "string"}}
+            for name, description in success.headers.items()
+        }
+    return answer
 
 
 def _problem(status: int) -> dict[str, Any]:

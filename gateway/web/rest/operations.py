@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from gateway.approvals.approving import Approvals
 from gateway.serving.service import Service
 from gateway.web.problems import Response
 from gateway.web.rest.asking import Asked
@@ -21,6 +22,7 @@ class Rest:
 
     service: Service
     logs: EventLogs = field(default_factory=EventLogs)
+    approvals: Approvals | None = None
 
 
 Run = Callable[[Rest, Asked], Awaitable[Response]]
@@ -64,6 +66,8 @@ class Operation:
     body: str | None = None
     also: Mapping[int, str] = field(default_factory=dict)
     """Further statuses besides those that every operation may answer, and when."""
+    instead: tuple[Success, ...] = ()
+    """Other good answers, each with a status of its own."""
     is_open: bool = False
     """Whether it is answered without a credential."""
 

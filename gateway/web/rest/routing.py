@@ -6,14 +6,17 @@ from typing import Final
 
 from starlette.routing import Route
 
+from gateway.approvals.approving import Approvals
 from gateway.serving.service import Service
+from gateway.web.rest.approvals import APPROVAL_OPERATIONS
 from gateway.web.rest.endpoints import MAX_BODY, Endpoint, nothing_here
 from gateway.web.rest.operations import Operation, Rest
 from gateway.web.rest.reading import reading_operations
 from gateway.web.rest.streams import EventLogs
 from gateway.web.rest.table import OPERATIONS
 
-ALL_OPERATIONS: Final[tuple[Operation, ...]] = (*OPERATIONS, *reading_operations(OPERATIONS))
+_DESCRIBED: Final = (*OPERATIONS, *APPROVAL_OPERATIONS)
+ALL_OPERATIONS: Final[tuple[Operation, ...]] = (*_DESCRIBED, *reading_operations(_DESCRIBED))
 OPEN_PATHS: Final = tuple(sorted({each.path for each in ALL_OPERATIONS if each.is_open}))
 """Paths that are answered without a credential."""
 
@@ -24,9 +27,11 @@ class _Nothing:
     __call__ = staticmethod(nothing_here)
 
 
-def routes(service: Service, *, max_body: int = MAX_BODY, logs: EventLogs | None = None) -> list[Route]:
+def routes(
+    service: Service, *, max_body: int = MAX_BODY, logs: EventLogs | None = None, approvals: Approvals | None = None
+) -> list[Route]:
     """What to mount at the root of the data plane. Whoever gives `logs` can hush the streams of events."""
-    rest = Rest(service, logs or EventLogs())
+    rest = Rest(service, logs or EventLogs(), approvals)
     by_path = {
         path: list(operations)
         for path, operations in groupby(sorted(ALL_OPERATIONS, key=attrgetter("path")), key=attrgetter("path"))

@@ -35,7 +35,15 @@ async def called(settled: Settled) -> dict[str, Any]:
         "startedAt": record.created_at,
         "completedAt": record.completed_at,
     }
+    if settled.pending is not None:
+        found["pending"] = _pending(settled.pending)
     return {**found, "replayed": True} if settled.is_replay else found
+
+
+def _pending(pending: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call waits for, and where to look at it."""
+    approvals = [{**each, "href": f"/v1/approvals/{quote(each['id'], safe='')}"} for each in pending["approvals"]]
+    return {**pending, "approvals": approvals}
 
 
 async def result(record: ToolCall, *, turn_id: str, type: str) -> dict[str, Any]:

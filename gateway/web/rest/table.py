@@ -13,7 +13,8 @@ _FORMAT: Final = Parameter(
 )
 _KEY: Final = Parameter(
     "Idempotency-Key",
-    "A call with a key runs once, however often it is sent within a day; the first outcome is answered again.",
+    "A call with a key runs once, however often it is sent within a day; the first outcome is answered again. "
+    "Calls that were held or refused have not run: their key is free.",
     {"type": "string", "minLength": 1, "maxLength": calls.MAX_KEY},
 )
 _KNOWN: Final = Parameter("If-None-Match", "The ETag of what the client has; 304 if that is still it.")
@@ -39,6 +40,14 @@ _CONFLICT: Final = {
 }
 _TAGGED: Final = {"ETag": "Names what this caller is shown now."}
 _REPLAYED: Final = {"Idempotency-Replayed": "`true` if the key was sent before; nothing ran this time."}
+_HELD: Final = (
+    Success(
+        "The call waits for people and has not run; see `pending`.",
+        "Called",
+        status=202,
+        headers={"Retry-After": "Seconds after which to send it again, with the same arguments."},
+    ),
+)
 _UNCHANGED: Final = {304: "The client has it already."}
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -99,6 +108,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         headers=(_KEY,),
         body="CallRequest",
         also=_CONFLICT,
+        instead=_HELD,
     ),
     Operation(
         "openTurn",
@@ -142,6 +152,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         headers=(_KEY,),
         body="TurnCallRequest",
         also={409: f"{_CONFLICT[409]} Or the turn has ended."},
+        instead=_HELD,
     ),
     Operation(
         "listTurnCalls",

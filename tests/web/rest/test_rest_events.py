@@ -268,7 +268,7 @@ class Odd(Event):
     [
         pytest.param(b"bytes", "bytes", id="bytes-are-named"),
         pytest.param(object(), "object", id="objects-are-named"),
-        pytest.param(GatewayError("ours"), {"code": "E_GATEWAY", "message": "ours"}, id="our-error"),
+        pytest.param(GatewayError("ours"), {"code": "E_GATEWAY", "message": "ours", "trusted": False}, id="our-error"),
         pytest.param(ValueError("secret"), {"code": "E_FOREIGN", "message": "ValueError"}, id="their-error"),
         pytest.param({"a_b": [1, None]}, {"a_b": [1, None]}, id="keys-of-data-stay"),
         pytest.param("a\nb\r\n", "a\nb\r\n", id="newlines"),

@@ -13,7 +13,7 @@ import pytest
 from rest_gateway import Gateway, running, sent_to
 from starlette.routing import Route
 
-from gateway.web.rest.components import REQUESTS
+from gateway.web.rest.documents import REQUESTS
 from gateway.web.rest.endpoints import MAX_BODY, Endpoint
 from gateway.web.rest.openapi import openapi
 from gateway.web.rest.reading import page
