@@ -28,7 +28,7 @@ _LONGEST_TEXT: Final = 16_384
 """Characters of an error text: a model pays for every one of them, and upstreams can be long-winded."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProposedCall:
     """A call as a model or a client asks for it; `args` may still be JSON text."""
 
@@ -37,7 +37,7 @@ class ProposedCall:
     args: dict[str, Any] | str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     results: Results
     is_error: bool = False

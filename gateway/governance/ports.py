@@ -53,9 +53,9 @@ class Authoriser(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Invocation:
-    """A call on its way to a backend: authorised, validated, with defaults filled in.
+    """A call on its way to a backend: authorised, validated, with defaults filled in. It is replaced, never changed.
 
     `keep` streams bytes into the spool as the call's result and gives what reads them; it raises once the tool's
     `maxOutput` is exceeded.

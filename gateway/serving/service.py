@@ -69,7 +69,7 @@ class Listed:
     declared: DeclaredTool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
     """A call that is over. `is_replay` says that an earlier call with the same key settled it."""
 

@@ -20,6 +20,8 @@ from gateway.storage.recorder import HEAD, Order, framed
 
 _RESTART_AFTER: Final = 1.0
 _MOST_WAITING: Final = 4096
+_FEW: Final = 4
+_MEANWHILE: Final = 0.001
 _END_SECONDS: Final = 5.0
 
 _log: Final = logging.getLogger(__name__)
@@ -65,8 +67,10 @@ class Recording:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[number] = future
-        if not self._batch:
+        if not self._batch and len(self._waiting) <= _FEW:
             loop.call_soon(self._flush)
+        elif not self._batch:  # others are on their way to the disk: this one goes with those that come meanwhile
+            loop.call_later(_MEANWHILE, self._flush)
         self._batch.append((number, fresh.turn, fresh.call, fresh.pieces, fresh.audit))
         return await future
 

@@ -22,7 +22,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Headers:
     """The headers that matter here, by lower-case name."""
 

@@ -25,7 +25,7 @@ NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "
 """The parameter that `Mcp-Name` repeats."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModernRequest:
     id: RequestId
     method: str
