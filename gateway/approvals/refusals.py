@@ -1,4 +1,7 @@
-"""Why an approval is not given, not decided or not used: errors like any other, with code, status and help."""
+"""Why an approval is not given, not decided or not used: errors like any other, with code, status and help.
+
+What the model reads of a held call is the message alone, so that those say what to do next themselves.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -96,8 +99,8 @@ class ApprovalPending(RuleHeld):
         self.retry_after = retry_after
         waits = "; ".join(f"{each.request.reason}: {_waits_for(each)}" for each in approvals)
         super().__init__(
-            f"this call waits for approval ({waits})",
-            help=f"call again with the same arguments, in {retry_after} s or later: once approved, it runs",
+            f"this call waits for approval ({waits}); call again with the same arguments, in {retry_after} s or later: "
+            "once approved, it runs"
         )
 
 
@@ -109,35 +112,29 @@ class ApprovalRefused(Refused):
         notes = [each.note for each in approval.entries if each.decision == "refuse" and each.note]
         said = f": {notes[0]!r}" if notes else ""
         super().__init__(
-            f"an approver refused this call{said}",
-            help=f"do not try it again; the refusal stands until {approval.expires_at:%Y-%m-%d %H:%M} UTC",
+            f"an approver refused this call{said}; do not try it again, "
+            f"the refusal stands until {approval.expires_at:%Y-%m-%d %H:%M} UTC"
         )
 
 
 class ApprovalExpired(GateError):
     code = "E_APPROVAL_EXPIRED"
     status = 408
-    default_message = "nobody approved this call in time"
-
-    def __init__(self) -> None:
-        super().__init__(help="call again to ask once more")
+    default_message = "nobody approved this call in time; call again to ask once more"
 
 
 class ApprovalVoid(Refused):
     code = "E_APPROVAL_VOID"
-    default_message = "this call was approved by somebody who may not approve it any more"
-
-    def __init__(self) -> None:
-        super().__init__(help="call again to ask other approvers")
+    default_message = "the approval of this call does not count any more; call again to ask anew"
 
 
 class ApprovalUsed(Refused):
     code = "E_APPROVAL_USED"
     status = 409
-    default_message = "the approval was used by another call with the same arguments"
-
-    def __init__(self) -> None:
-        super().__init__(help="look at what that call did; call again only if it has to be done once more")
+    default_message = (
+        "the approval was used by another call with the same arguments; "
+        "look at what that call did, and call again only if it has to be done once more"
+    )
 
 
 def _waits_for(approval: ApprovalRecord) -> str:

@@ -1,0 +1,92 @@
+"""Projects whose calls are gated, people who ask and decide, and a backend that counts what really ran."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from secured import (
+    Caller,
+    Counting,
+    Document,
+    Person,
+    Reply,
+    Started,
+    catalogue,
+    counting,
+    document,
+    frame,
+    http_tool,
+    started,
+    tokens_of,
+    write_project,
+)
+
+ANA = Person("ana", ("agent",))
+EVA = Person("eva", ("agent",))
+LEO = Person("leo", ("agent", "lead"))
+LIZ = Person("liz", ("lead",))
+PEOPLE = (ANA, EVA, LEO, LIZ)
+
+POLICY = """\
+p, role:agent, *, tool:*, discover|invoke|read, community, allow
+p, role:lead, desk, tool:plain, discover, internal, allow
+"""
+
+HELD = {"type": "approval", "from": ["role:lead"], "timeout": "10m", "reason": "money leaves"}
+
+
+def rule(name: str, check: Mapping[str, Any], *, tools: Sequence[str] = ("pay",), **more: Any) -> Document:
+    match = more.pop("match", {"tools": list(tools)})
+    spec = {"description": f"{name}.", "match": match, "check": dict(check), "holdFor": "1ms", **more}
+    return document("GateRule", name, spec)
+
+
+def desk(port: int, *, tools: Sequence[Document] = (), rules: Sequence[Document] = ()) -> list[Document]:
+    """Two catalogues with the same tools. `plain` and `pay` are always there; `pay` writes."""
+    made = [http_tool("plain", port), http_tool("pay", port, flags=["writes"]), *tools]
+    names = [each["metadata"]["name"] for each in made]
+    every = ["role:agent", "role:lead"]
+    placed = [catalogue("desk", every, names), catalogue("other", every, names)]
+    flags = [
+        document("TrustFlag", name, {"description": f"{name}.", "hint": {"openWorld": True}})
+        for name in ("egress", "untrusted-output")
+    ]
+    return [*frame(["tokens"]), tokens_of(PEOPLE), *flags, *made, *placed, *rules]
+
+
+def write(folder: Path, documents: Sequence[Document], *, policy: str = POLICY, roles: str = "") -> Path:
+    return write_project(folder, documents, policy=policy, roles=roles)
+
+
+@asynccontextmanager
+async def gated(
+    tmp_path: Path, *rules: Document, tools: Sequence[Any] = (), **settings: Any
+) -> AsyncIterator[tuple[Started, Counting]]:
+    """A gateway in this process. `tools` are made with the port of the backend."""
+    async with counting() as backend:
+        made = [make(backend.port) for make in tools]
+        project = write(tmp_path / "p", desk(backend.port, tools=made, rules=rules))
+        async with started(project, tmp_path / "data", people=PEOPLE, **settings) as gateway:
+            yield gateway, backend
+
+
+async def pay(caller: Caller, text: str = "x", *, place: str = "desk", **more: str) -> Reply:
+    return await caller.rest_call(place, "pay", {"text": text}, **more)
+
+
+def pending_id(reply: Reply) -> str:
+    """The approval that a held call waits for."""
+    assert reply.status == 202, reply.body
+    [approval] = reply.json["pending"]["approvals"]
+    return str(approval["id"])
+
+
+async def grant(caller: Caller, id: str, **body: Any) -> Reply:
+    return await caller.rest("POST", f"/v1/approvals/{id}/resolve", body)
+
+
+def code_of(reply: Reply) -> str:
+    """The words a model reads of a refusal."""
+    assert reply.json["isError"] is True, reply.body
+    return str(reply.json["result"]["text"])
