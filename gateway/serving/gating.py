@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Final
 
 from gateway.access import Access, Call
@@ -249,12 +250,12 @@ async def _telling(call: ServedCall, hold_for: timedelta) -> AsyncIterator[None]
         return
     total = hold_for.total_seconds()
 
+    began = monotonic()
+
     async def tell() -> None:
-        waited = 0.0
         while True:
-            client.progress(waited, total, "the call waits for approval")
+            client.progress(monotonic() - began, total, "the call waits for approval")
             await asyncio.sleep(_TELL_EVERY)
-            waited += _TELL_EVERY
 
     telling = asyncio.create_task(tell())
     try:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Final
 from gateway.audit.chain import Chain, Head, Row
 from gateway.audit.entries import Mark, Place
 from gateway.audit.statements import gathered, unfollowed
+from gateway.errors import StoreUnavailable
 from gateway.storage.inserting import Insertion, insert_rows
+from gateway.storage.links import unavailable
 
 if TYPE_CHECKING:  # whoever only writes rows need not know what calls are
     from gateway.governance.records import AuditBody
 
+_HELP: Final = "restore the table audit of the database from a backup, or restart the gateway on a new one"
 _INTO: Final = Insertion("INSERT INTO audit (shard, seq, prev, hash, body, at) VALUES ", "(?, ?, ?, ?, ?, ?)")
 _SHARDS: Final = """
 WITH RECURSIVE shards (shard) AS (
@@ -62,9 +65,20 @@ class AuditLog:
             self._chain = None
 
     def append(self, connection: sqlite3.Connection, bodies: "Sequence[AuditBody]") -> None:
-        """Chain and write entries. A place that is taken already, by a commit nobody learnt of, begins a new shard."""
+        """Chain and write entries. A place that is taken already, by a commit nobody learnt of, begins a new shard.
+
+        Raises `StoreUnavailable` where there is no log: what cannot be recorded does not happen.
+        """
         if not bodies:
             return
+        try:
+            self._append(connection, bodies)
+        except sqlite3.OperationalError as error:
+            if unavailable(error):  # as everything else in the file
+                raise
+            raise StoreUnavailable("the decision log cannot be written", help=_HELP) from error
+
+    def _append(self, connection: sqlite3.Connection, bodies: "Sequence[AuditBody]") -> None:
         if self._chain is not None:
             try:
                 _insert(connection, self._chain.append(bodies))

@@ -172,7 +172,7 @@ async def test_log_that_cannot_be_written_fails_what_it_is_about_and_recovers(st
         store.settle_alone(settled("c", "alone"), turn("alone"), audit=[body(2)]),
         store.note([body(2)]),
     ):
-        with pytest.raises((StoreUnavailable, sqlite3.OperationalError)):
+        with pytest.raises(StoreUnavailable, match="decision log"):
             await write
     with sqlite3.connect(path) as other:
         other.execute("ALTER TABLE away RENAME TO audit")
@@ -181,6 +181,13 @@ async def test_log_that_cannot_be_written_fails_what_it_is_about_and_recovers(st
 
     assert [await store.find_call(id, ADA) for id in ("a", "b", "c")] == [None, None, None]
     assert ends(path) == {"shard-1": 3}
+
+
+def test_file_that_cannot_be_written_is_told_as_what_it_is(connection: sqlite3.Connection, log: AuditLog) -> None:
+    connection.execute("PRAGMA query_only = ON")
+
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        log.append(connection, [body(1)])
 
 
 class held_up:  # noqa: N801 - reads as a statement
@@ -359,7 +366,7 @@ async def test_calls_are_not_recovered_without_their_entries(store: SqliteStore,
     await started_elsewhere(path, ["a"])
     with sqlite3.connect(path) as other:
         other.execute("ALTER TABLE audit RENAME TO away")
-    with pytest.raises((StoreUnavailable, sqlite3.OperationalError)):
+    with pytest.raises(StoreUnavailable, match="decision log"):
         await store.recover(NOON)
     with sqlite3.connect(path) as other:
         other.execute("ALTER TABLE away RENAME TO audit")

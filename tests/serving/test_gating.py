@@ -1,0 +1,488 @@
+"""Gates of a call: the kill switch, rules, people and limits, and what is said and kept when one of them refuses."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from serving_gateway import ANA, HERE, Gateway, Plan, running, trust
+
+from gateway.approvals.approving import Approvals
+from gateway.approvals.refusals import ApprovalExpired, ApprovalPending, ApprovalRefused, ApprovalVoid
+from gateway.core.events import now
+from gateway.core.registry import Registry
+from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
+from gateway.governance.catalogues import Selector
+from gateway.governance.conditions import compile_condition
+from gateway.governance.limits import LimitExceeded
+from gateway.governance.principals import Principal
+from gateway.governance.quarantines import Quarantine, Quarantined, Target
+from gateway.governance.rules import Approval, Budget, Check, GateRule, Judgement, Loop, Quota, Rate, Window
+from gateway.limits.limiter import Limiter
+from gateway.serving.current import ServedCall, serving
+from gateway.serving.gating import Controls
+from gateway.serving.handlers import Handling, handler_for
+from gateway.serving.turns import Turn
+from gateway.snapshot import DeclaredTool
+from gateway.storage.approvals import SqliteApprovals
+from gateway.storage.limits import SqliteQuotas
+from gateway.storage.notices import Notices
+from gateway.storage.quarantines import SqliteQuarantines
+from gateway.storage.rates import RateTable
+
+pytestmark = pytest.mark.anyio
+
+LEA = Principal("user:lea", frozenset({"role:lead"}), "acme")
+AT_ONCE = timedelta(0)
+HOUR = timedelta(hours=1)
+
+
+class Says:
+    """A check that says what it is set to."""
+
+    def __init__(self, decision: Any) -> None:
+        self.decision = decision
+
+    def judge(self, scope: Any, may: Any) -> Judgement:
+        return Judgement(self.decision, f"it says {self.decision}")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ahead = timedelta(0)
+
+    def __call__(self) -> datetime:
+        return now() + self.ahead
+
+
+async def journaled(call: ServedCall, tool: DeclaredTool) -> None:
+    """A start that is on record at once."""
+
+
+@dataclass
+class Desk:
+    """One gated tool, `pay`, called by its handler itself: whatever it raises, nobody has changed."""
+
+    gateway: Gateway
+    turn: Turn
+    approvals: Approvals
+    quarantines: SqliteQuarantines
+    limits: Limiter
+    clock: Clock
+    leads: set[str]
+    rules: dict[str, GateRule]
+    revision: list[str] = field(default_factory=lambda: ["r1" * 32])
+    journal: Callable[[ServedCall, DeclaredTool], Awaitable[None]] = journaled
+    ran: list[str] = field(default_factory=list)
+
+    @property
+    def controls(self) -> Controls:
+        return Controls(self.approvals, self.limits, self.quarantines, lambda: self.revision[0])
+
+    async def call(self, call: ServedCall | None = None, *, controls: Controls | None = None) -> ServedCall:
+        call = call or self.new_call()
+        await self.handle(call, controls)
+        return call
+
+    async def handle(self, call: ServedCall, controls: Controls | None = None) -> Any:
+        published = self.gateway.service.published
+        tool, _ = self.gateway.plan.tools["pay"]
+
+        async def run(invocation: Any) -> str:
+            self.ran.append(call.id)
+            return "paid"
+
+        handling = Handling(published.access, "desk", published.types, self.journal, controls or self.controls)
+        handler = handler_for(tool, handling, run=run, definition="d" * 64)
+        with serving(call):
+            return await handler(call.args, self.turn.ctx, Registry())
+
+    def new_call(self, id: str = "c1", **fields: Any) -> ServedCall:
+        checksum = fields.pop("checksum", "same")
+        return ServedCall(id, "pay", {"amount": 1}, ANA, "desk", "r1" * 32, turn=self.turn, checksum=checksum, **fields)
+
+    async def refused(self, error: type[Exception], **options: Any) -> ServedCall:
+        """A call that is refused like that, and did not run."""
+        call = self.new_call()
+        with pytest.raises(error):
+            await self.call(call, **options)
+        assert self.ran == []
+        return call
+
+    async def vote(self, vote: Any, *, by: Principal = LEA) -> None:
+        records, _ = await self.approvals.page(by, state="pending")
+        await self.approvals.decide(records[0].id, by, vote)
+
+
+@asynccontextmanager
+async def desk(folder: Path, *checks: Check, hold_for: timedelta = AT_ONCE, **fields: Any) -> AsyncIterator[Desk]:
+    rules = {f"rule-{n}": rule(f"rule-{n}", check, hold_for) for n, check in enumerate(checks)}
+    plan = Plan(gates=rules).tool("pay", "paid", **fields)
+    async with running(folder, plan) as gateway, AsyncExitStack() as closing:
+        database = folder / "records.db"
+        notices = Notices(database)
+        closing.callback(notices.close)
+        clock, leads = Clock(), {"user:lea"}
+        store = gateway.store
+        quarantines = SqliteQuarantines(store.writer, notices, clock=now)
+        closing.callback(quarantines.close)
+        limits = Limiter(RateTable(database), SqliteQuotas(store.writer, clock=now))
+        closing.callback(limits.close)
+        approvals = Approvals(
+            SqliteApprovals(store.writer, store.reader),
+            held=lambda who: who.names if who.subject in leads else frozenset({who.subject}),
+            clock=clock,
+            look_every=0.01,
+        )
+        closing.push_async_callback(approvals.close)
+        turn = await gateway.service.open_turn(ANA, "desk")
+        yield Desk(gateway, turn, approvals, quarantines, limits, clock, leads, rules)
+
+
+def rule(name: str, check: Check, hold_for: timedelta = AT_ONCE) -> GateRule:
+    return GateRule(name, Selector(tools=("pay",)), check, HERE, hold_for=hold_for)
+
+
+ASKS_LEADS = Approval(("role:lead",), "money leaves")
+
+
+# --- the kill switch ---
+
+
+@pytest.mark.parametrize("target", ["tool:pay", "principal:user:ana", "upstream:bank"])
+async def test_quarantined_call_does_not_run(target: str, tmp_path: Path) -> None:
+    async with desk(tmp_path, upstream="bank") as found:
+        await found.call()
+        found.ran.clear()
+        await found.quarantines.add(Quarantine(Target.parse(target), "leaks", "os:ops", now()))
+        call = await found.refused(Quarantined)
+        await found.quarantines.lift(Target.parse(target), reason="mended", by="os:ops")
+        await found.call()
+
+    assert (call.decision, call.reason, call.because) == ("deny", "quarantined", f"quarantine of {target}")
+    assert call.error == "E_QUARANTINED"
+    assert found.ran == ["c1"]
+
+
+# --- rules ---
+
+
+REASONS: dict[str, tuple[Check, str, str]] = {
+    "denied": (Says("deny"), "deny", "rule-denied"),
+    "held": (Says("hold"), "hold", "rule-held"),
+    "window": (Window(ZoneInfo("UTC"), (), outside="deny"), "deny", "window-closed"),
+    "window that holds": (Window(ZoneInfo("UTC"), (), outside="hold"), "hold", "window-closed"),
+    "loop": (Loop(0), "deny", "loop-stopped"),
+    "budget": (Budget(calls=0), "deny", "budget-spent"),
+}
+
+
+@pytest.mark.parametrize(("check", "decision", "reason"), REASONS.values(), ids=REASONS)
+async def test_refusal_names_the_rule_and_takes_no_place_in_the_turn(
+    check: Check, decision: str, reason: str, tmp_path: Path
+) -> None:
+    async with desk(tmp_path, check) as found:
+        call = await found.refused(RuleDenied if decision == "deny" else RuleHeld)
+
+    assert (call.decision, call.reason, call.rules) == (decision, reason, ("rule-0",))
+    assert call.position == str(HERE)
+    assert call.memory.times("same") == 0
+    assert call.error == ("E_RULE_DENIED" if decision == "deny" else "E_RULE_HELD")
+
+
+async def test_rules_that_allow_are_named_and_those_that_observe_are_kept(tmp_path: Path) -> None:
+    async with desk(tmp_path, Says("allow")) as found:
+        observing = replace(rule("watch", Says("deny")), mode="observe")
+        found.gateway.publish(gates={**found.rules, "watch": observing})
+        call = await found.call()
+
+    assert (call.decision, call.reason, call.observed) == ("allow", "rule-allowed", ("watch",))
+    assert call.memory.times("same") == 1
+
+
+async def test_rules_of_which_none_is_about_these_arguments_leave_the_policys_word(tmp_path: Path) -> None:
+    async with desk(tmp_path, Says("deny")) as found:
+        when, problems = compile_condition("args.amount > 100")
+        assert problems == []
+        found.gateway.publish(gates={"large": replace(rule("large", Says("deny")), when=when)})
+        call = await found.call()
+
+    assert (call.decision, call.reason) == ("allow", "permitted")
+    assert call.memory.times("same") == 1
+
+
+# --- people ---
+
+
+async def test_held_call_says_what_it_waits_for_and_runs_once_it_is_approved(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS) as found:
+        held = await found.refused(ApprovalPending)
+        await found.vote("grant")
+        call = await found.call()
+        again = found.new_call("c2")
+        with pytest.raises(ApprovalPending):
+            await found.call(again)
+
+    assert (held.decision, held.reason, held.because) == ("hold", "approval-pending", f"rule-0 at {HERE}")
+    assert held.pending is not None
+    [waits] = held.pending["approvals"]
+    assert (held.pending["status"], waits["rule"], waits["reason"]) == ("pending", "rule-0", "money leaves")
+    assert waits["expiresAt"].endswith("Z")
+    assert held.memory.times("same") == 1
+    assert (call.decision, call.reason, call.rules) == ("allow", "approval-approved", ("rule-0",))
+    assert [each.state for each in call.approvals] == ["used"]
+    assert found.ran == ["c1"]
+
+
+async def test_every_rule_that_holds_wants_its_own_approval(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, replace(ASKS_LEADS, reason="twice")) as found:
+        await found.refused(ApprovalPending)
+        await found.vote("grant")
+        call = await found.refused(ApprovalPending)
+        await found.vote("grant")
+        await found.call()
+
+    assert call.rules == ("rule-0", "rule-1")
+    assert found.ran == ["c1"]
+
+
+async def test_refused_approval_refuses_the_call(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS) as found:
+        await found.refused(ApprovalPending)
+        await found.vote("refuse")
+        call = await found.refused(ApprovalRefused)
+
+    assert (call.decision, call.reason) == ("deny", "approval-refused")
+
+
+async def test_call_that_nobody_decided_about_in_time_is_refused(tmp_path: Path) -> None:
+    async with desk(tmp_path, replace(ASKS_LEADS, timeout=timedelta(minutes=1)), hold_for=HOUR) as found:
+        call = found.new_call()
+        waiting = asyncio.create_task(found.call(call))
+        await until_pending(found)
+        found.clock.ahead = timedelta(minutes=2)
+        await found.approvals.sweep()
+        with pytest.raises(ApprovalExpired):
+            await waiting
+
+    assert (call.decision, call.reason) == ("deny", "approval-expired")
+
+
+async def test_approval_of_somebody_who_lost_the_role_since_is_void(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS) as found:
+        await found.refused(ApprovalPending)
+        await found.vote("grant")
+        found.leads.clear()
+        call = await found.refused(ApprovalVoid)
+
+    assert (call.decision, call.reason) == ("deny", "approval-mismatch")
+
+
+@pytest.mark.parametrize("other", [Says("hold"), Window(ZoneInfo("UTC"), ())], ids=["says hold", "window"])
+async def test_what_holds_without_asking_anybody_is_not_put_to_people(other: Check, tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, other) as found:
+        call = await found.refused(RuleHeld)
+        records, _ = await found.approvals.page(LEA)
+
+    assert call.decision == "hold"
+    assert records == []
+
+
+async def test_where_nobody_can_be_asked_a_held_call_stays_held(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS) as found:
+        call = await found.refused(RuleHeld, controls=Controls())
+
+    assert (call.decision, call.reason) == ("hold", "rule-held")
+
+
+async def until_pending(found: Desk) -> None:
+    async with asyncio.timeout(30):
+        while not (await found.approvals.page(LEA, state="pending"))[0]:
+            await asyncio.sleep(0)
+
+
+async def approved_meanwhile(found: Desk, change: Callable[[], None]) -> ServedCall:
+    """A call that waits while something changes, and is approved only then."""
+    call = found.new_call()
+    waiting = asyncio.create_task(found.call(call))
+    await until_pending(found)
+    change()
+    await found.vote("grant")
+    with pytest.raises((NotPermitted, RuleDenied, ApprovalVoid)):
+        await waiting
+    assert found.ran == []
+    return call
+
+
+async def test_revision_that_was_published_while_the_call_waited_voids_its_approval(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, hold_for=HOUR) as found:
+        call = await approved_meanwhile(found, lambda: found.revision.insert(0, "r2"))
+
+    assert (call.decision, call.reason) == ("deny", "approval-mismatch")
+
+
+async def test_permission_that_was_taken_away_while_the_call_waited_counts(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, hold_for=HOUR) as found:
+        call = await approved_meanwhile(found, lambda: found.gateway.grants.rows.update({("pay", "invoke"): False}))
+
+    assert (call.decision, call.reason) == ("deny", "not-permitted")
+
+
+async def test_rule_that_denies_by_now_counts(tmp_path: Path) -> None:
+    says = Says("allow")
+    async with desk(tmp_path, ASKS_LEADS, says, hold_for=HOUR) as found:
+        call = await approved_meanwhile(found, lambda: setattr(says, "decision", "deny"))
+
+    assert (call.decision, call.reason, call.rules) == ("deny", "rule-denied", ("rule-1",))
+    assert call.memory.times("same") == 0
+
+
+async def test_client_is_told_that_its_call_waits_for_as_long_as_it_does(tmp_path: Path) -> None:
+    told: list[tuple[float, float | None, str | None]] = []
+
+    class Client:
+        loop = asyncio.get_running_loop()
+
+        def progress(self, progress: float, total: float | None, message: str | None) -> None:
+            told.append((progress, total, message))
+
+        def log(self, level: Any, data: Any, logger: str | None) -> None: ...
+
+        def can_answer(self, question: Any) -> bool:
+            return False
+
+        async def ask(self, questions: Any) -> Any: ...
+
+    async with desk(tmp_path, ASKS_LEADS, hold_for=HOUR) as found:
+        waiting = asyncio.create_task(found.call(found.new_call(client=Client())))
+        await until_pending(found)
+        await found.vote("grant")
+        await waiting
+
+    assert [each[1:] for each in told][:1] == [(3600.0, "the call waits for approval")]
+    assert 0 <= told[0][0] < 3600
+
+
+async def test_call_that_is_cancelled_while_it_waits_leaves_its_place(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, hold_for=HOUR) as found:
+        call = found.new_call()
+        waiting = asyncio.create_task(found.call(call))
+        await until_pending(found)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    assert call.memory.times("same") == 0
+    assert found.ran == []
+
+
+# --- limits ---
+
+
+EXHAUSTED: dict[str, tuple[Check, str, str]] = {
+    "rate": (Rate(1, HOUR), "deny", "rate-exceeded"),
+    "quota": (Quota(1, HOUR), "deny", "quota-exceeded"),
+    "quota that holds": (Quota(1, HOUR, on_exhausted="hold"), "hold", "quota-exceeded"),
+}
+
+
+@pytest.mark.parametrize(("check", "decision", "reason"), EXHAUSTED.values(), ids=EXHAUSTED)
+async def test_call_over_its_limit_says_which_and_when(
+    check: Check, decision: str, reason: str, tmp_path: Path
+) -> None:
+    async with desk(tmp_path, check) as found:
+        await found.call()
+        found.ran.clear()
+        call = await found.refused(LimitExceeded)
+
+    assert (call.decision, call.reason, call.rules) == (decision, reason, ("rule-0",))
+    assert call.memory.times("same") == 1
+
+
+async def test_denial_beats_holding_among_limits_too(tmp_path: Path) -> None:
+    async with desk(tmp_path, Quota(1, HOUR, on_exhausted="hold"), Quota(1, HOUR)) as found:
+        await found.call()
+        found.ran.clear()
+        call = await found.refused(LimitExceeded)
+
+    assert call.decision == "deny"
+
+
+async def test_where_nothing_is_counted_a_limited_call_does_not_run(tmp_path: Path) -> None:
+    async with desk(tmp_path, Rate(1, HOUR)) as found:
+        call = await found.refused(StoreUnavailable, controls=Controls())
+
+    assert (call.decision, call.reason) == ("deny", "check-failed")
+    assert call.error == StoreUnavailable.code
+
+
+# --- the start record ---
+
+
+@pytest.mark.parametrize("check", [Quota(1, HOUR), None], ids=["counted", "not counted"])
+async def test_call_whose_start_cannot_be_written_does_not_run_and_costs_nothing(
+    check: Check | None, tmp_path: Path
+) -> None:
+    async def fails(call: ServedCall, tool: DeclaredTool) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    async with desk(tmp_path, *([check] if check else []), trust=trust("writes")) as found:
+        found.journal = fails
+        call = await found.refused(StoreUnavailable)
+        found.journal = journaled
+        await found.call()
+
+    assert (call.decision, call.reason, call.error) == ("deny", "audit-unavailable", StoreUnavailable.code)
+    assert found.ran == ["c1"]
+    assert call.memory.times("same") == 1
+
+
+async def test_call_that_is_cancelled_before_its_start_is_written_costs_nothing(tmp_path: Path) -> None:
+    reached = asyncio.Event()
+
+    async def never(call: ServedCall, tool: DeclaredTool) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    async with desk(tmp_path, Quota(1, HOUR), trust=trust("writes")) as found:
+        found.journal = never
+        call = found.new_call()
+        waiting = asyncio.create_task(found.call(call))
+        await reached.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        found.journal = journaled
+        await found.call()
+
+    assert (call.decision, call.reason) == ("allow", "rule-allowed")
+    assert found.ran == ["c1"]
+
+
+# --- what went wrong ---
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(StoreUnavailable("secret"), StoreUnavailable.code), (LookupError("secret"), "LookupError")],
+    ids=["ours", "foreign"],
+)
+async def test_failure_of_a_tool_is_kept_by_what_it_is(error: Exception, code: str, tmp_path: Path) -> None:
+    async with desk(tmp_path) as found:
+        call = found.new_call()
+
+        async def fails(invocation: Any) -> str:
+            raise error
+
+        published = found.gateway.service.published
+        handling = Handling(published.access, "desk", published.types, journaled, found.controls)
+        handler = handler_for(found.gateway.plan.tools["pay"][0], handling, run=fails)
+        with serving(call), pytest.raises(type(error)):
+            await handler({}, found.turn.ctx, Registry())
+
+    assert (call.decision, call.error) == ("allow", code)
