@@ -142,9 +142,15 @@ class Service:
     # --- turns ---
 
     async def open_turn(
-        self, principal: Principal, catalogue: str, *, stash: Mapping[str, Any] | None = None, is_kept: bool = True
+        self,
+        principal: Principal,
+        catalogue: str,
+        *,
+        stash: Mapping[str, Any] | None = None,
+        is_kept: bool = True,
+        is_shared: bool = False,
     ) -> Turn:
-        """A new turn. One that is not kept is stored with its first call."""
+        """A new turn. One that is not kept is stored with its first call; shared ones can be found before that."""
         self.admit(principal, catalogue)
         published = self.published
         at = now()
@@ -159,6 +165,7 @@ class Service:
         if is_kept:
             await self._store.open_turn(turn.stored)
             turn.is_stored = True
+        if is_kept or is_shared:
             self._turns.put(turn)
         return turn
 
@@ -314,6 +321,11 @@ class Service:
         """Whether the caller may still read what a call of theirs yielded."""
         return may_read(self.published, principal, stored)
 
+    def brought_into(self, turn: Turn, stored: StoredCall) -> None:
+        """Have a turn remember what it read of another one's result."""
+        artifact = next((piece.type for piece in stored.results), None)
+        turn.memory.reads(turn.published.access.brought_by(stored.identity, artifact=artifact))
+
     # --- inside ---
 
     def _in_memory(self, stored: StoredCall) -> ToolCall | None:
@@ -367,8 +379,7 @@ class Service:
         record = await restored(stored, turn.published.types, self._spool)
         if is_queryable(record):
             turn.ctx.adopt_tool_call(record)
-            artifact = next((piece.type for piece in stored.results), None)
-            turn.memory.reads(turn.published.access.brought_by(stored.identity, artifact=artifact))
+            self.brought_into(turn, stored)
 
     def _opened(self, stored: StoredTurn, published: Published) -> Turn:
         return Turn(stored, published, self._around)
@@ -377,6 +388,8 @@ class Service:
         turn = await self._from_store(principal, id)
         if turn is None or turn.stored.ended_at is not None:
             return None
+        if current := self._turns.get(id):  # another request was faster: both have to remember the same
+            return current
         self._turns.put(turn)
         return turn
 
@@ -399,7 +412,7 @@ class Service:
         stored = replace(turn.stored, revision=self.published.snapshot.revision, stash=turn.ctx.stash.all())
         renewed = self._opened(stored, self.published)
         renewed.is_stored = turn.is_stored
-        renewed.running = turn.running
+        renewed.goes_on_from(turn)
         types = renewed.published.types
         kept = await self._store.calls_of(turn.id) if turn.is_stored else ()
         records = [self._in_memory(each) or await restored(each, types, self._spool) for each in kept]

@@ -112,6 +112,11 @@ class Turn:
         """The memory as it is kept; `None` if nobody looked at it."""
         return None if self._memory is None else self._memory.to_json()
 
+    def goes_on_from(self, other: "Turn") -> None:
+        """Be the same turn as another one, of which calls may still run: what those bring is remembered by both."""
+        self.running = other.running
+        self._memory = other._memory
+
     @property
     def is_untouched(self) -> bool:
         """Whether nobody has asked for its context yet, or called anything in it."""

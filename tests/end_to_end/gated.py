@@ -33,6 +33,7 @@ p, role:agent, *, tool:*, discover|invoke|read, community, allow
 p, role:lead, desk, tool:plain, discover, internal, allow
 """
 
+FLAGS = ("egress", "untrusted-output")
 HELD = {"type": "approval", "from": ["role:lead"], "timeout": "10m", "reason": "money leaves"}
 
 
@@ -42,17 +43,21 @@ def rule(name: str, check: Mapping[str, Any], *, tools: Sequence[str] = ("pay",)
     return document("GateRule", name, spec)
 
 
-def desk(port: int, *, tools: Sequence[Document] = (), rules: Sequence[Document] = ()) -> list[Document]:
+def desk(
+    port: int,
+    *,
+    tools: Sequence[Document] = (),
+    rules: Sequence[Document] = (),
+    people: Sequence[Person] = PEOPLE,
+) -> list[Document]:
     """Two catalogues with the same tools. `plain` and `pay` are always there; `pay` writes."""
     made = [http_tool("plain", port), http_tool("pay", port, flags=["writes"]), *tools]
     names = [each["metadata"]["name"] for each in made]
     every = ["role:agent", "role:lead"]
     placed = [catalogue("desk", every, names), catalogue("other", every, names)]
-    flags = [
-        document("TrustFlag", name, {"description": f"{name}.", "hint": {"openWorld": True}})
-        for name in ("egress", "untrusted-output")
-    ]
-    return [*frame(["tokens"]), tokens_of(PEOPLE), *flags, *made, *placed, *rules]
+    seen = {"hint": {"openWorld": True}}
+    flags = [document("TrustFlag", name, {"description": f"{name}.", **seen}) for name in FLAGS]
+    return [*frame(["tokens"]), tokens_of(people), *flags, *made, *placed, *rules]
 
 
 def write(folder: Path, documents: Sequence[Document], *, policy: str = POLICY, roles: str = "") -> Path:

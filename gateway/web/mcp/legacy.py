@@ -221,8 +221,10 @@ class LegacyWire:
 
     async def _read_resource(self, session: Session, params: Mapping[str, Any]) -> bytes:
         served, uri = self._served, params.get("uri")
+        service, catalogue = served.service, served.catalogue
+        turn = await session.its_turn(service, catalogue)
         try:
-            contents = await read_resource(served.service, session.principal, catalogue=served.catalogue, uri=uri)
+            contents = await read_resource(service, session.principal, catalogue=catalogue, uri=uri, into=turn)
         except Missing:
             raise ProtocolError(RESOURCE_NOT_FOUND, "there is no such resource", {"uri": uri}) from None
         return dumped({"contents": contents})

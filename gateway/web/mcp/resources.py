@@ -14,6 +14,7 @@ from gateway.governance.records import CallFilter, StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.content import artifact_uri, media_of, mime_type_of, shown_text, vouching
 from gateway.serving.service import Service
+from gateway.serving.turns import Turn
 from gateway.web.mcp.protocol import INVALID_PARAMS, ProtocolError
 
 PAGE: Final = 50
@@ -38,8 +39,13 @@ async def list_resources(service: Service, principal: Principal, *, catalogue: s
     return {"resources": told, **({"nextCursor": more} if more else {})}
 
 
-async def read_resource(service: Service, principal: Principal, *, catalogue: str, uri: Any) -> list[dict[str, Any]]:
-    """What a URI of ours names. Raises `Missing` for everything that is not there for this caller."""
+async def read_resource(
+    service: Service, principal: Principal, *, catalogue: str, uri: Any, into: Turn | None = None
+) -> list[dict[str, Any]]:
+    """What a URI of ours names. Raises `Missing` for everything that is not there for this caller.
+
+    The turn that it is read into remembers it: what comes after is judged by that, too.
+    """
     found = _URI.fullmatch(uri) if isinstance(uri, str) else None
     if found is None:
         raise Missing()
@@ -47,6 +53,8 @@ async def read_resource(service: Service, principal: Principal, *, catalogue: st
     stored, record = await service.find_call(principal, call_id, turn_id=turn_id)
     if stored.catalogue != catalogue or not _is_kept(stored) or not service.may_read(principal, stored):
         raise Missing()
+    if into is not None:
+        service.brought_into(into, stored)
     return [await _contents(service, principal, stored, record, uri, int(piece or 0))]
 
 

@@ -110,7 +110,7 @@ class Session:
                 except UnknownTurn:
                     self.turn = None
             if self.turn is None:
-                self.turn = await service.open_turn(self.principal, catalogue, is_kept=False)
+                self.turn = await service.open_turn(self.principal, catalogue, is_kept=False, is_shared=True)
             return self.turn
 
     def stop(self) -> None:

@@ -1,0 +1,135 @@
+"""What was approved and has changed since does not run: neither another call nor the same one after another start."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gated import ANA, EVA, HELD, LEO, LIZ, PEOPLE, POLICY, desk, gated, grant, pay, pending_id, rule, write
+from secured import Document, Person, counting, http_tool, started
+
+pytestmark = pytest.mark.anyio
+
+APPROVED = rule("leads-agree", HELD)
+
+
+@pytest.mark.parametrize(
+    ("person", "place", "text"),
+    [
+        pytest.param(ANA, "desk", "y", id="argument"),
+        pytest.param(EVA, "desk", "x", id="principal"),
+        pytest.param(ANA, "other", "x", id="catalogue"),
+    ],
+)
+async def test_another_call_than_the_approved_one_asks_anew(
+    person: Person, place: str, text: str, tmp_path: Path
+) -> None:
+    async with gated(tmp_path, APPROVED) as (gateway, backend):
+        id = pending_id(await pay(gateway.caller(ANA)))
+        await grant(gateway.caller(LIZ), id)
+
+        answer = await pay(gateway.caller(person), text, place=place)
+
+        assert pending_id(answer) != id
+        assert backend.paths == []
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is different when the gateway starts again."""
+
+    rules: Sequence[Document] = (APPROVED,)
+    policy: str = POLICY
+    people: tuple[Person, ...] = PEOPLE
+    tool: Callable[[int], Document] | None = None
+
+
+def described_otherwise(port: int) -> Document:
+    return http_tool("pay", port, flags=["writes"], description="Does something else.")
+
+
+def elsewhere(port: int) -> Document:
+    made = http_tool("pay", port, flags=["writes"])
+    made["spec"]["backend"]["url"] += "-elsewhere"
+    return made
+
+
+def of_another_version(port: int) -> Document:
+    made = http_tool("pay", port, flags=["writes"])
+    made["spec"]["version"] = "1.0.1"
+    return made
+
+
+WITHOUT_THE_ROLE = tuple(Person("liz", ("agent",)) if each is LIZ else each for each in PEOPLE)
+
+
+async def granted_then(change: Change, tmp_path: Path) -> tuple[str, Any, list[str]]:
+    """The id of what was granted, what the same call is answered after another start, and what ran."""
+    async with counting() as backend:
+        project = write(tmp_path / "p", desk(backend.port, rules=[APPROVED]))
+        async with started(project, tmp_path / "data", people=PEOPLE) as gateway:
+            id = pending_id(await pay(gateway.caller(ANA)))
+            assert (await grant(gateway.caller(LIZ), id)).json["state"] == "granted"
+        documents = desk(backend.port, rules=change.rules, people=change.people)
+        if change.tool is not None:
+            documents = [change.tool(backend.port) if _is_pay(each) else each for each in documents]
+        project = write(tmp_path / "p2", documents, policy=change.policy)
+        async with started(project, tmp_path / "data", people=change.people) as gateway:
+            answer = await pay(gateway.caller(ANA))
+        return id, answer, backend.paths
+
+
+def _is_pay(document: Document) -> bool:
+    return bool(document["kind"] == "Tool" and document["metadata"]["name"] == "pay")
+
+
+async def test_nothing_changed_and_the_approval_outlives_the_process(tmp_path: Path) -> None:
+    _, answer, ran = await granted_then(Change(), tmp_path)
+
+    assert (answer.status, answer.json["isError"], ran) == (200, False, ["/pay"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(Change(tool=described_otherwise), id="description"),
+        pytest.param(Change(tool=elsewhere), id="backend"),
+        pytest.param(Change(tool=of_another_version), id="version"),
+        pytest.param(Change(policy=f"{POLICY}p, role:lead, other, tool:plain, discover, internal, allow\n"), id="row"),
+        pytest.param(Change(rules=[rule("leads-agree", {**HELD, "reason": "another"})]), id="reason"),
+        pytest.param(Change(rules=[rule("leads-look", HELD)]), id="rule"),
+        pytest.param(Change(people=WITHOUT_THE_ROLE), id="approver-without-the-role"),
+    ],
+)
+async def test_what_changed_with_another_start_asks_anew(change: Change, tmp_path: Path) -> None:
+    id, answer, ran = await granted_then(change, tmp_path)
+
+    assert pending_id(answer) != id
+    assert ran == []
+
+
+async def test_caller_who_lost_the_right_does_not_run_what_was_approved(tmp_path: Path) -> None:
+    policy = POLICY.replace("role:agent, *, tool:*, discover|invoke|read", "role:agent, *, tool:plain, invoke|read")
+
+    _, answer, ran = await granted_then(Change(policy=policy), tmp_path)
+
+    assert (answer.status, ran) == (404, [])
+
+
+async def test_expired_approval_does_not_run(tmp_path: Path) -> None:
+    async with gated(tmp_path, rule("leads-agree", {**HELD, "timeout": "1s"})) as (gateway, backend):
+        ana = gateway.caller(ANA)
+        id = pending_id(await pay(ana))
+        await grant(gateway.caller(LIZ), id)
+        state = "granted"
+        while state == "granted":
+            state = (await ana.rest("GET", f"/v1/approvals/{id}")).json["state"]
+
+        answer = await pay(ana)
+        late = await grant(gateway.caller(LEO), id)
+
+        assert state == "expired"
+        assert pending_id(answer) != id
+        assert (late.status, late.json["code"]) == (409, "E_APPROVAL_CLOSED")
+        assert backend.paths == []

@@ -1,0 +1,225 @@
+"""Gates of gateways in processes of their own: counted over workers, remembered over crashes, stopped at once."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from forked import Forked, Forking
+from gated import ANA, HELD, LIZ, PEOPLE, code_of, desk, grant, pay, pending_id, rule, write
+from secured import Caller, Counting, Document, Person, Reply, counting, environ_of, over_http
+
+pytestmark = pytest.mark.anyio
+
+CLIENTS = 50
+
+
+@asynccontextmanager
+async def callers(gateway: Forked, *people: Person) -> AsyncIterator[list[Caller]]:
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)  # so that every worker gets some of the connections
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield [Caller(over_http(session, gateway.url), each.token) for each in people]
+
+
+@contextmanager
+def forked(forks: Forking, project: Path, data: Path, *, workers: int = 1) -> Iterator[Forked]:
+    env = {**environ_of(PEOPLE), "GATEWAY_DATA_DIR": str(data)}
+    gateway = forks.start(project, data, env=env, options=("--workers", str(workers)))
+    try:
+        yield gateway
+    finally:
+        gateway.kill()
+
+
+def written(tmp_path: Path, backend: Counting, *rules: Document) -> Path:
+    return write(tmp_path / "p", desk(backend.port, rules=rules))
+
+
+def command(*words: str, env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *words],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+async def ran(*words: str, env: Mapping[str, str]) -> str:
+    done = await asyncio.to_thread(command, *words, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# Limits
+
+
+async def flood(caller: Caller, calls: int) -> list[Reply]:
+    """Everybody at once, each one call after the other."""
+
+    async def one(client: int) -> list[Reply]:
+        return [await caller.rest_call("desk", "plain", {"text": f"{client}-{number}"}) for number in range(calls)]
+
+    found = await asyncio.gather(*(one(client) for client in range(CLIENTS)))
+    return [each for answers in found for each in answers]
+
+
+@pytest.mark.parametrize(
+    ("check", "word"),
+    [
+        pytest.param({"type": "rate", "limit": 200, "per": "1h"}, "rate", id="rate"),
+        pytest.param({"type": "quota", "limit": 200, "per": "1d"}, "quota", id="quota"),
+    ],
+)
+async def test_limit_holds_over_workers(check: Any, word: str, forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend:
+        project = written(tmp_path, backend, rule("limited", check, tools=["plain"]))
+        with forked(forks, project, tmp_path / "data", workers=2) as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                answers = await flood(ana, 6)
+
+    allowed = sum(not each.json["isError"] for each in answers)
+    refused = next(each for each in answers if each.json["isError"])
+    assert len(backend.paths) == allowed
+    assert abs(allowed - 200) <= (2 if word == "rate" else 0)
+    assert f"the {word} 'limited' lets 200 calls through" in code_of(refused)
+    assert "try again in" in refused.json["rendered"]
+
+
+async def test_rule_that_observes_refuses_nothing_and_is_on_record(forks: Forking, tmp_path: Path) -> None:
+    check = {"type": "arguments", "require": 'args.text == "y"', "message": "only y"}
+    async with counting() as backend:
+        project = written(tmp_path, backend, rule("tried-out", check, mode="observe"))
+        with forked(forks, project, tmp_path / "data") as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                answers = [await pay(ana) for _ in range(3)]
+            gateway.stop()
+        log = await ran(
+            *("audit", "export", "--database", str(tmp_path / "data" / "gateway.db"), "--format", "jsonl"), env={}
+        )
+
+    assert [each.json["isError"] for each in answers] == [False] * 3
+    assert log.count("tried-out") >= 3
+
+
+# People
+
+
+async def test_decision_can_be_made_after_a_crash(forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend:
+        project, data = written(tmp_path, backend, rule("leads-agree", HELD)), tmp_path / "data"
+        with forked(forks, project, data) as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                id = pending_id(await pay(ana))
+            gateway.kill()
+        with forked(forks, project, data) as gateway:
+            async with callers(gateway, ANA, LIZ) as [ana, liz]:
+                decided = await grant(liz, id)
+            gateway.kill()
+        with forked(forks, project, data) as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                first, second = await pay(ana), await pay(ana)
+
+    assert decided.json["state"] == "granted"
+    assert (first.json["isError"], second.status) == (False, 202)
+    assert backend.paths == ["/pay"]
+
+
+async def test_approval_runs_out_while_nobody_serves(forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend:
+        brief = rule("leads-agree", {**HELD, "timeout": "1s"})
+        project, data = written(tmp_path, backend, brief), tmp_path / "data"
+        with forked(forks, project, data) as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                held = await pay(ana)
+            gateway.kill()
+        await asyncio.sleep(1.1)  # the one second that the approval has, by the clock on the wall
+        with forked(forks, project, data) as gateway:
+            async with callers(gateway, ANA, LIZ) as [ana, liz]:
+                late = await grant(liz, pending_id(held))
+                again = await pay(ana)
+
+    assert (late.status, late.json["code"]) == (409, "E_APPROVAL_CLOSED")
+    assert pending_id(again) != pending_id(held)
+    assert backend.paths == []
+
+
+async def test_racing_retries_run_once_over_workers(forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend:
+        project = written(tmp_path, backend, rule("leads-agree", HELD))
+        with forked(forks, project, tmp_path / "data", workers=2) as gateway:
+            async with callers(gateway, ANA, LIZ) as [ana, liz]:
+                await grant(liz, pending_id(await pay(ana)))
+                await asyncio.gather(*(pay(ana) for _ in range(100)))
+
+    assert backend.paths == ["/pay"]
+
+
+async def test_call_waits_in_one_worker_while_another_is_told(forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend:
+        waits = rule("leads-agree", HELD, holdFor="30s")
+        project = written(tmp_path, backend, waits)
+        with forked(forks, project, tmp_path / "data", workers=2) as gateway:
+            async with callers(gateway, ANA, LIZ) as [ana, liz], asyncio.timeout(25):
+                waiting = [asyncio.create_task(pay(ana, f"{number}")) for number in range(6)]
+                found: list[Any] = []
+                while len(found) < len(waiting):
+                    found = (await liz.rest("GET", "/v1/approvals")).json["approvals"]
+                for each in found:
+                    await grant(liz, each["id"])
+                answers = await asyncio.gather(*waiting)
+
+    assert [each.json["isError"] for each in answers] == [False] * 6
+    assert len(backend.paths) == 6
+
+
+async def test_command_line_grants(forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend:
+        project = written(tmp_path, backend, rule("leads-agree", HELD))
+        with forked(forks, project, tmp_path / "data") as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                id = pending_id(await pay(ana, "to \u202eeve"))
+                env = {"GATEWAY_TOKEN": LIZ.token}
+                listed = await ran("approvals", "list", "--url", gateway.url, env=env)
+                shown = await ran("approvals", "show", id, "--url", gateway.url, env=env)
+                await ran("approvals", "grant", id, "--yes", "--url", gateway.url, env=env)
+                answer = await pay(ana, "to \u202eeve")
+
+    assert id in listed
+    assert "\u202e" not in shown
+    assert r"\u202e" in shown
+    assert (answer.json["isError"], backend.paths) == (False, ["/pay"])
+
+
+# The kill switch
+
+
+async def test_quarantine_stops_the_next_call_in_every_worker(forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend:
+        project, data = written(tmp_path, backend), tmp_path / "data"
+        database = ("--database", str(data / "gateway.db"))
+        with forked(forks, project, data, workers=2) as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                before = [await pay(ana) for _ in range(4)]
+                await ran("quarantine", "add", "tool:pay", "--reason", "pays too much", *database, env={})
+                stopped = await asyncio.gather(*(pay(ana) for _ in range(20)))
+                others = await ana.rest_call("desk", "plain", {"text": "x"})
+                await ran("quarantine", "lift", "tool:pay", "--reason", "repaired", *database, env={})
+                after = [await pay(ana) for _ in range(4)]
+            gateway.stop()
+        log = await ran("audit", "export", *database, "--format", "jsonl", env={})
+
+    assert [each.json["isError"] for each in (*before, others, *after)] == [False] * 9
+    assert {code_of(each) for each in stopped} == {"the tool is quarantined"}
+    assert len([path for path in backend.paths if path == "/pay"]) == 8
+    words = [json.loads(line) for line in log.splitlines()]
+    assert sum("quarantined" in json.dumps(each) for each in words) >= 20
+    assert "pays too much" in log
