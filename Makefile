@@ -34,8 +34,8 @@ ifdef COVERAGE
 endif
 
 .PHONY: test-long
-test-long: $(READY) ## kill gateways 200 times and workers 20 times; compare ten million decisions with the reference (most of an hour)
-	KILL_ROUNDS=200 $(BIN)/pytest -q tests/end_to_end/test_durability.py
+test-long: $(READY) ## kill gateways 220 times and workers 40 times; compare ten million decisions with the reference (most of an hour)
+	KILL_ROUNDS=200 $(BIN)/pytest -q tests/end_to_end/test_durability.py tests/end_to_end/test_audit_crashes.py
 	$(BIN)/python tests/authz/long_differential.py
 
 .PHONY: conformance
