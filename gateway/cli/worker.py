@@ -14,6 +14,7 @@ from gateway.runtime.workers import Order
 
 def main() -> None:
     order = Order.of(sys.argv[1])
+    order.keep_to_itself()
     settings = Settings.model_validate_json(order.settings)
     lines: list[str] = []
     serve_here(

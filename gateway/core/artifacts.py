@@ -237,8 +237,9 @@ class SpooledArtifact:
     async def as_string(self) -> str:
         """The whole text, faithful to the bytes."""
         read = self.reader.read_all
-        if isinstance(self.reader, InMemoryReader) and self.reader.byte_length() <= _THREAD_ABOVE:
-            return self.reader.read_all()
+        is_in_memory = isinstance(self.reader, InMemoryReader) and type(self.reader).read_all is InMemoryReader.read_all
+        if is_in_memory and self.reader.byte_length() <= _THREAD_ABOVE:
+            return str(read())
         text: str = await _resolved(await self._off_loop(read) if isinstance(self.reader, IndexedReader) else read())
         return text
 

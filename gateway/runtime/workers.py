@@ -53,6 +53,11 @@ class Order:
     def of(cls, text: str) -> "Order":
         return cls(**json.loads(text))
 
+    def keep_to_itself(self) -> None:
+        """Programs that the worker starts must not hold its sockets, nor its word, open."""
+        for descriptor in (self.data, self.admin, self.lifeline, self.word):
+            os.set_inheritable(descriptor, False)
+
     def sockets(self) -> tuple[socket.socket, socket.socket]:
         return socket.socket(fileno=self.data), socket.socket(fileno=self.admin)
 

@@ -163,10 +163,10 @@ class Gate:
             call.pending = pending_of(refusal)
             raise refusal
         if refusal is not None:
-            code = {"refused": "approval-refused", "expired": "approval-expired"}.get(
+            reason = {"refused": "approval-refused", "expired": "approval-expired"}.get(
                 standing.state, "approval-mismatch"
             )
-            call.decide("deny", code, f"{names} at {call.position}")
+            call.decide("deny", reason, f"{names} at {call.position}")
             raise refusal
         self._confirm(call, args)
         call.decide("allow", "approval-approved", f"{names} at {call.position}, approved")
@@ -194,11 +194,11 @@ class Gate:
         if taken.allowed:
             return Counted(limits, taken, counted)
         worst = max(taken.exceeded, key=lambda each: each.retry_after)
-        code = "quota-exceeded" if isinstance(worst.limit, Quota) else "rate-exceeded"
+        reason = "quota-exceeded" if isinstance(worst.limit, Quota) else "rate-exceeded"
         held = {rule.name for rule in self.rules if getattr(rule.check, "on_exhausted", "deny") == "hold"}
         is_held = all(each.limit.rule in held for each in taken.exceeded)
         call.rules = (worst.limit.rule,)
-        call.decide("hold" if is_held else "deny", code, worst.limit.rule)
+        call.decide("hold" if is_held else "deny", reason, worst.limit.rule)
         raise LimitExceeded(worst)
 
 
@@ -234,11 +234,11 @@ def _request(call: ServedCall, rule: GateRule, check: Approval, action: Action) 
     )
 
 
-def _blame(call: ServedCall, verdict: Verdict, decision: Any, code: str) -> None:
+def _blame(call: ServedCall, verdict: Verdict, decision: Any, reason: str) -> None:
     rule = verdict.rule
     call.rules = (rule.name,)
     call.position = str(rule.position)
-    call.decide(decision, _REASONS.get(type(rule.check), code), verdict.because)
+    call.decide(decision, _REASONS.get(type(rule.check), reason), verdict.because)
 
 
 @asynccontextmanager

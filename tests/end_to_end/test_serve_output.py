@@ -44,11 +44,11 @@ def test_many_warnings_are_counted_not_printed(options: tuple[str, ...], tmp_pat
         lines = gateway.output.splitlines()
 
     assert len([line for line in lines if line.startswith("  warning: ")]) == 20
-    assert "  and 30 more; see gateway check" in lines
+    assert "  and 32 more; see gateway check" in lines  # two are about the decision log
 
 
 def test_few_warnings_are_all_printed(tmp_path: Path) -> None:
-    with served(project(tmp_path, warnings=20), tmp_path / "data") as gateway:
+    with served(project(tmp_path, warnings=18), tmp_path / "data") as gateway:
         assert gateway.output.count("  warning: ") == 20
         assert "more; see" not in gateway.output
 
