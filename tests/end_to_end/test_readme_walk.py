@@ -41,7 +41,7 @@ def test_curl_line_gets_a_governed_answer(gateway: Served) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
 
-    answer = json.loads(run(["bash", "-c", block("sh", "curl").replace(ADDRESS, gateway.url)]))
+    answer = json.loads(run(["bash", "-c", block("sh", "price_quote/call").replace(ADDRESS, gateway.url)]))
 
     assert answer["isError"] is False
     assert answer["tool"] == "price_quote"
