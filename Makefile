@@ -61,6 +61,7 @@ bench: $(READY) ## print what operations, decisions and configurations cost
 	$(BIN)/python benchmarks/gates.py
 	$(BIN)/python benchmarks/limits.py
 	$(BIN)/python benchmarks/large.py
+	$(BIN)/python benchmarks/serving.py
 
 .PHONY: lock
 lock: $(READY) ## pin every dependency anew, with hashes (UPGRADE=1 takes the newest versions)

@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=4.0, help="how long each server is kept busy")
     parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--tools", type=int, nargs="+", default=[10, 1_000], help="sizes of the gateway's catalogue")
+    parser.add_argument("--tools", type=int, nargs="+", default=[10, 10_000], help="sizes of the gateway's catalogue")
     parser.add_argument("--server", choices=["echo", "fastmcp"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.server:
