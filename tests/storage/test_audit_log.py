@@ -183,6 +183,50 @@ async def test_log_that_cannot_be_written_fails_what_it_is_about_and_recovers(st
     assert ends(path) == {"shard-1": 3}
 
 
+@pytest.mark.parametrize("rolls_back", [False, True], ids=["by the writer", "by SQLite itself"])
+async def test_group_that_fails_once_more_on_its_own_leaves_nothing(
+    rolls_back: bool, store: SqliteStore, path: Path, log: AuditLog
+) -> None:
+    await store.note([body(1)])
+    runs = count(1)
+
+    def bad(connection: sqlite3.Connection) -> None:
+        raise RecordConflict("not this one")
+
+    def without_room(connection: sqlite3.Connection) -> None:
+        log.append(connection, [body(9)])
+        if next(runs) == 1:
+            return
+        if rolls_back:
+            connection.execute("ROLLBACK")
+        full = sqlite3.OperationalError("database or disk is full")
+        full.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise full
+
+    async with held_up(store):
+        writes = [store.note([body(2)]), store.writer.run(without_room), store.writer.run(bad)]
+        asked = asyncio.gather(*writes, return_exceptions=True)
+        await asyncio.sleep(0)
+    assert {type(each) for each in await asked} == {StoreUnavailable}
+    await store.note([body(3)])
+
+    assert ends(path) == {"shard-1": 3}
+    assert [each["at"] for each in written(path)] == [0, 1, 3]
+
+
+async def test_call_whose_caller_is_gone_is_written_with_its_entry(store: SqliteStore, path: Path) -> None:
+    async with held_up(store):
+        asked = asyncio.ensure_future(store.settle_alone(settled(), turn(), audit=[body(1)]))
+        await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    await store.note([body(2)])
+
+    assert await store.find_call("call", ADA) is not None
+    assert ends(path) == {"shard-1": 3}
+
+
 def test_file_that_cannot_be_written_is_told_as_what_it_is(connection: sqlite3.Connection, log: AuditLog) -> None:
     connection.execute("PRAGMA query_only = ON")
 
