@@ -119,11 +119,13 @@ def controlling(
     auditor = _auditor(published, auditing.key)
     store.keep_audit(log, abandoned=auditor.abandoned)
     asked = SqliteApprovals(store.writer, store.reader)
+    noting = _Noting(store, auditor)
+    closing.push_async_callback(noting.close)
     approvals = Approvals(
         asked,
         held=lambda principal: _held(published, principal),
         subscribers=subscribers(webhooks),
-        announce=_Noting(store, auditor),
+        announce=noting,
     )
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)
@@ -179,6 +181,11 @@ class _Noting:
         task = asyncio.create_task(self._note([self._auditor.announced(announcement)]))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Return when everything that happened is written."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def _note(self, audit: list[AuditBody]) -> None:
         try:

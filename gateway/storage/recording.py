@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gateway.audit.chain import Head
+from gateway.audit.chain import Head, origin
 from gateway.governance.records import AuditBody
 from gateway.storage.fresh_calls import INTO_CALLS, INTO_PIECES, INTO_TURNS, FreshCall
 from gateway.storage.recorder import HEAD, Order, framed
@@ -54,9 +54,8 @@ class Recording:
         return await self.write(FreshCall((), (), (), audit))
 
     def durable_head(self) -> Head:
-        """How far the log of that process has come. Something must have been noted."""
-        assert self.head is not None, "nothing was noted yet"  # noqa: S101 - whoever asks has noted something
-        return self.head
+        """How far the log of that process has come; to no entry, if it has not written anything yet."""
+        return self.head or Head(self._order.shard, 0, origin(self._order.shard))
 
     async def write(self, fresh: FreshCall) -> bool:
         """Whether it is durable. It is written even if the caller stops waiting."""

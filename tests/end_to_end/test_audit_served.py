@@ -86,6 +86,16 @@ async def test_every_call_is_in_the_log_with_what_was_decided(tmp_path: Path) ->
     assert around >= {"approval-requested", "approval-granted", "approval-used"}
 
 
+async def test_vote_right_before_the_end_is_in_the_log(tmp_path: Path) -> None:
+    async with gateway_of(tmp_path) as (gateway, _):
+        id = pending_id(await pay(gateway.caller(ANA)))
+        await grant(gateway.caller(LIZ), id)
+    [granted] = [each for each in entries(database_of(tmp_path)) if each["event"] == "approval-granted"]
+
+    assert granted["gate"]["approval"] == id
+    assert [each["approver"] for each in granted["gate"]["entries"]] == ["user:liz"]
+
+
 async def test_neither_arguments_nor_results_nor_tokens_are_in_the_log(tmp_path: Path) -> None:
     async with gateway_of(tmp_path) as (gateway, backend):
         backend.answer = lambda body: f"result {CANARY}".encode()

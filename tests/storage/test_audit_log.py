@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from stored_records import ADA, NOON, call, settled, turn
 
+from gateway.audit.chain import Chain
 from gateway.audit.entries import Entry, Place
 from gateway.audit.findings import Report
 from gateway.audit.verifying import verify
@@ -20,6 +21,7 @@ from gateway.governance.records import AuditBody, StoredCall
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.audit_rows import AuditRows
 from gateway.storage.links import Link
+from gateway.storage.recording import Recording
 from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -255,6 +257,12 @@ class held_up:  # noqa: N801 - reads as a statement
     async def __aexit__(self, *_: object) -> None:
         self._go_on.set()
         await self._waiting
+
+
+def test_log_of_a_process_that_has_written_nothing_ends_before_its_first_entry(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "gateway.db", place=None, shard="shard")
+
+    assert recording.durable_head() == Chain("shard").head
 
 
 # --- shards ---
