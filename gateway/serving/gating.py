@@ -178,7 +178,11 @@ class Gate:
             call.decide("deny", "approval-mismatch", "another revision was published")
             raise ApprovalVoid()
         self.authorise(call)
-        self._refuse_denied(call, self._judged(call, args))
+        call.memory.releases(call.checksum)  # the call itself is none that was made before it
+        try:
+            self._refuse_denied(call, self._judged(call, args))
+        finally:
+            call.memory.reserves(call.checksum)
 
     # --- limits ---
 
@@ -191,6 +195,7 @@ class Gate:
             raise StoreUnavailable("calls cannot be counted here", help="serve with a store that counts")
         counted = CountedCall(call.principal, self.tool.name, self.catalogue)
         taken = await limits.take(wanted, counted)
+        call.observed += tuple(each.limit.rule for each in taken.observed)
         if taken.allowed:
             return Counted(limits, taken, counted)
         worst = max(taken.exceeded, key=lambda each: each.retry_after)

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from gated import ANA, EVA, HELD, LEO, LIZ, code_of, gated, grant, pay, pending_id, rule
-from secured import Caller, http_tool
+from secured import Caller, Reply, http_tool
 
 pytestmark = pytest.mark.anyio
 
 APPROVED = rule("leads-agree", HELD)
+CALL = "/v1/catalogues/{catalogue}/tools/{name}/call"
 
 
 async def over_modern(caller: Caller, **meta: Any) -> Any:
@@ -142,6 +144,56 @@ async def test_two_of_two_have_to_agree(tmp_path: Path) -> None:
 
         assert (first.json["state"], twice.status, still.status) == ("pending", 409, 202)
         assert (second.json["state"], ran.status, backend.paths) == ("granted", 200, ["/pay"])
+
+
+@pytest.mark.parametrize(
+    "check",
+    [{"type": "loop", "sameCall": 1}, {"type": "budget", "calls": 1}, {"type": "rate", "limit": 1, "per": "1h"}],
+    ids=lambda check: str(check["type"]),
+)
+async def test_approved_call_does_not_count_itself_twice(check: Any, tmp_path: Path) -> None:
+    async with gated(tmp_path, APPROVED, rule("once", check)) as (gateway, backend):
+        ana, liz = gateway.caller(ANA), gateway.caller(LIZ)
+        turn = (await ana.rest("POST", "/v1/turns", {"catalogue": "desk"})).json["id"]
+        body = {"tool": "pay", "arguments": {"text": "x"}}
+        await grant(liz, pending_id(await ana.rest("POST", f"/v1/turns/{turn}/calls", body)))
+
+        ran = await ana.rest("POST", f"/v1/turns/{turn}/calls", body)
+
+        assert (ran.status, ran.json["isError"], backend.paths) == (200, False, ["/pay"]), ran.json["result"]
+
+
+async def test_answers_are_what_the_openapi_document_says(tmp_path: Path) -> None:
+    async with gated(tmp_path, APPROVED) as (gateway, _):
+        ana, liz = gateway.caller(ANA), gateway.caller(LIZ)
+        document = (await ana.rest("GET", "/v1/openapi.json")).json
+        page = (await ana.rest("GET", "/v1/docs")).body.decode()
+        held = await pay(ana)
+        listed, shown = await liz.rest("GET", "/v1/approvals"), await liz.rest("GET", pending_href(held))
+        granted = await grant(liz, pending_id(held), note="fine")
+        other = pending_id(await pay(ana, "y"))
+        rejected = await liz.rest("POST", f"/v1/approvals/{other}/reject", {})
+
+    answers = {
+        "callTool": held,
+        "listApprovals": listed,
+        "getApproval": shown,
+        "resolveApproval": granted,
+        "rejectApproval": rejected,
+    }
+    assert all(f'id="{name}"' in page for name in answers)
+    for name, answer in answers.items():
+        [operation] = [
+            each for methods in document["paths"].values() for each in methods.values() if each["operationId"] == name
+        ]
+        described = operation["responses"][str(answer.status)]
+        schema = {**described["content"]["application/json"]["schema"], "components": document["components"]}
+        jsonschema_rs.Draft202012Validator(schema, validate_formats=True).validate(answer.json)
+    assert "Retry-After" in document["paths"][CALL]["post"]["responses"]["202"]["headers"]
+
+
+def pending_href(reply: Reply) -> str:
+    return str(reply.json["pending"]["approvals"][0]["href"])
 
 
 # Who may decide

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gated import ANA, HELD, LIZ, PEOPLE, code_of, gated, grant, pending_id, rule
-from secured import Caller, Counting, Document, Reply, Started, http_tool, started
+from gated import ANA, HELD, LIZ, PEOPLE, code_of, desk, gated, grant, pending_id, rule, write
+from secured import Caller, Counting, Document, Reply, Started, counting, document, http_tool, started
 
 pytestmark = pytest.mark.anyio
 
 TRIFECTA = rule(
     "no-egress-after-untrusted-text", HELD, match={"flags": ["egress"]}, when='turn.saw("untrusted-output")'
 )
+
+
+SECRET = {"description": "A secret.", "base": "text", "sensitivity": "restricted", "maxSize": "1MiB", "retain": "1d"}
 
 
 def reading(port: int) -> Document:
@@ -190,6 +193,29 @@ async def test_turn_that_spent_its_budget_is_refused(check: Any, passed: int, tm
         assert [each.json["isError"] for each in answers] == [False] * passed + [True] * (6 - passed)
         assert len(backend.paths) == passed
         assert "turn" in code_of(answers[-1])
+
+
+async def test_class_does_not_flow_where_it_must_not(tmp_path: Path) -> None:
+    async with counting() as backend:
+        secret = document(
+            "ArtifactClass", "secret", {**SECRET, "flow": {"maxTier": "internal", "blockedBy": ["egress"]}}
+        )
+        tools = [
+            http_tool("learn", backend.port, output={"artifact": "secret"}),
+            http_tool("ask", backend.port, tier="community"),
+            sending(backend.port),
+        ]
+        project = write(tmp_path / "p", [*desk(backend.port, tools=tools), secret])
+        async with started(project, tmp_path / "data", people=PEOPLE) as gateway:
+            ana = gateway.caller(ANA)
+            turn = await turn_of(ana)
+            before = [await call_in(ana, turn, tool) for tool in ("ask", "send", "learn")]
+            after = [await call_in(ana, turn, tool) for tool in ("ask", "send", "plain")]
+
+    assert [each.json["isError"] for each in before] == [False] * 3
+    assert [each.json["isError"] for each in after] == [True, True, False]
+    assert "secret" in code_of(after[0])
+    assert backend.paths == ["/ask", "/send", "/learn", "/plain"]
 
 
 async def test_closed_window_that_holds_says_when_to_come(tmp_path: Path) -> None:

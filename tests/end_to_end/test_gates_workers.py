@@ -94,20 +94,29 @@ async def test_limit_holds_over_workers(check: Any, word: str, forks: Forking, t
     assert "try again in" in refused.json["rendered"]
 
 
-async def test_rule_that_observes_refuses_nothing_and_is_on_record(forks: Forking, tmp_path: Path) -> None:
-    check = {"type": "arguments", "require": 'args.text == "y"', "message": "only y"}
+OBSERVED = {
+    "arguments": {"type": "arguments", "require": 'args.text == "y"', "message": "only y"},
+    "rate": {"type": "rate", "limit": 1, "per": "1h"},
+    "quota": {"type": "quota", "limit": 1, "per": "1d"},
+}
+
+
+async def test_rules_that_observe_refuse_nothing_and_are_on_record(forks: Forking, tmp_path: Path) -> None:
     async with counting() as backend:
-        project = written(tmp_path, backend, rule("tried-out", check, mode="observe"))
-        with forked(forks, project, tmp_path / "data") as gateway:
+        rules = [rule(f"tried-{name}", check, mode="observe") for name, check in OBSERVED.items()]
+        project, data = written(tmp_path, backend, *rules), tmp_path / "data"
+        with forked(forks, project, data) as gateway:
             async with callers(gateway, ANA) as [ana]:
                 answers = [await pay(ana) for _ in range(3)]
             gateway.stop()
-        log = await ran(
-            *("audit", "export", "--database", str(tmp_path / "data" / "gateway.db"), "--format", "jsonl"), env={}
-        )
+        log = await ran("audit", "export", "--database", str(data / "gateway.db"), "--format", "jsonl", env={})
 
+    decided = [line for line in log.splitlines() if "tried-arguments" in line]
     assert [each.json["isError"] for each in answers] == [False] * 3
-    assert log.count("tried-out") >= 3
+    assert len(decided) >= 3
+    assert "tried-rate" not in decided[0]
+    assert "tried-rate" in decided[-1]
+    assert "tried-quota" in decided[-1]
 
 
 # People
