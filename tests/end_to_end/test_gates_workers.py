@@ -94,7 +94,7 @@ async def test_limit_holds_over_workers(check: Any, word: str, forks: Forking, t
     assert "try again in" in refused.json["rendered"]
 
 
-OBSERVED = {
+OBSERVED: dict[str, dict[str, Any]] = {
     "arguments": {"type": "arguments", "require": 'args.text == "y"', "message": "only y"},
     "rate": {"type": "rate", "limit": 1, "per": "1h"},
     "quota": {"type": "quota", "limit": 1, "per": "1d"},
