@@ -4,7 +4,7 @@ What was seen and the totals are never forgotten; the history is bounded. Nothin
 where a memory is kept between calls: it becomes JSON and is made of it again, and JSON that is not one is refused.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
@@ -114,6 +114,19 @@ class TurnMemory:
         """Bytes of a result."""
         self.bytes += count
 
+    def absorbs(self, other: "TurnMemory") -> None:
+        """Know, too, what the same turn has come to know in another process. Nothing is forgotten by that."""
+        self.flags |= other.flags
+        self.tiers |= other.tiers
+        self.classes |= other.classes
+        self.calls, self.bytes = max(self.calls, other.calls), max(self.bytes, other.bytes)
+        both = Counter(self.newest) | Counter(other.newest)
+        self.newest = deque(sorted(both.elements(), key=lambda call: call.at), maxlen=NEWEST)
+        for key, times in other._same.items():
+            self._same[key] = max(times, self._same.get(key, 0))
+        for key in list(self._same)[: max(0, len(self._same) - DIFFERENT)]:
+            del self._same[key]
+
     def to_json(self) -> bytes:
         kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
         newest = [
@@ -149,6 +162,16 @@ class TurnMemory:
         return isinstance(other, TurnMemory) and self.to_json() == other.to_json()
 
     __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+def both_remembered(ours: bytes, theirs: bytes) -> bytes:
+    """What two processes know of one turn. What cannot be read stays as it is, so that nothing is allowed by it."""
+    try:
+        memory = TurnMemory.from_json(ours)
+        memory.absorbs(TurnMemory.from_json(theirs))
+    except MemoryUnreadable:
+        return theirs
+    return memory.to_json()
 
 
 def _read(found: Any) -> TurnMemory:

@@ -144,13 +144,14 @@ class Store(Protocol):
         *,
         turn: StoredTurn | None = None,
         memory: bytes | None = None,
+        knowing: bytes | None = None,
         audit: Sequence[AuditBody] = (),
     ) -> None:
         """Write a settled call, started before or not; with a turn that is not stored yet, both or neither.
 
         Of a call that was started before only the outcome is written: what it was asked stays as it was. A turn that
         is stored already lives as long as the one given here, if that is longer. `memory` is what the turn remembers
-        from now on.
+        from now on, besides what others have it remember: what it has by now, unless that is what was known.
         """
         ...
 

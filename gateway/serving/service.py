@@ -274,7 +274,7 @@ class Service:
     ) -> Settled:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
         try:
-            turn = await self.find_turn(principal, handle, catalogue=catalogue) if handle else None
+            turn = await self._handled(principal, handle, catalogue) if handle else None
             if turn is None:
                 turn = await self.open_turn(principal, catalogue, is_kept=False)
         except UnknownCatalogue:
@@ -285,6 +285,13 @@ class Service:
         if turn.catalogue.turn_output:
             await self._pass(turn, turn.catalogue.turn_output)
         return settled
+
+    async def _handled(self, principal: Principal, handle: str, catalogue: str) -> Turn:
+        """The turn of a handle. Any process may be given one, so that what others did in the turn is asked for."""
+        turn = await self.find_turn(principal, handle, catalogue=catalogue)
+        stored = await self._store.find_turn(handle, principal) if turn.is_stored else None
+        turn.is_reminded(None if stored is None else stored.memory)
+        return turn
 
     async def _cut_off(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> None:
         """Write down that a call was cancelled: one whose start is on record may have had its effect."""
@@ -449,9 +456,12 @@ class Service:
         is_longer = turn.lives_on(record.completed_at, retain)
         if turn.is_stored:
             longer = turn.stored if is_longer else None
-            await self._store.settle_call(stored, turn=longer, memory=turn.remembered, audit=audit)
+            memory, knowing = turn.remembered, turn.known
+            turn.known = memory
+            await self._store.settle_call(stored, turn=longer, memory=memory, knowing=knowing, audit=audit)
         else:
-            await self._store.settle_alone(stored, turn.stored, memory=turn.remembered, audit=audit)
+            turn.known = turn.remembered
+            await self._store.settle_alone(stored, turn.stored, memory=turn.known, audit=audit)
             turn.is_stored = True
 
     async def _write_down(self, call: ServedCall, reason: Reason) -> None:

@@ -56,6 +56,7 @@ class Turn:
             "catalogue",
             "id",
             "is_stored",
+            "known",
             "principal",
             "published",
         ),
@@ -69,6 +70,8 @@ class Turn:
         self.stored = stored
         self.published = published
         self.is_stored = False
+        self.known = stored.memory
+        """The memory as this process has last read or written it."""
         self.running: set[str] = set()
         """Ids of calls that have begun and not settled."""
         self.alone: ToolCall | None = None
@@ -116,6 +119,13 @@ class Turn:
         """Be the same turn as another one, of which calls may still run: what those bring is remembered by both."""
         self.running = other.running
         self._memory = other._memory
+        self.known = other.known
+
+    def is_reminded(self, stored: bytes | None) -> None:
+        """Learn what other processes have the turn remember. Raises `MemoryUnreadable`."""
+        if stored is not None and stored != self.known:
+            self.memory.absorbs(TurnMemory.from_json(stored))
+            self.known = stored
 
     @property
     def is_untouched(self) -> bool:

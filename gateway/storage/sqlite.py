@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from gateway.core.events import now
 from gateway.errors import RecordConflict, StoreUnavailable
+from gateway.governance.memory import both_remembered
 from gateway.governance.principals import Principal
 from gateway.governance.records import (
     AuditBody,
@@ -153,6 +154,7 @@ class SqliteStore:
         *,
         turn: StoredTurn | None = None,
         memory: bytes | None = None,
+        knowing: bytes | None = None,
         audit: Sequence[AuditBody] = (),
     ) -> None:
         row = call_row(call, status="settled", process=self._process.id)
@@ -162,7 +164,7 @@ class SqliteStore:
         def settle(connection: sqlite3.Connection) -> None:
             _settle(connection, row, turn_columns, pieces)
             if memory is not None:
-                statements.REMEMBER.run(connection, {"turn": call.turn_id, "remembered": memory})
+                _remember(connection, call.turn_id, memory, knowing)
             self._note(connection, audit)
 
         await self._writer.run(settle)
@@ -407,6 +409,14 @@ def _settle(connection: sqlite3.Connection, row: Row, turn: Row | None, pieces: 
             raise RecordConflict("the call has an outcome already")
         for piece in pieces:
             statements.INSERT_PIECE.run(connection, piece)
+
+
+def _remember(connection: sqlite3.Connection, turn_id: str, memory: bytes, knowing: bytes | None) -> None:
+    """Another process may have served a call of the turn meanwhile: what that one saw must not be forgotten."""
+    for found in statements.REMEMBERED.rows(connection, {"turn": turn_id}):
+        others = found["memory"]
+        kept = memory if others is None or others == knowing else both_remembered(memory, others)
+        statements.REMEMBER.run(connection, {"turn": turn_id, "remembered": kept})
 
 
 def _claim(connection: sqlite3.Connection, claim: Row, at: int, start: _Start) -> Claim:

@@ -84,6 +84,7 @@ END_TURN: Final = Prepared(
     .where(turns.c.id == bindparam("turn"), turns.c.ended_at.is_(None))
 )
 
+REMEMBERED: Final = Prepared(select(turns.c.memory).where(turns.c.id == bindparam("turn")))
 REMEMBER: Final = Prepared(update(turns).values(memory=bindparam("remembered")).where(turns.c.id == bindparam("turn")))
 
 START_CALL: Final = Prepared(insert(calls).values(_values(calls, settled_as=literal_column("NULL"))))

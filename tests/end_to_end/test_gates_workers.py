@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from forked import Forked, Forking
 from gated import ANA, HELD, LIZ, PEOPLE, code_of, desk, grant, pay, pending_id, rule, write
-from secured import Caller, Counting, Document, Person, Reply, counting, environ_of, over_http
+from secured import Caller, Counting, Document, Person, Reply, counting, environ_of, http_tool, over_http
 
 pytestmark = pytest.mark.anyio
 
@@ -206,6 +206,34 @@ async def test_command_line_grants(forks: Forking, tmp_path: Path) -> None:
     assert "\u202e" not in shown
     assert r"\u202e" in shown
     assert (answer.json["isError"], backend.paths) == (False, ["/pay"])
+
+
+# What turns remember
+
+
+async def test_handle_is_tainted_whichever_worker_is_asked(forks: Forking, tmp_path: Path) -> None:
+    untrusted = rule("no-egress", HELD, match={"flags": ["egress"]}, when='turn.saw("untrusted-output")')
+
+    async def call(caller: Caller, tool: str, handle: str | None = None) -> Any:
+        meta = {} if handle is None else {"gateway/turn": handle}
+        return (await caller.modern_call("desk", tool, {"text": "x"}, **meta)).json["result"]["_meta"]
+
+    async with counting() as backend:
+        tools = [
+            http_tool("read", backend.port, flags=["untrusted-output"]),
+            http_tool("send", backend.port, flags=["egress"]),
+        ]
+        project = write(tmp_path / "p", desk(backend.port, tools=tools, rules=[untrusted]))
+        with forked(forks, project, tmp_path / "data", workers=2) as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                for _ in range(10):
+                    handle = (await call(ana, "plain"))["gateway/turn"]
+                    reading = [call(ana, "read", handle), *(call(ana, "plain", handle) for _ in range(5))]
+                    await asyncio.gather(*reading)
+                    sent = await asyncio.gather(*(call(ana, "send", handle) for _ in range(4)))
+
+                    assert ["gateway/pending" in each for each in sent] == [True] * 4
+    assert "/send" not in backend.paths
 
 
 # The kill switch

@@ -11,6 +11,7 @@ import pytest
 from stored_records import ADA, BOB, NOON, OTHER_ADA, Clock, call, settled, spooled, turn
 
 from gateway.errors import RecordConflict, StoreUnavailable
+from gateway.governance.memory import Brought, TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredResult
 from gateway.storage.sqlite import SqliteStore
@@ -347,6 +348,28 @@ async def test_cursor_that_is_none_is_refused(store: Store, cursor: str) -> None
 async def test_page_size_is_bounded(store: Store, limit: int) -> None:
     with pytest.raises(ValueError, match="page"):
         await store.list_calls(CallFilter(), limit=limit)
+
+
+async def test_two_processes_do_not_make_a_turn_forget(store: Store) -> None:
+    def saw(flag: str) -> bytes:
+        memory = TurnMemory()
+        memory.notes(Brought("tool", (flag,), "tier"), "allow", at=NOON)
+        return memory.to_json()
+
+    await store.open_turn(turn())
+    await store.settle_call(settled("a"), memory=saw("first"))
+    await store.settle_call(settled("b"), memory=saw("second"), knowing=None)
+    found = await store.find_turn("turn", ADA)
+
+    assert found is not None
+    assert found.memory is not None
+    both = TurnMemory.from_json(found.memory)
+    await store.settle_call(settled("c"), memory=saw("third"), knowing=found.memory)
+    last = await store.find_turn("turn", ADA)
+
+    assert both.flags == {"first", "second"}
+    assert last is not None
+    assert last.memory == saw("third")
 
 
 # Idempotency keys
