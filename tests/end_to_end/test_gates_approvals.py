@@ -10,6 +10,9 @@ import pytest
 from gated import ANA, EVA, HELD, LEO, LIZ, code_of, gated, grant, pay, pending_id, rule
 from secured import Caller, Reply, http_tool
 
+from gateway.core.events import now
+from gateway.governance.quarantines import Quarantine, Target
+
 pytestmark = pytest.mark.anyio
 
 APPROVED = rule("leads-agree", HELD)
@@ -194,6 +197,22 @@ async def test_answers_are_what_the_openapi_document_says(tmp_path: Path) -> Non
 
 def pending_href(reply: Reply) -> str:
     return str(reply.json["pending"]["approvals"][0]["href"])
+
+
+async def test_tool_stopped_while_its_call_waited_does_not_run(tmp_path: Path) -> None:
+    async with gated(tmp_path, rule("leads-agree", HELD, holdFor="30s")) as (gateway, backend), asyncio.timeout(25):
+        ana, liz = gateway.caller(ANA), gateway.caller(LIZ)
+        waiting = asyncio.create_task(pay(ana))
+        found: list[Any] = []
+        while not found:
+            found = (await liz.rest("GET", "/v1/approvals")).json["approvals"]
+
+        stop = Quarantine(Target("tool", "pay"), "pays too much", "test", now())
+        await gateway.running.controlled.quarantines.add(stop)
+        await grant(liz, found[0]["id"])
+        answer = await waiting
+
+        assert (code_of(answer), backend.paths) == ("the tool is quarantined", [])
 
 
 # Who may decide
