@@ -12,6 +12,7 @@ import httpx2
 from starlette.routing import Router
 
 from gateway.access import Access
+from gateway.approvals.approving import Approvals
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.media import InMemoryMediaReader, Media
 from gateway.core.schemas import Schema
@@ -31,6 +32,7 @@ from gateway.serving.handlers import Handling, handler_for
 from gateway.serving.published import Published, PublishedCatalogue
 from gateway.serving.service import Service
 from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Deprecation, Snapshot
+from gateway.storage.approvals import SqliteApprovals
 from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
 from gateway.web.edge import App, Edge, EdgeRules
@@ -261,7 +263,10 @@ async def running(folder: Path, **fields: Any) -> AsyncIterator[Gateway]:
 
         service = Service(publish(Access(snapshot(), grants), tried, journal, **fields), store, spool)
         rules = EdgeRules(hosts=frozenset({"localhost"}), open_paths=OPEN_PATHS)
-        app = Edge(Router(routes(service)), rules, authenticate)
+        kept = SqliteApprovals(store.writer, store.reader)
+        approvals = Approvals(kept, held=lambda who: frozenset({who.subject, *who.roles}))
+        closing.push_async_callback(approvals.close)
+        app = Edge(Router(routes(service, approvals=approvals)), rules, authenticate)
         yield Gateway(service, store, app, grants, tried, folder)
 
 
