@@ -63,9 +63,7 @@ class Controlling:
 
     async def begin(self, closing: AsyncExitStack) -> None:
         """Say that the gateway serves, and do what is done beside calls; the other way round at the end."""
-        await self.recording.start()
         self.store.record_through(self.recording)
-        await self.recording.note([self.auditor.happened("gateway-started")])
         await self.store.note([self.auditor.happened("gateway-started"), self.auditor.happened("config-published")])
         for anchoring in self.anchoring:
             anchoring.start()

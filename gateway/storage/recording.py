@@ -9,14 +9,16 @@ import logging
 import marshal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gateway.audit.chain import Head, origin
-from gateway.governance.records import AuditBody
 from gateway.storage.fresh_calls import INTO_CALLS, INTO_PIECES, INTO_TURNS, FreshCall
 from gateway.storage.recorder import HEAD, Order, framed
+
+WORTH_IT: Final = 200
+"""Calls after which a process of their own is started: a gateway that is hardly used needs none."""
 
 _RESTART_AFTER: Final = 1.0
 _MOST_WAITING: Final = 4096
@@ -42,16 +44,19 @@ class Recording:
         """How far the log of that process has come."""
         self._starts = 0
 
+        self._seen = 0
+
     async def start(self) -> None:
+        """Begin now. Otherwise it begins when enough calls have come to be worth a process."""
+        self._seen = WORTH_IT
         await self._begin()
 
-    @property
-    def takes_more(self) -> bool:
+    def takes_another(self) -> bool:
+        """Whether the next call can be written through it."""
+        self._seen += 1
+        if self._seen == WORTH_IT and not self._is_closing:
+            self._do(self._begin())
         return self._process is not None and len(self._waiting) < _MOST_WAITING
-
-    async def note(self, audit: Sequence[AuditBody]) -> bool:
-        """Whether entries of the log are durable in the shard of that process."""
-        return await self.write(FreshCall((), (), (), audit))
 
     def durable_head(self) -> Head:
         """How far the log of that process has come; to no entry, if it has not written anything yet."""
@@ -59,7 +64,7 @@ class Recording:
 
     async def write(self, fresh: FreshCall) -> bool:
         """Whether it is durable. It is written even if the caller stops waiting."""
-        if not self.takes_more:
+        if self._process is None:
             return False
         self._number += 1
         number = self._number
@@ -83,8 +88,8 @@ class Recording:
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
             except TimeoutError:
                 process.kill()
-        for task in tuple(self._tasks):
-            await asyncio.wait({task})
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def _begin(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
@@ -94,7 +99,12 @@ class Recording:
         order = self._order._replace(shard=f"{self._order.shard}.{self._starts}")
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.write(framed([tuple(each) if isinstance(each, tuple) else each for each in order]))
-        task = asyncio.create_task(self._listen(self._process))
+        if self._is_closing:
+            self._process.stdin.close()
+        self._do(self._listen(self._process))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

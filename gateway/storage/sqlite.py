@@ -176,7 +176,7 @@ class SqliteStore:
         fresh = fresh_call(call, turn, process=process, memory=memory, audit=audit)
 
         recording = self._recording
-        is_unsure = recording is not None and recording.takes_more
+        is_unsure = recording is not None and recording.takes_another()
         if recording is not None and is_unsure and await recording.write(fresh):
             return
 

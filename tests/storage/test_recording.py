@@ -13,7 +13,7 @@ import pytest
 from stored_records import ADA, NOON, settled, turn
 
 from gateway.storage.fresh_calls import fresh_call
-from gateway.storage.recording import Recording
+from gateway.storage.recording import WORTH_IT, Recording
 from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -77,7 +77,7 @@ async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_
     await asyncio.sleep(0)
     os.kill(first, signal.SIGKILL)
     await writing
-    while not recording_of(store).takes_more:
+    while recording_of(store)._process is None:
         await asyncio.sleep(0.05)
     await settle(store, 200)
 
@@ -131,3 +131,35 @@ async def test_database_that_is_locked_is_waited_for(store: SqliteStore, tmp_pat
         await writing
 
     assert await numbers(store, 2) == [0, 1]
+
+
+async def test_it_begins_when_enough_calls_have_come(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = Recording(tmp_path / "calls.db", place=PLACE, shard="shard")
+    store.record_through(recording)
+    await asyncio.gather(*(settle(store, number) for number in range(WORTH_IT - 1)))
+    before = recording._process
+    await settle(store, WORTH_IT)
+    while recording._process is None:
+        await asyncio.sleep(0.01)
+
+    await settle(store, WORTH_IT + 1)
+
+    assert before is None
+    assert recording.head is not None
+    assert len(await numbers(store, WORTH_IT + 2)) == WORTH_IT + 1
+    await store.close()
+
+
+async def test_it_is_not_left_behind_by_a_store_that_closes_while_it_begins(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = Recording(tmp_path / "calls.db", place=PLACE, shard="shard")
+    store.record_through(recording)
+    beginning = asyncio.create_task(recording.start())
+    await asyncio.sleep(0)
+
+    await store.close()
+    await beginning
+    await recording.close()
+
+    assert recording._process is None
