@@ -17,6 +17,8 @@ _KEY: Final = re.compile(
     r"(?P<kind>[fs])\.(?P<tenant>[0-9a-f]{32})\.(?P<turn>[0-9a-f]{32})\.(?P<slot>[0-9a-f]{32}\.[0-9a-f]{32})"
 )
 
+_OF_A_MOMENT: Final = re.compile(r"turn_([0-9a-f]{12})")
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -49,6 +51,13 @@ def hashed(text: str | None) -> str:
     if text is None:
         return blake2b(digest_size=16, person=b"nothing").hexdigest()
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def hashed_turn(id: str) -> str:
+    """The same for a turn. The moment that is part of our own ids stays in front: keys of one moment are neighbours."""
+    digest = hashed(id)
+    found = _OF_A_MOMENT.match(id)
+    return digest if found is None else found[1] + digest[len(found[1]) :]
 
 
 def next_generation() -> str:

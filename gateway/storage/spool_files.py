@@ -17,7 +17,7 @@ from weakref import ref
 from gateway.core.lines import IndexedReader, LineIndex
 from gateway.core.spool import Content, InMemoryReader, Stream, chunks_of
 from gateway.errors import ArtifactGone, OutputTooLarge, SpoolQuotaExceeded
-from gateway.storage.keys import Key, hashed, next_generation, parsed
+from gateway.storage.keys import Key, hashed, hashed_turn, next_generation, parsed
 from gateway.storage.spool_folder import SpoolFolder, reported
 
 SMALL: Final = 64 * 1024
@@ -108,7 +108,7 @@ class FileSpool:
 
     def scoped(self, turn_id: str, *, tenant: str | None = None) -> "TurnSpool":
         """The results of one turn, as a `ByteStore`."""
-        return TurnSpool(self, tenant=_hashed_tenant(tenant), turn=hashed(turn_id))
+        return TurnSpool(self, tenant=_hashed_tenant(tenant), turn=hashed_turn(turn_id))
 
     async def find(self, key: str, *, tenant: str | None) -> Reader | None:
         """What reads the piece of a record; `None` if it is gone, another tenant's, or the key is none."""

@@ -15,7 +15,7 @@ from stored_records import NOON, settled, turn
 from gateway.core.spool import InMemoryReader
 from gateway.errors import ArtifactGone, OutputTooLarge, SpoolQuotaExceeded, StoreUnavailable
 from gateway.governance.records import StoredResult
-from gateway.storage.keys import hashed, is_small, parsed
+from gateway.storage.keys import hashed, hashed_turn, is_small, parsed
 from gateway.storage.spool_files import SMALL, FileSpool, LargeReader, Reader, SmallReader
 from gateway.storage.sqlite import SqliteStore
 
@@ -452,3 +452,12 @@ def test_keys_are_opaque_and_say_which_kind_they_are() -> None:
     assert is_small(key)
     assert str(parsed(key)) == key
     assert len({hashed(None), hashed(""), hashed("nothing"), hashed("\ud800"), hashed("\ufffd")}) == 5
+
+
+def test_keys_of_turns_of_one_moment_are_neighbours_and_still_differ() -> None:
+    one, other = (hashed_turn(f"turn_0123456789ab{end}") for end in ("x", "y"))
+
+    assert one[:12] == other[:12] == "0123456789ab"
+    assert one[12:] != other[12:]
+    assert {len(one), len(hashed_turn("../turn_"))} == {32}
+    assert hashed_turn("anything else") == hashed("anything else")
