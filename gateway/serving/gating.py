@@ -1,7 +1,8 @@
 """The gates of a tool: what rules say of a call that the policy permits, who has to agree to it, what it is counted by.
 
 Rules are judged with what the turn remembers. Deny ends a call; hold asks people, and whatever time that takes, the
-call runs only if everything that was decided before still holds then. Limits come last: only calls that run count.
+call runs only if everything that was decided before still holds then. Limits are taken before people are asked, so that
+no approval is spent on a call that a limit stops, and given back if they do not agree: only calls that run count.
 """
 
 import asyncio
@@ -94,14 +95,18 @@ class Gate:
         self._refuse_denied(call, outcome)
         memory = call.memory
         memory.reserves(call.checksum)
+        counted: Counted | None = None
         try:
+            counted = await self._counted(call, outcome)
             if outcome.decision == "hold":
                 await self._hold(call, outcome, args)
             elif outcome.verdicts:
                 call.decide("allow", "rule-allowed", call.because)
-            return await self._counted(call, outcome)
+            return counted
         except BaseException:
             memory.releases(call.checksum)
+            if counted is not None:
+                await asyncio.shield(counted.give_back())
             raise
 
     def _judged(self, call: ServedCall, args: Mapping[str, Any]) -> Outcome:

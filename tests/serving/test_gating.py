@@ -19,7 +19,7 @@ from gateway.core.registry import Registry
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.governance.catalogues import Selector
 from gateway.governance.conditions import compile_condition
-from gateway.governance.limits import LimitExceeded
+from gateway.governance.limits import CountedCall, LimitExceeded
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import Quarantine, Quarantined, Target
 from gateway.governance.rules import Approval, Budget, Check, GateRule, Judgement, Loop, Quota, Rate, Window
@@ -402,6 +402,29 @@ async def test_call_over_its_limit_says_which_and_when(
 
     assert (call.decision, call.reason, call.rules) == (decision, reason, ("rule-0",))
     assert call.memory.times("same") == 1
+
+
+async def test_call_that_waits_for_people_is_not_counted_until_it_runs(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, Quota(1, HOUR)) as found:
+        await found.refused(ApprovalPending)
+        await found.refused(ApprovalPending)
+        await found.vote("grant")
+        await found.call()
+
+    assert found.ran == ["c1"]
+
+
+async def test_limit_that_stops_a_call_leaves_its_approval_unused(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, Quota(1, HOUR)) as found:
+        await found.refused(ApprovalPending)
+        await found.vote("grant")
+        limit = found.rules["rule-1"].limit
+        assert limit is not None
+        await found.limits.take([limit], CountedCall(ANA, "pay", "desk"))  # another call was faster
+        await found.refused(LimitExceeded)
+        [record], _ = await found.approvals.page(LEA)
+
+    assert record.state == "granted"
 
 
 async def test_denial_beats_holding_among_limits_too(tmp_path: Path) -> None:
