@@ -4,8 +4,7 @@ What it does could be done by a thread, but for the interpreter's lock: every st
 and the event loop for it. It knows rows, and nothing of what they mean. It ends when nobody can send it anything more.
 
 A message is its length in four bytes, then what `marshal` makes of it. First comes the `Order`, then lists of
-`(number, row of the turn, of the call, rows of its pieces, entries of the log)`, of which all but the first may be
-empty. The answer to a group is
+`(number, row of the turn, of the call, rows of its pieces, entries of the log)`. The answer to a group is
 `(numbers that are durable, numbers that are not, how far the log has come)`; whoever sent the second finds out why.
 """
 
@@ -66,6 +65,7 @@ class Recorder:
             link = self._connected()
             self._write(link.connection, group)
             if link.is_lost():
+                mark = None  # what is chained so far is in another file: the next entry begins a new shard
                 raise OSError("the database was replaced")
         except Exception:  # whoever sent it does it again, and is told what is wrong
             if self._log is not None:
@@ -85,8 +85,8 @@ class Recorder:
     def _write(self, connection: sqlite3.Connection, group: Sequence[Fresh]) -> None:
         connection.execute("BEGIN IMMEDIATE")
         turns, calls, pieces = self._into
-        insert_rows(connection, turns, [each[1] for each in group if each[1]])
-        insert_rows(connection, calls, [each[2] for each in group if each[2]])
+        insert_rows(connection, turns, [each[1] for each in group])
+        insert_rows(connection, calls, [each[2] for each in group])
         insert_rows(connection, pieces, [piece for each in group for piece in each[3]])
         if self._log is not None:
             self._log.append(connection, [body for each in group for body in each[4]])

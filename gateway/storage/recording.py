@@ -43,7 +43,6 @@ class Recording:
         self.head: Head | None = None
         """How far the log of that process has come."""
         self._starts = 0
-
         self._seen = 0
 
     async def start(self) -> None:
@@ -92,9 +91,13 @@ class Recording:
             await asyncio.wait(self._tasks)
 
     async def _begin(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway.storage.recorder", stdin=PIPE, stdout=PIPE, close_fds=True
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gateway.storage.recorder", stdin=PIPE, stdout=PIPE
+            )
+        except OSError as error:
+            _log.error("no process can be started that writes calls (%s): a thread goes on writing them", error)
+            return
         self._starts += 1
         order = self._order._replace(shard=f"{self._order.shard}.{self._starts}")
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe

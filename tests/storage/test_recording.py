@@ -111,6 +111,22 @@ async def test_nothing_is_left_when_it_is_closed_with_work_to_do(tmp_path: Path)
     await again.close()
 
 
+async def test_calls_are_written_where_no_process_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await SqliteStore.open(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = Recording(tmp_path / "calls.db", place=PLACE, shard="shard")
+    store.record_through(recording)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "missing"))
+
+    await recording.start()
+    await settle(store, 0)
+
+    assert await numbers(store, 1) == [0]
+    assert "a thread goes on writing them" in caplog.text
+    await store.close()
+
+
 async def test_signals_to_the_whole_group_do_not_end_it(store: SqliteStore) -> None:
     await settle(store, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
