@@ -10,9 +10,9 @@ from typing import Annotated, Final
 
 import typer
 
-from gateway.cli.console import fail, note, out, print_line, print_table
+from gateway.cli.console import fail, out, print_line
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder
-from gateway.cli.stores import As, Database, For, Output, Reason, done, store_of, who
+from gateway.cli.stores import As, Database, For, Output, Reason, done, print_all, store_of, who
 from gateway.governance.revocations import InvalidRevocation, Revocation, RevocationChange
 from gateway.identity.api_tokens import TOKEN_PREFIX
 from gateway.runtime.quarantining import stops_of
@@ -88,14 +88,7 @@ def list_revoked(
     Exit codes: 0 listed, 1 the store cannot be read, 2 wrong use.
     """
     store = store_of(folder, policies, environment=environment, database=database)
-    found = done(_listed(store.path))
-    if output == "json":
-        typer.echo(json.dumps([dict(each.as_data()) for each in found], indent=2, ensure_ascii=False))
-    elif not found:
-        note("no token is revoked")
-    else:
-        rows = [each.as_data() for each in found]
-        print_table(out(), _COLUMNS, [[row[column] or "" for column in _COLUMNS] for row in rows])
+    print_all(done(_listed(store.path)), _COLUMNS, nothing="no token is revoked", output=output)
 
 
 async def _listed(database: Path) -> list[Revocation]:

@@ -4,18 +4,19 @@ They must work when it matters: also while the configuration has errors, and wit
 """
 
 import asyncio
+import json
 import os
 import pwd
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import typer
 
-from gateway.cli.console import fail, note
+from gateway.cli.console import fail, note, out, print_table
 from gateway.cli.project import assembled, project_at
 from gateway.errors import GatewayError
 from gateway.runtime.running import kept_by
@@ -49,12 +50,27 @@ Database = Annotated[
 Output = Annotated[Literal["text", "json"], typer.Option("--format", "--output", help="For people, or for programs.")]
 
 
+class Listed(Protocol):
+    def as_data(self) -> Mapping[str, Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """`snapshot` is what is configured, if that could be read."""
 
     path: Path
     snapshot: Snapshot | None = None
+
+
+def print_all(found: Sequence[Listed], columns: Sequence[str], *, nothing: str, output: str) -> None:
+    """What is in force, as a table or as JSON."""
+    rows = [each.as_data() for each in found]
+    if output == "json":
+        typer.echo(json.dumps([dict(row) for row in rows], indent=2, ensure_ascii=False))
+    elif not rows:
+        note(nothing)
+    else:
+        print_table(out(), columns, [[row[column] or "" for column in columns] for row in rows])
 
 
 def store_of(folder: Path, policies: Path | None, *, environment: str | None, database: Path | None) -> Store:
