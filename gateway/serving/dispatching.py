@@ -134,7 +134,7 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
     """What `dispatched` does, with nothing made that such a call does not need."""
     created_at = now()
     ctx = Unaccompanied(turn)
-    checksum = call_id(call.tool, call.args)
+    checksum = call.checksum or call_id(call.tool, call.args)
     is_acked = False
     try:
         with serving(call):
