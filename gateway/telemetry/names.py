@@ -1,0 +1,326 @@
+"""Every name that telemetry carries: spans, attributes, events and metrics, in one place.
+
+Names of the semantic conventions are used where there are any; all of them may still change there, so their version
+goes with every signal, and a test holds each name. Ours begin with `gateway.`
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+SCOPE: Final = "gateway"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
+"""The last release of the conventions that has `gen_ai.*` and `mcp.*`."""
+
+# --- attributes of the conventions ---
+
+CLIENT_ADDRESS: Final = "client.address"
+CLIENT_PORT: Final = "client.port"
+ERROR_TYPE: Final = "error.type"
+HTTP_METHOD: Final = "http.request.method"
+HTTP_ROUTE: Final = "http.route"
+HTTP_STATUS: Final = "http.response.status_code"
+MCP_METHOD: Final = "mcp.method.name"
+MCP_SESSION: Final = "mcp.session.id"
+MCP_VERSION: Final = "mcp.protocol.version"
+NETWORK_PROTOCOL: Final = "network.protocol.name"
+NETWORK_PROTOCOL_VERSION: Final = "network.protocol.version"
+NETWORK_TRANSPORT: Final = "network.transport"
+OPERATION: Final = "gen_ai.operation.name"
+REQUEST_ID: Final = "jsonrpc.request.id"
+RESPONSE_CODE: Final = "rpc.response.status_code"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_RESULT: Final = "gen_ai.tool.call.result"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+URL_SCHEME: Final = "url.scheme"
+URL_TEMPLATE: Final = "url.template"
+
+# --- our own ---
+
+APPROVAL_ID: Final = "gateway.approval.id"
+APPROVAL_STATE: Final = "gateway.approval.state"
+ARGUMENT_BYTES: Final = "gateway.arguments.bytes"
+ARGUMENT_DIGEST: Final = "gateway.arguments.digest"
+ARGUMENT_KEYS: Final = "gateway.arguments.keys"
+ARTIFACT_CLASS: Final = "gateway.artifact.class"
+ARTIFACT_ID: Final = "gateway.artifact.id"
+CALL_ID: Final = "gateway.call.id"
+CATALOGUE: Final = "gateway.catalogue.name"
+CONFIG_REVISION: Final = "gateway.config.revision"
+DECISION: Final = "gateway.decision"
+DECISION_REASON: Final = "gateway.decision.reason"
+DEFINITION: Final = "gateway.tool.definition_hash"
+DISPATCH_ID: Final = "gateway.dispatch.id"
+DISPATCH_ITERATIONS: Final = "gateway.dispatch.iterations"
+DISPATCH_STATUS: Final = "gateway.dispatch.status"
+GATE_ID: Final = "gateway.gate.id"
+GATE_NAME: Final = "gateway.gate.name"
+GATE_OUTCOME: Final = "gateway.gate.outcome"
+IS_CANCELLED: Final = "gateway.call.cancelled"
+IS_REPLAYED: Final = "gateway.call.replayed"
+OUTCOME: Final = "gateway.outcome"
+POLICY_REVISION: Final = "gateway.policy.revision"
+POLICY_RULE: Final = "gateway.policy.rule"
+PRINCIPAL: Final = "gateway.principal.hash"
+RESULT_BYTES: Final = "gateway.result.bytes"
+RESULT_DIGEST: Final = "gateway.result.digest"
+RESULT_SPOOLED: Final = "gateway.result.spooled"
+TENANT: Final = "gateway.tenant.hash"
+TIER: Final = "gateway.trust.tier"
+TOOL_FLAGS: Final = "gateway.tool.flags"
+TOOL_KIND: Final = "gateway.tool.kind"
+TURN_ENDING: Final = "gateway.turn.ending"
+TURN_ID: Final = "gateway.turn.id"
+UPSTREAM: Final = "gateway.upstream.name"
+
+ATTRIBUTES: Final[Mapping[str, str]] = {
+    CLIENT_ADDRESS: "address of whoever sent the request",
+    CLIENT_PORT: "port of whoever sent the request",
+    ERROR_TYPE: "what went wrong, one word of a closed list; only on what failed",
+    HTTP_METHOD: "method of an HTTP request to a service",
+    HTTP_ROUTE: "path of a REST operation, with its parameters unfilled",
+    HTTP_STATUS: "status that a service answered with",
+    MCP_METHOD: "method of the MCP request",
+    MCP_SESSION: "session of a client that has one",
+    MCP_VERSION: "revision of MCP that the client speaks",
+    NETWORK_PROTOCOL: "protocol under the request",
+    NETWORK_PROTOCOL_VERSION: "version of that protocol",
+    NETWORK_TRANSPORT: "transport under that protocol",
+    OPERATION: "always `execute_tool`; on tool calls only",
+    REQUEST_ID: "id of the JSON-RPC request",
+    RESPONSE_CODE: "code of a JSON-RPC error that was answered",
+    SERVER_ADDRESS: "host of a service that is called",
+    SERVER_PORT: "port of a service that is called",
+    TOOL_ARGUMENTS: "arguments, masked; only where capture is opted in",
+    TOOL_CALL_ID: "id of the call, unique in its turn; the same on every span of the call",
+    TOOL_NAME: "name of the tool as it is published",
+    TOOL_RESULT: "result as its artifact class shows it; only where capture is opted in",
+    TOOL_TYPE: "`function` for tools that run here, `extension` for those elsewhere",
+    URL_SCHEME: "scheme of a service that is called",
+    URL_TEMPLATE: "path of a service as its document writes it, without values",
+    APPROVAL_ID: "approvals that a held call waits for, or that let it run",
+    APPROVAL_STATE: "state of an approval after a decision",
+    ARGUMENT_BYTES: "size of the arguments as JSON",
+    ARGUMENT_DIGEST: "keyed hash of the arguments, the one in the decision log",
+    ARGUMENT_KEYS: "names of the arguments",
+    ARTIFACT_CLASS: "artifact class of the tool's results",
+    ARTIFACT_ID: "where the result is kept",
+    CALL_ID: "call as the decision log names it",
+    CATALOGUE: "catalogue that the tool was called in",
+    CONFIG_REVISION: "revision of the configuration that was in force",
+    DECISION: "`allow`, `hold` or `deny`",
+    DECISION_REASON: "why, one word of a closed list",
+    DEFINITION: "hash of what the tool is",
+    DISPATCH_ID: "dispatch within the turn",
+    DISPATCH_ITERATIONS: "how many iterations the dispatch took",
+    DISPATCH_STATUS: "`ack`, `nack` or `aborted`",
+    GATE_ID: "gate that was opened in a turn",
+    GATE_NAME: "rule that holds the call",
+    GATE_OUTCOME: "what became of a gate or of an approval",
+    IS_CANCELLED: "true if the caller went away before the end",
+    IS_REPLAYED: "true if an earlier call with the same key was answered again",
+    OUTCOME: "what became of a thing that can go several ways",
+    POLICY_REVISION: "revision of the policies that were in force",
+    POLICY_RULE: "rules that decided",
+    PRINCIPAL: "keyed hash of who called",
+    RESULT_BYTES: "size of the result",
+    RESULT_DIGEST: "keyed hash of the result, the one in the decision log",
+    RESULT_SPOOLED: "true if the result is kept apart from its record",
+    TENANT: "keyed hash of the tenant of who called",
+    TIER: "trust tier of the tool",
+    TOOL_FLAGS: "flags of the tool",
+    TOOL_KIND: "`python`, `command`, `http` or `mcp`",
+    TURN_ENDING: "how the turn ended",
+    TURN_ID: "turn that the call belongs to",
+    UPSTREAM: "upstream server as its document names it",
+}
+
+# --- spans ---
+
+EXECUTE_TOOL: Final = "execute_tool"
+TOOLS_CALL: Final = "tools/call"
+TOOL_ERROR: Final = "tool_error"
+OTHER: Final = "_other"
+"""Stands for names that callers made up: they would be labels without end."""
+
+SPANS: Final[Mapping[str, str]] = {
+    "tools/call {tool}": "SERVER: a call as it was received, over MCP or REST",
+    "execute_tool {tool}": "INTERNAL: the call from its decision to its record",
+    "{method}": "CLIENT: one HTTP request of a tool to its service",
+    "approval decide {gate}": "INTERNAL: somebody decided about a held call; linked to it",
+    "turn": "INTERNAL: a turn that was opened and ended as such",
+    "dispatch": "INTERNAL: one dispatch of a turn",
+    "gate": "INTERNAL: a gate of a turn, from its opening to its end",
+}
+
+# --- events: log records with a name ---
+
+CALL_STARTED: Final = "gateway.call.started"
+CALL_UNKNOWN: Final = "gateway.call.outcome_unknown"
+
+EVENTS: Final[Mapping[str, str]] = {
+    CALL_STARTED: "a call begins; sent at once, so that it is known even if the process is killed",
+    CALL_UNKNOWN: "a call was started and nobody saw its end; with the trace of its start",
+}
+
+# --- metrics ---
+
+Instrument = Literal["counter", "updowncounter", "gauge", "histogram"]
+
+OPERATION_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+EXECUTE_BUCKETS: Final = tuple(0.01 * 2**power for power in range(14))
+HTTP_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+WAIT_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`attributes` are all it may carry: none of them grows with callers, calls or arguments."""
+
+    name: str
+    instrument: Instrument
+    unit: str
+    meaning: str
+    attributes: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+_NETWORK: Final = (NETWORK_TRANSPORT, NETWORK_PROTOCOL, NETWORK_PROTOCOL_VERSION)
+_OF_MCP: Final = (MCP_METHOD, TOOL_NAME, OPERATION, ERROR_TYPE, RESPONSE_CODE, MCP_VERSION, *_NETWORK)
+_OF_PEER: Final = (SERVER_ADDRESS, SERVER_PORT)
+
+SERVER_DURATION: Final = Metric(
+    "mcp.server.operation.duration", "histogram", "s", "MCP requests as we answer them", _OF_MCP, OPERATION_BUCKETS
+)
+CLIENT_DURATION: Final = Metric(
+    "mcp.client.operation.duration",
+    "histogram",
+    "s",
+    "MCP requests as upstream servers answer them",
+    (*_OF_MCP, *_OF_PEER),
+    OPERATION_BUCKETS,
+)
+SERVER_SESSION: Final = Metric(
+    "mcp.server.session.duration",
+    "histogram",
+    "s",
+    "sessions of clients that have them",
+    (ERROR_TYPE, MCP_VERSION, *_NETWORK),
+    OPERATION_BUCKETS,
+)
+CLIENT_SESSION: Final = Metric(
+    "mcp.client.session.duration",
+    "histogram",
+    "s",
+    "our sessions with upstream servers",
+    (ERROR_TYPE, MCP_VERSION, *_NETWORK, *_OF_PEER),
+    OPERATION_BUCKETS,
+)
+EXECUTE_DURATION: Final = Metric(
+    "gen_ai.execute_tool.duration",
+    "histogram",
+    "s",
+    "calls from their decision to their record",
+    (OPERATION, TOOL_NAME, TOOL_TYPE, ERROR_TYPE, CATALOGUE, TIER),
+    EXECUTE_BUCKETS,
+)
+HTTP_DURATION: Final = Metric(
+    "http.server.request.duration",
+    "histogram",
+    "s",
+    "REST requests",
+    (HTTP_METHOD, HTTP_ROUTE, HTTP_STATUS, ERROR_TYPE, URL_SCHEME),
+    HTTP_BUCKETS,
+)
+DECISIONS: Final = Metric(
+    "gateway.decisions",
+    "counter",
+    "{decision}",
+    "decisions about calls",
+    (DECISION, DECISION_REASON, CATALOGUE, TIER, POLICY_RULE),
+)
+APPROVALS_PENDING: Final = Metric(
+    "gateway.approvals.pending", "updowncounter", "{approval}", "approvals that wait for people", (GATE_NAME,)
+)
+APPROVAL_WAIT: Final = Metric(
+    "gateway.approval.wait", "histogram", "s", "how long people took", (GATE_NAME, GATE_OUTCOME), WAIT_BUCKETS
+)
+APPROVAL_DECISIONS: Final = Metric(
+    "gateway.approval.decisions", "counter", "{decision}", "decisions of people", (GATE_NAME, GATE_OUTCOME)
+)
+SPOOL_BYTES: Final = Metric("gateway.spool.bytes", "counter", "By", "bytes of results that were kept", (CATALOGUE,))
+RECORDS_DURATION: Final = Metric(
+    "gateway.records.write.duration", "histogram", "s", "writing a record until it is durable", (), HTTP_BUCKETS
+)
+RECORDS_UNAVAILABLE: Final = Metric(
+    "gateway.records.unavailable", "counter", "{record}", "records that could not be written"
+)
+CIRCUITS: Final = Metric(
+    "gateway.upstream.circuit.state", "gauge", "1", "0 closed, 1 half open, 2 open", (TOOL_NAME, UPSTREAM)
+)
+RELOADS: Final = Metric("gateway.config.reloads", "counter", "{reload}", "reloads of the configuration", (OUTCOME,))
+DEFINITION_CHANGES: Final = Metric(
+    "gateway.definition.changes", "counter", "{change}", "tools that upstream servers changed", (UPSTREAM,)
+)
+REDACTIONS: Final = Metric("gateway.redactions", "counter", "{value}", "values that were masked", (ARTIFACT_CLASS,))
+SPANS_PROCESSED: Final = Metric(
+    "otel.sdk.processor.span.processed",
+    "counter",
+    "{span}",
+    "spans that ended; those with `error.type` were dropped",
+    (ERROR_TYPE,),
+)
+LOGS_PROCESSED: Final = Metric(
+    "otel.sdk.processor.log.processed",
+    "counter",
+    "{log_record}",
+    "log records; those with `error.type` were dropped",
+    (ERROR_TYPE,),
+)
+
+METRICS: Final = (
+    SERVER_DURATION,
+    CLIENT_DURATION,
+    SERVER_SESSION,
+    CLIENT_SESSION,
+    EXECUTE_DURATION,
+    HTTP_DURATION,
+    DECISIONS,
+    APPROVALS_PENDING,
+    APPROVAL_WAIT,
+    APPROVAL_DECISIONS,
+    SPOOL_BYTES,
+    RECORDS_DURATION,
+    RECORDS_UNAVAILABLE,
+    CIRCUITS,
+    RELOADS,
+    DEFINITION_CHANGES,
+    REDACTIONS,
+    SPANS_PROCESSED,
+    LOGS_PROCESSED,
+)
+
+# --- values ---
+
+CALLER_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602})
+"""Codes of JSON-RPC errors that say the caller is wrong: a server that answers them has not failed."""
+
+QUEUE_FULL: Final = "queue_full"
+"""Why a span or log record was dropped: more of them came than could be sent."""
+
+
+def call_span(tool: str | None) -> str:
+    """Of a call as it was received. A tool that is not known to its caller gives no name."""
+    return TOOLS_CALL if tool is None else f"{TOOLS_CALL} {tool}"
+
+
+def execute_span(tool: str) -> str:
+    return f"{EXECUTE_TOOL} {tool}"
+
+
+def decide_span(gate: str) -> str:
+    return f"approval decide {gate}"
