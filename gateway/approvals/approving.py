@@ -31,6 +31,7 @@ from gateway.core.ids import new_token
 from gateway.core.schemas import Schema
 from gateway.errors import GatewayError, ValidationException
 from gateway.governance.approvals import (
+    ApprovalChange,
     ApprovalEntry,
     ApprovalEvent,
     ApprovalFilter,
@@ -76,7 +77,7 @@ _log: Final = logging.getLogger(__name__)
 class Announcement:
     """Something that has happened and is durable, for whoever observes."""
 
-    kind: Literal["requested", "voted", "decided", "expired", "taken", "void"]
+    kind: ApprovalChange
     approval: ApprovalRecord
 
 

@@ -125,7 +125,7 @@ def give_back(table: ApprovalTable, ids: Sequence[str], token: str) -> None:
     for id in ids:
         record = table.find(id)
         if record is not None and record.state == "used" and record.used_by == token:
-            table.put(replace(record, state="granted", used_at=None, used_by=None))
+            table.put(replace(record, state="granted", used_at=None, used_by=None), "returned")
 
 
 def decide(
@@ -146,12 +146,13 @@ def decide(
         return ShownOtherwise()
     with_entry = replace(record, entries=(*record.entries, entry))
     decided = _after(with_entry, entry, holds)
-    return Decided(table.put(decided), decided.state != "pending")
+    is_final = decided.state != "pending"
+    return Decided(table.put(decided, "decided" if is_final else "voted"), is_final)
 
 
 def expire(table: ApprovalTable, at: datetime, *, limit: int) -> list[ApprovalRecord]:
     """End what ran out of time, some at once."""
-    return [table.put(replace(each, state="expired")) for each in table.overdue(at, limit=limit)]
+    return [table.put(replace(each, state="expired"), "expired") for each in table.overdue(at, limit=limit)]
 
 
 def is_about(record: ApprovalRecord, principal: Principal, holds: Holds) -> bool:
@@ -192,7 +193,7 @@ def differs(one: Action, other: Action) -> tuple[str, ...]:
 
 def _kept_current(table: ApprovalTable, record: ApprovalRecord, asking: Asking) -> ApprovalRecord:
     now = renewed(record, asking.at, asking.holds)
-    return record if now is record else table.put(now)
+    return record if now is record else table.put(now, "void" if now.state == "void" else "expired")
 
 
 def _against(records: Iterable[ApprovalRecord], at: datetime) -> Standing | None:
@@ -208,7 +209,7 @@ def _taken(table: ApprovalTable, records: Sequence[ApprovalRecord], asking: Aski
     if not all(is_usable(each, asking.at) for each in records):
         return None
     used = [replace(each, state="used", used_at=asking.at, used_by=asking.token) for each in records]
-    return Standing("taken", tuple(map(table.put, used)))
+    return Standing("taken", tuple(table.put(each, "taken") for each in used))
 
 
 def _new(request: ApprovalRequest, asking: Asking) -> ApprovalRecord:

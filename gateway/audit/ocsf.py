@@ -47,6 +47,7 @@ _ACTIVITIES: Final[Mapping[str, _Activity]] = {
     "approval-refused": _Activity(_DECISIONS, 99, "Refuse approval"),
     "approval-expired": _Activity(_DECISIONS, 99, "Expire approval"),
     "approval-used": _Activity(_DECISIONS, 99, "Use approval"),
+    "approval-returned": _Activity(_DECISIONS, 99, "Return approval"),
     "approval-voided": _Activity(_DECISIONS, 99, "Void approval"),
     "gateway-started": _Activity(_LIFECYCLE, 3, "Start"),
     "gateway-stopped": _Activity(_LIFECYCLE, 4, "Stop"),

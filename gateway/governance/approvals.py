@@ -16,6 +16,8 @@ T = TypeVar("T")
 ApprovalState = Literal["pending", "granted", "refused", "expired", "used", "void"]
 Vote = Literal["grant", "refuse"]
 ApprovalEvent = Literal["requested", "decided", "expired"]
+ApprovalChange = Literal["requested", "voted", "decided", "expired", "taken", "returned", "void"]
+"""What happens to an approval. `returned`: it was taken for a call that did not run after all."""
 
 APPROVAL_STATES: Final[tuple[ApprovalState, ...]] = ("pending", "granted", "refused", "expired", "used", "void")
 APPROVAL_EVENTS: Final[tuple[ApprovalEvent, ...]] = ("requested", "decided", "expired")
@@ -158,9 +160,11 @@ class ApprovalTable(Protocol):
         """The number of the newest change of any approval."""
         ...
 
-    def add(self, record: ApprovalRecord) -> ApprovalRecord: ...
+    def add(self, record: ApprovalRecord) -> ApprovalRecord:
+        """Keep a new one. The decision log says so in the same transaction; likewise `put`."""
+        ...
 
-    def put(self, record: ApprovalRecord) -> ApprovalRecord:
+    def put(self, record: ApprovalRecord, change: ApprovalChange) -> ApprovalRecord:
         """Write what may change of a record: its state and what goes with it, and entries it did not have."""
         ...
 

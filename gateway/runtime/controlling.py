@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
-from gateway.approvals.approving import Announcement, Approvals
+from gateway.approvals.approving import Approvals
 from gateway.approvals.webhooks import Webhook, subscribers
 from gateway.audit.chain import shard_name
 from gateway.audit.contents import ContentKey
@@ -22,7 +22,6 @@ from gateway.audit.entries import Place
 from gateway.core.events import now
 from gateway.errors import StoreUnavailable
 from gateway.governance.principals import Principal
-from gateway.governance.records import AuditBody
 from gateway.identity.identities import Identities
 from gateway.limits.limiter import Limiter
 from gateway.runtime.auditing import Anchoring, Auditing
@@ -30,7 +29,7 @@ from gateway.runtime.notifying import Notifying
 from gateway.serving.auditing import Auditor, clock
 from gateway.serving.gating import Controls
 from gateway.serving.published import Published
-from gateway.storage.approvals import SqliteApprovals
+from gateway.storage.approvals import Noted, SqliteApprovals
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.limits import SqliteQuotas
 from gateway.storage.notices import Notices
@@ -116,14 +115,11 @@ def controlling(
     log = _log_of(auditing.key)
     auditor = _auditor(published, auditing.key)
     store.keep_audit(log, abandoned=auditor.abandoned)
-    asked = SqliteApprovals(store.writer, store.reader)
-    noting = _Noting(store, auditor)
-    closing.push_async_callback(noting.close)
+    asked = SqliteApprovals(store.writer, store.reader, noted=_noting(log, auditor))
     approvals = Approvals(
         asked,
         held=lambda principal: _held(published, principal),
         subscribers=subscribers(webhooks),
-        announce=noting,
     )
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)
@@ -167,29 +163,9 @@ def _auditor(published: Callable[[], Published], key: ContentKey) -> Auditor:
     return Auditor(place, key, clock=clock)
 
 
-class _Noting:
-    """Writes down what happens to approvals, behind whoever made it happen."""
-
-    def __init__(self, store: SqliteStore, auditor: Auditor) -> None:
-        self._store = store
-        self._auditor = auditor
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def __call__(self, announcement: Announcement) -> None:
-        task = asyncio.create_task(self._note([self._auditor.announced(announcement)]))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def close(self) -> None:
-        """Return when everything that happened is written."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _note(self, audit: list[AuditBody]) -> None:
-        try:
-            await self._store.note(audit)
-        except StoreUnavailable:
-            _log.exception("the decision log does not say what became of an approval")
+def _noting(log: AuditLog, auditor: Auditor) -> Noted:
+    """No approval changes without an entry, and no entry tells of a change that was not kept."""
+    return lambda connection, change, record: log.append(connection, [auditor.approval(change, record)])
 
 
 async def _swept(found: Controlling) -> None:

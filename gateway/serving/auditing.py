@@ -10,7 +10,6 @@ from functools import lru_cache
 from time import time_ns
 from typing import Final, cast
 
-from gateway.approvals.approving import Announcement
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import (
     Caller,
@@ -25,7 +24,7 @@ from gateway.audit.entries import (
     Target,
 )
 from gateway.audit.words import Event, Reason, State
-from gateway.governance.approvals import ApprovalRecord
+from gateway.governance.approvals import ApprovalChange, ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import QuarantineChange
 from gateway.governance.records import AuditBody, StoredCall
@@ -33,10 +32,11 @@ from gateway.governance.revocations import RevocationChange
 from gateway.serving.current import ServedCall
 from gateway.snapshot import DeclaredTool
 
-_EVENTS: Final[dict[str, Event]] = {
+_EVENTS: Final[dict[ApprovalChange, Event]] = {
     "requested": "approval-requested",
     "expired": "approval-expired",
     "taken": "approval-used",
+    "returned": "approval-returned",
     "void": "approval-voided",
 }
 
@@ -85,9 +85,9 @@ class Auditor:
         )
         return entry.at, entry.encode()
 
-    def announced(self, announcement: Announcement) -> AuditBody:
-        record = announcement.approval
-        event = _EVENTS.get(announcement.kind)
+    def approval(self, change: ApprovalChange, record: ApprovalRecord) -> AuditBody:
+        """Something happens to an approval. Made in the thread that writes."""
+        event = _EVENTS.get(change)
         if event is None:
             event = "approval-refused" if record.entries[-1].decision == "refuse" else "approval-granted"
         action = record.request.action

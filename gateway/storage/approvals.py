@@ -11,7 +11,14 @@ from datetime import datetime
 from json import dumps
 from typing import Any, Final, TypeVar
 
-from gateway.governance.approvals import ApprovalFilter, ApprovalRecord, ApprovalRequest, ApprovalTable, Notice
+from gateway.governance.approvals import (
+    ApprovalChange,
+    ApprovalFilter,
+    ApprovalRecord,
+    ApprovalRequest,
+    ApprovalTable,
+    Notice,
+)
 from gateway.governance.principals import Principal
 from gateway.storage import approval_statements as statements
 from gateway.storage.approval_rows import (
@@ -28,6 +35,8 @@ from gateway.storage.reading import ReadPool
 from gateway.storage.rows import is_storable, microseconds, owner_of
 
 T = TypeVar("T")
+Noted = Callable[[sqlite3.Connection, ApprovalChange, ApprovalRecord], None]
+"""Writes down what happens to an approval, in the transaction in which it happens."""
 
 LARGEST_PAGE: Final = 200
 
@@ -40,20 +49,21 @@ _BEFORE_RUNNING: Final = 1.0
 class SqliteApprovals:
     """Implements `gateway.governance.approvals.ApprovalStore`. Nothing about any approval is kept in memory."""
 
-    def __init__(self, writer: GroupCommit, reader: ReadPool) -> None:
+    def __init__(self, writer: GroupCommit, reader: ReadPool, *, noted: Noted | None = None) -> None:
         self._writer = writer
         self._reader = reader
+        self._noted = noted
 
     async def transact(
         self, work: Callable[[ApprovalTable], T], *, undo: Callable[[ApprovalTable], None] | None = None
     ) -> T:
         if undo is None:
-            return await self._writer.run(lambda connection: work(_Table(connection)))
+            return await self._writer.run(lambda connection: work(_Table(connection, self._noted)))
         taking_back = undo
         return await self._writer.run(
-            lambda connection: work(_Table(connection)),
+            lambda connection: work(_Table(connection, self._noted)),
             within=_BEFORE_RUNNING,
-            undo=lambda connection: taking_back(_Table(connection)),
+            undo=lambda connection: taking_back(_Table(connection, self._noted)),
         )
 
     async def find(self, id: str) -> ApprovalRecord | None:
@@ -122,10 +132,11 @@ class SqliteApprovals:
 class _Table:
     """Implements `ApprovalTable` for as long as a transaction lasts."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_noted")
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, noted: Noted | None = None) -> None:
         self._connection = connection
+        self._noted = noted
 
     def find(self, id: str) -> ApprovalRecord | None:
         rows = statements.FIND.rows(self._connection, {"id": id}) if is_storable(id) else []
@@ -161,13 +172,13 @@ class _Table:
     def add(self, record: ApprovalRecord) -> ApprovalRecord:
         changed = self.latest_change() + 1
         statements.INSERT.run(self._connection, {**approval_row(record), "changed": changed})
-        return self._with_entries(record, changed, known=0)
+        return self._with_entries(record, changed, "requested", known=0)
 
-    def put(self, record: ApprovalRecord) -> ApprovalRecord:
+    def put(self, record: ApprovalRecord, change: ApprovalChange) -> ApprovalRecord:
         changed = self.latest_change() + 1
         statements.UPDATE.run(self._connection, {**changing_columns(record), "changed": changed, "approval": record.id})
         known = len(statements.ENTRIES.rows(self._connection, {"ids": dumps([record.id])}))
-        return self._with_entries(record, changed, known=known)
+        return self._with_entries(record, changed, change, known=known)
 
     def add_notice(self, notice: Notice, *, most: int) -> bool:
         [row] = statements.WAITING_NOTICES.rows(self._connection, {"webhook": notice.webhook})
@@ -176,9 +187,13 @@ class _Table:
         statements.INSERT_NOTICE.run(self._connection, notice_row(notice))
         return True
 
-    def _with_entries(self, record: ApprovalRecord, changed: int, *, known: int) -> ApprovalRecord:
+    def _with_entries(
+        self, record: ApprovalRecord, changed: int, change: ApprovalChange, *, known: int
+    ) -> ApprovalRecord:
         for position, entry in enumerate(record.entries[known:], start=known):
             statements.INSERT_ENTRY.run(self._connection, entry_row(entry, record.id, position))
+        if self._noted is not None:
+            self._noted(self._connection, change, record)
         return replace(record, changed=changed)
 
     def _found(self, statement: Prepared, **wanted: Any) -> list[ApprovalRecord]:

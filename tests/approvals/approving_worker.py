@@ -3,13 +3,19 @@
 fill N      ask for N approvals, print their ids, then wait to be killed
 grant ID    grant one approval, say so, then wait to be killed
 take N      call N times at once, print how many calls may run
+churn N     ask, decide, take, give up and let time run out, as fast as it goes, until killed; N tells the rounds apart
 """
 
 import asyncio
 import sys
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
-from held_calls import LEA, Clock, Desk, action, desk_at, refund
+from held_calls import LEA, LEAD, Clock, Desk, action, desk_at, refund
+
+from gateway.governance.principals import Principal
 
 
 async def main(path: Path, command: str, argument: str) -> None:
@@ -25,12 +31,36 @@ async def main(path: Path, command: str, argument: str) -> None:
                 standings = await asyncio.gather(*(desk.again() for _ in range(int(argument))))
                 print(sum(each.state == "taken" for each in standings), flush=True)
                 return
+            case "churn":
+                print("ready", flush=True)
+                await asyncio.gather(*(churn(desk, f"{argument}-{lane}") for lane in range(8)))
         await asyncio.Event().wait()
 
 
 async def fill(desk: Desk, count: int) -> None:
     ids = [await desk.pending(refund(action(arguments={"n": n}))) for n in range(count)]
     print(*ids, flush=True)
+
+
+async def churn(desk: Desk, lane: str) -> None:
+    """One life after the other: used, refused, taken by somebody who was cancelled, void, and past its time."""
+    leaving = Principal(f"user:{lane}", tenant="acme")
+    for number in count():
+        desk.directory.roles[leaving.subject] = {LEAD}
+        about = [refund(action(arguments={"lane": lane, "n": number, "life": life})) for life in range(5)]
+        about[4] = replace(about[4], timeout=timedelta(seconds=1))
+        ids = [await desk.pending(each) for each in about]
+        for place, id in enumerate(ids[:4]):
+            await desk.approvals.decide(id, leaving if place == 3 else LEA, "refuse" if place == 1 else "grant")
+        await desk.again(about[0])
+        cancelled = asyncio.create_task(desk.again(about[2]))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait({cancelled})
+        del desk.directory.roles[leaving.subject]
+        await desk.again(about[3])
+        desk.clock.advance(seconds=2)
+        await desk.approvals.sweep()
 
 
 if __name__ == "__main__":

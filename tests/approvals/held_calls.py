@@ -5,18 +5,26 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from secrets import token_bytes
+from time import time_ns
 from typing import Any
+from uuid import uuid4
 
 from gateway.approvals.approving import Announcement, Approvals
 from gateway.approvals.deciding import Standing
 from gateway.approvals.digests import action_of
+from gateway.audit.contents import ContentKey
+from gateway.audit.entries import Place
 from gateway.governance.approvals import Action, ApprovalRequest
 from gateway.governance.principals import Principal
+from gateway.serving.auditing import Auditor
 from gateway.storage.approvals import SqliteApprovals
+from gateway.storage.audit_log import AuditLog
 from gateway.storage.sqlite import SqliteStore
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LEAD = "role:finance-lead"
+PLACE = Place("desk", "r1", "r1")
 
 ADA = Principal("user:ada", roles=frozenset({"role:agent"}), tenant="acme")
 LEA, LEO, LIV = (Principal(f"user:{name}", tenant="acme") for name in ("lea", "leo", "liv"))
@@ -54,7 +62,14 @@ class Desk:
     def __init__(self, store: SqliteStore, clock: Clock, directory: Directory, **options: Any) -> None:
         self.clock = clock
         self.directory = directory
-        self.store = SqliteApprovals(store.writer, store.reader)
+        log = AuditLog(lambda: f"desk-{uuid4().hex}", PLACE, clock=time_ns)
+        store.keep_audit(log)
+        auditor = Auditor(lambda: PLACE, ContentKey(token_bytes(32)), clock=time_ns)
+        self.store = SqliteApprovals(
+            store.writer,
+            store.reader,
+            noted=lambda connection, change, record: log.append(connection, [auditor.approval(change, record)]),
+        )
         self.announced: list[Announcement] = []
         options = {"look_every": 0.01, "announce": self.announced.append, **options}
         self.approvals = Approvals(self.store, held=directory, clock=clock, **options)

@@ -1,14 +1,21 @@
 """Approvals and processes that die: what was asked and decided is still there, and is still used once."""
 
+import json
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 
 import pytest
 from held_calls import LEA, Clock, desk_at
+
+from gateway.audit.verifying import verify
+from gateway.storage.audit_rows import AuditRows
 
 pytestmark = pytest.mark.anyio
 
@@ -93,3 +100,42 @@ async def test_waiting_call_of_one_process_is_granted_in_another(tmp_path: Path)
             standing = await desk.again(hold_for=timedelta(seconds=30))
 
     assert standing.state == "taken"
+
+
+BECOMES = {
+    "approval-requested": "pending",
+    "approval-granted": "granted",
+    "approval-refused": "refused",
+    "approval-expired": "expired",
+    "approval-used": "used",
+    "approval-returned": "granted",
+    "approval-voided": "void",
+}
+
+
+def test_no_approval_is_in_a_state_that_the_log_does_not_tell_of(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.db"
+    chance = Random(36)
+    for number in range(5):
+        with worker(path, "churn", number) as killed:
+            assert line_of(killed) == "ready"
+            time.sleep(chance.uniform(0.2, 0.8))  # not to wait for anything: to be killed wherever it is then
+            killed.kill()
+            killed.wait()
+        told, kept, changes = states(path)
+        assert told == kept, f"round {number}"
+        assert changes[0] == changes[1], f"round {number}"
+
+    with AuditRows(path) as rows:
+        assert verify(rows).is_good
+    assert set(kept.values()) >= {"granted", "refused", "expired", "used", "void"}
+
+
+def states(path: Path) -> tuple[dict[str, str], dict[str, str], tuple[int, int]]:
+    """The state of every approval as the log tells it and as it is kept, and the number of changes in each."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as opened:
+        bodies = [json.loads(body) for [body] in opened.execute("SELECT body FROM audit ORDER BY at, seq")]
+        kept = dict(opened.execute("SELECT id, state FROM approvals").fetchall())
+        [changes] = opened.execute("SELECT max(changed) FROM approvals").fetchone()
+    entries = [body for body in bodies if body["event"] in BECOMES]
+    return {each["gate"]["approval"]: BECOMES[each["event"]] for each in entries}, kept, (len(entries), changes)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from serving_gateway import ANA, EVE, HERE, Gateway, Plan, running, trust
 
-from gateway.approvals.approving import Announcement
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.audit.verifying import verify
@@ -377,13 +376,14 @@ ANNOUNCED: dict[str, tuple[Any, ApprovalRecord, str]] = {
     "refused": ("decided", voted("refuse"), "approval-refused"),
     "expired": ("expired", RECORD, "approval-expired"),
     "taken": ("taken", voted("grant"), "approval-used"),
+    "returned": ("returned", voted("grant"), "approval-returned"),
     "void": ("void", voted("grant"), "approval-voided"),
 }
 
 
 @pytest.mark.parametrize(("kind", "record", "event"), ANNOUNCED.values(), ids=ANNOUNCED)
 def test_what_happens_to_approvals_is_in_the_log(kind: Any, record: ApprovalRecord, event: str) -> None:
-    _, body = auditor().announced(Announcement(kind, record))
+    _, body = auditor().approval(kind, record)
     entry = json.loads(body)
 
     assert entry["event"] == event

@@ -96,7 +96,7 @@ async def test_only_what_may_change_is_changed(store: ApprovalStore) -> None:
         reason="another", expires_at=NOON, state="granted", entries=(ApprovalEntry(LEA, "grant", NOON, "s"),)
     )
 
-    await store.transact(lambda table: table.put(other))
+    await store.transact(lambda table: table.put(other, "decided"))
 
     assert await store.find("a") == replace(record, state="granted", entries=other.entries)
 
@@ -106,7 +106,7 @@ async def test_approver_has_one_entry_whatever_the_program_does(store: ApprovalS
     twice = (ApprovalEntry(LEA, "grant", NOON, "s"), ApprovalEntry(LEA, "grant", NOON, "s"))
 
     with pytest.raises(sqlite3.IntegrityError):
-        await store.transact(lambda table: table.put(approval(entries=twice)))
+        await store.transact(lambda table: table.put(approval(entries=twice), "voted"))
 
 
 async def test_action_has_one_open_approval_for_a_rule_whatever_the_program_does(store: ApprovalStore) -> None:
@@ -270,7 +270,7 @@ async def test_changes_are_told_in_order_and_once(store: ApprovalStore) -> None:
     [first, _] = await added(store, approval("a"), approval("b"))
     assert await store.changes(0) == [("a", 1), ("b", 2)]
 
-    await store.transact(lambda table: table.put(replace(first, state="granted")))
+    await store.transact(lambda table: table.put(replace(first, state="granted"), "decided"))
 
     assert await store.changes(0) == [("b", 2), ("a", 3)]
     assert await store.changes(2) == [("a", 3)]
