@@ -17,11 +17,11 @@ from gateway.authz.rules import Cell, Link, PolicySet, read_policies
 from gateway.config.linker import link
 from gateway.config.linking.people import people_in_use, people_of
 from gateway.config.linking.python_objects import ALLOW_LIST
-from gateway.config.linking.tools import ImportedTool
 from gateway.config.loader import Loaded, load
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.governance.approvers import approver_problems
 from gateway.governance.diagnostics import Diagnostic, Position, in_order
+from gateway.governance.imports import ImportedDefinition
 from gateway.snapshot import DeclaredTool, Snapshot, revision_of
 
 INTERPRETER: Final = "GATEWAY_PYTHON"
@@ -64,7 +64,7 @@ def assemble(
     environ: Mapping[str, str],
     today: date,
     environment: str | None = None,
-    imports: Collection[ImportedTool] = (),
+    imports: Collection[ImportedDefinition] = (),
     packages: Collection[str] | None = None,
 ) -> Assembled:
     """Everything a project declares, with every problem of its documents and its policies.

@@ -22,7 +22,7 @@ from gateway.config.linking.mentions import unknown_tools
 from gateway.config.linking.naming import link_collision_policies, prefix_of
 from gateway.config.linking.pipelines import link_pipelines
 from gateway.config.linking.prospects import find_prospects
-from gateway.config.linking.tools import ImportedTool, link_tools
+from gateway.config.linking.tools import link_tools
 from gateway.config.linking.trust import link_scale
 from gateway.config.loader import Loaded
 from gateway.config.specs.base import Spec
@@ -30,6 +30,7 @@ from gateway.config.specs.gateway import GatewayDocument
 from gateway.config.specs.pipelines import PipelineDocument
 from gateway.config.specs.stages import stage_options
 from gateway.governance.diagnostics import Diagnostic, in_order
+from gateway.governance.imports import ImportedDefinition
 from gateway.governance.stages import PHASES
 from gateway.snapshot import Declared, Registry, Snapshot
 
@@ -45,7 +46,7 @@ class Linked:
 
 
 def link(
-    loaded: Loaded, *, today: date, packages: Collection[str] = (), imports: Collection[ImportedTool] = ()
+    loaded: Loaded, *, today: date, packages: Collection[str] = (), imports: Collection[ImportedDefinition] = ()
 ) -> Linked:
     """Link the documents as of a day. `packages` are those that Python code may be imported from."""
     checked = [(each.spec, each.source) for each in loaded.documents]
@@ -60,7 +61,7 @@ def link(
 
 
 def _snapshot(
-    found: Entries, *, packages: Collection[str], imports: Collection[ImportedTool]
+    found: Entries, *, packages: Collection[str], imports: Collection[ImportedDefinition]
 ) -> tuple[Snapshot | None, list[Diagnostic]]:
     gateway = found.only(GatewayDocument)
     defaults = gateway.document.spec.defaults if gateway else None

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from gateway.config.linker import Linked, link
-from gateway.config.linking.tools import ImportedTool
 from gateway.config.loader import Loaded, load
 from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.imports import ImportedDefinition
 from gateway.snapshot import DeclaredTool, Snapshot
 
 TODAY: Final = date(2026, 11, 16)
@@ -99,7 +99,7 @@ def loaded(*texts: str, environ: Mapping[str, str] | None = None) -> Loaded:
 def linked(
     *texts: str,
     today: date = TODAY,
-    imports: Collection[ImportedTool] = (),
+    imports: Collection[ImportedDefinition] = (),
     packages: Collection[str] = (),
     environ: Mapping[str, str] | None = None,
     installation: Collection[str] = INSTALLATION,

@@ -7,7 +7,7 @@ import pytest
 from linking_projects import TODAY, catalogue, document, linked, pipeline, problem, snapshot_of, told, tool, upstream
 
 from gateway.config.linker import Linked
-from gateway.config.linking.tools import ImportedTool
+from gateway.governance.imports import imported_tool
 
 TOOLS = (
     tool("a", labels={"system": "x"}, trust={"tier": "inner", "flags": ["private-data"]}),
@@ -50,7 +50,7 @@ def test_selection(include: list[dict[str, Any]], exclude: list[dict[str, Any]],
 
 
 def test_imported_tools_are_chosen_by_identity_and_upstream() -> None:
-    imports = [ImportedTool("wiki", "open"), ImportedTool("wiki", "search")]
+    imports = [imported_tool("wiki", "open"), imported_tool("wiki", "search")]
 
     found = linked(
         upstream(labels={"system": "docs"}),
@@ -69,7 +69,7 @@ def test_imported_tools_are_chosen_by_identity_and_upstream() -> None:
 
 
 def test_hidden_tools_are_in_the_catalogue_by_their_advertised_name() -> None:
-    found = linked(tool(), upstream(), catalogue(hidden=["wiki_*"]), imports=[ImportedTool("wiki", "open")])
+    found = linked(tool(), upstream(), catalogue(hidden=["wiki_*"]), imports=[imported_tool("wiki", "open")])
 
     desk = snapshot_of(found).catalogues["desk"]
     assert desk.hidden == {"wiki_open"}
@@ -127,7 +127,7 @@ def test_entry_that_no_upstream_will_meet_is_idle(include: dict[str, Any]) -> No
 def test_entry_is_idle_once_the_upstream_s_tools_are_known() -> None:
     texts = (tool(), upstream(), catalogue(include=[{"tools": ["*"]}, {"tools": ["wiki.search"]}]))
 
-    assert told(linked(*texts, imports=[ImportedTool("wiki", "open")])) == ["idle-selector"]
+    assert told(linked(*texts, imports=[imported_tool("wiki", "open")])) == ["idle-selector"]
 
 
 @pytest.mark.parametrize(

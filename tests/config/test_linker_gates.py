@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from linking_projects import catalogue, document, linked, problem, snapshot_of, told, tool, upstream
 
-from gateway.config.linking.tools import ImportedTool
 from gateway.governance.cases import Because
 from gateway.governance.conditions import Scope
+from gateway.governance.imports import ImportedDefinition, imported_tool
 from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.rules import (
@@ -201,7 +201,7 @@ def test_shown_argument_of_a_tool_only_its_server_knows_is_not_judged() -> None:
     open_schema = {"type": "object"}
 
     found = linked(
-        rule, tool(), upstream(), catalogue(), imports=[ImportedTool("wiki", "open", input_schema=open_schema)]
+        rule, tool(), upstream(), catalogue(), imports=[imported_tool("wiki", "open", input_schema=open_schema)]
     )
 
     assert told(found) == []
@@ -254,15 +254,15 @@ def test_case_is_linked_whole() -> None:
         ("order_read", [], []),
         ("order_raed", [], ["unknown-reference"]),
         ("wiki_open", [], []),
-        ("wiki_open", [ImportedTool("wiki", "open")], []),
-        ("wiki_opne", [ImportedTool("wiki", "open")], ["unknown-reference"]),
-        ("wiki.open", [ImportedTool("wiki", "open")], ["unknown-reference"]),
+        ("wiki_open", [imported_tool("wiki", "open")], []),
+        ("wiki_opne", [imported_tool("wiki", "open")], ["unknown-reference"]),
+        ("wiki.open", [imported_tool("wiki", "open")], ["unknown-reference"]),
         ("draft_tool", [], []),
     ],
     ids=["declared", "typo", "may be imported", "imported", "typo in an import", "identity", "in no catalogue"],
 )
 def test_case_calls_a_tool_by_the_name_that_is_advertised(
-    call: str, imports: list[ImportedTool], codes: list[str]
+    call: str, imports: list[ImportedDefinition], codes: list[str]
 ) -> None:
     case = policy_test({**CASE, "call": call}, catalogue="desk", at=MOMENT)
     tools = (tool(), tool("draft_tool", lifecycle="draft"), upstream())

@@ -7,7 +7,7 @@ import pytest
 from linking_projects import catalogue, linked, policy, problem, snapshot_of, told, tool, upstream
 
 from gateway.config.linker import Linked
-from gateway.config.linking.tools import ImportedTool
+from gateway.governance.imports import imported_tool
 
 WORDS: Final = ("throw", "replace", "keep")
 HONOURS: Final = ("always", "sameOrHigherTrust", "never")
@@ -44,7 +44,7 @@ def test_collision_is_decided_by_the_table(
     careful = policy(onCollision=decided, honourTool=honour, order=["upstreams", "tools"], imports={"prefix": ""})
     incoming = tool("find", onCollision=own, trust={"tier": tier})
 
-    found = linked(incoming, upstream(), catalogue(), names=[careful], imports=[ImportedTool("wiki", "find")])
+    found = linked(incoming, upstream(), catalogue(), names=[careful], imports=[imported_tool("wiki", "find")])
 
     expected = table[honour, own][WORDS.index(decided)]
     if expected == "throw":
@@ -57,7 +57,7 @@ def test_collision_is_decided_by_the_table(
 
 
 def test_imports_are_prefixed_by_their_upstream() -> None:
-    found = linked(tool("find"), upstream(), catalogue(), imports=[ImportedTool("wiki", "find")])
+    found = linked(tool("find"), upstream(), catalogue(), imports=[imported_tool("wiki", "find")])
 
     assert names_in(found) == {"find": "find", "wiki_find": "wiki.find"}
 
@@ -68,7 +68,7 @@ def test_imports_are_prefixed_by_their_upstream() -> None:
 def test_prefix_is_the_policy_s(prefix: str, name: str) -> None:
     careful = policy(imports={"prefix": prefix})
 
-    found = linked(upstream(), catalogue(), names=[careful], imports=[ImportedTool("wiki", "find")])
+    found = linked(upstream(), catalogue(), names=[careful], imports=[imported_tool("wiki", "find")])
 
     assert names_in(found) == {name: "wiki.find"}
 
@@ -77,7 +77,11 @@ def test_policy_of_the_catalogue_counts_before_the_default() -> None:
     bare = policy("bare", imports={"prefix": ""})
 
     found = linked(
-        bare, upstream(), catalogue("a"), catalogue("b", collisionPolicy="bare"), imports=[ImportedTool("wiki", "find")]
+        bare,
+        upstream(),
+        catalogue("a"),
+        catalogue("b", collisionPolicy="bare"),
+        imports=[imported_tool("wiki", "find")],
     )
 
     assert names_in(found, "a") == {"wiki_find": "wiki.find"}
@@ -88,7 +92,7 @@ def test_imported_tool_that_a_document_publishes_is_not_imported_twice() -> None
     mine = tool("pages", backend={"type": "mcp", "upstream": "wiki", "tool": "search"})
 
     found = linked(
-        mine, upstream(), catalogue(), imports=[ImportedTool("wiki", "search"), ImportedTool("wiki", "open")]
+        mine, upstream(), catalogue(), imports=[imported_tool("wiki", "search"), imported_tool("wiki", "open")]
     )
 
     assert names_in(found) == {"pages": "pages", "wiki_open": "wiki.open"}
@@ -98,7 +102,7 @@ def test_imported_tool_that_a_document_publishes_is_not_imported_twice() -> None
 def test_tool_of_the_same_name_on_another_upstream_is_imported() -> None:
     mine = tool("pages", backend={"type": "mcp", "upstream": "wiki", "tool": "search"})
 
-    found = linked(mine, upstream("wiki"), upstream("docs"), catalogue(), imports=[ImportedTool("docs", "search")])
+    found = linked(mine, upstream("wiki"), upstream("docs"), catalogue(), imports=[imported_tool("docs", "search")])
 
     assert names_in(found) == {"pages": "pages", "docs_search": "docs.search"}
 
@@ -107,20 +111,20 @@ def test_terms_of_the_import_choose_what_comes_in() -> None:
     terms = upstream(include=["get_*", "search"], exclude=["get_secret"])
     names = ("get_page", "get_secret", "search", "search_all", "delete")
 
-    found = linked(terms, catalogue(), imports=[ImportedTool("wiki", name) for name in names])
+    found = linked(terms, catalogue(), imports=[imported_tool("wiki", name) for name in names])
 
     assert names_in(found) == {"wiki_get_page": "wiki.get_page", "wiki_search": "wiki.search"}
 
 
 def test_import_of_an_undeclared_upstream_is_nobody_s() -> None:
-    found = linked(tool(), catalogue(), imports=[ImportedTool("stranger", "search")])
+    found = linked(tool(), catalogue(), imports=[imported_tool("stranger", "search")])
 
     assert set(snapshot_of(found).tools) == {"order_read"}
 
 
 def test_upstreams_come_by_name_and_tools_by_place() -> None:
     careful = policy(imports={"prefix": ""}, onCollision="keep")
-    imports = [ImportedTool(name, "find") for name in ("c", "a", "b")]
+    imports = [imported_tool(name, "find") for name in ("c", "a", "b")]
 
     found = linked(upstream("b"), upstream("c"), upstream("a"), catalogue(), names=[careful], imports=imports)
 
@@ -134,7 +138,7 @@ def test_upstreams_come_by_name_and_tools_by_place() -> None:
 
 
 def test_imports_listed_in_another_order_link_alike() -> None:
-    imports = [ImportedTool("wiki", "b"), ImportedTool("docs", "a"), ImportedTool("wiki", "a")]
+    imports = [imported_tool("wiki", "b"), imported_tool("docs", "a"), imported_tool("wiki", "a")]
     texts = (tool(), upstream("wiki"), upstream("docs"), catalogue())
 
     forwards, backwards = linked(*texts, imports=imports), linked(*texts, imports=imports[::-1])
@@ -149,14 +153,14 @@ def test_upstream_called_like_the_folder_s_own_source_takes_no_name() -> None:
     careful = policy(imports={"prefix": ""}, onCollision="keep")
 
     found = linked(
-        tool("find"), upstream("tools"), catalogue(), names=[careful], imports=[ImportedTool("tools", "find")]
+        tool("find"), upstream("tools"), catalogue(), names=[careful], imports=[imported_tool("tools", "find")]
     )
 
     assert names_in(found) == {"find": "find"}
 
 
 def test_declared_tool_may_not_have_an_imported_tool_s_identity() -> None:
-    found = linked(tool("wiki.find"), upstream(), catalogue(), imports=[ImportedTool("wiki", "find")])
+    found = linked(tool("wiki.find"), upstream(), catalogue(), imports=[imported_tool("wiki", "find")])
 
     assert "duplicate-name" in told(found)
     assert [words for words, _ in problem(found, "duplicate-name").related] == ["declared here"]

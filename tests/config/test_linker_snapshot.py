@@ -11,11 +11,11 @@ import pytest
 from linking_projects import catalogue, document, linked, pipeline, snapshot_of, tool, upstream
 
 from gateway.config.linking.frozen import FrozenDict, FrozenList, frozen
-from gateway.config.linking.tools import ImportedTool
 from gateway.core.canonical import canonical
 from gateway.core.registry import copy_containers
 from gateway.core.schemas import Schema
 from gateway.governance.conditions import Condition, Scope, compile_condition
+from gateway.governance.imports import imported_tool
 from gateway.governance.memory import TurnMemory
 from gateway.snapshot import Snapshot
 
@@ -93,7 +93,7 @@ def everything() -> Snapshot:
                 ],
             ),
             stages=[pipeline(call=[{"use": "gates"}, {"use": "retry", "with": {"unlessFlags": ["writes"]}}])],
-            imports=[ImportedTool("wiki", "open", "x", {"type": "object", "properties": {"a": {"enum": ["b"]}}})],
+            imports=[imported_tool("wiki", "open", "x", {"type": "object", "properties": {"a": {"enum": ["b"]}}})],
         )
     )
 

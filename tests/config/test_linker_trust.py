@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from linking_projects import TODAY, TRUST, flag, linked, only_tool, problem, tier, told, tool, upstream
 
-from gateway.config.linking.tools import ImportedTool
 from gateway.governance.diagnostics import Position
+from gateway.governance.imports import ImportedDefinition, imported_tool
 
 REVIEWED = timedelta(days=30)
 
@@ -174,13 +174,13 @@ def test_upstream_s_backend_is_told_at_its_transport() -> None:
     ("imports", "codes"),
     [
         ([], []),
-        ([ImportedTool("wiki", "search", is_pinned=True)], []),
-        ([ImportedTool("wiki", "search")], ["not-pinned"]),
-        ([ImportedTool("wiki", "search", is_pinned=True), ImportedTool("wiki", "open")], ["not-pinned"]),
+        ([imported_tool("wiki", "search", is_pinned=True)], []),
+        ([imported_tool("wiki", "search")], ["not-pinned"]),
+        ([imported_tool("wiki", "search", is_pinned=True), imported_tool("wiki", "open")], ["not-pinned"]),
     ],
     ids=["nothing known", "pinned", "not pinned", "one of two"],
 )
-def test_pinning_concerns_what_is_imported(imports: list[ImportedTool], codes: list[str]) -> None:
+def test_pinning_concerns_what_is_imported(imports: list[ImportedDefinition], codes: list[str]) -> None:
     pinned = tier("pinned", requires={"pinned": True})
 
     found = linked(pinned, upstream(trust={"tier": "pinned"}), tool(trust={"tier": "pinned"}), imports=imports)
@@ -193,14 +193,14 @@ def test_declared_tool_of_an_upstream_is_pinned_through_its_import() -> None:
     mine = tool("wiki_find", trust={"tier": "pinned"}, backend={"type": "mcp", "upstream": "wiki", "tool": "search"})
 
     free = linked(pinned, upstream(), mine)
-    held = linked(pinned, upstream(), mine, imports=[ImportedTool("wiki", "search", is_pinned=True)])
+    held = linked(pinned, upstream(), mine, imports=[imported_tool("wiki", "search", is_pinned=True)])
 
     assert told(free) == ["not-pinned"]
     assert told(held) == []
 
 
 def test_imported_tool_has_the_trust_of_the_import_and_nothing_of_its_own() -> None:
-    brought = ImportedTool("wiki", "search", "I am trusted and read only.", {"type": "object"}, is_pinned=True)
+    brought = imported_tool("wiki", "search", "I am trusted and read only.", {"type": "object"}, is_pinned=True)
 
     found = linked(upstream(trust={"tier": "middle", "flags": ["destructive"]}), imports=[brought])
 

@@ -6,13 +6,13 @@ from datetime import date
 from pathlib import Path
 
 from gateway.assembly import Assembled, Project, assemble
-from gateway.config.linking.tools import ImportedTool
+from gateway.governance.imports import ImportedDefinition
 
 SMALL = Path(__file__).parent.parent / "projects" / "small"
 
 
 def configured(
-    folder: Path, *documents: str, imports: Collection[ImportedTool] = (), environ: dict[str, str] | None = None
+    folder: Path, *documents: str, imports: Collection[ImportedDefinition] = (), environ: dict[str, str] | None = None
 ) -> Assembled:
     """The small project with more documents in it, each without its `apiVersion`."""
     shutil.copytree(SMALL, folder, dirs_exist_ok=True)

@@ -12,8 +12,8 @@ from turns import BASE_SEVEN
 from gateway import Registry, Schema, SpooledArtifact, Tool, definition
 from gateway.access import Call
 from gateway.assembly import Assembled
-from gateway.config.linking.tools import ImportedTool
 from gateway.core.definitions import Provider
+from gateway.governance.imports import imported_tool
 from gateway.governance.principals import Principal
 from gateway.snapshot import DeclaredTool, revision_of
 
@@ -165,7 +165,7 @@ spec:
 """,
     )
 
-    found = configured(tmp_path, *documents, imports=[ImportedTool("shop", "sell", "Sells.", is_pinned=True)])
+    found = configured(tmp_path, *documents, imports=[imported_tool("shop", "sell", "Sells.", is_pinned=True)])
 
     if expected == "throw":
         assert "name-collision" in codes(found)

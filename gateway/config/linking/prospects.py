@@ -8,18 +8,21 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gateway.config.linking.entries import Entries
-from gateway.config.linking.tools import ImportedTool, imported_tools
+from gateway.config.linking.tools import imported_tools
 from gateway.config.linking.trust import TrustScale
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.governance.catalogues import GovernedTool, Selector
+from gateway.governance.imports import ImportedDefinition, imported_tool
 
 
-def find_prospects(entries: Entries, scale: TrustScale, *, imports: Collection[ImportedTool]) -> list[GovernedTool]:
+def find_prospects(
+    entries: Entries, scale: TrustScale, *, imports: Collection[ImportedDefinition]
+) -> list[GovernedTool]:
     known = {each.upstream for each in imports}
     found: list[GovernedTool] = []
     for name, upstream in entries.of(UpstreamDocument).items():
         if name not in known:
-            stand_ins, _ = imported_tools(upstream, scale, brought=[ImportedTool(name, "", is_pinned=True)])
+            stand_ins, _ = imported_tools(upstream, scale, brought=[imported_tool(name, "", is_pinned=True)])
             found += [tool.governed for tool in stand_ins.values()]
     return found
 

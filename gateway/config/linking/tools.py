@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.config.linking.entries import Entries, Entry
@@ -14,6 +13,7 @@ from gateway.config.specs.tools import ToolDocument
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.core.schemas import Schema
 from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.imports import ImportedDefinition
 from gateway.governance.trust import EffectiveTrust, hints_of
 from gateway.snapshot import DeclaredTool, Deprecation
 
@@ -21,24 +21,8 @@ _USE: Final = ("spec", "deprecation", "use")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedTool:
-    """A tool as its upstream server defines it. Nothing of it says how far it is trusted."""
-
-    upstream: str
-    name: str
-    description: str = ""
-    input_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
-    is_pinned: bool = False
-
-    @property
-    def identity(self) -> str:
-        """What policies call it, whatever name a catalogue advertises it under."""
-        return f"{self.upstream}.{self.name}"
-
-
 def link_tools(
-    entries: Entries, scale: TrustScale, *, imports: Collection[ImportedTool], packages: Collection[str]
+    entries: Entries, scale: TrustScale, *, imports: Collection[ImportedDefinition], packages: Collection[str]
 ) -> tuple[dict[str, DeclaredTool], list[Diagnostic]]:
     """Tools by identity: declared ones in the order of their files, then imported ones by upstream and name."""
     linked: dict[str, DeclaredTool] = {}
@@ -60,7 +44,7 @@ def link_tools(
     return linked, problems
 
 
-def _brought(upstream: Entry[UpstreamDocument], imports: Collection[ImportedTool]) -> list[ImportedTool]:
+def _brought(upstream: Entry[UpstreamDocument], imports: Collection[ImportedDefinition]) -> list[ImportedDefinition]:
     terms = upstream.document.spec.import_
     return [each for each in imports if each.upstream == upstream.name and is_imported(each.name, terms)]
 
@@ -186,7 +170,7 @@ def _code(entry: Entry[ToolDocument], packages: Collection[str]) -> Iterator[Dia
 
 
 def imported_tools(
-    entry: Entry[UpstreamDocument], scale: TrustScale, *, brought: Collection[ImportedTool]
+    entry: Entry[UpstreamDocument], scale: TrustScale, *, brought: Collection[ImportedDefinition]
 ) -> tuple[dict[str, DeclaredTool], list[Diagnostic]]:
     """Tools that no document declares, by identity, with the trust of their upstream's terms."""
     spec = entry.document.spec
@@ -207,7 +191,7 @@ def imported_tools(
 
 
 def _imported_tool(
-    entry: Entry[UpstreamDocument], tool: ImportedTool, trust: EffectiveTrust, backend: str, *, scale: TrustScale
+    entry: Entry[UpstreamDocument], tool: ImportedDefinition, trust: EffectiveTrust, backend: str, *, scale: TrustScale
 ) -> DeclaredTool:
     return DeclaredTool(
         tool.identity,
