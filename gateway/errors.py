@@ -17,6 +17,7 @@
     │  └─ LoopStopped                the same call was made too often in its turn
     ├─ Refused                       whoever calls is not let in
     │  ├─ Unauthenticated            who it is was not proved; `reason` is for operators, never for callers
+    │  ├─ CredentialUnknown          it may be valid; whether it was revoked cannot be told at present
     │  ├─ NotPermitted               the policy does not let the caller do it; which row said so is on record
     │  └─ RuleDenied, RuleHeld       a gate rule said no, or asks for a decision that cannot be had
     ├─ Missing                       unknown, or not the caller's to know of: both answer alike
@@ -256,6 +257,14 @@ _UNAUTHENTICATED = {
     "invalid_request": "the Authorization header is not one bearer credential",
     "invalid_token": "the credential is not valid here",
 }
+
+
+class CredentialUnknown(Refused):
+    """Not `Unauthenticated`: that would have a client throw away a credential that is fine, or ask a person for one."""
+
+    code = "E_CREDENTIAL_UNKNOWN"
+    status = 503
+    default_message = "whether the credential still counts cannot be told at present"
 
 
 class NotPermitted(Refused):

@@ -52,6 +52,7 @@ TABLE = [
     ("LlmExecutionExecutorError", "E_LLM_EXECUTION_EXECUTOR_ERROR", 500, False),
     ("TokenizableEvaluatorInvalid", "E_TOKENIZABLE_EVALUATOR_INVALID", 500, True),
     ("TokenEstimatorShadowsBuiltin", "E_TOKEN_ESTIMATOR_SHADOWS_BUILTIN", 409, True),
+    ("CredentialUnknown", "E_CREDENTIAL_UNKNOWN", 503, False),
     ("NotPermitted", "E_NOT_PERMITTED", 403, False),
     ("RuleDenied", "E_RULE_DENIED", 403, False),
     ("RuleHeld", "E_RULE_HELD", 403, False),

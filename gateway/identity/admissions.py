@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import CredentialUnknown, StoreUnavailable
 from gateway.governance.principals import Principal
 from gateway.governance.revocations import RevokedTokens
-from gateway.identity.refusals import refused
 
 REMEMBERED_FOR: Final = timedelta(seconds=60)
 CAPACITY: Final = 10_000
@@ -80,10 +79,17 @@ class Admissions:
         is_listed = is_listed or admission.principal.subject in self._revoked_subjects
         return is_listed or self._is_revoked_elsewhere(admission)
 
+    @property
+    def are_revocations_known(self) -> bool:
+        try:
+            return self._revoked_elsewhere is None or not self._revoked_elsewhere.has_any(frozenset())
+        except StoreUnavailable:
+            return False
+
     def _is_revoked_elsewhere(self, admission: Admission) -> bool:
         if self._revoked_elsewhere is None:
             return False
         try:
             return self._revoked_elsewhere.has_any(admission.token_ids)
         except StoreUnavailable as error:
-            raise refused("revocations-unknown") from error
+            raise CredentialUnknown(help="try again in a moment") from error

@@ -1,7 +1,8 @@
 """Who is calling: the one way from a credential to a principal.
 
 Knows no HTTP server: it is given the value of the Authorization header, and whoever serves must have refused a request
-with two of them. Every failure is `Unauthenticated`; nobody is let in because something went wrong.
+with two of them. Every failure is `Unauthenticated`, or `CredentialUnknown` where nobody can tell at present whether a
+credential was revoked; nobody is let in because something went wrong.
 """
 
 import asyncio
@@ -44,6 +45,11 @@ class Identities:
         """Issuers whose tokens nobody can verify at the moment, for whoever tells if the gateway is ready."""
         return tuple(issuer.provider.issuer for issuer in self._issuers if not issuer.keys.are_usable)
 
+    @property
+    def are_revocations_known(self) -> bool:
+        """Whether anybody can be let in at the moment, for the same."""
+        return self._admissions.are_revocations_known
+
     async def start(self) -> None:
         """Read all keys and keep them fresh. Raises `KeysUnavailable` where a key file cannot be used."""
         try:
@@ -58,7 +64,10 @@ class Identities:
             await issuer.keys.close()
 
     async def authenticate(self, authorization: bytes | None) -> Principal:
-        """Whoever the header's value proves to call; `None` is a request without one. Raises `Unauthenticated`."""
+        """Whoever the header's value proves to call; `None` is a request without one.
+
+        Raises `Unauthenticated` and `CredentialUnknown`.
+        """
         if authorization is None:
             return self._without_credential()
         refuse_oversize(authorization)

@@ -20,7 +20,6 @@ Reason = Literal[
     "subject",
     "tenant",
     "revoked",
-    "revocations-unknown",  # nobody can tell at the moment whether it is revoked
 ]
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from gateway.errors import Unauthenticated
+from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.governance.principals import Principal
-from gateway.web.problems import problem_response
+from gateway.web.problems import problem_response, refusal
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -51,9 +51,9 @@ class Edge:
             await self._app(scope, receive, send)
             return
         headers = scope["headers"]
-        refusal = _refusal(headers, self._rules)
-        if refusal is not None:
-            status, message = refusal
+        unwanted = _refusal(headers, self._rules)
+        if unwanted is not None:
+            status, message = unwanted
             await problem_response(status, message)(scope, receive, send)
             return
         if not self._is_open(scope["path"]):
@@ -65,6 +65,9 @@ class Edge:
                     401, error.message, code=error.code, headers={b"www-authenticate": challenge}
                 )
                 await response(scope, receive, send)
+                return
+            except CredentialUnknown as error:
+                await refusal(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

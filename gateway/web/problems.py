@@ -83,7 +83,12 @@ def bytes_response(
     return respond
 
 
-_RETRY_AFTER: Final = {"E_STORE_UNAVAILABLE": 1, "E_IDEMPOTENCY_RUNNING": 1, "E_TOO_MANY_STREAMS": 15}
+_RETRY_AFTER: Final = {
+    "E_STORE_UNAVAILABLE": 1,
+    "E_CREDENTIAL_UNKNOWN": 1,
+    "E_IDEMPOTENCY_RUNNING": 1,
+    "E_TOO_MANY_STREAMS": 15,
+}
 """Seconds after which the same request may go better, by the code of the error."""
 
 _STATUSES: Final = frozenset(int(status) for status in HTTPStatus)

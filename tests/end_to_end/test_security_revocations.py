@@ -1,0 +1,48 @@
+"""A gateway that cannot tell revoked tokens from others lets nobody in, and does not call their tokens wrong."""
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from gated import ANA, gated, pay
+from secured import Reply
+
+pytestmark = pytest.mark.anyio
+
+
+async def until(status: int, ask: Callable[[], Awaitable[Reply]]) -> Reply:
+    """What is known is trusted for some milliseconds before anybody looks again."""
+    with anyio.fail_after(20):
+        while (reply := await ask()).status != status:
+            await anyio.sleep(0)
+    return reply
+
+
+async def test_unknown_revocations_are_the_gateways_fault_not_the_callers(tmp_path: Path) -> None:
+    async with gated(tmp_path) as (gateway, backend):
+        ana, nobody = gateway.caller(ANA), gateway.caller(None)
+        assert (await pay(ana)).status == 200
+        assert (await nobody.rest("GET", "/readyz")).status == 200
+        notices = tmp_path / "data" / "gateway.db-notices"
+        os.truncate(notices, 0)
+
+        refused = await until(503, lambda: pay(ana))
+        ready = await nobody.rest("GET", "/readyz")
+        over_mcp = await ana.modern("desk", "tools/list")
+        without = await pay(nobody)
+        ran = len(backend.requests)
+
+        notices.unlink()
+        again = await until(200, lambda: pay(ana))
+
+    assert refused.json["code"] == "E_CREDENTIAL_UNKNOWN"
+    assert refused.header("retry-after") == "1"
+    assert refused.header("www-authenticate") is None
+    assert (ready.status, ready.json["ready"]) == (503, False)
+    assert ready.json["reasons"] == ["revoked tokens cannot be told from others"]
+    assert (over_mcp.status, over_mcp.header("retry-after")) == (503, "1")
+    assert without.status == 401
+    assert again.status == 200
+    assert len(backend.requests) == ran + 1
