@@ -105,7 +105,7 @@ class Limits(Protocol):
 
 
 class LimitExceeded(Refused):
-    """What the model reads. `retry_after` is also whole seconds in the message, rounded up."""
+    """What the model reads. `seconds` is what is left to wait, rounded up, and stands in the message."""
 
     code = "E_QUOTA_EXCEEDED"
     status = 429
@@ -114,10 +114,10 @@ class LimitExceeded(Refused):
     def __init__(self, exceeded: Exceeded) -> None:
         limit = exceeded.limit
         kind = "rate" if isinstance(limit, Rate) else "quota"
-        seconds = ceil(exceeded.retry_after.total_seconds())
+        self.seconds = max(1, ceil(exceeded.retry_after.total_seconds()))
         super().__init__(
             f"the {kind} {limit.rule!r} lets {limit.limit} calls through per {_written(limit.per)}; "
-            f"try again in {seconds} s",
+            f"try again in {self.seconds} s",
             help="wait, or make fewer calls",
         )
         self.retry_after = exceeded.retry_after

@@ -70,8 +70,9 @@ class Contents:
         if media := media_of(results):
             return Content(await _media_blocks(turn, record, media), record.is_error)
         blocks = [await _text_block(turn, record)]
-        if settled.pending is not None and self._promised(turn, record) is None:
-            return Content(blocks, record.is_error, settled.pending)
+        told = settled.pending or settled.limited
+        if told is not None and self._promised(turn, record) is None:
+            return Content(blocks, record.is_error, told)
         if record.is_error or isinstance(results, Tokenizable):
             return Content(blocks, record.is_error)
         if not record.inline and not isinstance(results, list):

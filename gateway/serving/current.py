@@ -91,6 +91,8 @@ class ServedCall:
     approvals: Sequence[ApprovalRecord] = ()
     pending: Mapping[str, Any] | None = None
     """What a program is told if the call waits for people."""
+    limited: Mapping[str, Any] | None = None
+    """What a program is told if a rate or a quota stopped the call."""
     identity: str | None = None
     definition: str | None = None
     error: str | None = None

@@ -209,7 +209,10 @@ class Gate:
         is_held = all(each.limit.rule in held for each in taken.exceeded)
         call.rules = (worst.limit.rule,)
         call.decide("hold" if is_held else "deny", reason, worst.limit.rule)
-        raise LimitExceeded(worst)
+        refusal = LimitExceeded(worst)
+        kind = reason.partition("-")[0]
+        call.limited = {"status": "limited", "kind": kind, "rule": worst.limit.rule, "retryAfter": refusal.seconds}
+        raise refusal
 
 
 def pending_of(refusal: ApprovalPending) -> dict[str, Any]:

@@ -78,6 +78,8 @@ class Settled:
     is_replay: bool = False
     pending: Mapping[str, Any] | None = None
     """What a program is told of a call that waits for people."""
+    limited: Mapping[str, Any] | None = None
+    """What it is told of one that a rate or a quota stopped."""
 
 
 class Service:
@@ -254,7 +256,7 @@ class Service:
             raise
         finally:
             self.running.end(task)
-        return Settled(record, turn, pending=call.pending)
+        return Settled(record, turn, pending=call.pending, limited=call.limited)
 
     @property
     def open_turns(self) -> int:

@@ -22,6 +22,7 @@ META_SUBSCRIPTION: Final = f"{_PREFIX}subscriptionId"
 META_TURN: Final = "gateway/turn"
 META_CALL: Final = "gateway/call"
 META_PENDING: Final = "gateway/pending"
+META_LIMITED: Final = "gateway/limited"
 META_KEY: Final = "gateway/idempotencyKey"
 
 PARSE_ERROR: Final = -32700

@@ -7,7 +7,7 @@ import orjson
 
 from gateway.serving.content import ABSENT, Content
 from gateway.serving.service import Settled
-from gateway.web.mcp.protocol import META_CALL, META_PENDING, META_TURN, MODERN
+from gateway.web.mcp.protocol import META_CALL, META_LIMITED, META_PENDING, META_TURN, MODERN
 
 OLDEST: Final = "2025-03-26"
 
@@ -26,6 +26,8 @@ def call_result(content: Content, settled: Settled, *, version: str, meta: dict[
     result["_meta"] = {**meta, META_TURN: settled.turn.id, META_CALL: settled.record.id}
     if settled.pending is not None:
         result["_meta"][META_PENDING] = settled.pending
+    if settled.limited is not None:
+        result["_meta"][META_LIMITED] = settled.limited
     return dumped(result)
 
 

@@ -32,6 +32,8 @@ def called_answer(body: dict[str, Any]) -> Response:
     """202 for a call that waits for people: it has not run, and runs once it is sent again after they agreed."""
     if "pending" in body:
         return answer(body, status=202, headers={b"retry-after": b"%d" % body["pending"]["retryAfter"]})
+    if "limited" in body:  # a result like any other that is an error; the header is for programs that wait by it
+        return answer(body, headers={b"retry-after": b"%d" % body["limited"]["retryAfter"]})
     return answer(body, headers={b"idempotency-replayed": b"true"} if "replayed" in body else None)
 
 

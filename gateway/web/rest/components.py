@@ -185,8 +185,9 @@ ANSWERS: Final[Mapping[str, Document]] = {
                 "completedAt": MOMENT,
                 "replayed": FLAG,
                 "pending": ref("Pending"),
+                "limited": ref("Limited"),
             },
-            optional=("replayed", "pending"),
+            optional=("replayed", "pending", "limited"),
         ),
         "description": "A settled call. What a tool fails at is a result with `isError`, not a failed request.",
     },
@@ -202,6 +203,17 @@ ANSWERS: Final[Mapping[str, Document]] = {
         ),
         "description": "The call has not run: people are asked. Sent again with the same arguments, it runs once they "
         "have agreed.",
+    },
+    "Limited": {
+        **closed(
+            {
+                "status": {"const": "limited"},
+                "kind": {"enum": ["rate", "quota"]},
+                "rule": TEXT,
+                "retryAfter": {"type": "integer", "minimum": 1, "description": "Seconds; also the header Retry-After."},
+            }
+        ),
+        "description": "The call has not run: too many were made. It is not counted, and may be sent again.",
     },
     "Turn": closed(
         {

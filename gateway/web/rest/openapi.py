@@ -83,7 +83,13 @@ def _responses(operation: Operation) -> dict[str, Any]:
     problems = dict(_PROBLEMS)
     problems |= {} if operation.is_open else {401: "A credential is needed."}
     problems |= _BODY_PROBLEMS if operation.body else {}
-    problems |= {} if operation.is_open else {503: "The store cannot be reached, or whether the credential still counts cannot be told; see Retry-After."}
+    problems |= (
+        {}
+        if operation.is_open
+        else {
+            503: "The store cannot be reached, or whether the credential still counts cannot be told; see Retry-After."
+        }
+    )
     for status, description in sorted({**problems, **operation.also}.items()):
         found[str(status)] = {"description": description, **_problem(status)}
     return found

@@ -37,6 +37,8 @@ async def called(settled: Settled) -> dict[str, Any]:
     }
     if settled.pending is not None:
         found["pending"] = _pending(settled.pending)
+    if settled.limited is not None:
+        found["limited"] = settled.limited
     return {**found, "replayed": True} if settled.is_replay else found
 
 

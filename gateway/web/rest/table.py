@@ -40,6 +40,7 @@ _CONFLICT: Final = {
 }
 _TAGGED: Final = {"ETag": "Names what this caller is shown now."}
 _REPLAYED: Final = {"Idempotency-Replayed": "`true` if the key was sent before; nothing ran this time."}
+_LIMITED: Final = {"Retry-After": "Seconds to wait, where a rate or a quota stopped the call; see `limited`."}
 _HELD: Final = (
     Success(
         "The call waits for people and has not run; see `pending`.",
@@ -103,7 +104,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/catalogues/{catalogue}/tools/{name}/call",
         "Call a tool, in a turn of its own unless a handle is given",
         calls.call_tool,
-        Success("The settled call; what the tool failed at has `isError`.", "Called", headers=_REPLAYED),
+        Success("The settled call; what the tool failed at has `isError`.", "Called", headers=_REPLAYED | _LIMITED),
         "calls",
         headers=(_KEY,),
         body="CallRequest",
@@ -147,7 +148,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/turns/{turn}/calls",
         "Call a tool in the turn, under the caller's own id if one is given",
         turns.call_in_turn,
-        Success("The settled call. An id that the turn has already gets a suffix.", "Called", headers=_REPLAYED),
+        Success(
+            "The settled call. An id that the turn has already gets a suffix.", "Called", headers=_REPLAYED | _LIMITED
+        ),
         "turns",
         headers=(_KEY,),
         body="TurnCallRequest",
