@@ -1,29 +1,22 @@
-"""Calls that settle in a turn of their own, which is what most of them do: many are written by three statements.
+"""Calls that settle in a turn of their own, which is what most of them do: call, turn and result are one row.
 
-Nobody can know such a turn before its call is answered, so nothing in these rows can contradict what is stored, but by
-an error; then each is written on its own, and told what is wrong.
+Nobody can know such a turn before its call is answered, so nothing in the row can contradict what is stored, but for
+the same call written twice, which counts once.
 """
 
-import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Table, bindparam
 from sqlalchemy.dialects.sqlite import dialect, insert
 
-from gateway.governance.records import AuditBody, StoredCall, StoredTurn
-from gateway.storage.inserting import Insertion, Row, insert_rows
-from gateway.storage.rows import (
-    checked_id,
-    json_text,
-    microseconds,
-    piece_rows,
-    principal_columns,
-    results_text,
-    writable,
-)
-from gateway.storage.schema import calls, pieces, turns
+from gateway.governance.records import AuditBody, StoredCall, StoredResult, StoredTurn
+from gateway.storage.inserting import Insertion, Row
+from gateway.storage.keys import is_small
+from gateway.storage.putting_away import UNLESS_THERE, Moves
+from gateway.storage.rows import checked_id, json_text, microseconds, principal_columns, results_text, writable
+from gateway.storage.schema import calls, fresh, pieces, turns
 
 _DIALECT: Final = dialect(paramstyle="qmark")
 _COUNTED: Final = "number"
@@ -32,23 +25,10 @@ _FIRST: Final = 1
 
 @dataclass(slots=True)
 class FreshCall:
-    """The rows of a turn and of its one call, values in the order of the tables' columns, and what is said of it."""
+    """Values in the order of the table's columns, and what is said of the call."""
 
-    turn: Row
-    call: Row
-    pieces: Sequence[Row]
+    row: Row
     audit: Sequence[AuditBody] = ()
-
-
-def _insertion(table: Table) -> Insertion:
-    one = insert(table).values({name: bindparam(name) for name in _columns(table)})
-    before, values, row = str(one.compile(dialect=_DIALECT)).partition(" VALUES ")
-    return Insertion(before + values, row)
-
-
-def _columns(table: Table) -> tuple[str, ...]:
-    """Those that are given; SQLite counts the rest up by itself."""
-    return tuple(column.name for column in table.c if column.name != _COUNTED)
 
 
 def fresh_call(
@@ -58,71 +38,97 @@ def fresh_call(
     process: str,
     memory: bytes | None = None,
     audit: Sequence[AuditBody] = (),
-) -> FreshCall:
-    """A call that is alone in its turn is its first to settle."""
+) -> FreshCall | None:
+    """A call that is alone in its turn is its first to settle. `None` for one that does not fit into a row."""
+    if len(call.results) > 1 or turn.ended_at is not None or turn.revision != call.revision:
+        return None
     who = principal_columns(call.principal)
-    principal = (who["owner"], who["tenant"], who["subject"], who["roles"])
+    key, content = _piece(call.results[0]) if call.results else (None, None)
     return FreshCall(
-        turn_values(turn, principal, memory), call_values(call, principal, process), piece_values(call), audit
+        (
+            checked_id(call.turn_id),
+            checked_id(call.id),
+            who["owner"],
+            who["tenant"],
+            who["subject"],
+            who["roles"],
+            writable(call.tool),
+            writable(call.identity),
+            json_text(call.args),
+            call.checksum,
+            call.catalogue,
+            call.revision,
+            microseconds(call.created_at),
+            "settled",
+            call.definition,
+            call.decision,
+            None if call.because is None else writable(call.because),
+            call.is_error,
+            call.inline,
+            call.trusted,
+            call.from_artifact_tool,
+            results_text(call.results),
+            None if call.completed_at is None else microseconds(call.completed_at),
+            call.idempotency_key,
+            process,
+            _FIRST,
+            turn.secret,
+            microseconds(turn.created_at),
+            microseconds(turn.expires_at),
+            json_text(turn.stash) if turn.stash else "{}",
+            memory,
+            key,
+            content,
+        ),
+        audit,
     )
 
 
-def turn_values(turn: StoredTurn, principal: Row, memory: bytes | None) -> Row:
-    return (
-        checked_id(turn.id),
-        *principal,
-        turn.catalogue,
-        turn.revision,
-        turn.secret,
-        microseconds(turn.created_at),
-        microseconds(turn.expires_at),
-        json_text(turn.stash) if turn.stash else "{}",
-        None if turn.ended_at is None else microseconds(turn.ended_at),
-        turn.ending,
-        memory,
-    )
+def _piece(result: StoredResult) -> tuple[str | None, bytes | None]:
+    """Raises `ValueError` for a small piece without its bytes: nobody else has them."""
+    if result.key is not None and result.content is None and is_small(result.key):
+        raise ValueError("the result of the call is a small piece and comes without its content")
+    return result.key, result.content
 
 
-def call_values(call: StoredCall, principal: Row, process: str) -> Row:
-    return (
-        call.turn_id,
-        checked_id(call.id),
-        *principal,
-        writable(call.tool),
-        writable(call.identity),
-        json_text(call.args),
-        call.checksum,
-        call.catalogue,
-        call.revision,
-        microseconds(call.created_at),
-        "settled",
-        call.definition,
-        call.decision,
-        None if call.because is None else writable(call.because),
-        call.is_error,
-        call.inline,
-        call.trusted,
-        call.from_artifact_tool,
-        results_text(call.results),
-        None if call.completed_at is None else microseconds(call.completed_at),
-        call.idempotency_key,
-        process,
-        _FIRST,
-    )
+def _columns(table: Table) -> tuple[str, ...]:
+    """Those that are given; SQLite counts the rest up by itself."""
+    return tuple(column.name for column in table.c if column.name != _COUNTED)
 
 
-def piece_values(call: StoredCall) -> list[Row]:
-    return [tuple(row[name] for name in _PIECE) for row in piece_rows(call)]
+def _insertion() -> Insertion:
+    one = insert(fresh).values({name: bindparam(name) for name in _columns(fresh)})
+    before, values, row = str(one.compile(dialect=_DIALECT)).partition(" VALUES ")
+    return Insertion(before + values, row)
 
 
-_PIECE: Final = _columns(pieces)
+def _move(table: Table, sources: dict[str, str], names: Iterable[str], also: str = "") -> str:
+    into = ", ".join(f'"{name}"' for name in names)
+    taken = ", ".join(sources.get(name, f'"{name}"') for name in names)
+    condition = f"{{condition}}{also}"
+    statement = f"INSERT INTO {table.name} ({into}) SELECT {taken} FROM fresh WHERE {condition}"  # noqa: S608 - our names
+    return f"{statement} ORDER BY number{UNLESS_THERE}"
 
-INTO_TURNS: Final = _insertion(turns)
-INTO_CALLS: Final = _insertion(calls)
-INTO_PIECES: Final = _insertion(pieces)
 
-
-def write_fresh_calls(connection: sqlite3.Connection, fresh: list[FreshCall]) -> None:
-    insert_rows(connection, INTO_TURNS, [each.turn for each in fresh])
-    insert_rows(connection, INTO_CALLS, [each.call for each in fresh])
-    insert_rows(connection, INTO_PIECES, [piece for each in fresh for piece in each.pieces])
+INTO_FRESH: Final = _insertion()
+MOVES: Final = Moves(
+    turns=_move(
+        turns,
+        {
+            "id": "turn_id",
+            "secret": "turn_secret",
+            "created_at": "turn_created_at",
+            "expires_at": "turn_expires_at",
+            "stash": "turn_stash",
+            "memory": "turn_memory",
+        },
+        [name for name in _columns(turns) if name not in ("ended_at", "ending")],
+    ),
+    calls=_move(calls, {}, _columns(calls)),
+    pieces=_move(
+        pieces,
+        {"key": "piece_key", "call_id": "id", "position": "0", "content": "piece_content"},
+        _columns(pieces),
+        also=" AND piece_key IS NOT NULL",
+    ),
+)

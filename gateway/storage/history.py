@@ -1,23 +1,24 @@
 """Looking at the calls of a store from outside: read-only, whether or not a gateway runs on it. Nothing is upgraded."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Table, bindparam, select
 
 from gateway.errors import StoreUnavailable
 from gateway.governance.records import CallFilter, StoredCall
 from gateway.storage.links import unavailable
 from gateway.storage.prepared import Prepared
 from gateway.storage.rows import call_from, is_storable, microseconds
-from gateway.storage.schema import calls
+from gateway.storage.schema import calls, fresh
 
 _PATIENCE: Final = 2.0
+_ALL: Final = 1 << 31
 _FILTERS: Final = ("tenant", "subject", "turn_id", "catalogue", "tool", "status")
 
 
@@ -27,32 +28,36 @@ def listed_calls(path: Path, filter: CallFilter, *, since: datetime | None, limi
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if not all(map(is_storable, chosen.values())):
         return []
-    conditions = [calls.c[name] == bindparam(name) for name in chosen]
     if since is not None:
-        conditions.append(calls.c.created_at >= bindparam("since"))
         chosen["since"] = microseconds(since)
-    statement = select(calls).where(*conditions).order_by(calls.c.number.desc()).limit(bindparam("limit"))
-    return _read(path, Prepared(statement), {**chosen, "limit": limit})
+    return _read(path, {**chosen, "limit": limit})
 
 
 def found_calls(path: Path, id: str, *, turn_id: str | None) -> list[StoredCall]:
     """The calls of that id, newest first: ids are unique within a turn only."""
     if not is_storable(id) or not is_storable(turn_id or ""):
         return []
-    conditions = [calls.c.id == bindparam("id")]
-    if turn_id is not None:
-        conditions.append(calls.c.turn_id == bindparam("turn_id"))
-    statement = select(calls).where(*conditions).order_by(calls.c.number.desc())
-    return _read(path, Prepared(statement), {"id": id, "turn_id": turn_id})
+    return _read(path, {"id": id, "limit": _ALL, **({} if turn_id is None else {"turn_id": turn_id})})
 
 
-def _read(path: Path, statement: Prepared, wanted: dict[str, Any]) -> list[StoredCall]:
+def _newest(table: Table, wanted: Collection[str]) -> Prepared:
+    conditions = [table.c[name] == bindparam(name) for name in wanted if name in table.c]
+    if "since" in wanted:
+        conditions.append(table.c.created_at >= bindparam("since"))
+    newest = select(*(table.c[each.name] for each in calls.c)).where(*conditions).order_by(table.c.number.desc())
+    return Prepared(newest.limit(bindparam("limit")))
+
+
+def _read(path: Path, wanted: dict[str, Any]) -> list[StoredCall]:
+    """Fresh calls are newer than the others, but for a moment: those that come together are put away together."""
     with _told_plainly(path):
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_PATIENCE)
         try:
             connection.execute("PRAGMA query_only = ON")
             connection.execute("PRAGMA trusted_schema = OFF")
-            return [call_from(row) for row in statement.rows(connection, wanted)]
+            connection.execute("BEGIN")  # or calls that are put away meanwhile would be in neither table, or in both
+            found = [row for table in (fresh, calls) for row in _newest(table, wanted).rows(connection, wanted)]
+            return [call_from(row) for row in found[: wanted["limit"]]]
         finally:
             connection.close()
 

@@ -34,7 +34,8 @@ def migrate(connection: sqlite3.Connection, *, to: str = "head") -> None:
         try:
             _refuse_foreign(connection)
             _upgrade(connection, to)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            if _application_of(connection) != APPLICATION_ID:  # a full disk is opened, if it is not written to
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute("COMMIT")
         except BaseException as error:
             if connection.in_transaction:
@@ -45,13 +46,17 @@ def migrate(connection: sqlite3.Connection, *, to: str = "head") -> None:
 
 
 def _refuse_foreign(connection: sqlite3.Connection) -> None:
-    [id] = connection.execute("PRAGMA application_id").fetchone()
     [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if tables and id != APPLICATION_ID:
+    if tables and _application_of(connection) != APPLICATION_ID:
         raise StoreNotOurs(
             "the file is a database of another program",
             help="name a file of the gateway's own, or one that does not exist yet",
         )
+
+
+def _application_of(connection: sqlite3.Connection) -> int:
+    [id] = connection.execute("PRAGMA application_id").fetchone()
+    return int(id)
 
 
 def _upgrade(connection: sqlite3.Connection, to: str) -> None:

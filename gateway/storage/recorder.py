@@ -4,8 +4,9 @@ What it does could be done by a thread, but for the interpreter's lock: every st
 and the event loop for it. It knows rows, and nothing of what they mean. It ends when nobody can send it anything more.
 
 A message is its length in four bytes, then what `marshal` makes of it. First comes the `Order`, then lists of
-`(number, row of the turn, of the call, rows of its pieces, entries of the log)`. The answer to a group is
-`(numbers that are durable, numbers that are not, how far the log has come)`; whoever sent the second finds out why.
+`(number, row, entries of the log)`. The answer to a group is `(numbers that are durable, numbers that are not, how far
+the log has come)`; whoever sent the second finds out why. When nothing comes for a moment, or when too much has come,
+it puts away what it wrote.
 """
 
 import marshal
@@ -23,22 +24,28 @@ from gateway.audit.entries import Place
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.inserting import Insertion, insert_rows
 from gateway.storage.links import Link
+from gateway.storage.putting_away import Moves, put_some_away
 
 HEAD: Final = 4
 LARGEST_GROUP: Final = 512
+MOST_FRESH: Final = 4096
+"""Calls that wait to be put away before those that come have to wait for that."""
+
+_QUIET: Final = 0.02
+"""Seconds without anything to write after which there is time to put things away."""
+
 _PATIENCE: Final = 0.4
 _READ: Final = 1 << 20
 
-Fresh = tuple[int, tuple[Any, ...], tuple[Any, ...], Sequence[tuple[Any, ...]], Sequence[tuple[int, bytes]]]
+Fresh = tuple[int, tuple[Any, ...], Sequence[tuple[int, bytes]]]
 
 
 class Order(NamedTuple):
     """What it is to write to. `place` are the fields of the log's place; without one, entries are let go."""
 
     database: str
-    turns: Insertion
-    calls: Insertion
-    pieces: Insertion
+    fresh: Insertion
+    moves: Moves
     place: tuple[str, str | None, str | None, str | None] | None
     shard: str
 
@@ -53,7 +60,10 @@ class Recorder:
         self._order = order
         self._link: Link | None = None
         self._log: AuditLog | None = None
-        self._into = [Insertion(*each) for each in (order.turns, order.calls, order.pieces)]
+        self._into = Insertion(*order.fresh)
+        self._moves = Moves(*order.moves)
+        self.fresh = 0
+        """How many calls it wrote and did not put away."""
         if order.place is not None:
             self._log = AuditLog(self._new_shard, Place(*order.place), clock=_clock)
         self._shards = 0
@@ -74,7 +84,20 @@ class Recorder:
             return False
         if self._log is not None:
             self._log.committed()
+        self.fresh += len(group)
         return True
+
+    def put_away(self) -> None:
+        """Some of what is fresh. What is in the way now is tried again with the next calls."""
+        try:
+            connection = self._connected().connection
+            connection.execute("BEGIN IMMEDIATE")
+            went = put_some_away(connection, self._moves)
+            connection.execute("COMMIT")
+            self.fresh = max(0, self.fresh - went) if went else 0
+        except Exception:
+            self._disconnect()
+            self.fresh = 0
 
     @property
     def head(self) -> tuple[str, int, bytes] | None:
@@ -84,12 +107,9 @@ class Recorder:
 
     def _write(self, connection: sqlite3.Connection, group: Sequence[Fresh]) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        turns, calls, pieces = self._into
-        insert_rows(connection, turns, [each[1] for each in group])
-        insert_rows(connection, calls, [each[2] for each in group])
-        insert_rows(connection, pieces, [piece for each in group for piece in each[3]])
+        insert_rows(connection, self._into, [each[1] for each in group])
         if self._log is not None:
-            self._log.append(connection, [body for each in group for body in each[4]])
+            self._log.append(connection, [body for each in group for body in each[2]])
         connection.execute("COMMIT")
 
     def _connected(self) -> Link:
@@ -121,7 +141,9 @@ def main() -> None:
     waiting: list[Fresh] = []
     is_over = False
     while not is_over or waiting:
-        if not is_over and (not waiting or select.select([source], [], [], 0)[0]):
+        while recorder is not None and recorder.fresh and not waiting and not _is_readable(source, _QUIET):
+            recorder.put_away()
+        if not is_over and (not waiting or _is_readable(source, 0)):
             chunk = os.read(source, _READ)
             is_over = not chunk
             received += chunk
@@ -135,6 +157,14 @@ def main() -> None:
             numbers = [each[0] for each in group]
             answer = (numbers, []) if recorder.written(group) else ([], numbers)
             _send(sink, framed((*answer, recorder.head)))
+            if recorder.fresh > MOST_FRESH:
+                recorder.put_away()
+    while recorder is not None and recorder.fresh:
+        recorder.put_away()
+
+
+def _is_readable(source: int, seconds: float) -> bool:
+    return bool(select.select([source], [], [], seconds)[0])
 
 
 def _messages(received: bytearray) -> list[Any]:

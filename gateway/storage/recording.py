@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.audit.chain import Head, origin
-from gateway.storage.fresh_calls import INTO_CALLS, INTO_PIECES, INTO_TURNS, FreshCall
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES, FreshCall
 from gateway.storage.recorder import HEAD, Order, framed
 
 WORTH_IT: Final = 200
@@ -33,7 +33,7 @@ class Recording:
     """One for each process that serves. `write` says whether a call is durable; if not, nobody knows."""
 
     def __init__(self, database: Path, *, place: tuple[str, str | None, str | None, str | None] | None, shard: str):
-        self._order = Order(str(database), INTO_TURNS, INTO_CALLS, INTO_PIECES, place, shard)
+        self._order = Order(str(database), INTO_FRESH, MOVES, place, shard)
         self._process: Process | None = None
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         self._batch: list[tuple[object, ...]] = []
@@ -74,7 +74,7 @@ class Recording:
             loop.call_soon(self._flush)
         elif not self._batch:  # others are on their way to the disk: this one goes with those that come meanwhile
             loop.call_later(_MEANWHILE, self._flush)
-        self._batch.append((number, fresh.turn, fresh.call, fresh.pieces, fresh.audit))
+        self._batch.append((number, fresh.row, fresh.audit))
         return await future
 
     async def close(self) -> None:

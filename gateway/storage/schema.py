@@ -98,6 +98,24 @@ pieces: Final = Table(
     Index("pieces_by_call", "turn_id", "call_id"),
 )
 
+fresh: Final = Table(
+    # A call that is alone in its turn, with its turn and its piece in one row of one tree, until somebody puts them
+    # where the others are. Columns of the call are called as there.
+    "fresh",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    *(Column(each.name, each.type, nullable=each.nullable) for each in calls.c if each.name != "number"),
+    Column("turn_secret", LargeBinary, nullable=False),
+    Column("turn_created_at", BigInteger, nullable=False),
+    Column("turn_expires_at", BigInteger, nullable=False),
+    Column("turn_stash", Text, nullable=False),
+    Column("turn_memory", LargeBinary),
+    Column("piece_key", Text),
+    Column("piece_content", LargeBinary),
+    Index("fresh_by_turn", "turn_id"),
+    sqlite_autoincrement=True,
+)
+
 claims: Final = Table(
     "claims",
     METADATA,

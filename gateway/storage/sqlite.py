@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from gateway.core.events import now
 from gateway.errors import RecordConflict, StoreUnavailable
@@ -27,11 +27,12 @@ from gateway.governance.records import (
 )
 from gateway.storage import statements
 from gateway.storage.audit_log import AuditLog
-from gateway.storage.fresh_calls import FreshCall, fresh_call, write_fresh_calls
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES, FreshCall, fresh_call
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import ATTEMPT, Link, is_busy, unavailable
 from gateway.storage.migrating import migrate
 from gateway.storage.processes import ProcessLock
+from gateway.storage.putting_away import AT_ONCE, is_any_fresh, put_some_away, put_turn_away, write_away
 from gateway.storage.reading import ReadPool
 from gateway.storage.recording import Recording
 from gateway.storage.rows import (
@@ -57,6 +58,7 @@ _OPENING_SECONDS: Final = 10
 """How long opening waits for another process that is upgrading the same file."""
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 class SqliteStore:
@@ -110,13 +112,14 @@ class SqliteStore:
         if not is_storable(id):
             return None
         wanted = {"id": id, "owner": owner_of(principal), "at": microseconds(self._clock())}
-        rows = await self._reader.run(lambda connection: statements.FIND_TURN.rows(connection, wanted))
+        rows = await self._read(lambda connection: statements.FIND_TURN.rows(connection, wanted), turn_id=id)
         return turn_from(rows[0]) if rows else None
 
     async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None:
         row = {"turn": id, "at": microseconds(at), "how": ending, "left": json_text(stash)}
 
         def end(connection: sqlite3.Connection) -> None:
+            put_turn_away(connection, MOVES, id)
             if not statements.END_TURN.run(connection, row).rowcount:
                 raise RecordConflict("there is no such turn, or it has ended already")
 
@@ -162,6 +165,7 @@ class SqliteStore:
         turn_columns = None if turn is None else turn_row(turn)
 
         def settle(connection: sqlite3.Connection) -> None:
+            put_turn_away(connection, MOVES, call.turn_id)
             _settle(connection, row, turn_columns, pieces)
             if memory is not None:
                 _remember(connection, call.turn_id, memory, knowing)
@@ -176,18 +180,19 @@ class SqliteStore:
         fresh = fresh_call(call, turn, process=process, memory=memory, audit=audit)
 
         recording = self._recording
-        is_unsure = recording is not None and recording.takes_another()
-        if recording is not None and is_unsure and await recording.write(fresh):
+        is_unsure = recording is not None and fresh is not None and recording.takes_another()
+        if recording is not None and fresh is not None and is_unsure and await recording.write(fresh):
             return
 
         def settle(connection: sqlite3.Connection) -> None:
             row = call_row(call, status="settled", process=process)
+            put_turn_away(connection, MOVES, call.turn_id)
             if is_unsure and statements.CALL_OF_TURN.rows(connection, row):
                 return
             _settle(connection, row, {**turn_row(turn), "memory": memory}, piece_rows(call))
             self._note(connection, audit)
 
-        if is_unsure:
+        if is_unsure or fresh is None:
             await self._writer.run(settle)
         else:
             await self._writer.run_merged(settle, self._write_fresh, fresh)
@@ -206,13 +211,14 @@ class SqliteStore:
             return None
         at = microseconds(self._clock())
         wanted = {"id": id, "owner": owner_of(principal), "turn_id": turn_id, "at": at}
-        rows = await self._reader.run(lambda connection: statements.FIND_CALL.rows(connection, wanted))
+        rows = await self._read(lambda connection: statements.FIND_CALL.rows(connection, wanted), turn_id=turn_id)
         return call_from(rows[0]) if rows else None
 
     async def calls_of(self, turn_id: str) -> list[StoredCall]:
         if not is_storable(turn_id):
             return []
-        rows = await self._reader.run(lambda connection: statements.CALLS_OF.rows(connection, {"turn_id": turn_id}))
+        wanted = {"turn_id": turn_id}
+        rows = await self._read(lambda connection: statements.CALLS_OF.rows(connection, wanted), turn_id=turn_id)
         return [call_from(row) for row in rows]
 
     async def list_calls(
@@ -228,7 +234,7 @@ class SqliteStore:
         if not all(map(is_storable, chosen.values())):
             return [], None
         statement = statements.listing(frozenset(chosen), from_the_top=before is None)
-        rows = await self._reader.run(lambda connection: statement.rows(connection, {**wanted, **chosen}))
+        rows = await self._read(lambda connection: statement.rows(connection, {**wanted, **chosen}))
         page = rows[:limit]
         return [call_from(row) for row in page], str(page[-1]["number"]) if len(rows) > limit else None
 
@@ -251,7 +257,7 @@ class SqliteStore:
         )
 
     async def recover(self, at: datetime) -> int:
-        rows = await self._reader.run(lambda connection: statements.RUNNING_PROCESSES.rows(connection, {}))
+        rows = await self._read(lambda connection: statements.RUNNING_PROCESSES.rows(connection, {}))
         gone = [row["process"] for row in rows if self._process.is_gone(row["process"])]
         await asyncio.to_thread(self._process.sweep)
         if not gone:
@@ -263,7 +269,7 @@ class SqliteStore:
 
     async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
         wanted = {"at": microseconds(at), "limit": limit}
-        rows = await self._reader.run(lambda connection: statements.EXPIRED_PIECES.rows(connection, wanted))
+        rows = await self._read(lambda connection: statements.EXPIRED_PIECES.rows(connection, wanted))
         return [results_from(row["results"])[row["position"]] for row in rows]
 
     async def forget_results(self, keys: Sequence[str]) -> None:
@@ -274,10 +280,11 @@ class SqliteStore:
         def known(connection: sqlite3.Connection) -> set[str]:
             return {key for key in keys if is_storable(key) and statements.FIND_PIECE.rows(connection, {"key": key})}
 
-        return await self._reader.run(known)
+        return await self._read(known)
 
     async def prune(self, at: datetime) -> int:
         wanted = {"at": microseconds(at), "limit": _PRUNED_AT_ONCE}
+        await self._put_away()
         pruned = await self._writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
         # Few turns at a time: calls that settle meanwhile go in between.
         while went := await self._writer.run(lambda connection: _prune_some(connection, wanted)):
@@ -286,17 +293,18 @@ class SqliteStore:
 
     async def find_piece(self, key: str) -> bytes | None:
         """The bytes of a small piece that settled with its record."""
-        rows = await self._reader.run(lambda connection: statements.FIND_PIECE.rows(connection, {"key": key}))
+        rows = await self._read(lambda connection: statements.FIND_PIECE.rows(connection, {"key": key}))
         return rows[0]["content"] if rows else None
 
     async def last_piece(self, prefix: str) -> tuple[str, bytes] | None:
         """The last small piece, in the order of keys, whose key begins like that."""
         wanted = _beginning(prefix)
-        rows = await self._reader.run(lambda connection: statements.LAST_PIECE.rows(connection, wanted))
+        rows = await self._read(lambda connection: statements.LAST_PIECE.rows(connection, wanted))
         return (rows[0]["key"], rows[0]["content"]) if rows else None
 
     async def delete_pieces(self, prefix: str) -> bool:
         wanted = _beginning(prefix)
+        await self._put_away()
         return await self._writer.run(lambda connection: statements.DROP_PIECES.run(connection, wanted).rowcount > 0)
 
     async def close(self) -> None:
@@ -306,6 +314,26 @@ class SqliteStore:
         await self._writer.close()
         await self._reader.close()
         self._process.release()
+
+    async def _read(self, read: Callable[[sqlite3.Connection], T], *, turn_id: str | None = None) -> T:
+        """What is there of a turn, or of all, once what is fresh has been put away."""
+
+        def attempt(connection: sqlite3.Connection) -> tuple[T] | None:
+            return None if is_any_fresh(connection, turn_id) else (read(connection),)
+
+        found = await self._reader.run(attempt)
+        if found is not None:
+            return found[0]
+        if turn_id is None:
+            await self._put_away()
+        else:
+            await self._writer.run(lambda connection: put_turn_away(connection, MOVES, turn_id))
+        return await self._reader.run(read)
+
+    async def _put_away(self) -> None:
+        """Everything that is fresh now, some at a time: calls that settle meanwhile go in between."""
+        while await self._writer.run(lambda connection: put_some_away(connection, MOVES)) == AT_ONCE:
+            pass
 
     def _note(self, connection: sqlite3.Connection, audit: Sequence[AuditBody]) -> None:
         if self._audit is not None:
@@ -318,7 +346,7 @@ class SqliteStore:
         return statements.GIVE_UP.run(connection, gone).rowcount
 
     def _write_fresh(self, connection: sqlite3.Connection, fresh: list[FreshCall]) -> None:
-        write_fresh_calls(connection, fresh)
+        write_away(connection, MOVES, INTO_FRESH, rows=[each.row for each in fresh])
         self._note(connection, [body for each in fresh for body in each.audit])
 
     def _starting(self, call: StoredCall, turn: StoredTurn | None) -> "_Start":
@@ -336,6 +364,7 @@ class _Start:
 
     def run(self, connection: sqlite3.Connection) -> None:
         self._is_written = False
+        put_turn_away(connection, MOVES, self.row["turn_id"])
         with _conflict("the call was started before, or its turn is unknown or another principal's"):
             if self._turn is not None:
                 statements.ENSURE_TURN.run(connection, self._turn)

@@ -2,7 +2,8 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,13 +13,17 @@ from stored_records import ADA, BOB, NOON, settled, spooled, turn
 
 from gateway.errors import RecordConflict
 from gateway.governance.principals import Principal
-from gateway.governance.records import StoredCall, StoredResult, StoredTurn
+from gateway.governance.records import CallFilter, StoredCall, StoredResult, StoredTurn
+from gateway.storage import schema
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_call
+from gateway.storage.history import found_calls, listed_calls
+from gateway.storage.inserting import insert_rows
 from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
 
 BOT = Principal("agent:bot")
-TABLES = ("turns", "calls", "pieces")
+TABLES = ("turns", "calls", "pieces", "fresh")
 
 
 @pytest.fixture
@@ -139,4 +144,68 @@ async def test_id_that_cannot_be_stored_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match="id"):
         await store.settle_alone(settled("\ud800"), turn())
 
-    assert rows(tmp_path / "gateway.db") == {"turns": [], "calls": [], "pieces": []}
+    assert rows(tmp_path / "gateway.db") == {table: [] for table in TABLES}
+
+
+def test_row_of_a_fresh_call_has_room_for_all_of_its_call_and_its_turn() -> None:
+    of_a_call = {column.name for column in schema.calls.c}
+    of_a_turn = {f"turn_{column.name}" for column in schema.turns.c}
+    of_nobody_alone = {"turn_ended_at", "turn_ending"}
+    theirs = {f"turn_{name}" for name in of_a_call}  # what call and turn have in common
+    kept = {column.name for column in schema.fresh.c}
+
+    assert of_a_call <= kept
+    assert of_a_turn - theirs - of_nobody_alone - {"turn_id"} <= kept
+    for table in (schema.turns, schema.calls, schema.pieces):
+        [move] = [each for each in MOVES if each.startswith(f"INSERT INTO {table.name} ")]
+        missing = {column.name for column in table.c if f'"{column.name}"' not in move}
+        assert missing <= {"number", "ended_at", "ending"}
+
+
+async def test_fresh_call_is_found_by_everybody_who_looks(tmp_path: Path) -> None:
+    """Each way of looking begins with a call that only its row of one tree knows."""
+    path = tmp_path / "gateway.db"
+    store = await SqliteStore.open(path, clock=lambda: NOON)
+    other = await SqliteStore.open(path, clock=lambda: NOON)
+    key = f"s.{'0' * 32}.{'1' * 32}.{'2' * 32}.{'3' * 32}"
+    result = StoredResult("artifact", key=key, type="json", byte_length=3, content=b"abc")
+
+    async def put(number: int) -> StoredCall:
+        call, of = (
+            settled(f"call{number}", turn_id=f"turn{number}", results=(replace(result, key=key[:-1] + str(number)),)),
+            turn(f"turn{number}"),
+        )
+        row = fresh_call(call, of, process="p")
+        assert row is not None
+        await store.writer.run(lambda connection: insert_rows(connection, INTO_FRESH, [row.row]))
+        return call
+
+    looks: dict[str, Callable[[StoredCall], Awaitable[object]]] = {
+        "turn": lambda call: other.find_turn(call.turn_id, ADA),
+        "call": lambda call: other.find_call(call.id, ADA),
+        "call of a turn": lambda call: other.find_call(call.id, ADA, turn_id=call.turn_id),
+        "calls of a turn": lambda call: other.calls_of(call.turn_id),
+        "piece": lambda call: other.find_piece(call.results[0].key or ""),
+        "last piece": lambda call: other.last_piece((call.results[0].key or "")[:-3]),
+        "known": lambda call: other.known_results([call.results[0].key or ""]),
+        "from outside": lambda call: asyncio.to_thread(found_calls, path, call.id, turn_id=None),
+        "listed from outside": lambda call: asyncio.to_thread(
+            listed_calls, path, CallFilter(turn_id=call.turn_id), since=None, limit=1
+        ),
+        "listed": lambda call: other.list_calls(CallFilter(turn_id=call.turn_id), limit=1),
+    }
+    for number, (name, look) in enumerate(looks.items()):
+        assert await look(await put(number)), name
+    await put(90)
+    await other.end_turn("turn90", "ack", NOON, stash={})
+    await put(91)
+    with pytest.raises(RecordConflict):
+        await other.settle_call(settled("call91", turn_id="turn91"))
+    await put(92)
+    await other.settle_call(settled("another", turn_id="turn92"))
+    assert [each.id for each in await store.calls_of("turn92")] == ["call92", "another"]
+    await put(93)
+    await other.recover(NOON)
+    assert rows(path)["fresh"] == []
+    await store.close()
+    await other.close()

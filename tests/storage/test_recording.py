@@ -85,13 +85,15 @@ async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_
     assert pid_of(store) != first
 
 
-async def test_group_with_a_call_that_is_there_already_is_told_apart(store: SqliteStore) -> None:
+async def test_call_that_is_there_already_counts_once_and_stays_as_it_was(store: SqliteStore) -> None:
     of_turn = turn("turn1")
     await store.settle_alone(settled("call1", turn_id="turn1"), of_turn)
-    fresh = fresh_call(settled("call1", turn_id="turn1"), of_turn, process="p")
+    fresh = fresh_call(settled("call1", turn_id="turn1", is_error=True), of_turn, process="p")
 
-    assert not await recording_of(store).write(fresh)
+    assert fresh is not None
+    assert await recording_of(store).write(fresh)
     await settle(store, 2)
+    assert [found.is_error for found in await store.calls_of("turn1")] == [False]
     assert await numbers(store, 3) == [1, 2]
 
 

@@ -395,14 +395,15 @@ async def test_cancelled_write_leaves_nothing(spool: FileSpool, tmp_path: Path) 
 
 
 async def test_write_cancelled_while_it_is_published_leaves_all_or_nothing(spool: FileSpool, tmp_path: Path) -> None:
+    written = 0
     for steps in range(12):
         writing = asyncio.ensure_future(spool.scoped("turn").write(f"id{steps}", LARGE))
         for _ in range(steps):
             await asyncio.sleep(0)
-        writing.cancel()
+        written += not writing.cancel()  # where the disk was faster
         await asyncio.gather(writing, return_exceptions=True)
 
-    assert files(tmp_path) == []
+    assert files(tmp_path) == sorted([".bytes", ".lines"] * written)
 
 
 async def test_content_of_the_wrong_type_is_refused(spool: FileSpool, tmp_path: Path) -> None:
