@@ -40,8 +40,9 @@ def accepted(responses: Any, pointers: Pointers) -> Content:
             content = pointers.followed(responses[status]).get("content") if status in responses else None
         except Unusable:
             continue
-        kinds = [kind for kind in content if MEDIA_TYPE.fullmatch(kind)] if isinstance(content, dict) else []
-        if kinds:
+        if not isinstance(content, dict):
+            continue
+        if kinds := [kind for kind in content if MEDIA_TYPE.fullmatch(kind)]:
             kind = min(kinds, key=lambda each: (media_type(each) != "application/json", not is_json(media_type(each))))
             described = content[kind]
             return Content(kind, described.get("schema") if isinstance(described, dict) else None)

@@ -1,13 +1,14 @@
 """From the bytes of a document to the definitions of the tools that were chosen, and what could not become one."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway.core.schemas import Schema
 from gateway.openapi.operations import MAX_OPERATIONS, Found, Operation, Operations, found_operations
 from gateway.openapi.reading import Document, read
 from gateway.openapi.refusals import OpenApiInvalid, Unusable
+from gateway.openapi.schemas import without_patterns
 
 REQUEST: Final = "gateway/request"
 """Where the `_meta` of a definition says what a call becomes."""
@@ -95,39 +96,13 @@ def _answer(operation: Operation) -> Mapping[str, Any]:
 
 
 def _enforceable(operation: Operation) -> Operation:
-    """With the schema as it is enforced: closed, and without patterns that cannot be."""
-    for schema in (operation.input_schema, _without_patterns(operation.input_schema)):
+    """With the schema as it is enforced: closed, and without patterns if one of them is for another engine."""
+    reason = ""
+    for schema in (operation.input_schema, without_patterns(operation.input_schema)):
         try:
             closed = Schema(dict(schema)).describe()
         except (ValueError, RecursionError) as error:
             reason = str(error)
             continue
-        return Operation(
-            operation.name,
-            operation.title,
-            operation.description,
-            closed,
-            operation.output_schema,
-            operation.request,
-            operation.artifact,
-            operation.media,
-            deprecated=operation.deprecated,
-            wants=operation.wants,
-        )
+        return replace(operation, input_schema=closed)
     raise Unusable(f"its arguments cannot be checked: {' '.join(reason.split())[:200]}")
-
-
-def _without_patterns(node: Any) -> Any:
-    """A pattern may be written for another engine; what it asks for is then the service's to check."""
-    if isinstance(node, dict):
-        return {
-            key: _without_patterns(value)
-            for key, value in node.items()
-            if not (key in ("pattern", "patternProperties") and isinstance(value, str | dict) and _is_keyword(node))
-        }
-    return [_without_patterns(item) for item in node] if isinstance(node, list) else node
-
-
-def _is_keyword(node: Mapping[str, Any]) -> bool:
-    """Whether `pattern` is a keyword here, and not the name of a property."""
-    return isinstance(node.get("pattern", ""), str)

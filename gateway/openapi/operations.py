@@ -19,8 +19,8 @@ from gateway.openapi.writing import placeholders
 
 MAX_OPERATIONS: Final = 10_000
 _INPUT_BUDGET: Final = 8_000
-_OUTPUT_BUDGET: Final = 2_000
-_PATH: Final = re.compile(r"/[^?#\s\\\x00-\x1f\x7f]{0,500}")
+_OUTPUT_BUDGET: Final = 500
+_PATH: Final = re.compile(r"/(?!/)[^?#\s\\\x00-\x1f\x7f]{0,500}")
 _DOTS: Final = re.compile(r"(?:^|/)\.{1,2}(?:/|$)")
 
 
@@ -33,12 +33,12 @@ class Found:
     path: str
     tags: tuple[str, ...]
     operation: Mapping[str, Any] = field(repr=False)
-    item: Mapping[str, Any] = field(repr=False)
+    item: Any = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation as a tool. `artifact` is what reads its answers, `media` their type if they are pictures or sound."""
+    """An operation as a tool. `artifact` reads its answers; `media` is their type if they are pictures or sound."""
 
     name: str
     title: str | None
@@ -61,7 +61,8 @@ def found_operations(document: Document) -> Iterator[Found]:
         try:
             item = pointers.followed(reference)
         except Unusable:
-            item = {"get": {"x-broken": True}}  # told when it is looked into
+            yield Found(_name({}, "GET", path, taken), "GET", path, (), {}, reference)  # told when it is looked into
+            continue
         for method in METHODS:
             operation = item.get(method.lower())
             if isinstance(operation, dict):
@@ -88,8 +89,9 @@ class Operations:
         """Raises `Unusable`."""
         if not _PATH.fullmatch(found.path) or _DOTS.search(found.path):
             raise Unusable("its path is not a plain path from the root")
+        item = self._pointers.followed(found.item)
         arguments = arguments_of(
-            found.operation, found.item, pointers=self._pointers, schemas=self._inputs, given=self._given()
+            found.operation, item, pointers=self._pointers, schemas=self._inputs, given=self._given()
         )
         _check_placeholders(found.path, arguments)
         responses = found.operation.get("responses")
@@ -116,7 +118,7 @@ class Operations:
 def _name(operation: Mapping[str, Any], method: Method, path: str, taken: Collection[str]) -> str:
     """From the operation's id; without one, or where it is taken, from method and path."""
     given = operation.get("operationId")
-    by_place = slug(f"{method.lower()}_{path}")
+    by_place = slug(f"{method.lower()} {path}")
     numbered = (slug(f"{by_place}_{number}") for number in count(2))
     candidates = chain([slug(given)] if isinstance(given, str) else [], [by_place], numbered)
     return next(each for each in candidates if each and each.lower() not in taken)

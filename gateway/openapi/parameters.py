@@ -57,7 +57,12 @@ class Arguments:
 
 
 def arguments_of(
-    operation: Mapping[str, Any], item: Mapping[str, Any], *, pointers: Pointers, schemas: Schemas, given: Collection[Key]
+    operation: Mapping[str, Any],
+    item: Mapping[str, Any],
+    *,
+    pointers: Pointers,
+    schemas: Schemas,
+    given: Collection[Key],
 ) -> Arguments:
     """Raises `Unusable`. `given` are parameters that credentials fill in, so nobody else may."""
     arguments = Arguments()
@@ -192,7 +197,9 @@ def _add_text_or_bytes(arguments: Arguments, kind: str, body: Mapping[str, Any],
     argument = arguments.named("body", "body")
     binary = not is_text(media_type(kind))
     schema: dict[str, Any] = dict(_BASE64) if binary else {"type": "string"}
-    schema["description"] = f"{prose(body.get('description'), limit=900)} ({kind}{', base64' if binary else ''})".strip()
+    schema["description"] = (
+        f"{prose(body.get('description'), limit=900)} ({kind}{', base64' if binary else ''})".strip()
+    )
     arguments.add(argument, schema, required=required)
     arguments.body = Body(kind, required, argument, binary=binary)
 
@@ -230,16 +237,15 @@ def _add_properties(
     arguments.body = Body(kind, required, None, tuple(parts))
 
 
-def _encodings(
-    kind: str, whole: Any, described: Mapping[str, Any], schemas: Schemas
-) -> Iterator[Part]:
+def _encodings(kind: str, whole: Any, described: Mapping[str, Any], schemas: Schemas) -> Iterator[Part]:
     """How properties of a form are written, where that is not the default."""
     if media_type(kind) not in (FORM, MULTIPART) or not isinstance(whole, dict):
         return
     given = described.get("encoding")
     encoding = given if isinstance(given, dict) else {}
     for name, schema in whole.get("properties", {}).items():
-        about = encoding.get(name) if isinstance(encoding.get(name), dict) else {}
+        written = encoding.get(name)
+        about: Mapping[str, Any] = written if isinstance(written, dict) else {}
         style = about.get("style")
         content_type = about.get("contentType")
         part = Part(

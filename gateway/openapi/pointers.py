@@ -1,4 +1,4 @@
-"""References inside one document. What leads out of it is refused: nothing is ever fetched because a document says so."""
+"""References inside one document. What leads out of it is refused: nothing is fetched because a document says so."""
 
 from typing import Any, Final
 from urllib.parse import unquote

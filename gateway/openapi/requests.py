@@ -20,7 +20,8 @@ STYLES: Final[Mapping[Place, tuple[Style, ...]]] = {
 }
 """The styles a place knows, its default first."""
 
-MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+*-]{1,127}/[A-Za-z0-9!#$&^_.+*-]{1,127}(?:; ?[A-Za-z0-9_-]+=[A-Za-z0-9_.-]+)*")
+_WORD: Final = r"[A-Za-z0-9!#$&^_.+*-]{1,127}"
+MEDIA_TYPE: Final = re.compile(rf"{_WORD}/{_WORD}(?:; ?[A-Za-z0-9_-]+=[A-Za-z0-9_.-]+)*")
 
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
 

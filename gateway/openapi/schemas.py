@@ -19,7 +19,7 @@ from gateway.openapi.texts import prose
 Direction = Literal["input", "output"]
 """What is sent has no `readOnly` properties, what is answered no `writeOnly` ones."""
 
-_MAX_DEPTH: Final = 60
+_MAX_DEPTH: Final = 20
 _MAX_TEXT: Final = 1024
 _LONGEST_DEFAULT: Final = 100
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -36,7 +36,7 @@ _SINGLES: Final = frozenset(
     | {"not", "if", "then", "else"}
 )
 _LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_MAPS: Final = frozenset({"patternProperties", "dependentSchemas"})
+_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs"})
 _TEXTS: Final = frozenset({"format", "contentEncoding", "contentMediaType"})
 _REFUSED: Final = frozenset({"$dynamicRef", "$recursiveRef"})
 
@@ -140,7 +140,7 @@ class Schemas:
                 schema[keyword] = below(value)
             case list() if keyword in _LISTS and value:
                 schema[keyword] = [below(each) for each in value]
-            case dict() if keyword in _MAPS:
+            case dict() if keyword in ("patternProperties", "dependentSchemas"):
                 schema[keyword] = {str(name): below(each) for name, each in value.items()}
             case dict() if keyword == "dependentRequired":
                 schema[keyword] = value
@@ -190,7 +190,7 @@ def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
             widened["enum"] = [*schema["enum"], None]
         return widened
     if "$ref" in schema or "allOf" in schema or "anyOf" in schema or "oneOf" in schema:
-        about = {key: schema[key] for key in ("title", "description", "default") if key in schema}
+        about = {key: value for key, value in schema.items() if key in ("title", "description")}
         rest = {key: value for key, value in schema.items() if key not in about}
         return {**about, "anyOf": [rest, {"type": "null"}]}
     return schema
@@ -217,22 +217,40 @@ def _references(schema: Any) -> list[str]:
     return found
 
 
-def _rewritten(node: Any) -> Any:
+def without_patterns(schema: Any) -> Any:
+    """The schema without what asks how texts are written: a pattern may be meant for another engine."""
+
+    def taken(keyword: str, value: Any) -> Any:
+        return None if keyword in ("pattern", "patternProperties") else value
+
+    return _mapped(schema, taken)
+
+
+def _rewritten(schema: Any) -> Any:
     """A copy whose references lead to `$defs`."""
+    return _mapped(schema, lambda keyword, value: _in_defs(value) if keyword == "$ref" else value)
+
+
+def _in_defs(reference: str) -> str:
+    return f"#/$defs/{_definition_name(reference)}"
+
+
+def _mapped(node: Any, taken: Callable[[str, Any], Any]) -> Any:
+    """A copy in which each keyword that holds no schema has another value, or is left out for `None`."""
     if not isinstance(node, dict):
         return node
     copied: dict[str, Any] = {}
     for keyword, value in node.items():
-        if keyword == "$ref":
-            copied[keyword] = f"#/$defs/{_definition_name(value)}"
-        elif keyword in _SINGLES:
-            copied[keyword] = _rewritten(value)
+        if (kept := taken(keyword, value)) is None and value is not None:
+            continue
+        if keyword in _SINGLES:
+            copied[keyword] = _mapped(value, taken)
         elif keyword in _LISTS:
-            copied[keyword] = [_rewritten(each) for each in value]
-        elif keyword in _MAPS or keyword == "properties":
-            copied[keyword] = {name: _rewritten(each) for name, each in value.items()}
+            copied[keyword] = [_mapped(each, taken) for each in value]
+        elif keyword in _MAPS:
+            copied[keyword] = {name: _mapped(each, taken) for name, each in value.items()}
         else:
-            copied[keyword] = value
+            copied[keyword] = kept
     return copied
 
 
@@ -243,7 +261,7 @@ def _parts(node: dict[str, Any]) -> list[Any]:
             parts.append(value)
         elif keyword in _LISTS:
             parts.extend(value)
-        elif keyword in _MAPS or keyword == "properties":
+        elif keyword in _MAPS:
             parts.extend(value.values())
     return parts
 

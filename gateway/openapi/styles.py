@@ -1,5 +1,7 @@
-"""How values are written into a path, a query, a header or a cookie: every text percent-encoded on its own, and joined by
-characters that no encoded text has."""
+"""How values are written into a path, a query, a header or a cookie.
+
+Every text is percent-encoded on its own, and joined by characters that no encoded text has.
+"""
 
 import json
 import re
