@@ -102,6 +102,8 @@ class ModernWire:
         else:
             ahead = params.get("inputResponses")
             exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level, ahead=ahead)
+            if not exchange.can_be_asked:
+                return await self._call_without_questions(request, principal, exchange, receive, reply)
             task = asyncio.create_task(self._served.call_alone(principal, params, meta, exchange))
             task.add_done_callback(exchange.turn)
             call = ParkedCall(exchange, task)
@@ -113,6 +115,29 @@ class ModernWire:
         if call.task.cancelled():
             raise ProtocolError(INTERNAL_ERROR, "the call was given up")
         return call.task.result()
+
+    async def _call_without_questions(
+        self, request: ModernRequest, principal: Principal, exchange: ModernExchange, receive: Receive, reply: Reply
+    ) -> bytes | None:
+        """A call that never outlives its request needs no task of its own."""
+        task = asyncio.current_task()
+        assert task is not None, "a request is served in a task"  # noqa: S101 - the server's
+        is_gone = False
+
+        def gone() -> None:
+            nonlocal is_gone
+            is_gone = True
+            task.cancel()
+
+        presence = Presence(receive, gone, silent=reply.begin)
+        try:
+            return await self._served.call_alone(principal, request.params, request.meta, exchange)
+        except asyncio.CancelledError:
+            if not is_gone or task.uncancel():
+                raise
+            return None
+        finally:
+            presence.stop()
 
     async def _until_turned(self, call: ParkedCall, receive: Receive, reply: Reply) -> bool:
         """Wait until the call is over or asks; whether its client has gone instead."""

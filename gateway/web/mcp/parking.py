@@ -28,6 +28,7 @@ WAITS: Final = 600.0
 MOST_PARKED: Final = 1_000
 MOST_PER_CALLER: Final = 32
 
+_ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
 _SEAL: Final = 32
 _VARYING: Final = frozenset({"_meta", "inputResponses", "requestState"})
 
@@ -49,8 +50,13 @@ class ModernExchange(Exchange):
         self._ahead = dict(ahead) if isinstance(ahead, dict) else {}
         self.questions: Mapping[str, Question] | None = None
         self._answers: asyncio.Future[Mapping[str, Any]] | None = None
-        self._turned: asyncio.Future[None] = self.loop.create_future()
+        self._turned: asyncio.Future[None] | None = None
         self._asking: asyncio.Lock | None = None
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the client declared anything that a call could ask it for."""
+        return not _ASKABLE.isdisjoint(self.capabilities)
 
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         self.check(questions)
@@ -74,16 +80,22 @@ class ModernExchange(Exchange):
 
     def turn(self, *_: object) -> None:
         """The request can go on: the call is over, or it asks, or the client has gone."""
-        if not self._turned.done():
-            self._turned.set_result(None)
+        turned = self._next_turn()
+        if not turned.done():
+            turned.set_result(None)
 
     async def turned(self) -> None:
-        await self._turned
+        await self._next_turn()
+
+    def _next_turn(self) -> "asyncio.Future[None]":
+        if self._turned is None:
+            self._turned = self.loop.create_future()
+        return self._turned
 
     def answer(self, answers: Mapping[str, Any]) -> None:
         assert self._answers is not None, "answered before it asked"  # noqa: S101 - only parked calls are answered
         self.questions = None
-        self._turned = self.loop.create_future()
+        self._turned = None
         if not self._answers.done():
             self._answers.set_result(answers)
 
