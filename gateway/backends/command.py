@@ -72,7 +72,7 @@ class CommandBackend:
     async def run(self, call: Invocation) -> Any:
         command = self._command
         argv = filled(command.argv, call.args, schema=command.schema)
-        environment, secrets = _environment(command.environment)
+        environment, secrets = environment_of(command.environment)
         async with (
             within(command.timeout),
             self._child(argv, environment) as child,
@@ -111,7 +111,7 @@ def _problems(command: Command, host: HostControls) -> list[tuple[str, str | Non
     return [*found, *command.confinement.problems(host)]
 
 
-def _environment(declared: Mapping[str, str | Callable[[], str]]) -> tuple[dict[str, str], list[str]]:
+def environment_of(declared: Mapping[str, str | Callable[[], str]]) -> tuple[dict[str, str], list[str]]:
     """The environment and the secrets in it."""
     try:
         secrets = {name: value() for name, value in declared.items() if callable(value)}

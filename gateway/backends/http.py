@@ -105,9 +105,9 @@ class HttpBackend:
         self._request = request
         self._url = parsed(request.url)
         self._connections = connections
-        _check_headers(request.headers)
+        check_headers(request.headers)
         if isinstance(request.auth, HeaderAuth):
-            _check_headers({request.auth.name: ""})
+            check_headers({request.auth.name: ""})
         if request.body is not None and request.method in ("GET", "HEAD"):
             raise BackendUnusable(f"a {request.method} request has no body", help="use 'query' instead")
 
@@ -198,7 +198,8 @@ class HttpBackend:
         return bytes(body[:_ERROR_BODY])
 
 
-def _check_headers(headers: Mapping[str, str]) -> None:
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raises `BackendUnusable` for a header that a document must not set."""
     for name, value in headers.items():
         if name.lower() in _OURS or not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise BackendUnusable(f"the header {name!r} cannot be set", help="leave it out, or correct it")

@@ -1,6 +1,6 @@
 """The backend of each declared tool, from what its document says."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from ipaddress import ip_network
 from typing import Any
@@ -16,12 +16,21 @@ from gateway.config.linking.python_objects import Unusable, find_object
 from gateway.config.specs import backends as specs
 from gateway.config.specs.common import Auth, BasicAuth, BearerAuth, EnvValue, HeaderAuth, Secret
 from gateway.config.specs.tools import MediaOutput, ToolSpec
-from gateway.errors import ProgramError
+from gateway.config.specs.upstreams import Health as HealthSpec
+from gateway.config.specs.upstreams import StdioTransport, StreamableHttpTransport, UpstreamDocument
+from gateway.errors import GatewayError, ProgramError
 from gateway.formats.jsondoc import SpooledJsonArtifact
 from gateway.formats.paths import Path
 from gateway.governance.ports import Backend, BackendFailed, Invocation
 from gateway.runtime.secrets import Secrets
 from gateway.snapshot import DeclaredTool
+from gateway.upstreams.auth import FixedCredentials
+from gateway.upstreams.connections import Connection
+from gateway.upstreams.http import HttpConnection
+from gateway.upstreams.programs import Program
+from gateway.upstreams.registry import Health, Upstreams
+from gateway.upstreams.stdio import StdioConnection
+from gateway.upstreams.wire import Endpoint
 
 
 class Backends:
@@ -32,6 +41,7 @@ class Backends:
         self._packages = packages
         self._host: HostControls | None = None
         self._connections = Connections(lookup=lookup)
+        self._upstreams = Upstreams()
 
     def of(self, tool: DeclaredTool, spec: ToolSpec, *, artifact: type) -> Backend:
         """Raises `ProgramError` for a backend that cannot work here."""
@@ -81,8 +91,7 @@ class Backends:
             media=_media(spec.output.media if spec.output else None),
             timeout=_timeout(spec) or timedelta(seconds=60),
         )
-        self._host = self._host or HostControls.of_this_host()
-        return CommandBackend(command, self._host)
+        return CommandBackend(command, self._controls)
 
     def _http(self, declared: specs.HttpBackend, spec: ToolSpec, *, artifact: type) -> Backend:
         request = HttpRequest(
@@ -113,7 +122,56 @@ class Backends:
                 return None
 
     async def close(self) -> None:
+        await self._upstreams.close()
         await self._connections.close()
+
+    @property
+    def upstreams(self) -> Upstreams:
+        """The servers whose tools are called here."""
+        return self._upstreams
+
+    def connect(self, documents: Iterable[UpstreamDocument]) -> None:
+        """Make a connection to each MCP server, without reaching for it yet."""
+        for document in documents:
+            name = document.metadata.name
+            try:
+                connection = self._connection(document)
+            except GatewayError as error:
+                self._upstreams.leave_out(name, error.message)
+            else:
+                if connection is not None:
+                    self._upstreams.add(connection, _health(document.spec.health))
+
+    def _connection(self, document: UpstreamDocument) -> Connection | None:
+        name, spec = document.metadata.name, document.spec
+        ids = self._upstreams.ids
+        match spec.transport:
+            case StreamableHttpTransport() as http:
+                endpoint = Endpoint(http.url, dict(http.headers), tuple(map(ip_network, http.networks)))
+                credentials = FixedCredentials(self._auth(spec.auth))
+                return HttpConnection(name, endpoint, self._connections, ids=ids, credentials=credentials)
+            case StdioTransport() as stdio:
+                return StdioConnection(name, self._program(stdio), self._controls, ids=ids)
+            case _:
+                return None
+
+    def _program(self, stdio: StdioTransport) -> Program:
+        sandbox = stdio.sandbox or specs.Sandbox.model_construct()
+        return Program(
+            stdio.argv,
+            {name: self._value(value) for name, value in stdio.env.items()},
+            folder=stdio.workdir,
+            network=sandbox.network,
+            writable=sandbox.writable,
+            cpu=sandbox.cpu,
+            memory=sandbox.memory,
+        )
+
+    @property
+    def _controls(self) -> HostControls:
+        """Asking the kernel costs a process, so it is asked when somebody needs to know, once."""
+        self._host = self._host or HostControls.of_this_host()
+        return self._host
 
     def _value(self, value: EnvValue) -> str | Callable[[], str]:
         return self._secrets.reader(value) if isinstance(value, Secret) else value
@@ -130,6 +188,10 @@ class NotConnected:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+def _health(spec: HealthSpec | None) -> Health:
+    return Health() if spec is None else Health(spec.every.total_seconds(), spec.fail_after)
 
 
 def _picking(path: str | None) -> Callable[[Any], Any] | None:

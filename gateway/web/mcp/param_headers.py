@@ -46,13 +46,18 @@ def marked_arguments(schema: Any) -> tuple[MarkedArgument, ...]:
     return tuple(found.values())
 
 
+def is_marked(schema: Any) -> bool:
+    """Whether a schema gives any argument a header, validly or not."""
+    return any(MARK in node for _, node in _positions(schema))
+
+
 def check_param_headers(marked: tuple[MarkedArgument, ...], arguments: Any, headers: Headers) -> None:
     """Raises where a header and its argument disagree; headers that no schema speaks of are not looked at."""
     for each in marked:
         if each.header in headers.repeated:
             raise _mismatch(each, "is there twice")
-        raw, value = headers.get(each.header), _at(arguments, each.path)
-        text = _rendered(value)
+        raw, value = headers.get(each.header), value_at(arguments, each.path)
+        text = rendered(value)
         if raw is None:
             if text is not None:
                 raise _mismatch(each, "is missing")
@@ -81,14 +86,16 @@ def _positions(root: Any) -> Iterator[tuple[tuple[str, ...] | None, dict[str, An
                 stack += [(None, child) for child in value.values()]
 
 
-def _at(arguments: Any, path: tuple[str, ...]) -> Any:
+def value_at(arguments: Any, path: tuple[str, ...]) -> Any:
+    """The argument at a path; `None` where there is none."""
     node = arguments
     for key in path:
         node = node.get(key) if isinstance(node, Mapping) else None
     return node
 
 
-def _rendered(value: Any) -> str | None:
+def rendered(value: Any) -> str | None:
+    """An argument as the text of its header; `None` for what has none."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, str | int | float) else None

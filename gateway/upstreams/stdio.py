@@ -1,0 +1,275 @@
+"""An MCP server that is a program on this host: confined, given the declared environment alone, ended as a group.
+
+One process answers everybody. When it ends, whatever waits for it is told so, and the next request starts it again,
+after a pause that grows while it keeps ending. What it writes to its error output is on the log, a little of it.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Final
+
+from gateway.backends.processes import HostControls
+from gateway.backends.refusals import BackendUnusable
+from gateway.governance.ports import BackendFailed
+from gateway.upstreams.asking import answer_to
+from gateway.upstreams.connections import Connection, Exchange, Propagate
+from gateway.upstreams.introductions import Introduction, discovered, shaken_hands
+from gateway.upstreams.messages import Era, Json, RemoteError, answers, client_info, encoded, result_of
+from gateway.upstreams.programs import Program, RunningProgram
+from gateway.web.mcp.protocol import LEVELS, NEWEST_LEGACY, UNSUPPORTED_VERSION
+
+PROBE_WAITS: Final = 3.0
+"""Seconds that a program has to answer what only modern ones understand."""
+LONGEST_PAUSE: Final = 30.0
+STEADY_AFTER: Final = 60.0
+"""Seconds after which a program that ends had been running well."""
+
+_RELAYED: Final[Mapping[str, Any]] = {
+    "sampling": {"tools": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {},
+}
+"""What an older program is told that clients can do: it is told once, for every caller to come."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    answer: "asyncio.Future[Json]"
+    exchange: Exchange | None
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One process from its start to its end."""
+
+    program: RunningProgram
+    begun: float
+    waiting: dict[int, _Waiting] = field(default_factory=dict)
+    reading: "asyncio.Task[None] | None" = None
+    asking: "set[asyncio.Task[None]]" = field(default_factory=set)
+    level: str | None = None
+
+
+class StdioConnection(Connection):
+    transport = "stdio"
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        host: HostControls,
+        *,
+        ids: Iterator[int],
+        propagate: Propagate | None = None,
+        grace: timedelta = timedelta(seconds=1),
+    ) -> None:
+        """Raises `BackendUnusable` for a program, or for limits, that this host does not have."""
+        super().__init__(name, ids=ids, propagate=propagate)
+        for message, help in program.problems(host):
+            raise BackendUnusable(message, help=help)
+        self._program = program
+        self._grace = grace
+        self._run: _Run | None = None
+        self._starting = asyncio.Lock()
+        self._known_era: Era | None = None
+        self._pause = 0.0
+        self._not_before = 0.0
+        self._listens = False
+
+    @property
+    def address(self) -> str:
+        return self._program.argv[0]
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process, while there is one."""
+        return None if self._run is None else self._run.program.pid
+
+    async def close(self) -> None:
+        await super().close()
+        async with self._starting:
+            if self._run is not None:
+                await self._end(self._run, BackendFailed("unavailable", "the gateway is letting go of this server"))
+
+    async def _introduced(self) -> Introduction:
+        await self._running()
+        assert self.introduction is not None, "whoever runs has introduced itself"  # noqa: S101 - set by `_start`
+        return self.introduction
+
+    async def connect(self) -> Introduction:
+        """Anew for every process: another one may be another program by now."""
+        return await self._introduced()
+
+    async def _requested(self, method: str, params: Mapping[str, Any], exchange: Exchange | None) -> Json:
+        run = await self._running()
+        era: Era = self.era or "legacy"
+        if era == "legacy":
+            await self._levelled(run, exchange)
+        return await self._asked(run, method, params, exchange, era=era)
+
+    async def _notified(self, method: str, params: Mapping[str, Any]) -> None:
+        run = await self._running()
+        await run.program.send(encoded({"jsonrpc": "2.0", "method": method, "params": params}))
+
+    # --- starting and ending ---
+
+    async def _running(self) -> _Run:
+        run = self._run
+        if run is not None and run.program.is_running:
+            return run
+        async with self._starting:
+            self._refuse_closed()
+            if self._run is not None and self._run.program.is_running:
+                return self._run
+            return await self._start()
+
+    async def _start(self) -> _Run:
+        now = monotonic()
+        if now < self._not_before:
+            left = self._not_before - now
+            raise BackendFailed("unavailable", f"the upstream server keeps ending; it is started again in {left:.0f} s")
+        for _ in range(2):
+            run = _Run(await self._program.started(self._complain), now)
+            run.reading = asyncio.create_task(self._read(run))
+            self._run = run
+            try:
+                self.introduction = await self._met(run)
+                self._known_era = self.introduction.era
+                return run
+            except BackendFailed:
+                is_over = not run.program.is_running
+                await self._end(run, None)
+                if is_over and self._known_era is None:
+                    self._known_era = "legacy"  # it did not survive the question of which era it is of
+                    continue
+                self._rest()
+                raise
+            except BaseException:
+                await self._end(run, None)
+                raise
+        raise BackendFailed("unavailable", "the upstream server ends when it is spoken to")
+
+    def _rest(self) -> None:
+        self._pause = min(max(self._pause * 2, 0.5), LONGEST_PAUSE)
+        self._not_before = monotonic() + self._pause
+
+    async def _met(self, run: _Run) -> Introduction:
+        if self._known_era != "legacy":
+            try:
+                async with asyncio.timeout(PROBE_WAITS):
+                    return discovered(await self._asked(run, "server/discover", {}, None, era="modern"))
+            except RemoteError as error:
+                if error.number == UNSUPPORTED_VERSION:
+                    raise
+            except TimeoutError:
+                pass
+        params = {"protocolVersion": NEWEST_LEGACY, "capabilities": _RELAYED, "clientInfo": client_info()}
+        found = shaken_hands(await self._asked(run, "initialize", params, None, era="legacy"))
+        await run.program.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+        return found
+
+    async def _end(self, run: _Run, why: BackendFailed | None) -> None:
+        if self._run is run:
+            self._run = None
+        reading = run.reading
+        if reading is not None and reading is not asyncio.current_task():
+            reading.cancel()
+            await asyncio.wait([reading])
+        self._abandon(run, why or BackendFailed("unavailable", "the upstream server has ended"))
+        await run.program.end(self._grace)
+
+    def _abandon(self, run: _Run, why: BackendFailed) -> None:
+        for task in run.asking:
+            task.cancel()
+        for waiting in run.waiting.values():
+            if not waiting.answer.done():
+                waiting.answer.set_exception(why)
+        run.waiting.clear()
+
+    # --- talking ---
+
+    async def _asked(
+        self, run: _Run, method: str, params: Mapping[str, Any], exchange: Exchange | None, *, era: Era
+    ) -> Json:
+        id = next(self._ids)
+        message = encoded(self._message(id, method, params, exchange, era=era))
+        waiting = run.waiting[id] = _Waiting(asyncio.get_running_loop().create_future(), exchange)
+        try:
+            await run.program.send(message)
+            return result_of(await waiting.answer)
+        except asyncio.CancelledError:
+            if run.program.is_running and method != "initialize":
+                told = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}
+                run.program.send_soon(encoded(told))
+            raise
+        finally:
+            run.waiting.pop(id, None)
+
+    async def _levelled(self, run: _Run, exchange: Exchange | None) -> None:
+        """Older servers know one level of messages: the most talkative that anybody asked for."""
+        wanted = None if exchange is None else exchange.log_level
+        if wanted is None or wanted not in LEVELS or "logging" not in self.capabilities:
+            return
+        if run.level is None or LEVELS[wanted] < LEVELS[run.level]:
+            run.level = wanted
+            with suppress(RemoteError):
+                await self._asked(run, "logging/setLevel", {"level": wanted}, None, era="legacy")
+
+    async def _read(self, run: _Run) -> None:
+        """What the program says, until it ends."""
+        why = BackendFailed("unavailable", "the upstream server has ended")
+        try:
+            async for message in run.program.messages():
+                self._heard(run, message)
+            why = await run.program.farewell()
+        except BackendFailed as error:
+            why = error
+        if monotonic() - run.begun > STEADY_AFTER:
+            self._pause = 0.0
+        elif self._pause or self.introduction is None:
+            self._rest()
+        else:
+            self._pause = 0.25  # the first time it ends early, it is started again at once
+        self.standing.failed(why.message, enough=2)
+        self._complain("it has ended", why.message)
+        self._abandon(run, why)
+        await self._end(run, why)
+
+    def _heard(self, run: _Run, message: Any) -> None:
+        if not isinstance(message, dict):
+            self._complain("it wrote a line that is no message")
+        elif "method" in message:
+            self._told(run, message)
+        else:
+            id = message.get("id")
+            waiting = run.waiting.get(id) if type(id) is int else None
+            if waiting is None or type(id) is not int or not answers(message, id):
+                self._complain("it answered something that nobody asked")
+            elif not waiting.answer.done():
+                waiting.answer.set_result(message)
+
+    def _told(self, run: _Run, message: Json) -> None:
+        if "id" in message:
+            task = asyncio.create_task(self._replied(run, message))
+            run.asking.add(task)
+            task.add_done_callback(run.asking.discard)
+            return
+        params = message.get("params")
+        self._passed_on(message.get("method"), params, self._meant(run, params))
+
+    def _meant(self, run: _Run, params: Any) -> Exchange | None:
+        """Whom a message is for. A program that works for several at once does not say, unless it is progress."""
+        token = params.get("progressToken") if isinstance(params, dict) else None
+        if type(token) is int and token in run.waiting:
+            return run.waiting[token].exchange
+        callers = [each.exchange for each in run.waiting.values() if each.exchange is not None]
+        return callers[0] if len(callers) == 1 else None
+
+    async def _replied(self, run: _Run, message: Json) -> None:
+        answer = await answer_to(message, self._meant(run, None))
+        with suppress(BackendFailed):
+            await run.program.send(encoded(answer))

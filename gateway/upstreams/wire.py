@@ -1,0 +1,197 @@
+"""HTTP to one upstream server: to the host of the document alone, with its credentials, answers of a bounded size.
+
+What is in a message is not looked at here, except for the error in a refusal.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from gateway.backends.addresses import Network
+from gateway.backends.connections import Connections, told
+from gateway.backends.decoding import decoded
+from gateway.backends.http import WORDS, check_headers
+from gateway.backends.urls import parsed
+from gateway.governance.ports import BackendFailed
+from gateway.governance.principals import Principal
+from gateway.upstreams.auth import NO_CREDENTIALS, Credentials
+from gateway.upstreams.messages import MAX_MESSAGE, error_of, read
+from gateway.upstreams.sse import Event, EventReader, too_large
+
+STREAM: Final = "text/event-stream"
+
+_ACCEPT: Final = f"application/json, {STREAM}"
+_REDIRECTS: Final = (307, 308)
+_MOST_REDIRECTS: Final = 3
+_ERROR_BODY: Final = 64 << 10
+_ERROR_SECONDS: Final = 2
+_ENDLESS: Final = 1 << 50
+_PATIENT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=None)
+"""A call may be silent for long; how long in all is said by whoever waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server is. `networks` are private ones that its name may lead to."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    networks: tuple[Network, ...] = ()
+    max_message: int = MAX_MESSAGE
+
+
+class SessionGone(Exception):
+    """The server does not know the session any more."""
+
+
+class Unauthorised(BackendFailed):
+    """The server refuses whoever asks. That says nothing about which way it talks."""
+
+    code = "E_UPSTREAM_UNAUTHORISED"
+
+
+class HttpWire:
+    def __init__(self, endpoint: Endpoint, pool: Connections, credentials: Credentials = NO_CREDENTIALS) -> None:
+        check_headers(endpoint.headers)
+        url = parsed(endpoint.url)
+        self.origin = url.origin
+        self.credentials = credentials
+        self._endpoint = endpoint
+        self._url = URL(f"{url.origin}{url.target({}, query=())}", encoded=True)
+        self._fixed = {name.lower(): value for name, value in endpoint.headers.items()}
+        self._fixed |= {"accept": _ACCEPT, "content-type": "application/json", "accept-encoding": "identity"}
+        self._pool = pool
+
+    async def posted(
+        self, body: bytes, headers: Mapping[str, str], principal: Principal | None
+    ) -> aiohttp.ClientResponse:
+        """An answer to a message that was accepted. Raises `SessionGone`, `RemoteError` or another `BackendFailed`.
+
+        Credentials that are refused are renewed, and the message is sent again, once: it was not looked at before.
+        """
+        answer = await self._sent("POST", body, {**self._fixed, **headers}, principal)
+        if answer.status == 401 and self.credentials.renew(principal):
+            answer.close()
+            answer = await self._sent("POST", body, {**self._fixed, **headers}, principal)
+        if answer.status < 300:
+            return answer
+        try:
+            raise await self._refused(answer, in_session="mcp-session-id" in headers)
+        finally:
+            answer.close()
+
+    async def told(self, body: bytes, headers: Mapping[str, str], principal: Principal | None = None) -> None:
+        """A message that nobody answers."""
+        answer = await self.posted(body, headers, principal)
+        answer.release()
+
+    async def opened(self, headers: Mapping[str, str], principal: Principal | None) -> aiohttp.ClientResponse:
+        """A stream that is asked for without a message, whatever the status."""
+        sent = {**self._fixed, **headers, "accept": STREAM}
+        del sent["content-type"]
+        return await self._sent("GET", None, sent, principal)
+
+    async def ended(self, headers: Mapping[str, str]) -> None:
+        answer = await self._sent("DELETE", None, {**self._fixed, **headers}, None)
+        answer.close()
+
+    async def body(self, answer: aiohttp.ClientResponse, *, limit: int | None = None) -> bytes:
+        """Everything at once. Raises `BackendFailed` for too much of it."""
+        limit = self._endpoint.max_message if limit is None else limit
+        if (answer.content_length or 0) > limit:
+            raise too_large(limit)
+        parts: list[bytes] = []
+        size = 0
+        async with aclosing(_chunks(answer, limit=limit)) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise too_large(limit)
+                parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def events(self, answer: aiohttp.ClientResponse) -> AsyncGenerator[Event, None]:
+        """A stream as it comes. It may go on for ever: whoever reads has a deadline."""
+        reader = EventReader(self._endpoint.max_message)
+        async with aclosing(_chunks(answer, limit=_ENDLESS)) as chunks:
+            async for chunk in chunks:
+                for event in reader.events(chunk):
+                    yield event
+
+    async def _sent(
+        self, method: str, body: bytes | None, headers: Mapping[str, str], principal: Principal | None
+    ) -> aiohttp.ClientResponse:
+        if self.credentials.needed:
+            headers = {**headers, **await self.credentials.headers(principal, self._pool)}
+        session = self._pool.session(self.origin, self._endpoint.networks)
+        try:
+            for _ in range(_MOST_REDIRECTS):
+                answer = await session.request(
+                    method, self._url, headers=headers, data=body, allow_redirects=False, timeout=_PATIENT
+                )
+                if answer.status not in _REDIRECTS:
+                    return answer
+                self._url = self._moved(answer)
+                answer.close()
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # a timeout is an OSError
+            raise told(error) from error
+        raise BackendFailed("failed", "the upstream server redirects too often")
+
+    def _moved(self, answer: aiohttp.ClientResponse) -> URL:
+        """Where a server has moved on its own host: frameworks add a slash that way."""
+        try:
+            url = self._url.join(URL(answer.headers.get("Location", ""))).with_fragment(None)
+        except ValueError as error:
+            raise BackendFailed("failed", "the upstream server redirects to something that is no URL") from error
+        is_same = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
+        if not is_same or url.user is not None or url.password is not None:
+            raise BackendFailed("failed", "the upstream server redirects to another host, which is not followed")
+        return url
+
+    async def _refused(self, answer: aiohttp.ClientResponse, *, in_session: bool) -> Exception:
+        status = answer.status
+        if status == 404 and in_session:
+            return SessionGone()
+        if status in (401, 403):
+            return Unauthorised("not-permitted", "the upstream server does not accept the gateway's credentials")
+        message = None
+        with suppress(BackendFailed, TimeoutError):  # that an error cannot be read is no second error
+            async with asyncio.timeout(_ERROR_SECONDS):
+                message = read(await self.body(answer, limit=_ERROR_BODY))
+        if isinstance(message, dict) and isinstance(message.get("error"), dict):
+            return error_of(message["error"])
+        word = WORDS.get(status, "unavailable" if status >= 500 else "failed")
+        return BackendFailed(word, f"the upstream server answered with the HTTP status {status}")
+
+
+def let_go(answer: aiohttp.ClientResponse) -> None:
+    """Give the connection back if everything was read, else end it."""
+    if answer.content.at_eof():
+        answer.release()
+    else:
+        answer.close()
+
+
+async def _chunks(answer: aiohttp.ClientResponse, *, limit: int) -> AsyncGenerator[bytes, None]:
+    encoding = answer.headers.get("Content-Encoding", "")
+    async with aclosing(_received(answer)) as received:
+        if encoding in ("", "identity"):
+            async for chunk in received:
+                yield chunk
+            return
+        async with aclosing(decoded(received, encoding, limit=limit)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+async def _received(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    try:
+        async for chunk in answer.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise told(error) from error
