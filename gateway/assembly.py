@@ -5,7 +5,7 @@ Reading, linking and linting happen here and nowhere else, so what is checked is
 
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -18,10 +18,13 @@ from gateway.config.linker import link
 from gateway.config.linking.people import people_in_use, people_of
 from gateway.config.linking.python_objects import ALLOW_LIST
 from gateway.config.loader import Loaded, load
+from gateway.config.lock_file import read_lock
+from gateway.config.pins import locked_imports
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.governance.approvers import approver_problems
 from gateway.governance.diagnostics import Diagnostic, Position, in_order
 from gateway.governance.imports import ImportedDefinition
+from gateway.governance.locks import Lock
 from gateway.snapshot import DeclaredTool, Snapshot, revision_of
 
 INTERPRETER: Final = "GATEWAY_PYTHON"
@@ -52,6 +55,7 @@ class Assembled:
     loaded: Loaded
     policies: PolicySet
     diagnostics: tuple[Diagnostic, ...]
+    lock: Lock = field(default_factory=Lock)
 
     @property
     def has_errors(self) -> bool:
@@ -64,28 +68,31 @@ def assemble(
     environ: Mapping[str, str],
     today: date,
     environment: str | None = None,
-    imports: Collection[ImportedDefinition] = (),
+    imports: Collection[ImportedDefinition] | None = None,
     packages: Collection[str] | None = None,
 ) -> Assembled:
     """Everything a project declares, with every problem of its documents and its policies.
 
-    `packages` are those that Python objects may come from; without it, the environment says which.
+    `imports` is what upstreams bring; without it, what the lock file says they bring. `packages` are those that Python
+    objects may come from; without it, the environment says which.
     """
     folders = [
         folder for folder in (project.configs, project.policies) if folder == project.configs or _has_tests(folder)
     ]
     loaded = load(folders, environ={INTERPRETER: sys.executable, **environ}, environment=environment)
+    lock, of_lock = read_lock(project.configs)
+    locked, idle = locked_imports(loaded, lock, environment=environment)
     allowed = _packages(environ) if packages is None else packages
-    linked = link(loaded, today=today, packages=allowed, imports=imports)
+    linked = link(loaded, today=today, packages=allowed, imports=locked if imports is None else imports)
     policies, of_files = read_policies(project.policies)
     known = _conceivable(loaded, linked.snapshot, policies)
-    diagnostics = in_order([*linked.diagnostics, *of_files, *lint(policies, known)])
+    diagnostics = in_order([*linked.diagnostics, *of_lock, *idle, *of_files, *lint(policies, known)])
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
-        return Assembled(None, loaded, policies, tuple(diagnostics))
+        return Assembled(None, loaded, policies, tuple(diagnostics), lock)
     diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies, today)])
     aliases = {} if INTERPRETER in environ else {sys.executable: f"${{{INTERPRETER}}}"}
     access = _access(linked.snapshot, policies, aliases=aliases)
-    return Assembled(access, loaded, policies, tuple(diagnostics))
+    return Assembled(access, loaded, policies, tuple(diagnostics), lock)
 
 
 def _unapproved(snapshot: Snapshot, policies: PolicySet, today: date) -> Iterable[Diagnostic]:

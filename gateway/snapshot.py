@@ -66,6 +66,8 @@ class DeclaredTool:
     labels: Mapping[str, str] = field(default_factory=dict)
     upstream: str | None = None
     remote_name: str | None = None
+    pinned_digest: str | None = None
+    """The digest of the upstream's definition that somebody looked at; `None` where nobody did."""
     is_imported: bool = False
     """Whether an upstream brings it; a document that publishes an upstream's tool declares it."""
     artifact: str = "text"
@@ -237,5 +239,6 @@ def _aliased(value: Any, aliases: Mapping[str, str]) -> Any:
 
 
 def _brought(tool: DeclaredTool) -> list[Any]:
-    """What no document says of an imported tool, and yet is what is served."""
-    return [tool.description, tool.input_schema] if tool.is_imported else []
+    """What no document says of an upstream's tool, and yet is what is served."""
+    told = [tool.description, tool.input_schema, tool.title] if tool.is_imported else []
+    return told if tool.pinned_digest is None else [*told, tool.pinned_digest]

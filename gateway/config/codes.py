@@ -105,6 +105,13 @@ _NAMES: Final = {
     "name-style": "Models spell lower-case snake_case best. Rename the tool, if its clients can follow.",
     "path-taken": "Two catalogues are published under one path. Give each its own.",
 }
+_LOCK: Final = {
+    "bad-lock": "The lock file is not one, or of another version. Lock the upstreams again.",
+    "lock-tampered": "A digest in the lock file does not fit its definition, so nobody knows what was looked at.",
+    "lock-source": "The upstream is not the server that was locked, so nothing of it counts as pinned. Lock it again.",
+    "bad-definition": "A definition of an upstream cannot be served: its name or its schema is unusable. Exclude it.",
+    "idle-lock": "The lock file tells of what no document lets in. Lock again, and it is gone.",
+}
 _CATALOGUES: Final = {
     "pipeline-refuses": "The catalogue's pipeline refuses a tool for what it can do. Exclude it, or change pipelines.",
     "retry-writes": "A call that writes would be tried again and could happen twice. Spare such tools: unlessFlags.",
@@ -150,6 +157,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "Expressions, schemas, stages, code": _PROGRAMS,
         "Trust": _TRUST,
         "Names": _NAMES,
+        "Lock file": _LOCK,
         "Catalogues and tools": _CATALOGUES,
         "Policies": _POLICIES,
     }

@@ -40,15 +40,15 @@ def read_folder(
     return documents, in_order(problems)
 
 
-def read_file(path: Path, file: str) -> tuple[list[Document], list[Diagnostic]]:
+def read_file(path: Path, file: str, *, limit: int = MAX_BYTES) -> tuple[list[Document], list[Diagnostic]]:
     """The documents of one file, which positions call `file`; no more of it is read than a file may have."""
     try:
-        data = _read_start(path)
+        data = _read_start(path, limit)
     except OSError as error:
         return [], [_unreadable("unreadable-file", file, error)]
     if data is None:
         return [], [Diagnostic("unreadable-file", "this is not a regular file", Position(file, 1))]
-    return read_bytes(data, file)
+    return read_bytes(data, file, limit=limit)
 
 
 def sources_in(root: Path, *, prefix: str = "") -> Callable[[str], str | None]:
@@ -130,11 +130,11 @@ class _Walk:
         return is_hidden or not (os.path.isdir(real) or (os.path.isfile(real) and _is_yaml(real.name)))
 
 
-def _read_start(path: Path) -> bytes | None:
+def _read_start(path: Path, limit: int = MAX_BYTES) -> bytes | None:
     """The content up to one byte past the limit; `None` for what is not a regular file and might never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
-        return file.read(MAX_BYTES + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        return file.read(limit + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
 
 
 def _is_yaml(name: str) -> bool:

@@ -32,20 +32,24 @@ _SYNTAX_HELP: Final = (
 )
 
 
-def read_bytes(data: bytes, file: str, *, loader: Any = _Loader) -> tuple[list[Document], list[Diagnostic]]:
+def read_bytes(
+    data: bytes, file: str, *, loader: Any = _Loader, limit: int = MAX_BYTES
+) -> tuple[list[Document], list[Diagnostic]]:
     """`read_text` for what a file holds."""
-    text, problems = decode(data, file)
-    return ([], problems) if text is None else read_text(text, file, loader=loader)
+    text, problems = decode(data, file, limit=limit)
+    return ([], problems) if text is None else read_text(text, file, loader=loader, limit=limit)
 
 
-def read_text(text: str, file: str, *, loader: Any = _Loader) -> tuple[list[Document], list[Diagnostic]]:
+def read_text(
+    text: str, file: str, *, loader: Any = _Loader, limit: int = MAX_BYTES
+) -> tuple[list[Document], list[Diagnostic]]:
     """The documents of a file that could be read, and every problem found, in the order of the file.
 
     A document whose problems are local (a repeated key, a tag) is among them, so that later layers can say what
     else is wrong; one that is cut short by a syntax error or is not a mapping is not. `file` only names it.
     """
-    if len(text) > MAX_BYTES or (not text.isascii() and len(text.encode(errors="replace")) > MAX_BYTES):
-        return [], [too_large(file)]
+    if len(text) > limit or (not text.isascii() and len(text.encode(errors="replace")) > limit):
+        return [], [too_large(file, limit)]
     problems = Problems()
     tree = Tree(file, problems)
     try:

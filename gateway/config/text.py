@@ -32,22 +32,23 @@ def lines(text: str) -> list[str]:
     return _BREAK.split(text.removeprefix(_BOM))
 
 
-def decode(data: bytes, file: str) -> tuple[str | None, list[Diagnostic]]:
+def decode(data: bytes, file: str, *, limit: int = MAX_BYTES) -> tuple[str | None, list[Diagnostic]]:
     """The text of a file, or why there is none."""
-    if len(data) > MAX_BYTES:
-        return None, [too_large(file)]
+    if len(data) > limit:
+        return None, [too_large(file, limit)]
     try:
         return data.decode(), []
     except UnicodeDecodeError as error:
         return None, [_not_utf8(data, file, at=error.start)]
 
 
-def too_large(file: str) -> Diagnostic:
+def too_large(file: str, limit: int = MAX_BYTES) -> Diagnostic:
+    is_document = limit == MAX_BYTES
     return Diagnostic(
         "file-too-large",
-        f"the file is larger than {MAX_BYTES >> 20} MiB",
+        f"the file is larger than {limit >> 20} MiB",
         Position(file, 1),
-        help="split it: documents can be spread over any number of files",
+        help="split it: documents can be spread over any number of files" if is_document else "import less",
     )
 
 

@@ -21,6 +21,7 @@ MAX_DEPTH: Final = 48
 MAX_SIZE: Final = 256 << 10
 """Characters of a definition as JSON; a model would be told most of them."""
 
+MAX_KEY: Final = 500
 _NUMBERS: Final = range(-(1 << 63), 1 << 64)
 
 
@@ -130,6 +131,13 @@ def texts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tup
             yield from texts_in(item, (*path, index))
 
 
+def plain(value: Any) -> Any:
+    """A copy in plain containers."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def _as_json(value: Any) -> Any:
     """Snapshots hold frozen mappings and tuples."""
     if isinstance(value, Mapping):
@@ -171,11 +179,18 @@ def _refuse_unkeepable(given: Mapping[str, Any]) -> None:
                 if value != value or value in (float("inf"), float("-inf")):
                     raise BadDefinition("it has a number that JSON does not have")
             case Mapping():
+                _refuse_long_keys(value)
                 waiting += [(each, depth + 1) for each in (*value, *value.values())]
             case list() | tuple():
                 waiting += [(each, depth + 1) for each in value]
             case _:
                 raise BadDefinition(f"{type(value).__name__} is outside the JSON grammar")
+
+
+def _refuse_long_keys(value: Mapping[Any, Any]) -> None:
+    """YAML takes keys of up to 1,024 characters, and an escape has up to ten."""
+    if any(isinstance(key, str) and len(key) > (MAX_KEY if key.isascii() else MAX_KEY // 5) for key in value):
+        raise BadDefinition(f"it has a key of more than {MAX_KEY} characters")
 
 
 def _refuse_surrogates(text: str) -> None:

@@ -158,6 +158,7 @@ def _definition(told: Mapping[str, Any], tool: DeclaredTool, snapshot: Snapshot)
         "document": None if document is None else document.data,
         "tier": tool.trust.tier.name,
         "flags": sorted(tool.trust.flags),
+        "upstream": tool.pinned_digest,
     }
     return sha256(dumps(meaning, sort_keys=True, default=_plain).encode()).hexdigest()
 

@@ -13,12 +13,17 @@ from gateway.config.specs.tools import ToolDocument
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.core.schemas import Schema
 from gateway.governance.diagnostics import Diagnostic
-from gateway.governance.imports import ImportedDefinition
+from gateway.governance.imports import ImportedDefinition, plain
+from gateway.governance.names import NAME
 from gateway.governance.trust import EffectiveTrust, hints_of
 from gateway.snapshot import DeclaredTool, Deprecation
 
 _USE: Final = ("spec", "deprecation", "use")
+_NAME: Final = re.compile(NAME)
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+
+KnownTools = Mapping[tuple[str, str], ImportedDefinition]
+"""Tools that upstreams bring, by upstream and name."""
 
 
 def link_tools(
@@ -27,19 +32,19 @@ def link_tools(
     """Tools by identity: declared ones in the order of their files, then imported ones by upstream and name."""
     linked: dict[str, DeclaredTool] = {}
     problems: list[Diagnostic] = []
-    pinned = {(each.upstream, each.name) for each in imports if each.is_pinned}
+    tools = {(each.upstream, each.name): each for each in imports if each.kind == "tool"}
     for name, entry in entries.of(ToolDocument).items():
-        tool, found = _declared(entry, scale, pinned=pinned, packages=packages)
+        tool, found = _declared(entry, scale, known=tools, packages=packages)
         problems += found
         if tool is not None:
             linked[name] = tool
     published = {(tool.upstream, tool.remote_name) for tool in linked.values()}
-    undeclared = [each for each in imports if (each.upstream, each.name) not in published]
+    undeclared = [each for key, each in tools.items() if key not in published]
     for _, upstream in sorted(entries.of(UpstreamDocument).items()):
-        tools, found = imported_tools(upstream, scale, brought=_brought(upstream, undeclared))
+        brought, found = imported_tools(upstream, scale, brought=_brought(upstream, undeclared))
         problems += found
-        problems += _taken_identities(upstream, tools, linked)
-        linked |= {identity: tool for identity, tool in tools.items() if identity not in linked}
+        problems += _taken_identities(upstream, brought, linked)
+        linked |= {identity: tool for identity, tool in brought.items() if identity not in linked}
     problems += _replacements(entries, linked)
     return linked, problems
 
@@ -60,11 +65,12 @@ def _taken_identities(
 
 
 def _declared(
-    entry: Entry[ToolDocument], scale: TrustScale, *, pinned: Collection[tuple[str, str]], packages: Collection[str]
+    entry: Entry[ToolDocument], scale: TrustScale, *, known: KnownTools, packages: Collection[str]
 ) -> tuple[DeclaredTool | None, list[Diagnostic]]:
     spec = entry.document.spec
     backend = spec.backend
     remote = backend if isinstance(backend, McpBackend) else None
+    definition = known.get((remote.upstream, remote.tool)) if remote else None
     trust, problems = link_trust(
         entry,
         spec.trust,
@@ -72,15 +78,17 @@ def _declared(
         scale=scale,
         backend=backend.type,
         imported=remote is not None,
-        pinned=remote is not None and (remote.upstream, remote.tool) in pinned,
+        pinned=definition is not None and definition.is_pinned,
     )
     problems += _style(entry)
     problems += _life(entry, scale)
     problems += _code(entry, packages)
-    return (None if trust is None else _tool(entry, trust, scale)), problems
+    return (None if trust is None else _tool(entry, trust, scale, definition=definition)), problems
 
 
-def _tool(entry: Entry[ToolDocument], trust: EffectiveTrust, scale: TrustScale) -> DeclaredTool:
+def _tool(
+    entry: Entry[ToolDocument], trust: EffectiveTrust, scale: TrustScale, *, definition: ImportedDefinition | None
+) -> DeclaredTool:
     metadata, spec = entry.document.metadata, entry.document.spec
     remote = spec.backend if isinstance(spec.backend, McpBackend) else None
     ends = spec.deprecation
@@ -103,21 +111,37 @@ def _tool(entry: Entry[ToolDocument], trust: EffectiveTrust, scale: TrustScale) 
         idempotent=spec.idempotent,
         ephemeral=spec.ephemeral,
         on_collision=spec.on_collision,
-        input_schema=_schema(entry),
+        input_schema=_schema(entry, definition),
+        pinned_digest=definition.digest if definition is not None and definition.is_pinned else None,
         hints=hints_of(trust.flags, scale.flags) | ({"idempotent": True} if spec.idempotent else {}),
         meta=spec.meta,
     )
 
 
-def _schema(entry: Entry[ToolDocument]) -> Mapping[str, Any] | None:
-    """The schema as it is enforced. One that cannot be compiled has been told where schemas are checked."""
+def _schema(entry: Entry[ToolDocument], definition: ImportedDefinition | None) -> Mapping[str, Any] | None:
+    """The schema as it is enforced: the document's, else the upstream's.
+
+    One that cannot be compiled has been told where schemas are checked.
+    """
     given = entry.document.spec.input
     if given is None:
-        return None
+        return None if definition is None else _enforced(definition)
     try:
         return Schema(given.schema_).describe()
     except ValueError:
         return given.schema_
+
+
+def _enforced(definition: ImportedDefinition) -> Mapping[str, Any] | None:
+    """An upstream's schema as it is enforced; `None` for one that cannot be. One that names no argument takes any."""
+    given = plain(definition.input_schema)
+    if given == {"type": "object"}:
+        return {"type": "object", "additionalProperties": True}
+    try:
+        schema = Schema(given)
+    except (ValueError, RecursionError):
+        return None
+    return schema.describe() if schema.describes_object else None
 
 
 def _style(entry: Entry[ToolDocument]) -> Iterator[Diagnostic]:
@@ -178,16 +202,39 @@ def imported_tools(
     path = ("spec", "import", "trust")
     tools: dict[str, DeclaredTool] = {}
     problems: list[Diagnostic] = []
-    pins = {each.is_pinned for each in brought} or {True}  # before anything is imported nothing can be unpinned
+    usable, unusable = _usable(entry, brought)
+    problems += unusable
+    pins = {each.is_pinned for each in usable} or {True}  # before anything is imported nothing can be unpinned
     for pinned in pins:
         trust, found = link_trust(
             entry, spec.import_.trust, path, scale=scale, backend=backend, imported=True, pinned=pinned
         )
         problems += found
         if trust is not None:
-            alike = [each for each in brought if each.is_pinned == pinned]
+            alike = [each for each in usable if each.is_pinned == pinned]
             tools |= {each.identity: _imported_tool(entry, each, trust, backend, scale=scale) for each in alike}
     return dict(sorted(tools.items())), problems
+
+
+def _usable(
+    entry: Entry[UpstreamDocument], brought: Collection[ImportedDefinition]
+) -> tuple[list[ImportedDefinition], list[Diagnostic]]:
+    """Definitions that can be served. The others are left out: nobody could call them by name, or check arguments."""
+    usable: list[ImportedDefinition] = []
+    problems: list[Diagnostic] = []
+    for each in brought:
+        if each.name and not _NAME.fullmatch(each.name):
+            reason = "its name has characters that no policy could name"
+        elif _enforced(each) is None:
+            reason = "its input schema is none that could be enforced"
+        else:
+            usable.append(each)
+            continue
+        message = f"{each.identity} is left out: {reason}"
+        position = each.position or entry.at("spec", "import")
+        help = f"exclude it: import: {{exclude: [{each.name}]}}" if _NAME.fullmatch(each.name) else None
+        problems.append(Diagnostic("bad-definition", message, position, "warning", help))
+    return usable, problems
 
 
 def _imported_tool(
@@ -201,9 +248,11 @@ def _imported_tool(
         entry.at("spec", "import"),
         owner=entry.document.metadata.owner,
         labels=dict(entry.document.metadata.labels),
+        title=tool.title,
         upstream=entry.name,
         remote_name=tool.name,
         is_imported=True,
-        input_schema=tool.input_schema,
+        input_schema=_enforced(tool),
+        pinned_digest=tool.digest if tool.is_pinned else None,
         hints=hints_of(trust.flags, scale.flags),
     )

@@ -1,0 +1,116 @@
+"""What a lock means for the documents: which definitions are imported, which of them are pinned, what is idle in it.
+
+A definition is pinned if the Upstream document still names the place that it came from.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gateway.config.linking.mentions import is_imported
+from gateway.config.loader import Checked, Loaded
+from gateway.config.lock_file import LOCK_FILE
+from gateway.config.nodes import Document
+from gateway.config.specs.backends import McpBackend
+from gateway.config.specs.tools import ToolDocument
+from gateway.config.specs.upstreams import OpenApiTransport, StdioTransport, StreamableHttpTransport, UpstreamDocument
+from gateway.governance.diagnostics import Diagnostic, Position
+from gateway.governance.imports import ImportedDefinition
+from gateway.governance.locks import Lock, Source
+
+_TRANSPORT = ("spec", "transport")
+
+
+def locked_imports(
+    loaded: Loaded, lock: Lock, *, environment: str | None
+) -> tuple[list[ImportedDefinition], list[Diagnostic]]:
+    """The definitions of the lock that documents ask for, and what does not fit between the two."""
+    upstreams = upstreams_of(loaded)
+    problems = list(_idle_upstreams(lock, upstreams)) if not loaded.has_errors else []
+    imports: list[ImportedDefinition] = []
+    for name, locked in lock.upstreams.items():
+        found = upstreams.get(name)
+        if found is None:
+            continue
+        is_same = locked.is_from(source_of(found), environment=environment)
+        if not is_same:
+            problems.append(_other_source(found, locked.position))
+        for definition in lock.of(name):
+            if is_wanted(definition, found, loaded):
+                imports.append(replace(definition, is_pinned=is_same))
+            elif not loaded.has_errors:
+                problems.append(_idle(definition))
+    return imports, problems
+
+
+def upstreams_of(loaded: Loaded) -> dict[str, Checked]:
+    """The Upstream documents by name, the first of each."""
+    found: dict[str, Checked] = {}
+    for each in loaded.documents:
+        if isinstance(each.spec, UpstreamDocument):
+            found.setdefault(each.spec.metadata.name, each)
+    return found
+
+
+def is_wanted(definition: ImportedDefinition, upstream: Checked, loaded: Loaded) -> bool:
+    """Whether the upstream's terms let a definition in, or a Tool document publishes it."""
+    spec = upstream.spec
+    assert isinstance(spec, UpstreamDocument), "asked about upstreams only"  # noqa: S101 - narrows a union
+    if is_imported(definition.name, spec.spec.import_):
+        return True
+    return definition.kind == "tool" and definition.name in _published(loaded).get(definition.upstream, frozenset())
+
+
+def source_of(upstream: Checked) -> Source:
+    """Where the document says the server is, as it is written there: what the environment fills in may differ."""
+    spec, source = upstream.spec, upstream.source
+    assert isinstance(spec, UpstreamDocument), "asked about upstreams only"  # noqa: S101 - narrows a union
+    transport = spec.spec.transport
+    match transport:
+        case StreamableHttpTransport():
+            return (transport.type, _as_written(source, "url", transport.url))
+        case StdioTransport():
+            argv = (_as_written(source, "argv", each, index) for index, each in enumerate(transport.argv))
+            return (transport.type, *argv)
+        case OpenApiTransport():
+            document = _as_written(source, "document", transport.document)
+            return (transport.type, document, _as_written(source, "server", transport.server))
+
+
+def _as_written(source: Document, field: str, value: str, *index: int) -> str:
+    return source.written.get((*_TRANSPORT, field, *index), str(value))
+
+
+def _published(loaded: Loaded) -> Mapping[str, frozenset[str]]:
+    """Tools that documents publish, by upstream."""
+    found: dict[str, set[str]] = {}
+    for each in loaded.documents:
+        backend = each.spec.spec.backend if isinstance(each.spec, ToolDocument) else None
+        if isinstance(backend, McpBackend):
+            found.setdefault(backend.upstream, set()).add(backend.tool)
+    return {name: frozenset(tools) for name, tools in found.items()}
+
+
+def _idle_upstreams(lock: Lock, upstreams: Mapping[str, Checked]) -> Iterator[Diagnostic]:
+    for name, locked in lock.upstreams.items():
+        if name not in upstreams:
+            message = f"upstream {name!r} is locked, and no document declares it"
+            position = locked.position or Position(LOCK_FILE, 1)
+            yield Diagnostic("idle-lock", message, position, "warning", help="run: gateway lock")
+
+
+def _idle(definition: ImportedDefinition) -> Diagnostic:
+    message = f"{definition.identity} is locked, and no document lets it in"
+    position = definition.position or Position(LOCK_FILE, 1)
+    return Diagnostic("idle-lock", message, position, "warning", help="run: gateway lock")
+
+
+def _other_source(upstream: Checked, locked: Position | None) -> Diagnostic:
+    name = upstream.source.data["metadata"]["name"]
+    return Diagnostic(
+        "lock-source",
+        f"upstream {name!r} is another server, or another program, than the one that was locked",
+        upstream.source.key_position(_TRANSPORT),
+        "warning",
+        help=f"look at what it brings, and run: gateway lock --upstream {name}",
+        related=[("locked here", locked)] if locked else (),
+    )

@@ -1,0 +1,165 @@
+"""From the lock file to imported tools: offline, pinned while the upstream is the one that was locked."""
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+
+from gateway.assembly import Assembled, Project, assemble
+from gateway.config.lock_file import LOCK_FILE
+from gateway.config.lock_text import lock_text
+from gateway.config.pins import source_of, upstreams_of
+from gateway.governance.imports import ImportedDefinition
+from gateway.governance.locks import Lock, LockedUpstream, Source
+
+SMALL = Path(__file__).parent.parent / "projects" / "small"
+HTTP = "{type: streamable-http, url: 'https://${WIKI_HOST:-wiki.example.com}/mcp'}"
+STDIO = "{type: stdio, argv: ['${PROGRAM}', --all]}"
+OPENAPI = "{type: openapi, document: wiki.json, server: 'https://wiki.example.com'}"
+SOURCE: Source = ("streamable-http", "https://${WIKI_HOST:-wiki.example.com}/mcp")
+FIND = {
+    "name": "find",
+    "title": "Find pages",
+    "description": "Finds pages.",
+    "inputSchema": {"type": "object", "properties": {"query": {"type": "string"}}},
+}
+UPSTREAM = """\
+apiVersion: gateway/v1
+kind: Upstream
+metadata: {{name: wiki, owner: team-docs}}
+spec:
+  transport: {transport}
+  import: {{include: [find], trust: {{tier: internal}}}}
+"""
+TOOL = """\
+---
+apiVersion: gateway/v1
+kind: Tool
+metadata: {name: order_search, owner: team-docs}
+spec:
+  version: 1.0.0
+  description: Ours.
+  trust: {tier: internal}
+  backend: {type: mcp, upstream: wiki, tool: open}
+"""
+CATALOGUE = """\
+---
+apiVersion: gateway/v1
+kind: Catalogue
+metadata: {name: docs, owner: team-docs}
+spec:
+  audience: [role:clerk]
+  include: [{upstreams: [wiki]}]
+  publish: {path: /docs}
+"""
+
+
+def project(folder: Path, *given: Mapping[str, Any], source: Source = SOURCE, transport: str = HTTP) -> Project:
+    copytree(SMALL, folder, dirs_exist_ok=True)
+    (folder / "configs" / "wiki.yaml").write_text(UPSTREAM.format(transport=transport) + CATALOGUE + TOOL)
+    if given:
+        definitions = [ImportedDefinition.read("wiki", each) for each in given]
+        lock = Lock().with_upstream(LockedUpstream("wiki", {"default": source}), definitions)
+        (folder / "configs" / LOCK_FILE).write_text(lock_text(lock), encoding="utf-8")
+    return Project.at(folder)
+
+
+def assembled(found: Project, **environ: str) -> Assembled:
+    return assemble(found, environ={"TOKEN": "x", "PROGRAM": "/bin/wiki", **environ}, today=date(2026, 11, 16))
+
+
+def codes(found: Assembled) -> set[str]:
+    return {each.code for each in found.diagnostics}
+
+
+def test_locked_tool_is_published_without_its_server(tmp_path: Path) -> None:
+    found = assembled(project(tmp_path, FIND))
+
+    assert found.access is not None, found.diagnostics
+    tool = found.access.snapshot.tools["wiki.find"]
+    assert (tool.title, tool.description, tool.is_imported) == ("Find pages", "Finds pages.", True)
+    assert tool.input_schema == {**FIND["inputSchema"], "additionalProperties": False}  # type: ignore[dict-item]  # a dict
+    assert tool.pinned_digest == ImportedDefinition.read("wiki", FIND).digest
+    assert found.access.snapshot.catalogues["docs"].tools["wiki_find"] == "wiki.find"
+
+
+def test_declared_tool_has_the_schema_that_is_locked(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"page": {"type": "string"}}}
+    found = assembled(project(tmp_path, {"name": "open", "description": "Theirs.", "inputSchema": schema}))
+
+    assert found.access is not None
+    tool = found.access.snapshot.tools["order_search"]
+    assert (tool.description, tool.is_imported) == ("Ours.", False)
+    assert tool.input_schema == {**schema, "additionalProperties": False}
+    assert tool.pinned_digest is not None
+    assert "wiki.open" not in found.access.snapshot.tools
+
+
+def test_without_a_lock_nothing_is_imported(tmp_path: Path) -> None:
+    found = assembled(project(tmp_path))
+
+    assert found.access is not None
+    assert [name for name in found.access.snapshot.tools if name.startswith("wiki.")] == []
+    assert found.access.snapshot.tools["order_search"].pinned_digest is None
+
+
+def test_tool_of_another_server_is_known_and_not_pinned(tmp_path: Path) -> None:
+    found = assembled(project(tmp_path, FIND, source=("streamable-http", "https://evil.example.com/mcp")))
+
+    assert found.access is not None
+    assert "lock-source" in codes(found)
+    assert found.access.snapshot.tools["wiki.find"].pinned_digest is None
+
+
+def test_what_the_environment_fills_in_is_not_another_server(tmp_path: Path) -> None:
+    found = assembled(project(tmp_path, FIND), WIKI_HOST="wiki.test")
+
+    assert "lock-source" not in codes(found)
+
+
+@pytest.mark.parametrize(
+    ("transport", "source"),
+    [
+        (HTTP, SOURCE),
+        (STDIO, ("stdio", "${PROGRAM}", "--all")),
+        (OPENAPI, ("openapi", "wiki.json", "https://wiki.example.com")),
+    ],
+    ids=["streamable-http", "stdio", "openapi"],
+)
+def test_source_is_what_the_document_says(transport: str, source: Source, tmp_path: Path) -> None:
+    found = assembled(project(tmp_path, transport=transport))
+
+    assert source_of(upstreams_of(found.loaded)["wiki"]) == source
+
+
+def test_lock_is_part_of_the_revision(tmp_path: Path) -> None:
+    revisions = set()
+    for number, text in enumerate(("Finds pages.", "Finds pages!")):
+        found = assembled(project(tmp_path / str(number), {**FIND, "outputSchema": {"description": text}}))
+        assert found.access is not None
+        revisions.add(found.access.snapshot.revision)
+
+    assert len(revisions) == 2
+
+
+def test_prompts_and_templates_become_no_tools(tmp_path: Path) -> None:
+    found = project(tmp_path, FIND)
+    prompt = ImportedDefinition.read("wiki", {"name": "find"}, kind="prompt")
+    lock = Lock().with_upstream(LockedUpstream("wiki", {"default": SOURCE}), [prompt])
+    (tmp_path / "configs" / LOCK_FILE).write_text(lock_text(lock), encoding="utf-8")
+
+    access = assembled(found).access
+
+    assert access is not None
+    assert "wiki.find" not in access.snapshot.tools
+
+
+def test_broken_lock_is_an_error(tmp_path: Path) -> None:
+    found = project(tmp_path)
+    (tmp_path / "configs" / LOCK_FILE).write_text("version: 9", encoding="utf-8")
+
+    assert assembled(found).access is None
+    assert codes(assembled(found)) == {"bad-lock"}
