@@ -21,3 +21,16 @@ def test_hosts_are_those_of_loopback_and_of_the_public_url() -> None:
     settings = Settings.model_validate({"public_url": "https://Gateway.example.com:8443/x"})
 
     assert settings.hosts == {"localhost", "127.0.0.1", "[::1]", "gateway.example.com"}
+
+
+def test_admin_plane_answers_to_its_own_machine_and_to_names_that_are_given() -> None:
+    settings = Settings.model_validate({"admin_allowed_hosts": "10.1.2.3,FD00::7 [fd00::8] gateway-admin"})
+
+    assert Settings.model_validate({}).admin_hosts == {"localhost", "127.0.0.1", "[::1]"}
+    assert settings.admin_hosts - Settings.model_validate({}).admin_hosts == {
+        "10.1.2.3",
+        "[fd00::7]",
+        "[fd00::8]",
+        "gateway-admin",
+    }
+    assert settings.hosts == {"localhost", "127.0.0.1", "[::1]"}

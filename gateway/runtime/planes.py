@@ -65,7 +65,8 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         rest=routes(service, max_body=limit, logs=logs, approvals=running.controlled.approvals),
     )
     status = status_routes(lambda who: service.published.access.administers(who), lambda: status_of(running))
-    admin = admin_plane(running.identities.authenticate, rules=EdgeRules(), ready=ready, routes=status)
+    of_operators = EdgeRules(hosts=running.settings.admin_hosts)
+    admin = admin_plane(running.identities.authenticate, rules=of_operators, ready=ready, routes=status)
     return Planes(data, admin, hush, close)
 
 

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from gateway.assembly import Project
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
+_LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 Words = Annotated[tuple[str, ...], NoDecode]
 """A list in one variable, separated by commas or blanks."""
@@ -32,21 +33,28 @@ class Settings(BaseSettings):
     workers: int = Field(1, ge=1, le=64, description="Processes that serve.")
     public_url: str | None = Field(None, description="How callers reach the data plane; needed beyond loopback.")
     allowed_hosts: Words = Field((), description="More names that a Host header may have.")
+    admin_allowed_hosts: Words = Field((), description="Names besides loopback's for the admin plane's Host header.")
     allowed_origins: Words = Field((), description="Origins of web pages that may call.")
     max_body: int = Field(4 << 20, ge=1024, description="Bytes of a request's body.")
     grace: timedelta = Field(timedelta(seconds=30), description="How long calls may go on after a stop was asked for.")
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
 
-    @field_validator("allowed_hosts", "allowed_origins", "python_packages", mode="before")
+    @field_validator("allowed_hosts", "admin_allowed_hosts", "allowed_origins", "python_packages", mode="before")
     @classmethod
     def _words(cls, value: object) -> object:
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
-    @field_validator("allowed_hosts", "allowed_origins")
+    @field_validator("allowed_hosts", "admin_allowed_hosts", "allowed_origins")
     @classmethod
     def _lower_case(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         """Names of machines have no case; those of packages do."""
         return tuple(each.lower() for each in value)
+
+    @field_validator("allowed_hosts", "admin_allowed_hosts")
+    @classmethod
+    def _as_in_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Whoever hands an address of version 6 on, as a cluster does for its pods, has it without brackets."""
+        return tuple(each if each.startswith("[") else _bracketed(each) for each in value)
 
     @property
     def project(self) -> Project:
@@ -60,9 +68,14 @@ class Settings(BaseSettings):
     @property
     def hosts(self) -> frozenset[str]:
         """Names that a Host header may have, without ports."""
-        local = {"localhost", "127.0.0.1", "[::1]"} if self.is_local else set()
+        local = _LOOPBACK_HOSTS if self.is_local else frozenset()
         public = urlsplit(self.public_url).hostname if self.public_url else None
         return frozenset({*local, *self.allowed_hosts, *({_bracketed(public)} if public else set())})
+
+    @property
+    def admin_hosts(self) -> frozenset[str]:
+        """The same for the admin plane, which always answers to its own machine."""
+        return _LOOPBACK_HOSTS.union(self.admin_allowed_hosts)
 
 
 def is_loopback(host: str) -> bool:

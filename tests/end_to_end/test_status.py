@@ -51,3 +51,25 @@ async def test_caller_without_a_row_about_config_is_refused(tmp_path: Path, fork
     assert told["code"] == "E_NOT_PERMITTED"
     assert "revision" not in told
     assert elsewhere == 404
+
+
+async def test_admin_plane_answers_to_the_names_it_is_given_and_no_others(tmp_path: Path, forks: Forking) -> None:
+    given = {"GATEWAY_ADMIN_ALLOWED_HOSTS": "10.1.2.3 gateway-admin"}
+    gateway = forks.start(ROOT / "tests" / "projects" / "small", tmp_path, env=given)
+    found = {}
+    async with aiohttp.ClientSession() as session:
+        for host in ("10.1.2.3:8081", "gateway-admin", "localhost", "evil.example.com", "10.1.2.3.example.com"):
+            async with session.get(f"{gateway.admin_url}/livez", headers={"host": host}) as answer:
+                found[host] = answer.status
+        async with session.get(f"{gateway.url}/livez", headers={"host": "gateway-admin"}) as answer:
+            found["data plane"] = answer.status
+    gateway.stop()
+
+    assert found == {
+        "10.1.2.3:8081": 200,
+        "gateway-admin": 200,
+        "localhost": 200,
+        "evil.example.com": 421,
+        "10.1.2.3.example.com": 421,
+        "data plane": 421,
+    }
