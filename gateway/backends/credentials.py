@@ -43,6 +43,20 @@ class HeaderAuth:
         return self.name, value, value
 
 
+@dataclass(frozen=True, slots=True)
+class QueryAuth:
+    """A key in the query, which logs of servers keep: for services that take it nowhere else."""
+
+    name: str
+    value: Secret = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CookieAuth:
+    name: str
+    value: Secret = field(repr=False)
+
+
 Auth = BearerAuth | BasicAuth | HeaderAuth
 """`header` gives the name, the value, and the secret in it, which no message may quote."""
 

@@ -87,10 +87,14 @@ class HttpRequest:
     timeout: timedelta = timedelta(seconds=60)
     max_json: int = 16 << 20
     max_answer: int = 4 << 30
+    seen: Callable[[Mapping[str, str], str], None] | None = None
+    """Is told the headers of a successful answer and the address that gave it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Outgoing:
+class Outgoing:
+    """A request as it is sent. No message may quote its secrets."""
+
     method: str
     url: URL
     headers: Mapping[str, str] = field(repr=False)
@@ -101,8 +105,10 @@ class _Outgoing:
 class HttpBackend:
     """The connections are the caller's to close: other tools of the same service use them, too."""
 
-    def __init__(self, request: HttpRequest, connections: Connections) -> None:
+    def __init__(self, request: HttpRequest, connections: Connections, *, write: "Writer | None" = None) -> None:
+        """`write` says what a call becomes; without it, the request's own query and body do."""
         self._request = request
+        self._write = write or _outgoing
         self._url = parsed(request.url)
         self._connections = connections
         check_headers(request.headers)
@@ -112,10 +118,12 @@ class HttpBackend:
             raise BackendUnusable(f"a {request.method} request has no body", help="use 'query' instead")
 
     async def run(self, call: Invocation) -> Any:
-        outgoing = _outgoing(self._request, self._url, call=call)
+        outgoing = self._write(self._request, self._url, call)
         async with within(self._request.timeout), self._answer(outgoing) as response:
             if not 200 <= response.status < 300:
                 raise await self._failure(response, outgoing.secrets)
+            if self._request.seen is not None:
+                self._request.seen(response.headers, str(response.url))
             async with aclosing(self._content(response, limit=self._request.max_answer)) as content:
                 return await self._result(content, call)
 
@@ -123,14 +131,14 @@ class HttpBackend:
         """Nothing is held that others do not use."""
 
     @asynccontextmanager
-    async def _answer(self, outgoing: _Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(self, outgoing: Outgoing) -> AsyncIterator[aiohttp.ClientResponse]:
         response = await self._followed(outgoing)
         try:
             yield response
         finally:
             response.close()
 
-    async def _followed(self, outgoing: _Outgoing) -> aiohttp.ClientResponse:
+    async def _followed(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
         for _ in range(_MAX_REDIRECTS + 1):
             response = await self._sent(outgoing)
             location = response.headers.get("Location")
@@ -140,7 +148,7 @@ class HttpBackend:
             outgoing = _redirected(outgoing, status=response.status, location=location)
         raise BackendFailed("failed", "the service redirects too often")
 
-    async def _sent(self, outgoing: _Outgoing) -> aiohttp.ClientResponse:
+    async def _sent(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
         limits = self._connections.limits
         session = self._connections.session(self._url.origin, self._request.networks)
         try:
@@ -205,7 +213,15 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise BackendUnusable(f"the header {name!r} cannot be set", help="leave it out, or correct it")
 
 
-def _outgoing(request: HttpRequest, url: UrlTemplate, *, call: Invocation) -> _Outgoing:
+Writer = Callable[[HttpRequest, UrlTemplate, Invocation], Outgoing]
+
+
+def with_idempotency(headers: dict[str, str], call: Invocation) -> None:
+    if call.idempotency_key is not None and _HEADER_VALUE.fullmatch(call.idempotency_key):
+        headers.setdefault("idempotency-key", call.idempotency_key)
+
+
+def _outgoing(request: HttpRequest, url: UrlTemplate, call: Invocation) -> Outgoing:
     query = request.query.of(call.args, used=url.names) if request.query else {}
     target = url.target(call.args, query=query.items())
     headers, body = {name.lower(): value for name, value in request.headers.items()}, None
@@ -213,12 +229,11 @@ def _outgoing(request: HttpRequest, url: UrlTemplate, *, call: Invocation) -> _O
     if request.body is not None:
         body = _encoded(request.body.of(call.args, used=url.names))
         headers.setdefault("content-type", "application/json")
-    if call.idempotency_key is not None and _HEADER_VALUE.fullmatch(call.idempotency_key):
-        headers.setdefault("idempotency-key", call.idempotency_key)
+    with_idempotency(headers, call)
     if request.auth is not None:
         name, value, secret = request.auth.header()
         headers[name.lower()], secrets = value, (value, secret)
-    return _Outgoing(request.method, URL(f"{url.origin}{target}", encoded=True), headers, body, secrets)
+    return Outgoing(request.method, URL(f"{url.origin}{target}", encoded=True), headers, body, secrets)
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
@@ -228,7 +243,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         raise BackendFailed("invalid", "the arguments cannot be written as JSON") from error
 
 
-def _redirected(outgoing: _Outgoing, *, status: int, location: str) -> _Outgoing:
+def _redirected(outgoing: Outgoing, *, status: int, location: str) -> Outgoing:
     """Only the path may change. What was posted is not posted again unless the status says so."""
     try:
         url = outgoing.url.join(URL(location)).with_fragment(None)

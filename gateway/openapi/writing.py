@@ -36,7 +36,7 @@ class Written:
 
 
 def written(request: Request, args: Mapping[str, Any], *, taken: Collection[str] = ()) -> Written:
-    """Raises `NotWritable`. `taken` are names in the query that belong to credentials."""
+    """Raises `NotWritable`. `taken` are names in the query and of cookies that belong to credentials."""
     by_place: dict[str, list[Parameter]] = {"path": [], "query": [], "header": [], "cookie": []}
     for parameter in request.parameters:
         by_place[parameter.place].append(parameter)
@@ -53,7 +53,7 @@ def written(request: Request, args: Mapping[str, Any], *, taken: Collection[str]
         _path(request.path, {each.name: each for each in by_place["path"]}, args),
         tuple(_pairs(by_place["query"], args, taken=taken)),
         headers,
-        tuple(_pairs(by_place["cookie"], args, taken=())),
+        tuple(_pairs(by_place["cookie"], args, taken=taken)),
         body,
     )
 

@@ -351,7 +351,9 @@ ANSWERS = [
     ("responses", "accept", "answer"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS]
 )
 def test_answer_is_asked_for_and_read_as_declared(responses: Any, accept: str, answer: dict[str, str]) -> None:
-    declared = {status: {"content": {kind: {} for kind in kinds}} for status, kinds in responses.items()}
+    declared: dict[str, Any] = {
+        status: {"content": {kind: {} for kind in kinds}} for status, kinds in responses.items()
+    }
 
     found = operation({"responses": declared})
 
