@@ -159,6 +159,7 @@ class Approvals:
         resolution: Any = None,
         note: str | None = None,
         shown_digest: str | None = None,
+        trace: str | None = None,
     ) -> ApprovalRecord:
         """Add one approver's vote. Without `shown_digest` they were shown what there is.
 
@@ -174,7 +175,7 @@ class Approvals:
         seen = await shown_of(record)
 
         def work(table: ApprovalTable) -> Decided | GatewayError:
-            entry = ApprovalEntry(approver, vote, self._clock(), shown_digest or seen.digest, note, accepted)
+            entry = ApprovalEntry(approver, vote, self._clock(), shown_digest or seen.digest, note, accepted, trace)
             decided = deciding.decide(table, id, entry, shown_digest=seen.digest, holds=self.holds)
             if isinstance(decided, Decided) and decided.is_final:
                 self._notify(table, "decided", decided.approval)

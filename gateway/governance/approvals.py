@@ -44,6 +44,7 @@ class ApprovalRequest:
     """What a rule asks of whom. `advertised` is the name the tool was called by.
 
     `approvers` are subjects and roles; without `show`, approvers see every argument. `reuse_for` counts from the grant.
+    `trace` is of the call that asked, as a W3C traceparent, if somebody observed it.
     """
 
     action: Action
@@ -59,6 +60,7 @@ class ApprovalRequest:
     reuse_for: timedelta | None = None
     turn_id: str | None = None
     call_id: str | None = None
+    trace: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class ApprovalEntry:
     shown_digest: str
     note: str | None = None
     resolution: str | None = field(default=None, repr=False)
+    trace: str | None = field(default=None, compare=False)
+    """Of the decision, as a W3C traceparent."""
 
 
 @dataclass(frozen=True, slots=True)

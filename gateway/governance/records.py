@@ -62,6 +62,7 @@ class StoredCall:
     """One call. Its id is unique within its turn; `tool` is the name it was called by, `identity` what policies say.
 
     `decision` and `because` tell who let it through or stopped it; `definition` is the hash of what the tool was.
+    `trace_id` and `span_id`, in hexadecimal digits, are of the span that observed it, if somebody did.
     """
 
     id: str
@@ -85,6 +86,8 @@ class StoredCall:
     results: Sequence[StoredResult] = ()
     completed_at: datetime | None = None
     idempotency_key: str | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

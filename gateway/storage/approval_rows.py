@@ -52,6 +52,7 @@ def approval_row(record: ApprovalRecord) -> dict[str, Any]:
         "created_at": microseconds(record.created_at),
         "expires_at": microseconds(record.expires_at),
         "reuse_for": None if request.reuse_for is None else request.reuse_for // _MICROSECOND,
+        "trace": request.trace,
         **changing_columns(record),
     }
 
@@ -93,6 +94,7 @@ def entry_row(entry: ApprovalEntry, approval_id: str, position: int) -> dict[str
         "resolution": entry.resolution,
         "at": microseconds(entry.at),
         "shown_digest": entry.shown_digest,
+        "trace": entry.trace,
     }
 
 
@@ -145,6 +147,7 @@ def _request(row: Row) -> ApprovalRequest:
         reuse_for=None if row["reuse_for"] is None else row["reuse_for"] * _MICROSECOND,
         turn_id=row["turn_id"],
         call_id=row["call_id"],
+        trace=row["trace"],
     )
 
 
@@ -156,6 +159,7 @@ def _entry(row: Row) -> ApprovalEntry:
         shown_digest=row["shown_digest"],
         note=row["note"],
         resolution=row["resolution"],
+        trace=row["trace"],
     )
 
 

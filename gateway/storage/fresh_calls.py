@@ -72,6 +72,8 @@ def fresh_call(
             call.idempotency_key,
             process,
             _FIRST,
+            call.trace_id,
+            call.span_id,
             turn.secret,
             microseconds(turn.created_at),
             microseconds(turn.expires_at),

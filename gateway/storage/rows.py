@@ -100,6 +100,8 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
         "completed_at": None if call.completed_at is None else microseconds(call.completed_at),
         "idempotency_key": call.idempotency_key,
         "process": process,
+        "trace_id": call.trace_id,
+        "span_id": call.span_id,
     }
 
 
@@ -126,6 +128,8 @@ def call_from(row: Row) -> StoredCall:
         results=results_from(row["results"]),
         completed_at=None if row["completed_at"] is None else moment(row["completed_at"]),
         idempotency_key=row["idempotency_key"],
+        trace_id=row["trace_id"],
+        span_id=row["span_id"],
     )
 
 

@@ -76,6 +76,8 @@ calls: Final = Table(
     Column("idempotency_key", Text),
     Column("process", Text, nullable=False),
     Column("settled_as", BigInteger),  # the how manieth of its turn
+    Column("trace_id", Text),  # in hexadecimal digits; nothing: nobody observed the call
+    Column("span_id", Text),
     UniqueConstraint("turn_id", "id", name="calls_by_turn"),
     # With the owner: a call cannot be put into another principal's turn.
     ForeignKeyConstraint(["turn_id", "owner"], ["turns.id", "turns.owner"], name="calls_turn"),
@@ -164,6 +166,7 @@ approvals: Final = Table(
     Column("used_at", BigInteger),
     Column("used_by", Text),  # which taking it was, so that one nobody learned of can be undone
     Column("changed", BigInteger, nullable=False),  # counts every change of any approval: what is newer was not seen
+    Column("trace", Text),  # of the call that asked, as a traceparent
     UniqueConstraint("id", name="approvals_by_id"),
     Index("approvals_live", "digest", "rule", unique=True, sqlite_where=text("state IN ('pending', 'granted')")),
     Index("approvals_by_digest", "digest"),
@@ -186,6 +189,7 @@ approval_entries: Final = Table(
     Column("resolution", Text),
     Column("at", BigInteger, nullable=False),
     Column("shown_digest", Text, nullable=False),
+    Column("trace", Text),  # of the decision, likewise
     ForeignKeyConstraint(["approval_id"], ["approvals.id"], name="approval_entries_approval"),
 )
 
