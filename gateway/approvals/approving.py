@@ -5,21 +5,23 @@ What may follow what is in `deciding`; here it is put into transactions, and who
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from gateway.approvals import deciding
-from gateway.approvals.deciding import Asking, Decided, Standing, is_about, is_approver, is_requester, renewed
+from gateway.approvals.deciding import Asking, Decided, Standing, differs, is_about, is_approver, is_requester, renewed
 from gateway.approvals.digests import exact_json
 from gateway.approvals.refusals import (
     ApprovalClosed,
     ApprovalExpired,
+    ApprovalMismatch,
     ApprovalPending,
     ApprovalRefused,
     ApprovalUsed,
     ApprovalVoid,
+    ApprovalWithdrawn,
     InvalidResolution,
     OwnRequest,
     UnknownApproval,
@@ -31,6 +33,7 @@ from gateway.core.ids import new_token
 from gateway.core.schemas import Schema
 from gateway.errors import GatewayError, ValidationException
 from gateway.governance.approvals import (
+    Action,
     ApprovalChange,
     ApprovalEntry,
     ApprovalEvent,
@@ -64,10 +67,11 @@ _LARGE: Final = 64 << 10
 _ROLE: Final = "role:"
 _RETRY_AFTER: Final = range(5, 61)
 
-_OVER: Final[Mapping[Literal["expired", "void", "used"], Callable[[], GatewayError]]] = {
+_OVER: Final[Mapping[Literal["expired", "void", "used", "withdrawn"], Callable[[], GatewayError]]] = {
     "expired": ApprovalExpired,
     "void": ApprovalVoid,
     "used": ApprovalUsed,
+    "withdrawn": ApprovalWithdrawn,
 }
 
 _log: Final = logging.getLogger(__name__)
@@ -126,6 +130,43 @@ class Approvals:
             on_pending(standing)
             return await self._held_for(standing, hold_for)
         return standing
+
+    async def pick_up(self, ids: Sequence[str], action: Action, *, rules: Collection[str]) -> Standing:
+        """Take approvals that were asked for before, or tell how they stand; nothing new is asked.
+
+        Raises `ApprovalMismatch` if they are not about this very action, or if another rule holds it by now.
+        """
+        found = [each for id in ids if (each := await self._store.find(id)) is not None]
+        different = next((each for each in found if each.digest != action.digest), None)
+        if different is not None:
+            raise ApprovalMismatch(differs(different.request.action, action))
+        if not {each.request.rule for each in found}.issuperset(rules):
+            raise ApprovalMismatch(("rules",))
+        return await self._stand(lambda table, asking: deciding.revisit(table, ids, asking))
+
+    async def asked_by(self, requester: Principal, ids: Sequence[str]) -> list[ApprovalRecord]:
+        """Approvals of one call of that very requester, roles included. Raises `UnknownApproval`."""
+        found = [each for id in ids if (each := await self._store.find(id)) is not None]
+        is_one_call = len(found) == len(ids) > 0 and len({each.digest for each in found}) == 1
+        if not is_one_call or any(each.requester != requester for each in found):
+            raise UnknownApproval()
+        at = self._clock()
+        return [renewed(each, at, self.holds) for each in found]
+
+    async def withdraw(self, requester: Principal, ids: Sequence[str]) -> None:
+        """Take a call back that waits for these. Raises `UnknownApproval`; what is over already stays so."""
+        await self.asked_by(requester, ids)
+
+        def work(table: ApprovalTable) -> list[ApprovalRecord]:
+            withdrawn = deciding.withdraw(table, ids, self._asking())
+            for record in withdrawn:
+                self._notify(table, "decided", record)
+            return withdrawn
+
+        withdrawn = await self._store.transact(work)
+        self._watch.wake(ids)
+        for record in withdrawn:
+            self._tell(Announcement("withdrawn", record))
 
     async def find(self, id: str, viewer: Principal) -> ApprovalRecord:
         """Raises `UnknownApproval`, also for one that the viewer neither asked for nor may decide."""
@@ -242,8 +283,7 @@ class Approvals:
         taken: list[str] = []
 
         def work(table: ApprovalTable) -> Standing | GatewayError:
-            at = self._clock()
-            standing = step(table, Asking(at, self.holds, token, _new_id, self._most_pending, named))
+            standing = step(table, self._asking(token, named))
             taken.clear()
             if isinstance(standing, Standing):
                 taken.extend(each.id for each in standing.approvals if standing.state == "taken")
@@ -264,6 +304,9 @@ class Approvals:
             for record in standing.approvals:
                 self._tell(Announcement("taken" if standing.state == "taken" else "void", record))
         return standing
+
+    def _asking(self, token: str = "", named: str | None = None) -> Asking:
+        return Asking(self._clock(), self.holds, token, _new_id, self._most_pending, named)
 
     def _expire_some(self, table: ApprovalTable) -> list[ApprovalRecord]:
         expired = deciding.expire(table, self._clock(), limit=_SWEPT_AT_ONCE)

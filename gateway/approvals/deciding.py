@@ -6,7 +6,8 @@ make the store repeat the work of everybody in the same commit.
 
     pending ─┬─ enough grants ──> granted ─┬─ taken ──────────────> used  (again while `reuse_until` lasts)
              ├─ one refusal ────> refused  ├─ approver lost role ─> void
-             └─ time is up ─────> expired <┴─ time is up
+             ├─ time is up ─────> expired <┼─ time is up
+             └─ taken back ───> withdrawn <┴─ taken back
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +31,7 @@ from gateway.governance.principals import Principal
 Holds = Callable[[Principal, str], bool]
 """Whether somebody is, or holds at this moment, one of the names that approvers go by."""
 
-StandingState = Literal["taken", "pending", "refused", "expired", "used", "void"]
+StandingState = Literal["taken", "pending", "refused", "expired", "used", "void", "withdrawn"]
 
 _BOUND_TO: Final = ("principal", "catalogue", "tool", "definition", "arguments", "revision")
 
@@ -120,6 +121,16 @@ def revisit(table: ApprovalTable, ids: Sequence[str], asking: Asking) -> Standin
     return _taken(table, current, asking) or Standing("pending", tuple(current), as_of=table.latest_change())
 
 
+def withdraw(table: ApprovalTable, ids: Sequence[str], asking: Asking) -> list[ApprovalRecord]:
+    """End the asking on behalf of whoever asked; what is over already stays as it is."""
+    found = [renewed(each, asking.at, asking.holds) for each in map(table.find, ids) if each is not None]
+    return [
+        table.put(replace(each, state="withdrawn"), "withdrawn")
+        for each in found
+        if each.state in ("pending", "granted")
+    ]
+
+
 def give_back(table: ApprovalTable, ids: Sequence[str], token: str) -> None:
     """Undo a taking that nobody learned of, and so nobody acted on."""
     for id in ids:
@@ -199,7 +210,7 @@ def _kept_current(table: ApprovalTable, record: ApprovalRecord, asking: Asking) 
 def _against(records: Iterable[ApprovalRecord], at: datetime) -> Standing | None:
     for record in records:
         state = record.state
-        if state in ("refused", "void", "expired") or (state == "used" and not is_usable(record, at)):
+        if state in ("refused", "void", "expired", "withdrawn") or (state == "used" and not is_usable(record, at)):
             return Standing(state, (record,))
     return None
 
@@ -247,7 +258,7 @@ def _misnamed(table: ApprovalTable, id: str, action: Action, asking: Asking) -> 
     now = renewed(record, asking.at, asking.holds)
     if now.state == "expired":
         return ApprovalMismatch(("expiry",))
-    is_over = now.state == "void" or (now.state == "used" and not is_usable(now, asking.at))
+    is_over = now.state in ("void", "withdrawn") or (now.state == "used" and not is_usable(now, asking.at))
     return ApprovalClosed(now.state) if is_over else None
 
 

@@ -137,6 +137,12 @@ class ApprovalUsed(Refused):
     )
 
 
+class ApprovalWithdrawn(Refused):
+    code = "E_APPROVAL_WITHDRAWN"
+    status = 409
+    default_message = "this call was taken back before it ran; call again to ask anew"
+
+
 def _waits_for(approval: ApprovalRecord) -> str:
     granted = sum(each.decision == "grant" for each in approval.entries)
     return f"{granted} of {approval.request.needed} by {', '.join(approval.request.approvers)}"

@@ -49,6 +49,7 @@ _ACTIVITIES: Final[Mapping[str, _Activity]] = {
     "approval-used": _Activity(_DECISIONS, 99, "Use approval"),
     "approval-returned": _Activity(_DECISIONS, 99, "Return approval"),
     "approval-voided": _Activity(_DECISIONS, 99, "Void approval"),
+    "approval-withdrawn": _Activity(_DECISIONS, 99, "Withdraw approval"),
     "gateway-started": _Activity(_LIFECYCLE, 3, "Start"),
     "gateway-stopped": _Activity(_LIFECYCLE, 4, "Stop"),
     "quarantine-added": _Activity(_ENTITIES, 1, "Create"),

@@ -22,6 +22,7 @@ Event = Literal[
     "approval-used",
     "approval-returned",
     "approval-voided",
+    "approval-withdrawn",
     "quarantine-added",
     "quarantine-lifted",
     "token-revoked",
@@ -54,6 +55,7 @@ Reason = Literal[
     "approval-mismatch",
     "approval-expired",
     "approval-refused",
+    "approval-withdrawn",
     "check-failed",
     "audit-unavailable",
 ]
@@ -81,6 +83,7 @@ EVENTS: Final[Mapping[Event, str]] = MappingProxyType(
         "approval-used": "an approved call ran; the approval is used up",
         "approval-returned": "an approval was used by a call that did not run after all; it can be used again",
         "approval-voided": "an approval no longer fits: policy, definition, rights or arguments have changed",
+        "approval-withdrawn": "whoever asked took the call back before it ran",
         "quarantine-added": "somebody stopped a tool, a principal or an upstream",
         "quarantine-lifted": "a quarantine was lifted, or ended by itself",
         "token-revoked": "a credential is accepted no more",
@@ -113,6 +116,7 @@ REASONS: Final[Mapping[Reason, str]] = MappingProxyType(
         "approval-mismatch": "the approval is for another call, definition, policy or principal",
         "approval-expired": "the approval or its request is past its end",
         "approval-refused": "people refused the call",
+        "approval-withdrawn": "the caller took the call back while people were asked",
         "check-failed": "a check broke, and what is not checked is denied",
         "audit-unavailable": "this log could not be written, and what cannot be recorded does not run",
     }

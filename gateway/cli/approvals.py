@@ -37,7 +37,7 @@ Shown = Annotated[
 @app.command("list")
 def list_approvals(
     state: Annotated[
-        Literal["pending", "granted", "refused", "expired", "used", "void", "any"],
+        Literal["pending", "granted", "refused", "expired", "used", "void", "withdrawn", "any"],
         typer.Option(help="Only approvals in this state."),
     ] = "pending",
     role: Annotated[

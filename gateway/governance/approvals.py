@@ -13,13 +13,15 @@ from gateway.governance.principals import Principal
 
 T = TypeVar("T")
 
-ApprovalState = Literal["pending", "granted", "refused", "expired", "used", "void"]
+ApprovalState = Literal["pending", "granted", "refused", "expired", "used", "void", "withdrawn"]
 Vote = Literal["grant", "refuse"]
 ApprovalEvent = Literal["requested", "decided", "expired"]
-ApprovalChange = Literal["requested", "voted", "decided", "expired", "taken", "returned", "void"]
+ApprovalChange = Literal["requested", "voted", "decided", "expired", "taken", "returned", "void", "withdrawn"]
 """What happens to an approval. `returned`: it was taken for a call that did not run after all."""
 
-APPROVAL_STATES: Final[tuple[ApprovalState, ...]] = ("pending", "granted", "refused", "expired", "used", "void")
+APPROVAL_STATES: Final[tuple[ApprovalState, ...]] = (
+    *("pending", "granted", "refused", "expired", "used", "void", "withdrawn"),
+)
 APPROVAL_EVENTS: Final[tuple[ApprovalEvent, ...]] = ("requested", "decided", "expired")
 
 
@@ -83,7 +85,8 @@ class ApprovalRecord:
 
     `pending`: people are asked. `granted`: enough of them agreed, and nobody has used it. `used`: it was, and counts
     again only until `reuse_until`. `refused`: one of them said no; that stands until `expires_at`. `void`: it was
-    granted, and an approver has lost the right to since. `changed` grows with every change of any approval.
+    granted, and an approver has lost the right to since. `withdrawn`: whoever asked took the call back. `changed` grows
+    with every change of any approval.
     """
 
     id: str

@@ -43,7 +43,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
     logs = EventLogs()
 
     def mcp(catalogue: str) -> App:
-        endpoints.append(McpEndpoint(service, catalogue, max_body=limit))
+        endpoints.append(McpEndpoint(service, catalogue, max_body=limit, approvals=running.controlled.approvals))
         return endpoints[-1]
 
     def hush() -> None:

@@ -38,6 +38,7 @@ _EVENTS: Final[dict[ApprovalChange, Event]] = {
     "taken": "approval-used",
     "returned": "approval-returned",
     "void": "approval-voided",
+    "withdrawn": "approval-withdrawn",
 }
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

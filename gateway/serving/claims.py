@@ -11,6 +11,7 @@ from gateway.serving.keeping import started
 from gateway.serving.turns import Turn
 
 KEY_LIFE: Final = timedelta(days=1)
+RUNNING: Final = "E_IDEMPOTENCY_RUNNING"
 
 
 async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | None:
@@ -38,6 +39,6 @@ async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | No
         raise IdempotencyConflict(
             "the call of this idempotency key is still running",
             help="ask again later",
-            code="E_IDEMPOTENCY_RUNNING",
+            code=RUNNING,
         )
     return claim.call if claim.state == "settled" else None

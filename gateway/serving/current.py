@@ -66,6 +66,20 @@ class Client(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """How a call is held, as its wire has it. `waits`: it waits for people for as long as the rule says.
+
+    `approvals` are those that an earlier call of the same kind was told to wait for: this one picks them up.
+    """
+
+    waits: bool = True
+    approvals: tuple[str, ...] = ()
+
+
+ORDINARY: Final = Holding()
+
+
 @dataclass(slots=True)
 class ServedCall:
     """One call on its way. The decision fields are filled in by the handler."""
@@ -95,6 +109,7 @@ class ServedCall:
     """What a program is told if a rate or a quota stopped the call."""
     identity: str | None = None
     definition: str | None = None
+    holding: Holding = ORDINARY
     error: str | None = None
     """The code of what went wrong."""
     is_started: bool = False

@@ -6,7 +6,7 @@ no approval is spent on a call that a limit stops, and given back if they do not
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from gateway.access import Access, Call
 from gateway.approvals.approving import Approvals, refusal_of
+from gateway.approvals.deciding import Standing, StandingState
 from gateway.approvals.digests import action_of
-from gateway.approvals.refusals import ApprovalPending, ApprovalVoid
+from gateway.approvals.refusals import ApprovalMismatch, ApprovalPending, ApprovalVoid
 from gateway.core.events import now
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.governance.approvals import Action, ApprovalRequest
@@ -34,6 +35,12 @@ _REASONS: Final[Mapping[type, str]] = {
     Loop: "loop-stopped",
     Budget: "budget-spent",
     Flow: "flow-blocked",
+}
+
+_AGAINST: Final[Mapping[StandingState, str]] = {
+    "refused": "approval-refused",
+    "expired": "approval-expired",
+    "withdrawn": "approval-withdrawn",
 }
 
 
@@ -98,7 +105,7 @@ class Gate:
         counted: Counted | None = None
         try:
             counted = await self._counted(call, outcome)
-            if outcome.decision == "hold":
+            if outcome.decision == "hold" or call.holding.approvals:
                 await self._hold(call, outcome, args)
             elif outcome.verdicts:
                 call.decide("allow", "rule-allowed", call.because)
@@ -154,27 +161,36 @@ class Gate:
             revision=call.revision,
             arguments=args,
         )
-        requests = [_request(call, rule, check, action) for rule, check in asking]
-        hold_for = max(rule.hold_for for rule, _ in asking)
-        names = ", ".join(rule.name for rule, _ in asking)
-        async with _telling(call, hold_for):
-            standing = await approvals.ask(requests, hold_for=hold_for)
         call.rules = tuple(rule.name for rule, _ in asking)
-        call.position = str(asking[0][0].position)
+        call.position = next((str(rule.position) for rule, _ in asking), None)
+        standing = await self._stood(call, asking, action, approvals)
         call.approvals = standing.approvals
+        held_by = f"{', '.join(call.rules)} at {call.position}" if asking else "a rule that held it before"
         refusal = refusal_of(standing, now())
         if isinstance(refusal, ApprovalPending):
-            call.decide("hold", "approval-pending", f"{names} at {call.position}")
+            call.decide("hold", "approval-pending", held_by)
             call.pending = pending_of(refusal)
             raise refusal
         if refusal is not None:
-            reason = {"refused": "approval-refused", "expired": "approval-expired"}.get(
-                standing.state, "approval-mismatch"
-            )
-            call.decide("deny", reason, f"{names} at {call.position}")
+            call.decide("deny", _AGAINST.get(standing.state, "approval-mismatch"), held_by)
             raise refusal
         self._confirm(call, args)
-        call.decide("allow", "approval-approved", f"{names} at {call.position}, approved")
+        call.decide("allow", "approval-approved", f"{held_by}, approved")
+
+    async def _stood(
+        self, call: ServedCall, asking: Sequence[tuple[GateRule, Approval]], action: Action, approvals: Approvals
+    ) -> Standing:
+        """How the approvals of the call stand: those that it picks up, or those it asks for."""
+        if earlier := call.holding.approvals:
+            try:
+                return await approvals.pick_up(earlier, action, rules=call.rules)
+            except ApprovalMismatch as mismatch:
+                call.decide("deny", "approval-mismatch", ", ".join(mismatch.differs))
+                raise
+        requests = [_request(call, rule, check, action) for rule, check in asking]
+        hold_for = max(rule.hold_for for rule, _ in asking) if call.holding.waits else timedelta(0)
+        async with _telling(call, hold_for):
+            return await approvals.ask(requests, hold_for=hold_for)
 
     def _confirm(self, call: ServedCall, args: Mapping[str, Any]) -> None:
         """Ask everything again that may have changed while people were asked."""
@@ -258,7 +274,7 @@ def _blame(call: ServedCall, verdict: Verdict, decision: Any, reason: str) -> No
 async def _telling(call: ServedCall, hold_for: timedelta) -> AsyncIterator[None]:
     """Tell a client that asked for progress, as long as its call waits."""
     client = call.client
-    if client is None:
+    if client is None or not hold_for:
         yield
         return
     total = hold_for.total_seconds()

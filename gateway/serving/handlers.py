@@ -20,7 +20,7 @@ from gateway.core.spool import SpoolReader, is_spool_reader
 from gateway.errors import GatewayError
 from gateway.governance.ports import Invocation
 from gateway.serving.artifact_types import ArtifactTypes
-from gateway.serving.current import ServedCall, current_call
+from gateway.serving.current import ORDINARY, ServedCall, current_call
 from gateway.serving.gating import Controls, Counted, Gate
 from gateway.snapshot import DeclaredTool
 
@@ -66,7 +66,7 @@ def handler_for(
         counted: Counted | None = None
         try:
             gate.authorise(call)
-            if rules:
+            if rules or call.holding is not ORDINARY:  # what it was held for by a rule that is gone still counts
                 counted = await gate.passed(call, args)
             else:
                 memory.reserves(call.checksum)

@@ -31,11 +31,12 @@ from gateway.errors import (
     UnknownTool,
     UnknownTurn,
 )
+from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
-from gateway.serving.current import Client, ServedCall, current_call
+from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, current_call
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.published import Published
@@ -80,6 +81,8 @@ class Settled:
     """What a program is told of a call that waits for people."""
     limited: Mapping[str, Any] | None = None
     """What it is told of one that a rate or a quota stopped."""
+    approvals: Sequence[ApprovalRecord] = ()
+    """What a call that waits for people waits for."""
 
 
 class Service:
@@ -215,6 +218,7 @@ class Service:
         id: str | None = None,
         key: str | None = None,
         client: Client | None = None,
+        holding: Holding = ORDINARY,
     ) -> Settled:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
         decoded = _decoded(args)
@@ -229,6 +233,7 @@ class Service:
             client=client,
             turn=turn,
             checksum=_checksum(name, decoded),
+            holding=holding,
         )
         try:
             declared = await self._known(turn, name, args)
@@ -256,12 +261,18 @@ class Service:
             raise
         finally:
             self.running.end(task)
-        return Settled(record, turn, pending=call.pending, limited=call.limited)
+        waits_for = call.approvals if call.pending is not None else ()
+        return Settled(record, turn, pending=call.pending, limited=call.limited, approvals=waits_for)
 
     @property
     def open_turns(self) -> int:
         """Turns in memory."""
         return len(self._turns)
+
+    @property
+    def lives(self) -> timedelta:
+        """How long a settled call can be read, at least."""
+        return self._lives
 
     async def call_alone(
         self,
@@ -271,8 +282,10 @@ class Service:
         args: dict[str, Any] | str | None,
         *,
         handle: str | None = None,
+        id: str | None = None,
         key: str | None = None,
         client: Client | None = None,
+        holding: Holding = ORDINARY,
     ) -> Settled:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
         try:
@@ -283,7 +296,7 @@ class Service:
             revision = self.published.snapshot.revision
             await self._write_down(ServedCall(new_id(), name, {}, principal, catalogue, revision), "not-in-audience")
             raise
-        settled = await self.call(turn, name, args, key=key, client=client)
+        settled = await self.call(turn, name, args, id=id, key=key, client=client, holding=holding)
         if turn.catalogue.turn_output:
             await self._pass(turn, turn.catalogue.turn_output)
         return settled
@@ -320,6 +333,16 @@ class Service:
         if stored is None or stored.status == "started":
             raise UnknownCall()
         return stored
+
+    async def outcome_of(self, principal: Principal, id: str, *, turn_id: str) -> StoredCall | Settled | None:
+        """What became of the caller's own call: how it stands if it has not settled, `None` if it was not made.
+
+        Raises `UnknownCall` for what the caller may neither call nor read any more.
+        """
+        stored = await self._store.find_call(id, principal, turn_id=turn_id)
+        if stored is None or stored.status != "settled":
+            return stored
+        return await self._replayed(stored, await self.seen_turn(principal, turn_id))
 
     async def list_calls(
         self, filter: CallFilter, *, limit: int = 50, before: str | None = None
@@ -455,6 +478,8 @@ class Service:
         audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
         kept = turn.published.types.declared(artifact)
         retain = self._lives if kept is None or kept.retain is None else max(self._lives, kept.retain)
+        if call.pending is not None:  # what it waits for is picked up in the same turn
+            retain += max(each.expires_at for each in call.approvals) - now()
         is_longer = turn.lives_on(record.completed_at, retain)
         if turn.is_stored:
             longer = turn.stored if is_longer else None

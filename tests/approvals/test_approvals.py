@@ -33,6 +33,94 @@ APPROVED = {
 }
 
 
+# Picking up and taking back
+
+
+async def test_approval_is_picked_up_once(desk: Desk) -> None:
+    id = await desk.granted()
+
+    first = await desk.approvals.pick_up([id], action(), rules=["refunds-over-500"])
+    second = await desk.approvals.pick_up([id], action(), rules=["refunds-over-500"])
+
+    assert (first.state, second.state) == ("taken", "used")
+    assert desk.kinds.count("taken") == 1
+
+
+async def test_picking_up_asks_for_nothing_new(desk: Desk) -> None:
+    id = await desk.pending()
+
+    waiting = await desk.approvals.pick_up([id], action(), rules=["refunds-over-500"])
+    desk.clock.advance(hours=1)
+    late = await desk.approvals.pick_up([id], action(), rules=["refunds-over-500"])
+    forgotten = await desk.approvals.pick_up(["never-was"], action(), rules=[])
+
+    assert (waiting.state, late.state, forgotten.state) == ("pending", "expired", "expired")
+    assert desk.kinds == ["requested", "expired"]
+
+
+async def test_what_is_picked_up_is_for_this_very_call(desk: Desk) -> None:
+    id = await desk.granted()
+
+    with pytest.raises(ApprovalMismatch, match="arguments changed"):
+        await desk.approvals.pick_up([id], action(arguments={"amount": 701, "order": "A-1"}), rules=[])
+    with pytest.raises(ApprovalMismatch, match="rules changed"):
+        await desk.approvals.pick_up([id], action(), rules=["refunds-over-500", "another"])
+
+    assert (await desk.again()).state == "taken"
+
+
+async def test_requester_finds_their_own_approvals_of_one_call(desk: Desk) -> None:
+    one, other = refund(), refund(rule="another")
+    standing = await desk.approvals.ask([one, other])
+    ids = [each.id for each in standing.approvals]
+    elsewhere = await desk.pending(refund(action(arguments={})))
+    promoted = replace(ADA, roles=frozenset({"role:agent", LEAD}))
+
+    found = await desk.approvals.asked_by(ADA, ids)
+
+    assert [each.id for each in found] == ids
+    for who, wanted in ((LEA, ids), (promoted, ids), (ADA, [*ids, elsewhere]), (ADA, [ids[0], "x"]), (ADA, [])):
+        with pytest.raises(UnknownApproval):
+            await desk.approvals.asked_by(who, wanted)
+
+
+async def test_call_that_is_taken_back_is_over(desk: Desk) -> None:
+    id = await desk.pending()
+
+    with pytest.raises(UnknownApproval):
+        await desk.approvals.withdraw(LEA, [id])
+    await desk.approvals.withdraw(ADA, [id])
+    await desk.approvals.withdraw(ADA, [id])
+
+    assert desk.kinds == ["requested", "withdrawn"]
+    assert (await desk.approvals.pick_up([id], action(), rules=[])).state == "withdrawn"
+    with pytest.raises(ApprovalClosed, match="withdrawn already"):
+        await desk.approvals.decide(id, LEA, "grant")
+    with pytest.raises(ApprovalClosed, match="withdrawn already"):
+        await desk.again(named=id)
+    anew = await desk.again()
+    assert (anew.state, anew.approvals[0].id != id) == ("pending", True)
+
+
+async def test_used_approval_cannot_be_taken_back(desk: Desk) -> None:
+    id = await desk.granted()
+    await desk.again()
+
+    await desk.approvals.withdraw(ADA, [id])
+
+    assert (await desk.approvals.find(id, ADA)).state == "used"
+
+
+async def test_webhooks_are_told_of_what_was_taken_back(tmp_path: Path) -> None:
+    async with desk_at(tmp_path / "gateway.db", subscribers={"decided": ["desk"]}) as desk:
+        id = await desk.pending()
+        await desk.approvals.withdraw(ADA, [id])
+        at = desk.clock()
+        leased = await desk.store.lease_notices("desk", at=at, until=at + timedelta(minutes=1), limit=5)
+
+    assert [(notice.event, notice.state) for notice, _ in leased] == [("decided", "withdrawn")]
+
+
 # Asking
 
 
@@ -551,6 +639,7 @@ async def test_each_outcome_has_its_own_code(desk: Desk) -> None:
         "expired": "E_APPROVAL_EXPIRED",
         "void": "E_APPROVAL_VOID",
         "used": "E_APPROVAL_USED",
+        "withdrawn": "E_APPROVAL_WITHDRAWN",
     }
 
     told = {state: refusal_of(replace(taken, state=state), desk.clock()) for state in states}

@@ -252,7 +252,7 @@ class Caller:
     ) -> Reply:
         told = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
         given = {**(params or {}), "_meta": {**told, **meta}}
-        named = given.get("name") or given.get("uri")
+        named = given.get("name") or given.get("uri") or given.get("taskId")
         more = {"mcp_name": str(named)} if named else {}
         return await self.raw(
             "POST",

@@ -13,7 +13,14 @@ import pytest
 from serving_gateway import ANA, HERE, Gateway, Plan, running, trust
 
 from gateway.approvals.approving import Approvals
-from gateway.approvals.refusals import ApprovalExpired, ApprovalPending, ApprovalRefused, ApprovalVoid
+from gateway.approvals.refusals import (
+    ApprovalExpired,
+    ApprovalMismatch,
+    ApprovalPending,
+    ApprovalRefused,
+    ApprovalUsed,
+    ApprovalVoid,
+)
 from gateway.core.events import now
 from gateway.core.registry import Registry
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
@@ -24,7 +31,7 @@ from gateway.governance.principals import Principal
 from gateway.governance.quarantines import Quarantine, Quarantined, Target
 from gateway.governance.rules import Approval, Budget, Check, GateRule, Judgement, Loop, Quota, Rate, Window
 from gateway.limits.limiter import Limiter
-from gateway.serving.current import ServedCall, serving
+from gateway.serving.current import Holding, ServedCall, serving
 from gateway.serving.gating import Controls
 from gateway.serving.handlers import Handling, handler_for
 from gateway.serving.turns import Turn
@@ -237,6 +244,77 @@ async def test_held_call_says_what_it_waits_for_and_runs_once_it_is_approved(tmp
     assert (call.decision, call.reason, call.rules) == ("allow", "approval-approved", ("rule-0",))
     assert [each.state for each in call.approvals] == ["used"]
     assert found.ran == ["c1"]
+
+
+class Sometimes(Approval):
+    """Holds as long as `ON` says so."""
+
+    def judge(self, scope: Any, may: Any) -> Judgement:
+        return super().judge(scope, may) if ON else Judgement("allow", "not now")
+
+
+ON: list[bool] = []
+
+
+async def test_call_picks_up_what_an_earlier_one_was_told_to_wait_for(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS) as found:
+        held = await found.refused(ApprovalPending)
+        ids = tuple(each.id for each in held.approvals)
+        waiting = found.new_call("c2", holding=Holding(approvals=ids))
+        with pytest.raises(ApprovalPending):
+            await found.call(waiting)
+        await found.vote("grant")
+        ran = await found.call(found.new_call("c3", holding=Holding(approvals=ids)))
+        used = found.new_call("c4", holding=Holding(approvals=ids))
+        with pytest.raises(ApprovalUsed):
+            await found.call(used)
+
+    assert (waiting.decision, waiting.reason) == ("hold", "approval-pending")
+    assert (ran.decision, ran.reason, ran.because) == ("allow", "approval-approved", f"rule-0 at {HERE}, approved")
+    assert (used.decision, used.reason) == ("deny", "approval-mismatch")
+    assert found.ran == ["c3"]
+
+
+async def test_what_a_rule_held_before_is_picked_up_when_it_holds_no_more(tmp_path: Path) -> None:
+    ON.append(True)
+    async with desk(tmp_path, Sometimes(("role:lead",), "money leaves")) as found:
+        held = await found.refused(ApprovalPending)
+        holding = Holding(approvals=tuple(each.id for each in held.approvals))
+        ON.clear()
+        waiting = found.new_call("c2", holding=holding)
+        with pytest.raises(ApprovalPending):
+            await found.call(waiting)
+        await found.vote("refuse")
+        refused = found.new_call("c3", holding=holding)
+        with pytest.raises(ApprovalRefused):
+            await found.call(refused)
+
+    assert (refused.decision, refused.reason, refused.rules) == ("deny", "approval-refused", ())
+    assert refused.because == "a rule that held it before"
+    assert found.ran == []
+
+
+async def test_picking_up_fails_under_another_revision_even_without_rules(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS) as found:
+        held = await found.refused(ApprovalPending)
+        await found.vote("grant")
+        found.gateway.publish(gates={})
+        call = found.new_call("c2", holding=Holding(approvals=tuple(each.id for each in held.approvals)))
+        call.revision = "r2" * 32
+        with pytest.raises(ApprovalMismatch):
+            await found.call(call)
+
+    assert (call.decision, call.reason, call.because) == ("deny", "approval-mismatch", "revision")
+    assert found.ran == []
+
+
+async def test_call_that_does_not_wait_is_pending_at_once(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, hold_for=HOUR) as found, asyncio.timeout(20):
+        call = found.new_call(holding=Holding(waits=False))
+        with pytest.raises(ApprovalPending):
+            await found.call(call)
+
+    assert call.reason == "approval-pending"
 
 
 async def test_every_rule_that_holds_wants_its_own_approval(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ Who calls has been settled before; who is not in the audience finds nothing here
 
 from typing import Any, Final
 
+from gateway.approvals.approving import Approvals
 from gateway.errors import UnknownCatalogue
 from gateway.governance.principals import Principal
+from gateway.serving.held_tasks import HeldTasks
 from gateway.serving.service import Service
 from gateway.web.bodies import BodyTooLarge, BodyTooSlow, ClientGone, NotStrictJson, read_body, strict_json
 from gateway.web.edge import Receive, Scope, Send, principal_of
@@ -28,6 +30,7 @@ from gateway.web.mcp.protocol import (
 from gateway.web.mcp.responses import empty, json_error, refuse
 from gateway.web.mcp.serving import Served
 from gateway.web.mcp.sessions import SessionLimits, Sessions
+from gateway.web.mcp.tasks import Tasks
 from gateway.web.problems import problem_response
 
 MAX_BODY: Final = 4 << 20
@@ -45,7 +48,9 @@ class McpEndpoint:
         max_body: int = MAX_BODY,
         secret: bytes | None = None,
         limits: SessionLimits = _DEFAULT_LIMITS,
+        approvals: Approvals | None = None,
     ) -> None:
+        """Without `approvals` there are no tasks."""
         self._service = service
         self._catalogue = catalogue
         self._max_body = max_body
@@ -53,7 +58,9 @@ class McpEndpoint:
         self._parking = Parking(secret)
         self._listening = Listening(service)
         self.sessions = Sessions(service, limits)
-        self._modern = ModernWire(served, self._parking, self._listening)
+        self._held = None if approvals is None else HeldTasks(service, approvals, catalogue)
+        tasks = None if self._held is None else Tasks(served, self._held)
+        self._modern = ModernWire(served, self._parking, self._listening, tasks)
         self._legacy = LegacyWire(served, self.sessions)
 
     def hush(self) -> None:
@@ -65,6 +72,8 @@ class McpEndpoint:
         """Tell everybody who listens that it is over, and end every session."""
         self._listening.close()
         self._parking.close()
+        if self._held is not None:
+            await self._held.close()
         await self.sessions.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,12 +14,12 @@ from gateway.web.mcp.protocol import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     META_SUBSCRIPTION,
-    MISSING_CAPABILITY,
     ProtocolError,
 )
 from gateway.web.mcp.replies import Presence
 from gateway.web.mcp.responses import json_error
 from gateway.web.mcp.streams import Send, Stream, end_stream, start_stream
+from gateway.web.mcp.tasks import require_tasks
 
 MOST_LISTENERS: Final = 10_000
 
@@ -73,7 +73,6 @@ def _wanted(request: ModernRequest) -> Mapping[str, Any]:
     wanted = request.params.get("notifications")
     if not isinstance(wanted, dict):
         raise ProtocolError(INVALID_PARAMS, "params.notifications is an object")
-    if wanted.get("taskIds"):
-        data: dict[str, Any] = {"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
-        raise ProtocolError(MISSING_CAPABILITY, "tasks are not served", data)
+    if wanted.get("taskIds"):  # none of them is acknowledged: who wants to know looks
+        require_tasks(request.capabilities)
     return wanted

@@ -8,8 +8,10 @@ import orjson
 from gateway.web.mcp.protocol import INVALID_REQUEST, ProtocolError
 
 MEMBERS: Final = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
-PARAMS: Final = frozenset({"name", "arguments", "_meta", "uri", "cursor", "inputresponses", "requeststate"})
-_EXACT_PARAMS: Final = frozenset({"name", "arguments", "_meta", "uri", "cursor", "inputResponses", "requestState"})
+_EXACT_PARAMS: Final = frozenset(
+    {"name", "arguments", "_meta", "uri", "cursor", "inputResponses", "requestState", "taskId"}
+)
+PARAMS: Final = frozenset(name.casefold() for name in _EXACT_PARAMS)
 
 RequestId = str | int
 

@@ -31,6 +31,7 @@ from gateway.web.mcp.resources import list_resources, read_resource
 from gateway.web.mcp.results import dumped
 from gateway.web.mcp.serving import Served, called, progress_token, protocol_error
 from gateway.web.mcp.streams import Send, Stream
+from gateway.web.mcp.tasks import METHODS, TASKS, Tasks, declares_tasks
 
 LIST_TTL_MS: Final = 60_000
 """How long a client may keep a list: access can be taken away, and then lists should follow soon."""
@@ -39,8 +40,10 @@ Answer = Callable[[ModernRequest, Principal], Awaitable[bytes]]
 
 
 class ModernWire:
-    def __init__(self, served: Served, parking: Parking, listening: Listening) -> None:
+    def __init__(self, served: Served, parking: Parking, listening: Listening, tasks: Tasks | None = None) -> None:
+        """Without `tasks` they are not served."""
         self._served = served
+        self._tasks = tasks
         self._parking = parking
         self._listening = listening
         self._answers: dict[str, Answer] = {
@@ -50,6 +53,8 @@ class ModernWire:
             "resources/templates/list": self._list_templates,
             "resources/read": self._read_resource,
         }
+        if tasks is not None:
+            self._answers |= dict.fromkeys(METHODS, tasks.answer)
         self._methods = frozenset({*self._answers, "tools/call", "subscriptions/listen"})
 
     async def request(
@@ -102,9 +107,11 @@ class ModernWire:
         else:
             ahead = params.get("inputResponses")
             exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level, ahead=ahead)
+            later = self._tasks.created if self._tasks and declares_tasks(request.capabilities) else None
+            calling = self._served.call_alone(principal, params, meta, exchange, later=later)
             if not exchange.can_be_asked:
-                return await self._call_without_questions(request, principal, exchange, receive, reply)
-            task = asyncio.create_task(self._served.call_alone(principal, params, meta, exchange))
+                return await self._call_without_questions(calling, receive, reply)
+            task = asyncio.create_task(calling)
             task.add_done_callback(exchange.turn)
             call = ParkedCall(exchange, task)
         if await self._until_turned(call, receive, reply):
@@ -116,9 +123,7 @@ class ModernWire:
             raise ProtocolError(INTERNAL_ERROR, "the call was given up")
         return call.task.result()
 
-    async def _call_without_questions(
-        self, request: ModernRequest, principal: Principal, exchange: ModernExchange, receive: Receive, reply: Reply
-    ) -> bytes | None:
+    async def _call_without_questions(self, calling: Awaitable[bytes], receive: Receive, reply: Reply) -> bytes | None:
         """A call that never outlives its request needs no task of its own."""
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"  # noqa: S101 - the server's
@@ -131,7 +136,7 @@ class ModernWire:
 
         presence = Presence(receive, gone, silent=reply.begin)
         try:
-            return await self._served.call_alone(principal, request.params, request.meta, exchange)
+            return await calling
         except asyncio.CancelledError:
             if not is_gone or task.uncancel():
                 raise
@@ -176,7 +181,10 @@ class ModernWire:
     # --- everything else ---
 
     async def _discover(self, request: ModernRequest, principal: Principal) -> bytes:
-        told: dict[str, Any] = {"supportedVersions": list(MODERN_VERSIONS), "capabilities": self._served.capabilities}
+        capabilities = self._served.capabilities
+        if self._tasks is not None:
+            capabilities["extensions"] = {TASKS: {}}
+        told: dict[str, Any] = {"supportedVersions": list(MODERN_VERSIONS), "capabilities": capabilities}
         if instructions := self._served.instructions:
             told["instructions"] = instructions
         return self._cacheable(told)
