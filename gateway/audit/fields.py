@@ -9,6 +9,8 @@ SEVERITIES: Final[Mapping[str, int]] = {
     "approval-voided": 3,
     "quarantine-added": 4,
     "quarantine-lifted": 3,
+    "definition-changed": 4,
+    "definition-restored": 3,
     "token-revoked": 3,
     "token-restored": 3,
     "key-rotated": 3,
@@ -18,7 +20,9 @@ SEVERITIES: Final[Mapping[str, int]] = {
 
 _names: Final = cache(lambda path: tuple(path.split(".")))  # paths are written in our own code, so they are few
 _OF_EFFECTS: Final = {"allow": 1, "hold": 2, "deny": 3}
-_GRAVE: Final = frozenset({"approval-mismatch", "quarantined", "check-failed", "audit-unavailable"})
+_GRAVE: Final = frozenset(
+    {"approval-mismatch", "quarantined", "definition-changed", "check-failed", "audit-unavailable"}
+)
 
 
 class Fields:

@@ -56,6 +56,8 @@ _ACTIVITIES: Final[Mapping[str, _Activity]] = {
     "quarantine-lifted": _Activity(_ENTITIES, 4, "Delete"),
     "token-revoked": _Activity(_ENTITIES, 4, "Delete"),
     "token-restored": _Activity(_ENTITIES, 3, "Update"),
+    "definition-changed": _Activity(_ENTITIES, 3, "Update"),
+    "definition-restored": _Activity(_ENTITIES, 3, "Update"),
     "config-published": _Activity(_ENTITIES, 3, "Update"),
     "key-rotated": _Activity(_ENTITIES, 3, "Update"),
     "shard-opened": _Activity(_ENTITIES, 1, "Create"),

@@ -27,6 +27,8 @@ Event = Literal[
     "quarantine-lifted",
     "token-revoked",
     "token-restored",
+    "definition-changed",
+    "definition-restored",
 ]
 
 Effect = Literal["allow", "hold", "deny"]
@@ -50,6 +52,7 @@ Reason = Literal[
     "rate-exceeded",
     "quota-exceeded",
     "quarantined",
+    "definition-changed",
     "approval-approved",
     "approval-pending",
     "approval-mismatch",
@@ -88,6 +91,8 @@ EVENTS: Final[Mapping[Event, str]] = MappingProxyType(
         "quarantine-lifted": "a quarantine was lifted, or ended by itself",
         "token-revoked": "a credential is accepted no more",
         "token-restored": "a revocation was taken back",
+        "definition-changed": "an upstream's tool is no longer what was looked at, and is withheld",
+        "definition-restored": "a withheld tool is again what was looked at, and is served",
     }
 )
 
@@ -111,6 +116,7 @@ REASONS: Final[Mapping[Reason, str]] = MappingProxyType(
         "rate-exceeded": "too many calls in too short a time",
         "quota-exceeded": "the quota of its period is used up",
         "quarantined": "the tool, the principal or the upstream is in quarantine",
+        "definition-changed": "the upstream's definition of the tool is not the one that was looked at",
         "approval-approved": "people approved this very call",
         "approval-pending": "people have not decided yet",
         "approval-mismatch": "the approval is for another call, definition, policy or principal",

@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import (
+    MAX_TEXT,
     Caller,
     CallPart,
     DecisionPart,
@@ -30,6 +31,7 @@ from gateway.governance.quarantines import QuarantineChange
 from gateway.governance.records import AuditBody, StoredCall
 from gateway.governance.revocations import RevocationChange
 from gateway.serving.current import ServedCall
+from gateway.serving.withholding import DefinitionTurned
 from gateway.snapshot import DeclaredTool
 
 _EVENTS: Final[dict[ApprovalChange, Event]] = {
@@ -101,6 +103,14 @@ class Auditor:
             target,
             gate=_gate(record),
         )
+        return entry.at, entry.encode()
+
+    def turned(self, turned: DefinitionTurned) -> AuditBody:
+        """An upstream changed a tool, or changed it back. Nobody of ours asked for it."""
+        withheld = turned.withheld
+        event: Event = "definition-restored" if turned.lifted else "definition-changed"
+        what = ObjectPart("tool", f"{withheld.upstream}.{withheld.tool}"[:MAX_TEXT], withheld.words)
+        entry = Entry(event, self._clock(), self._place(), object=what)
         return entry.at, entry.encode()
 
     def happened(self, event: Event) -> AuditBody:

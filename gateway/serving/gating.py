@@ -25,6 +25,7 @@ from gateway.governance.limits import CountedCall, LimitExceeded, Limits, Quota,
 from gateway.governance.quarantines import KillSwitch, Quarantined
 from gateway.governance.rules import Approval, Budget, Flow, GateRule, Loop, Outcome, Verdict, Window
 from gateway.serving.current import ServedCall
+from gateway.serving.withholding import DefinitionChanged, Vigil
 from gateway.snapshot import DeclaredTool
 
 _TELL_EVERY: Final = 5.0
@@ -53,6 +54,8 @@ class Controls:
     switch: KillSwitch | None = None
     revision: Callable[[], str] | None = None
     """The revision that is published now."""
+    vigil: Vigil | None = None
+    """What upstreams have changed. Without it nobody compares, and their tools are called as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +93,20 @@ class Gate:
             call.decide("deny", "not-in-service", tool.lifecycle)
             raise NotPermitted(f"{tool.name} cannot be called at present")
         self._refuse_stopped(call)
+        if tool.upstream is not None:
+            self._refuse_withheld(call, tool.upstream)
         decision = self.access.asks(call.principal, "invoke", catalogue=self.catalogue, tool=tool)
         if not decision.allowed:
             call.decide("deny", "not-permitted", decision.reason)
             raise NotPermitted()
         call.decide("allow", "permitted", decision.reason)
+
+    async def seen(self, call: ServedCall) -> None:
+        """Wait until an upstream's tools were compared for the first time, and refuse one that is withheld then."""
+        vigil, upstream = self.controls.vigil, self.tool.upstream
+        if vigil is not None and upstream is not None and not vigil.is_seen(upstream):
+            await vigil.compared(upstream)
+            self._refuse_withheld(call, upstream)
 
     async def passed(self, call: ServedCall, args: Mapping[str, Any]) -> Counted | None:
         """Let the call through, or raise. Its place in the turn is taken from the moment the rules have spoken."""
@@ -142,6 +154,13 @@ class Gate:
         if stopped is not None:
             call.decide("deny", "quarantined", f"quarantine of {stopped.target}")
             raise Quarantined(stopped)
+
+    def _refuse_withheld(self, call: ServedCall, upstream: str) -> None:
+        vigil = self.controls.vigil
+        withheld = None if vigil is None else vigil.withheld(upstream, self.tool.remote_name or "")
+        if withheld is not None:
+            call.decide("deny", "definition-changed", f"{withheld.why} at {upstream}")
+            raise DefinitionChanged(withheld)
 
     # --- people ---
 

@@ -58,6 +58,7 @@ def handler_for(
     rules = tuple(access.rules_about(tool, handling.catalogue))
     gate = Gate(tool, handling.catalogue, access, rules, handling.controls, definition, is_consequential)
     brought = access.brings(tool)
+    is_remote = tool.upstream is not None
 
     async def handle(args: dict[str, Any], ctx: DispatchContext, meta: Registry) -> Any:
         call = current_call()
@@ -66,6 +67,8 @@ def handler_for(
         counted: Counted | None = None
         try:
             gate.authorise(call)
+            if is_remote:
+                await gate.seen(call)
             if rules or call.holding is not ORDINARY:  # what it was held for by a rule that is gone still counts
                 counted = await gate.passed(call, args)
             else:

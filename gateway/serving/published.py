@@ -10,6 +10,7 @@ from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool
 from gateway.governance.ports import Backend
 from gateway.serving.artifact_types import ArtifactTypes
+from gateway.serving.withholding import Vigil
 from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
 
 Inlining = Callable[[DeclaredTool, Any], Awaitable[bool]]
@@ -40,6 +41,8 @@ class Published:
     types: ArtifactTypes
     backends: Sequence[Backend] = ()
     limits: Mapping[str, Any] = field(default_factory=dict)
+    vigil: Vigil | None = None
+    """Which tools of upstreams are withheld."""
     snapshot: Snapshot = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +50,12 @@ class Published:
 
     def tool(self, catalogue: str, name: str) -> DeclaredTool | None:
         return self.snapshot.tool_in(catalogue, name)
+
+    def is_withheld(self, tool: DeclaredTool) -> bool:
+        """Whether a tool is not what somebody looked at; such a tool is not listed."""
+        if self.vigil is None or tool.upstream is None:
+            return False
+        return self.vigil.withheld(tool.upstream, tool.remote_name or "") is not None
 
     def catalogue_at(self, path: str) -> str | None:
         """The catalogue that is published under a path."""

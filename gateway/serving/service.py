@@ -139,7 +139,9 @@ class Service:
         shown = [
             Listed(name, tool, declared)
             for name, declared in published.access.listed(principal, catalogue, at=datetime.now(UTC))
-            if (tool := visible.get(name)) is not None and not (declared.ephemeral and _is_acked(turn))
+            if (tool := visible.get(name)) is not None
+            and not (declared.ephemeral and _is_acked(turn))
+            and not published.is_withheld(declared)
         ]
         queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else turn.query_tools()
         return [*shown, *(Listed(tool.name, tool) for tool in queries)]

@@ -20,9 +20,11 @@ from gateway.governance.trust import EffectiveTrust, Tier
 from gateway.middleware.redaction import redacted
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ServedCall
+from gateway.serving.gating import Controls
 from gateway.serving.handlers import Handling, handler_for
 from gateway.serving.published import Published, PublishedCatalogue
 from gateway.serving.service import Service
+from gateway.serving.withholding import Vigil
 from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Snapshot
 from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
@@ -73,6 +75,7 @@ class Plan:
     artifacts: dict[str, ArtifactClass] = field(default_factory=dict)
     stages: dict[str, Any] = field(default_factory=dict)
     max_output: int | None = None
+    vigil: Vigil | None = None
 
     def tool(self, name: str, run: Any, **fields: Any) -> "Plan":
         async def constant(call: Invocation) -> Any:
@@ -118,12 +121,12 @@ def published(plan: Plan, access: Access, journal: Callable[[ServedCall, Declare
     types = ArtifactTypes(access.snapshot.artifacts, built_in=BUILT_IN.__getitem__, mask=redacted)
     catalogues = {}
     for name, each in access.snapshot.catalogues.items():
-        handling = Handling(access, name, types, journal)
+        handling = Handling(access, name, types, journal, Controls(vigil=plan.vigil))
         tools = [_tool(tool, run, handling, plan) for tool, run in plan.tools.values()]
         kinds = {tool.artifact for tool, _ in plan.tools.values()}
         queries = {tool.name: tool for kind in sorted(kinds) for tool in types.named(kind).query_tools()}
         catalogues[name] = PublishedCatalogue(each, ToolRegistry(tools), queries, **plan.stages)
-    return Published(access, catalogues, types)
+    return Published(access, catalogues, types, vigil=plan.vigil)
 
 
 def _tool(tool: DeclaredTool, run: Run, handling: Handling, plan: Plan) -> Tool:

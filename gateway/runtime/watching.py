@@ -1,0 +1,140 @@
+"""Watching what upstreams bring: compared when they are first met, from time to time, and when they say it changed.
+
+What differs from the lock is withheld by the vigil, written to the decision log and told on the bus. Upstreams whose
+terms accept changes are not compared.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from gateway.errors import StoreUnavailable
+from gateway.governance.imports import BadDefinition, ImportedDefinition
+from gateway.governance.ports import BackendFailed
+from gateway.governance.records import AuditBody
+from gateway.serving.auditing import Auditor
+from gateway.serving.service import Service
+from gateway.serving.withholding import DefinitionTurned, Vigil
+from gateway.snapshot import DeclaredTool
+
+FIRST_TRY_AGAIN: Final = 0.5
+"""Seconds until a server that could not be asked is asked again; each time twice as long, up to its own interval."""
+
+UNREADABLE: Final = "unreadable"
+"""Stands for the digest of what is no definition, or of two under one name: it fits nothing."""
+
+_LISTS: Final = frozenset({"notifications/tools/list_changed"})
+_log: Final = logging.getLogger(__name__)
+
+
+class Lister(Protocol):
+    """A connection, as far as it is asked what there is."""
+
+    name: str
+
+    def on_notification(self, hearer: Callable[[str, Mapping[str, Any]], None]) -> None: ...
+
+    async def list(self, kind: Any) -> list[dict[str, Any]]: ...
+
+
+class Notes(Protocol):
+    """Where the decision log is kept."""
+
+    async def note(self, entries: Sequence[AuditBody]) -> None: ...
+
+
+@dataclass(slots=True)
+class Watching:
+    """One per process. `every` are seconds between two looks, by upstream; others are not compared."""
+
+    service: Service
+    vigil: Vigil
+    notes: Notes
+    auditor: Auditor
+    every: Mapping[str, float]
+    _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+    _woken: dict[str, asyncio.Event] = field(default_factory=dict)
+    _noting: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    def start(self, connections: Iterable[Lister]) -> None:
+        self.vigil.on_change = self._turned
+        for connection in connections:
+            if connection.name in self.every:
+                self._watch(connection)
+
+    def _watch(self, connection: Lister) -> None:
+        woken = self._woken[connection.name] = asyncio.Event()
+
+        def heard(method: str, params: Mapping[str, Any]) -> None:
+            if method in _LISTS:
+                woken.set()
+
+        connection.on_notification(heard)
+        self._tasks.append(asyncio.create_task(self._watched(connection, woken)))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        pending = [*self._tasks, *self._noting]
+        if pending:
+            await asyncio.wait(pending)
+
+    async def look(self, connection: Lister) -> list[DefinitionTurned]:
+        """Compare now. Raises `BackendFailed` if the server cannot be asked."""
+        found = digests(connection.name, await connection.list("tools"))
+        return self.vigil.see(connection.name, self._tools(connection.name), found)
+
+    def _tools(self, upstream: str) -> Collection[DeclaredTool]:
+        return [tool for tool in self.service.published.snapshot.tools.values() if tool.upstream == upstream]
+
+    async def _watched(self, connection: Lister, woken: asyncio.Event) -> None:
+        every = self.every[connection.name]
+        wait = FIRST_TRY_AGAIN
+        while True:
+            woken.clear()
+            try:
+                await self.look(connection)
+                wait, pause = FIRST_TRY_AGAIN, every
+            except BackendFailed as error:
+                _log.debug("upstream %s could not be compared with its lock: %s", connection.name, error.message)
+                wait, pause = min(wait * 2, every), wait
+            try:
+                async with asyncio.timeout(pause):
+                    await woken.wait()
+            except TimeoutError:
+                continue
+
+    def _turned(self, turned: list[DefinitionTurned]) -> None:
+        for each in turned:
+            withheld = each.withheld
+            what = "is served again: it is what it was" if each.lifted else f"is withheld: {withheld.words}"
+            _log.warning("tool %r of upstream %s %s", withheld.tool, withheld.upstream, what)
+            self.service.buses.emit(each)
+        # Another object is another list: caches are dropped, turns go on with it, and clients are told.
+        self.service.published = replace(self.service.published)
+        task = asyncio.create_task(self._noted([self.auditor.turned(each) for each in turned]))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _noted(self, entries: list[AuditBody]) -> None:
+        try:
+            await self.notes.note(entries)
+        except StoreUnavailable:
+            _log.exception("the decision log does not say that definitions of an upstream have changed")
+
+
+def digests(upstream: str, listed: Iterable[Any]) -> dict[str, str]:
+    """The digest of each tool by its name. What cannot be read, or comes twice, fits nothing."""
+    found: dict[str, str] = {}
+    for given in listed:
+        try:
+            definition = ImportedDefinition.read(upstream, given)
+        except BadDefinition:
+            name = given.get("name") if isinstance(given, Mapping) else None
+            if isinstance(name, str):
+                found[name] = UNREADABLE
+            continue
+        found[definition.name] = UNREADABLE if definition.name in found else definition.digest
+    return found

@@ -1,0 +1,141 @@
+"""Tools of upstreams whose definition is not the one that somebody looked at: neither listed nor called.
+
+It is asked in every call of an upstream's tool. Whoever watches the upstreams says what they bring now; nothing here
+reaches for a server.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Final, Literal
+
+from gateway.core.events import Event, now
+from gateway.errors import Refused
+from gateway.snapshot import DeclaredTool
+
+Why = Literal["changed", "gone", "not-locked"]
+
+COMPARED_WITHIN: Final = 10.0
+"""Seconds that the first call of a tool waits until its definition has been seen."""
+
+_WORDS: Final[Mapping[Why, str]] = {
+    "changed": "its definition is no longer the one that was looked at",
+    "gone": "its server does not have it any more",
+    "not-locked": "nobody has looked at its definition",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """A tool that is not served, since when, and what its server says it is now."""
+
+    upstream: str
+    tool: str
+    why: Why
+    since: datetime
+    digest: str | None = None
+
+    @property
+    def words(self) -> str:
+        return _WORDS[self.why]
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "upstream": self.upstream,
+            "tool": self.tool,
+            "why": self.why,
+            "since": self.since.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            "digest": self.digest,
+        }
+
+
+class DefinitionChanged(Refused):
+    """What the caller of a withheld tool reads."""
+
+    code = "E_DEFINITION_CHANGED"
+
+    def __init__(self, withheld: Withheld) -> None:
+        super().__init__(f"the tool is withheld: {withheld.words}", help="ask the operators of the gateway")
+        self.withheld = withheld
+
+
+class NotCompared(Refused):
+    code = "E_DEFINITION_UNSEEN"
+    status = 503
+    default_message = "the tool's definition could not be compared with the one that was looked at"
+
+
+@dataclass(slots=True)
+class DefinitionTurned(Event):
+    """A tool is withheld from now on, or, if `lifted`, is what it was again and is served."""
+
+    name: ClassVar[str] = "definitionTurned"
+    withheld: Withheld
+    lifted: bool = False
+
+
+@dataclass(slots=True)
+class Vigil:
+    """What is withheld now. `changes` counts by upstream how often a definition differed, or was the old one again."""
+
+    on_change: Callable[[list[DefinitionTurned]], None] | None = None
+    changes: Counter[str] = field(default_factory=Counter)
+    _withheld: dict[tuple[str, str], Withheld] = field(default_factory=dict)
+    _seen: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    def withheld(self, upstream: str, tool: str) -> Withheld | None:
+        return self._withheld.get((upstream, tool))
+
+    def all(self) -> list[Withheld]:
+        return [self._withheld[key] for key in sorted(self._withheld)]
+
+    def is_seen(self, upstream: str) -> bool:
+        return upstream not in self._seen or self._seen[upstream].is_set()
+
+    def expect(self, upstream: str) -> None:
+        """Have calls wait until the definitions of an upstream were compared for the first time."""
+        self._seen.setdefault(upstream, asyncio.Event())
+
+    async def compared(self, upstream: str, *, within: float = COMPARED_WITHIN) -> None:
+        """Wait for the first comparison. Raises `NotCompared` if there is none in time."""
+        event = self._seen.get(upstream)
+        if event is None or event.is_set():
+            return
+        try:
+            async with asyncio.timeout(within):
+                await event.wait()
+        except TimeoutError:
+            raise NotCompared(help="the server does not answer: try again later") from None
+
+    def see(self, upstream: str, tools: Iterable[DeclaredTool], found: Mapping[str, str]) -> list[DefinitionTurned]:
+        """Compare the tools that we serve with what their server brings now: digests by name.
+
+        A tool that is what it was is served again, at once.
+        """
+        turned: list[DefinitionTurned] = []
+        for tool in tools:
+            name = tool.remote_name or ""
+            before = self._withheld.get((upstream, name))
+            after = _judged(upstream, name, tool.pinned_digest, found.get(name))
+            if after is None and before is not None:
+                del self._withheld[upstream, name]
+                turned.append(DefinitionTurned(before, lifted=True))
+            elif after is not None and (before is None or (before.why, before.digest) != (after.why, after.digest)):
+                self._withheld[upstream, name] = after
+                turned.append(DefinitionTurned(after))
+        self.changes[upstream] += len(turned)
+        if upstream in self._seen:
+            self._seen[upstream].set()
+        if turned and self.on_change is not None:
+            self.on_change(turned)
+        return turned
+
+
+def _judged(upstream: str, name: str, pinned: str | None, found: str | None) -> Withheld | None:
+    if found is None:
+        return Withheld(upstream, name, "gone", now())
+    if pinned is None:
+        return Withheld(upstream, name, "not-locked", now(), found)
+    return None if pinned == found else Withheld(upstream, name, "changed", now(), found)

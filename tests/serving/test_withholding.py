@@ -1,0 +1,145 @@
+"""Tools that are not what somebody looked at: not called, not listed, served again once they are what they were."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving_gateway import ANA, Plan, running, trust
+
+from gateway.governance.diagnostics import Position
+from gateway.serving.withholding import DefinitionChanged, DefinitionTurned, NotCompared, Vigil
+from gateway.snapshot import DeclaredTool
+
+pytestmark = pytest.mark.anyio
+
+
+def tool(name: str = "find", pinned: str | None = "a" * 64) -> DeclaredTool:
+    at = Position("x", 1)
+    return DeclaredTool(f"wiki.{name}", "", trust(), "mcp", at, upstream="wiki", remote_name=name, pinned_digest=pinned)
+
+
+SAME, OTHER = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("pinned", "found", "why"),
+    [
+        (SAME, {"find": SAME}, None),
+        (SAME, {"find": OTHER}, "changed"),
+        (SAME, {}, "gone"),
+        (SAME, {"other": SAME}, "gone"),
+        (None, {"find": SAME}, "not-locked"),
+        (None, {}, "gone"),
+    ],
+)
+async def test_tool_is_withheld_unless_it_is_what_was_looked_at(pinned: Any, found: Any, why: str | None) -> None:
+    vigil = Vigil()
+
+    turned = vigil.see("wiki", [tool(pinned=pinned)], found)
+
+    withheld = vigil.withheld("wiki", "find")
+    assert (None if withheld is None else withheld.why) == why
+    assert [each.withheld for each in turned] == ([] if withheld is None else [withheld])
+    assert vigil.changes["wiki"] == len(turned)
+
+
+async def test_flipping_is_on_record_each_time_and_the_pinned_one_is_served() -> None:
+    heard: list[tuple[bool, str | None]] = []
+    vigil = Vigil(lambda turned: heard.extend((each.lifted, each.withheld.digest) for each in turned))
+
+    for found in (SAME, OTHER, OTHER, "c" * 64, SAME, OTHER):
+        vigil.see("wiki", [tool()], {"find": found})
+
+    assert heard == [(False, OTHER), (False, "c" * 64), (True, "c" * 64), (False, OTHER)]
+    assert vigil.changes == {"wiki": 4}
+    assert [each.as_data()["why"] for each in vigil.all()] == ["changed"]
+
+
+async def test_two_names_for_one_tool_are_one_change() -> None:
+    vigil = Vigil()
+
+    turned = vigil.see("wiki", [tool(), tool()], {"find": OTHER})
+
+    assert len(turned) == 1
+
+
+async def test_first_comparison_is_waited_for() -> None:
+    vigil = Vigil()
+    vigil.expect("wiki")
+    assert not vigil.is_seen("wiki")
+
+    waiting = asyncio.create_task(vigil.compared("wiki"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    vigil.see("wiki", [tool()], {"find": SAME})
+
+    await waiting
+    assert vigil.is_seen("wiki")
+    assert vigil.is_seen("unheard of")
+    await vigil.compared("unheard of")
+
+
+async def test_server_that_never_answers_is_a_refusal() -> None:
+    vigil = Vigil()
+    vigil.expect("wiki")
+
+    with pytest.raises(NotCompared):
+        await vigil.compared("wiki", within=0)
+
+
+async def called(folder: Path, vigil: Vigil) -> tuple[list[str], Any, bool]:
+    plan = Plan(vigil=vigil).tool("pay", "paid", upstream="wiki", remote_name="find", pinned_digest=SAME)
+    async with running(folder, plan.tool("see", "seen")) as gateway:
+        turn = await gateway.service.open_turn(ANA, "desk")
+        listed = [each.name for each in gateway.service.listed(ANA, "desk") if each.declared is not None]
+        settled = await gateway.service.call(turn, "pay", {})
+    return listed, settled.record, settled.record.is_error
+
+
+async def test_withheld_tool_is_neither_listed_nor_called(tmp_path: Path) -> None:
+    vigil = Vigil()
+    vigil.see("wiki", [tool()], {"find": OTHER})
+
+    listed, record, is_error = await called(tmp_path, vigil)
+
+    assert listed == ["see"]
+    assert is_error
+    assert "withheld: its definition is no longer the one that was looked at" in str(record.results)
+
+
+async def test_tool_that_is_what_it_was_is_listed_and_called(tmp_path: Path) -> None:
+    vigil = Vigil()
+    vigil.see("wiki", [tool()], {"find": OTHER})
+    vigil.see("wiki", [tool()], {"find": SAME})
+
+    listed, _, is_error = await called(tmp_path, vigil)
+
+    assert listed == ["pay", "see"]
+    assert not is_error
+
+
+def test_words_of_a_refusal_do_not_name_the_server() -> None:
+    vigil = Vigil()
+    [turned] = vigil.see("wiki", [tool()], {})
+
+    error = DefinitionChanged(turned.withheld)
+
+    assert error.code == "E_DEFINITION_CHANGED"
+    assert error.message == "the tool is withheld: its server does not have it any more"
+    assert isinstance(turned, DefinitionTurned)
+
+
+@pytest.mark.parametrize(("found", "is_refused"), [(SAME, False), (OTHER, True)])
+async def test_first_call_waits_for_the_comparison(found: str, is_refused: bool, tmp_path: Path) -> None:
+    vigil = Vigil()
+    vigil.expect("wiki")
+    calling = asyncio.create_task(called(tmp_path, vigil))
+    async with asyncio.timeout(5):
+        while not vigil._seen["wiki"]._waiters:  # the call has come that far
+            await asyncio.sleep(0)
+    vigil.see("wiki", [tool()], {"find": found})
+
+    _, _, is_error = await calling
+
+    assert is_error == is_refused
