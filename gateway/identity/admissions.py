@@ -79,8 +79,7 @@ class Admissions:
         is_listed = is_listed or admission.principal.subject in self._revoked_subjects
         return is_listed or self._is_revoked_elsewhere(admission)
 
-    @property
-    def are_revocations_known(self) -> bool:
+    def knows_revocations(self) -> bool:
         try:
             return self._revoked_elsewhere is None or not self._revoked_elsewhere.has_any(frozenset())
         except StoreUnavailable:

@@ -45,10 +45,9 @@ class Identities:
         """Issuers whose tokens nobody can verify at the moment, for whoever tells if the gateway is ready."""
         return tuple(issuer.provider.issuer for issuer in self._issuers if not issuer.keys.are_usable)
 
-    @property
-    def are_revocations_known(self) -> bool:
+    def knows_revocations(self) -> bool:
         """Whether anybody can be let in at the moment, for the same."""
-        return self._admissions.are_revocations_known
+        return self._admissions.knows_revocations()
 
     async def start(self) -> None:
         """Read all keys and keep them fresh. Raises `KeysUnavailable` where a key file cannot be used."""

@@ -74,7 +74,7 @@ def _readiness(running: Running, stopping: Stopping) -> Any:
     def ready() -> Mapping[str, Any]:
         reasons = ["stopping"] if stopping.times else []
         reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
-        reasons += [] if running.identities.are_revocations_known else ["revoked tokens cannot be told from others"]
+        reasons += [] if running.identities.knows_revocations() else ["revoked tokens cannot be told from others"]
         state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}
         if problems := running.controlled.problems:
             state["problems"] = problems

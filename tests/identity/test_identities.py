@@ -168,9 +168,9 @@ async def test_nobody_is_let_in_while_revocations_are_unknown(tmp_path: Path) ->
             with pytest.raises(CredentialUnknown):
                 await identities.authenticate(credential)
         assert await refusal_of(identities, bearer("guessed")) == ("invalid_token", "unknown-token")
-        assert not identities.are_revocations_known
+        assert not identities.knows_revocations()
         revoked.ids = set()
-        assert identities.are_revocations_known
+        assert identities.knows_revocations()
         assert (await identities.authenticate(valid)).subject == "user:ada"
 
 

@@ -15,6 +15,9 @@ API_VERSION: Final = "1"
 
 _TEMPLATE: Final = re.compile(r"{(\w+)}")
 _PROBLEMS: Final = {400: "The request is invalid.", 404: "There is no such thing, or not for this caller."}
+_UNAVAILABLE: Final = {
+    503: "The store cannot be reached, or whether the credential still counts cannot be told; see Retry-After."
+}
 _BODY_PROBLEMS: Final = {
     408: "The body did not come in time.",
     413: "The body is too large.",
@@ -83,13 +86,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     problems = dict(_PROBLEMS)
     problems |= {} if operation.is_open else {401: "A credential is needed."}
     problems |= _BODY_PROBLEMS if operation.body else {}
-    problems |= (
-        {}
-        if operation.is_open
-        else {
-            503: "The store cannot be reached, or whether the credential still counts cannot be told; see Retry-After."
-        }
-    )
+    problems |= {} if operation.is_open else _UNAVAILABLE
     for status, description in sorted({**problems, **operation.also}.items()):
         found[str(status)] = {"description": description, **_problem(status)}
     return found
