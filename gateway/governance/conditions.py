@@ -73,6 +73,11 @@ class Condition:
         self._needs = needs
         self.parts: dict[str, Condition | None] = {}
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether it looks at what the turn has seen and done."""
+        return "turn" in self._needs.variables
+
     def applies(self, scope: Scope) -> Evaluation:
         """Whether a rule narrowed by this condition is about the call; it is, if that cannot be told."""
         return self._evaluate(scope, safe=True)

@@ -56,15 +56,24 @@ class RememberedCall(NamedTuple):
         return timedelta(milliseconds=max(0, _milliseconds(now) - self.at))
 
 
+class Bounds(NamedTuple):
+    """How often one call may be made in a turn, and how many calls the turn may make; `None` is no bound."""
+
+    same: int | None = None
+    calls: int | None = None
+
+
 class TurnMemory:
     """One turn's memory, changed by its turn alone. A call is reserved, noted when it runs, and receives its bytes.
 
-    `calls` and `bytes` are the totals of the turn.
+    `calls` and `bytes` are the totals of the turn. `known` is the memory as it was last read or written where all
+    processes find it: what was counted since then is not there yet.
     """
 
-    __slots__ = ("_same", "bytes", "calls", "classes", "flags", "newest", "tiers")
+    __slots__ = ("_same", "bytes", "calls", "classes", "flags", "known", "newest", "tiers")
 
     def __init__(self) -> None:
+        self.known: bytes | None = None
         self.flags: set[str] = set()
         self.tiers: set[str] = set()
         self.classes: set[str] = set()
@@ -114,18 +123,34 @@ class TurnMemory:
         """Bytes of a result."""
         self.bytes += count
 
-    def absorbs(self, other: "TurnMemory") -> None:
-        """Know, too, what the same turn has come to know in another process. Nothing is forgotten by that."""
+    def has_room(self, checksum: str, bounds: Bounds) -> bool:
+        """Whether the call may be made once more."""
+        is_new = bounds.same is None or self.times(checksum) < bounds.same
+        return is_new and (bounds.calls is None or self.calls < bounds.calls)
+
+    def absorbs(self, other: "TurnMemory", *, since: "TurnMemory") -> None:
+        """Know, too, what the same turn has come to know in another process. Nothing that was seen is forgotten.
+
+        Both began with `since`: what either has counted from there on is added up.
+        """
         self.flags |= other.flags
         self.tiers |= other.tiers
         self.classes |= other.classes
-        self.calls, self.bytes = max(self.calls, other.calls), max(self.bytes, other.bytes)
+        self.calls = max(0, other.calls + self.calls - since.calls)
+        self.bytes = max(0, other.bytes + self.bytes - since.bytes)
         both = Counter(self.newest) | Counter(other.newest)
         self.newest = deque(sorted(both.elements(), key=lambda call: call.at), maxlen=NEWEST)
-        for key, times in other._same.items():
-            self._same[key] = max(times, self._same.get(key, 0))
-        for key in list(self._same)[: max(0, len(self._same) - DIFFERENT)]:
-            del self._same[key]
+        self._same = self._counted_by_both(other, since)
+
+    def _counted_by_both(self, other: "TurnMemory", since: "TurnMemory") -> dict[str, int]:
+        ours, theirs, before = self._same, other._same, since._same
+        if len(ours) >= DIFFERENT:  # what is missing may have been pushed out, which takes nothing back
+            before = {key: times for key, times in before.items() if key in ours}
+        added = {key: ours.get(key, 0) - before.get(key, 0) for key in {**before, **ours}}
+        both = {key: times for key, times in theirs.items() if not added.get(key)}
+        changed = {key: theirs.get(key, 0) + more for key, more in added.items() if more}
+        both |= {key: times for key, times in changed.items() if times > 0}
+        return dict(list(both.items())[-DIFFERENT:])
 
     def to_json(self) -> bytes:
         kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
@@ -164,14 +189,21 @@ class TurnMemory:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
 
-def both_remembered(ours: bytes, theirs: bytes) -> bytes:
+def both_remembered(ours: bytes, theirs: bytes, *, since: bytes | None) -> bytes:
     """What two processes know of one turn. What cannot be read stays as it is, so that nothing is allowed by it."""
     try:
         memory = TurnMemory.from_json(ours)
-        memory.absorbs(TurnMemory.from_json(theirs))
+        memory.absorbs(TurnMemory.from_json(theirs), since=memory_of(since))
     except MemoryUnreadable:
         return theirs
     return memory.to_json()
+
+
+def memory_of(stored: bytes | None) -> TurnMemory:
+    """The memory as it is kept, a new one if there is none. Raises `MemoryUnreadable`."""
+    memory = TurnMemory() if stored is None else TurnMemory.from_json(stored)
+    memory.known = stored
+    return memory
 
 
 def _read(found: Any) -> TurnMemory:

@@ -9,8 +9,9 @@ Records are not changed once they are made. They are not frozen, because making 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from gateway.governance.memory import Bounds
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Decision
 
@@ -113,6 +114,27 @@ class CallFilter:
     catalogue: str | None = None
     tool: str | None = None
     status: CallStatus | None = None
+
+
+class Reserved(NamedTuple):
+    """Whether there was room for one more call of a turn, and what the turn remembers now."""
+
+    is_made: bool
+    memory: bytes | None
+
+
+class TurnMemories(Protocol):
+    """What turns remember, as every process that serves them comes to know it. Raises as `Store` does."""
+
+    async def memory_of_turn(self, turn_id: str) -> bytes | None: ...
+
+    async def reserve_call(self, turn_id: str, checksum: str, *, bounds: Bounds) -> Reserved:
+        """Count a call that is about to be made, if the turn has made fewer than it may; durable when this returns.
+
+        What a caller that was cancelled or refused did not learn of is taken back. Raises `RecordConflict` for a turn
+        that is not kept, and `MemoryUnreadable` for one whose memory is none.
+        """
+        ...
 
 
 class Store(Protocol):

@@ -18,6 +18,7 @@ from gateway.governance.conditions import Condition, Scope
 from gateway.governance.diagnostics import Position
 from gateway.governance.leaves import Leaf, deciding_leaf
 from gateway.governance.limits import CountBy, Limit
+from gateway.governance.memory import Bounds
 
 Decision = Literal["allow", "hold", "deny"]
 Refusal = Literal["hold", "deny"]
@@ -230,6 +231,12 @@ class GateRule:
         return (not self.catalogues or catalogue in self.catalogues) and self.match.chooses(tool)
 
     @property
+    def looks_back(self) -> bool:
+        """Whether what it says depends on what the turn has seen and done."""
+        conditions = (self.when, getattr(self.check, "require", None))
+        return isinstance(self.check, Loop | Budget | Flow) or any(each and each.looks_back for each in conditions)
+
+    @property
     def place(self) -> str:
         return f"{self.name} at {self.position.file}:{self.position.line}"
 
@@ -272,6 +279,14 @@ class Outcome(NamedTuple):
     def holds(self) -> tuple[GateRule, ...]:
         """Every rule that holds the call: each of them wants its own approval."""
         return tuple(each.rule for each in self.verdicts if each.counts and each.judgement.decision == "hold")
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """How many calls the turn may still make, as the rules say that let this one through; `None` if none does."""
+        checks = [each.rule.check for each in self.verdicts if each.counts and each.judgement.decision == "allow"]
+        same = [check.same_call for check in checks if isinstance(check, Loop)]
+        calls = [check.calls for check in checks if isinstance(check, Budget) and check.calls is not None]
+        return Bounds(min(same, default=None), min(calls, default=None)) if same or calls else None
 
     @property
     def observed(self) -> tuple[Verdict, ...]:

@@ -29,6 +29,7 @@ from gateway.runtime.notifying import Notifying
 from gateway.serving.auditing import Auditor, clock
 from gateway.serving.gating import Controls
 from gateway.serving.published import Published
+from gateway.serving.sharing import SharedTurns
 from gateway.storage.approvals import Noted, SqliteApprovals
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.limits import SqliteQuotas
@@ -123,7 +124,8 @@ def controlling(
     )
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)
-    controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision)
+    shared = SharedTurns(store)
+    controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision, turns=shared)
     place = (_node(), None, None, auditing.key.id)
     recording = Recording(database, place=place, shard=shard_name(_node(), clock(), unique=token_hex(8)))
     heads = (log.durable_head, recording.durable_head)

@@ -25,6 +25,7 @@ from gateway.governance.limits import CountedCall, LimitExceeded, Limits, Quota,
 from gateway.governance.quarantines import KillSwitch, Quarantined
 from gateway.governance.rules import Approval, Budget, Flow, GateRule, Loop, Outcome, Verdict, Window
 from gateway.serving.current import ServedCall
+from gateway.serving.sharing import ATTEMPTS, SharedTurns
 from gateway.serving.withholding import DefinitionChanged, Vigil
 from gateway.snapshot import DeclaredTool
 
@@ -56,6 +57,8 @@ class Controls:
     """The revision that is published now."""
     vigil: Vigil | None = None
     """What upstreams have changed. Without it nobody compares, and their tools are called as they are."""
+    turns: SharedTurns | None = None
+    """For turns that other processes may serve, too; where it is missing, none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ class Gate:
     controls: Controls
     definition: str
     is_consequential: bool
+    looks_back: bool = False
+    """Whether a rule depends on what the turn has seen and done, here or in another process."""
 
     def authorise(self, call: ServedCall) -> None:
         """The first thing that happens in every handler. Raises unless the caller may make the call now."""
@@ -110,10 +115,8 @@ class Gate:
 
     async def passed(self, call: ServedCall, args: Mapping[str, Any]) -> Counted | None:
         """Let the call through, or raise. Its place in the turn is taken from the moment the rules have spoken."""
-        outcome = self._judged(call, args)
-        self._refuse_denied(call, outcome)
+        outcome = await self._placed(call, args)
         memory = call.memory
-        memory.reserves(call.checksum)
         counted: Counted | None = None
         try:
             counted = await self._counted(call, outcome)
@@ -127,6 +130,26 @@ class Gate:
             if counted is not None:
                 await asyncio.shield(counted.give_back())
             raise
+
+    async def _placed(self, call: ServedCall, args: Mapping[str, Any]) -> Outcome:
+        """What the rules say of a call that none of them denies, and that is counted in its turn from here on."""
+        turn, turns = call.turn, self.controls.turns
+        if turn is None or turns is None or not self.looks_back:
+            outcome = self._judged(call, args)
+            self._refuse_denied(call, outcome)
+            call.memory.reserves(call.checksum)
+            return outcome
+        await turns.remind(turn)
+        for _ in range(ATTEMPTS):
+            outcome = self._judged(call, args)
+            self._refuse_denied(call, outcome)
+            bounds = outcome.bounds
+            if bounds is None:
+                call.memory.reserves(call.checksum)
+                return outcome
+            if await turns.reserve(turn, call.checksum, bounds):
+                return outcome
+        raise StoreUnavailable("too many calls are made in this turn at once", help="send fewer of them at a time")
 
     def _judged(self, call: ServedCall, args: Mapping[str, Any]) -> Outcome:
         at = now()
@@ -193,7 +216,7 @@ class Gate:
         if refusal is not None:
             call.decide("deny", _AGAINST.get(standing.state, "approval-mismatch"), held_by)
             raise refusal
-        self._confirm(call, args)
+        await self._confirm(call, args)
         call.decide("allow", "approval-approved", f"{held_by}, approved")
 
     async def _stood(
@@ -211,8 +234,10 @@ class Gate:
         async with _telling(call, hold_for):
             return await approvals.ask(requests, hold_for=hold_for)
 
-    def _confirm(self, call: ServedCall, args: Mapping[str, Any]) -> None:
+    async def _confirm(self, call: ServedCall, args: Mapping[str, Any]) -> None:
         """Ask everything again that may have changed while people were asked."""
+        if call.turn is not None and self.controls.turns is not None and self.looks_back:
+            await self.controls.turns.remind(call.turn)
         revision = self.controls.revision
         if revision is not None and revision() != call.revision:
             call.decide("deny", "approval-mismatch", "another revision was published")

@@ -56,7 +56,8 @@ def handler_for(
     is_consequential = not tool.trust.flags.isdisjoint(CONSEQUENTIAL)
     access = handling.access
     rules = tuple(access.rules_about(tool, handling.catalogue))
-    gate = Gate(tool, handling.catalogue, access, rules, handling.controls, definition, is_consequential)
+    looks_back = any(rule.looks_back for rule in rules)
+    gate = Gate(tool, handling.catalogue, access, rules, handling.controls, definition, is_consequential, looks_back)
     brought = access.brings(tool)
     is_remote = tool.upstream is not None
 

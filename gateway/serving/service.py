@@ -291,7 +291,7 @@ class Service:
     ) -> Settled:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
         try:
-            turn = await self._handled(principal, handle, catalogue) if handle else None
+            turn = await self.find_turn(principal, handle, catalogue=catalogue) if handle else None
             if turn is None:
                 turn = await self.open_turn(principal, catalogue, is_kept=False)
         except UnknownCatalogue:
@@ -302,13 +302,6 @@ class Service:
         if turn.catalogue.turn_output:
             await self._pass(turn, turn.catalogue.turn_output)
         return settled
-
-    async def _handled(self, principal: Principal, handle: str, catalogue: str) -> Turn:
-        """The turn of a handle. Any process may be given one, so that what others did in the turn is asked for."""
-        turn = await self.find_turn(principal, handle, catalogue=catalogue)
-        stored = await self._store.find_turn(handle, principal) if turn.is_stored else None
-        turn.is_reminded(None if stored is None else stored.memory)
-        return turn
 
     async def _cut_off(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> None:
         """Write down that a call was cancelled: one whose start is on record may have had its effect."""
@@ -483,15 +476,20 @@ class Service:
         if call.pending is not None:  # what it waits for is picked up in the same turn
             retain += max(each.expires_at for each in call.approvals) - now()
         is_longer = turn.lives_on(record.completed_at, retain)
-        if turn.is_stored:
-            longer = turn.stored if is_longer else None
-            memory, knowing = turn.remembered, turn.known
-            turn.known = memory
-            await self._store.settle_call(stored, turn=longer, memory=memory, knowing=knowing, audit=audit)
-        else:
-            turn.known = turn.remembered
-            await self._store.settle_alone(stored, turn.stored, memory=turn.known, audit=audit)
-            turn.is_stored = True
+        memory = turn.memory
+        knowing, memory.known = memory.known, memory.to_json()
+        remembered = memory.known
+        try:
+            if turn.is_stored:
+                longer = turn.stored if is_longer else None
+                await self._store.settle_call(stored, turn=longer, memory=remembered, knowing=knowing, audit=audit)
+            else:
+                await self._store.settle_alone(stored, turn.stored, memory=remembered, audit=audit)
+                turn.is_stored = True
+        except StoreUnavailable:
+            if memory.known is remembered:  # what was counted is still to be written
+                memory.known = knowing
+            raise
 
     async def _write_down(self, call: ServedCall, reason: Reason) -> None:
         """That somebody asked for what is not there for them: an attempt is worth knowing of, hidden or not.

@@ -19,7 +19,7 @@ from gateway.core.ids import new_id, new_token, random_bytes
 from gateway.core.registry import Registry
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import Tool
-from gateway.governance.memory import TurnMemory
+from gateway.governance.memory import TurnMemory, memory_of
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredTurn
 from gateway.serving.keeping import Spool, TurnStore
@@ -56,7 +56,6 @@ class Turn:
             "catalogue",
             "id",
             "is_stored",
-            "known",
             "principal",
             "published",
         ),
@@ -70,8 +69,6 @@ class Turn:
         self.stored = stored
         self.published = published
         self.is_stored = False
-        self.known = stored.memory
-        """The memory as this process has last read or written it."""
         self.running: set[str] = set()
         """Ids of calls that have begun and not settled."""
         self.alone: ToolCall | None = None
@@ -106,26 +103,20 @@ class Turn:
     def memory(self) -> TurnMemory:
         """Raises `MemoryUnreadable`: nothing may be allowed by what a turn no longer knows."""
         if self._memory is None:
-            stored = self.stored.memory
-            self._memory = TurnMemory() if stored is None else TurnMemory.from_json(stored)
+            self._memory = memory_of(self.stored.memory)
         return self._memory
-
-    @property
-    def remembered(self) -> bytes | None:
-        """The memory as it is kept; `None` if nobody looked at it."""
-        return None if self._memory is None else self._memory.to_json()
 
     def goes_on_from(self, other: "Turn") -> None:
         """Be the same turn as another one, of which calls may still run: what those bring is remembered by both."""
         self.running = other.running
         self._memory = other._memory
-        self.known = other.known
 
     def is_reminded(self, stored: bytes | None) -> None:
         """Learn what other processes have the turn remember. Raises `MemoryUnreadable`."""
-        if stored is not None and stored != self.known:
-            self.memory.absorbs(TurnMemory.from_json(stored))
-            self.known = stored
+        memory = self.memory
+        if stored is not None and stored != memory.known:
+            memory.absorbs(TurnMemory.from_json(stored), since=memory_of(memory.known))
+            memory.known = stored
 
     @property
     def is_untouched(self) -> bool:

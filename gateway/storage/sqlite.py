@@ -14,12 +14,13 @@ from typing import Any, Final, Self, TypeVar
 
 from gateway.core.events import now
 from gateway.errors import RecordConflict, StoreUnavailable
-from gateway.governance.memory import both_remembered
+from gateway.governance.memory import Bounds
 from gateway.governance.principals import Principal
 from gateway.governance.records import (
     AuditBody,
     CallFilter,
     Claim,
+    Reserved,
     StoredCall,
     StoredResult,
     StoredTurn,
@@ -47,6 +48,7 @@ from gateway.storage.rows import (
     turn_from,
     turn_row,
 )
+from gateway.storage.turn_memories import Reservation, recalled, remember
 
 LARGEST_PAGE: Final = 1000
 
@@ -168,7 +170,7 @@ class SqliteStore:
             put_turn_away(connection, MOVES, call.turn_id)
             _settle(connection, row, turn_columns, pieces)
             if memory is not None:
-                _remember(connection, call.turn_id, memory, knowing)
+                remember(connection, call.turn_id, memory, knowing)
             self._note(connection, audit)
 
         await self._writer.run(settle)
@@ -196,6 +198,18 @@ class SqliteStore:
             await self._writer.run(settle)
         else:
             await self._writer.run_merged(settle, self._write_fresh, fresh)
+
+    async def memory_of_turn(self, turn_id: str) -> bytes | None:
+        return await self._read(lambda connection: recalled(connection, turn_id), turn_id=turn_id)
+
+    async def reserve_call(self, turn_id: str, checksum: str, *, bounds: Bounds) -> Reserved:
+        reservation = Reservation(turn_id, checksum, bounds)
+
+        def reserve(connection: sqlite3.Connection) -> Reserved:
+            put_turn_away(connection, MOVES, turn_id)
+            return reservation.make(connection)
+
+        return await self._writer.run(reserve, within=_BEFORE_RUNNING, undo=reservation.undo)
 
     async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> None:
         row = {"call": id, "turn": turn_id, "at": microseconds(at)}
@@ -438,14 +452,6 @@ def _settle(connection: sqlite3.Connection, row: Row, turn: Row | None, pieces: 
             raise RecordConflict("the call has an outcome already")
         for piece in pieces:
             statements.INSERT_PIECE.run(connection, piece)
-
-
-def _remember(connection: sqlite3.Connection, turn_id: str, memory: bytes, knowing: bytes | None) -> None:
-    """Another process may have served a call of the turn meanwhile: what that one saw must not be forgotten."""
-    for found in statements.REMEMBERED.rows(connection, {"turn": turn_id}):
-        others = found["memory"]
-        kept = memory if others is None or others == knowing else both_remembered(memory, others)
-        statements.REMEMBER.run(connection, {"turn": turn_id, "remembered": kept})
 
 
 def _claim(connection: sqlite3.Connection, claim: Row, at: int, start: _Start) -> Claim:

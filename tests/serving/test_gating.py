@@ -27,13 +27,16 @@ from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.governance.catalogues import Selector
 from gateway.governance.conditions import compile_condition
 from gateway.governance.limits import CountedCall, LimitExceeded
+from gateway.governance.memory import Bounds, MemoryUnreadable
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import Quarantine, Quarantined, Target
+from gateway.governance.records import Reserved
 from gateway.governance.rules import Approval, Budget, Check, GateRule, Judgement, Loop, Quota, Rate, Window
 from gateway.limits.limiter import Limiter
 from gateway.serving.current import Holding, ServedCall, serving
 from gateway.serving.gating import Controls
 from gateway.serving.handlers import Handling, handler_for
+from gateway.serving.sharing import SharedTurns
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
 from gateway.storage.approvals import SqliteApprovals
@@ -89,7 +92,8 @@ class Desk:
 
     @property
     def controls(self) -> Controls:
-        return Controls(self.approvals, self.limits, self.quarantines, lambda: self.revision[0])
+        shared = SharedTurns(self.gateway.store)
+        return Controls(self.approvals, self.limits, self.quarantines, lambda: self.revision[0], turns=shared)
 
     async def call(self, call: ServedCall | None = None, *, controls: Controls | None = None) -> ServedCall:
         call = call or self.new_call()
@@ -384,12 +388,13 @@ async def until_pending(found: Desk) -> None:
             await asyncio.sleep(0)
 
 
-async def approved_meanwhile(found: Desk, change: Callable[[], None]) -> ServedCall:
+async def approved_meanwhile(found: Desk, change: Callable[[], object]) -> ServedCall:
     """A call that waits while something changes, and is approved only then."""
     call = found.new_call()
     waiting = asyncio.create_task(found.call(call))
     await until_pending(found)
-    change()
+    if isinstance(changing := change(), Awaitable):
+        await changing
     await found.vote("grant")
     with pytest.raises((NotPermitted, RuleDenied, ApprovalVoid)):
         await waiting
@@ -457,6 +462,65 @@ async def test_call_that_is_cancelled_while_it_waits_leaves_its_place(tmp_path: 
 
     assert call.memory.times("same") == 0
     assert found.ran == []
+
+
+# --- turns that other processes serve, too ---
+
+
+class Full:
+    """Turns in which others are always a moment faster."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def memory_of_turn(self, turn_id: str) -> bytes | None:
+        return None
+
+    async def reserve_call(self, turn_id: str, checksum: str, *, bounds: Bounds) -> Reserved:
+        self.asked += 1
+        return Reserved(False, None)
+
+
+async def test_call_that_others_are_always_faster_than_does_not_run(tmp_path: Path) -> None:
+    full = Full()
+    async with desk(tmp_path, Loop(2)) as found:
+        call = await found.refused(StoreUnavailable, controls=Controls(turns=SharedTurns(full)))
+
+        assert (call.decision, call.reason, full.asked) == ("deny", "check-failed", 3)
+        assert found.turn.memory.times("same") == 0
+
+
+async def test_calls_that_others_made_while_people_were_asked_count(tmp_path: Path) -> None:
+    async with desk(tmp_path, ASKS_LEADS, Budget(calls=2), hold_for=HOUR) as found:
+
+        async def others_call() -> None:
+            for checksum in ("one", "another"):
+                await found.gateway.store.reserve_call(found.turn.id, checksum, bounds=Bounds())
+
+        call = await approved_meanwhile(found, others_call)
+
+    assert (call.decision, call.reason, call.rules) == ("deny", "budget-spent", ("rule-1",))
+    assert call.memory.calls == 2
+
+
+async def test_turn_that_is_not_stored_is_counted_where_it_is(tmp_path: Path) -> None:
+    async with desk(tmp_path, Loop(1)) as found:
+        found.turn = await found.gateway.service.open_turn(ANA, "desk", is_kept=False)
+        await found.call()
+        with pytest.raises(RuleDenied):
+            await found.call(found.new_call("c2"))
+
+    assert found.ran == ["c1"]
+
+
+async def test_turn_whose_memory_cannot_be_read_runs_nothing(tmp_path: Path) -> None:
+    async with desk(tmp_path, Loop(2)) as found:
+        spoiling = "UPDATE turns SET memory = 'nonsense'"
+        await found.gateway.store.writer.run(lambda connection: connection.execute(spoiling).rowcount)
+
+        call = await found.refused(MemoryUnreadable)
+
+        assert (call.decision, call.reason) == ("deny", "check-failed")
 
 
 # --- limits ---

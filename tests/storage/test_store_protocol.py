@@ -11,7 +11,7 @@ import pytest
 from stored_records import ADA, BOB, NOON, OTHER_ADA, Clock, call, settled, spooled, turn
 
 from gateway.errors import RecordConflict, StoreUnavailable
-from gateway.governance.memory import Brought, TurnMemory
+from gateway.governance.memory import Bounds, Brought, TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredResult
 from gateway.storage.sqlite import SqliteStore
@@ -45,6 +45,54 @@ async def store(opening: Opening) -> AsyncIterator[Store]:
 async def ids(store: Store, **filter: str) -> list[str]:
     found, _ = await store.list_calls(CallFilter(**filter), limit=100)  # type: ignore[arg-type] # names and texts
     return [call.id for call in found]
+
+
+# What turns remember
+
+
+async def test_call_is_reserved_as_often_as_there_is_room(opening: Opening) -> None:
+    one, other = await opening(), await opening()
+    assert isinstance(one, SqliteStore)
+    assert isinstance(other, SqliteStore)
+    await one.open_turn(turn())
+
+    both = [one, other] * 20
+    made = await asyncio.gather(*(each.reserve_call("turn", "same", bounds=Bounds(same=7)) for each in both))
+    more = [await each.reserve_call("turn", "more", bounds=Bounds(calls=9)) for each in both[:4]]
+    memory = await one.memory_of_turn("turn")
+    await one.close()
+    await other.close()
+
+    assert sum(each.is_made for each in made) == 7
+    assert [each.is_made for each in more] == [True, True, False, False]
+    assert memory == more[-1].memory
+    assert memory is not None
+    assert (TurnMemory.from_json(memory).times("same"), TurnMemory.from_json(memory).calls) == (7, 9)
+
+
+async def test_reservation_of_a_caller_who_went_away_is_taken_back(opening: Opening) -> None:
+    store = await opening()
+    assert isinstance(store, SqliteStore)
+    await store.open_turn(turn())
+    waiting = [asyncio.create_task(store.reserve_call("turn", "same", bounds=Bounds(same=1))) for _ in range(2)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+
+    again = await store.reserve_call("turn", "same", bounds=Bounds(same=1))
+    await store.close()
+
+    assert again.is_made
+
+
+async def test_nothing_is_reserved_in_a_turn_that_is_not_kept(opening: Opening) -> None:
+    store = await opening()
+    assert isinstance(store, SqliteStore)
+    with pytest.raises(RecordConflict):
+        await store.reserve_call("gone", "same", bounds=Bounds())
+    assert await store.memory_of_turn("gone") is None
+    await store.close()
 
 
 # Turns

@@ -1,0 +1,33 @@
+"""Turns that several processes serve at once: whoever is given a handle may have it served by any of them.
+
+What a process remembers of a turn is what it saw itself. Before anything is decided by it, what others saw is asked
+for; and calls that rules count are counted where all processes count, so that no two take the same place.
+"""
+
+from typing import Final
+
+from gateway.governance.memory import Bounds
+from gateway.governance.records import TurnMemories
+from gateway.serving.turns import Turn
+
+ATTEMPTS: Final = 3
+"""How often a call is judged anew because others were counted meanwhile; then it is refused."""
+
+
+class SharedTurns:
+    def __init__(self, memories: TurnMemories) -> None:
+        self._memories = memories
+
+    async def remind(self, turn: Turn) -> None:
+        """Have a turn know what it has come to know elsewhere. Raises `StoreUnavailable` and `MemoryUnreadable`."""
+        if turn.is_stored:  # else nobody else can have heard of it
+            turn.is_reminded(await self._memories.memory_of_turn(turn.id))
+
+    async def reserve(self, turn: Turn, checksum: str, bounds: Bounds) -> bool:
+        """Count a call that is about to be made; `False` if other processes have used up what there is."""
+        if not turn.is_stored:
+            turn.memory.reserves(checksum)
+            return True
+        reserved = await self._memories.reserve_call(turn.id, checksum, bounds=bounds)
+        turn.is_reminded(reserved.memory)
+        return reserved.is_made
