@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from time import monotonic
 from typing import Any, Final, Literal
 
 from gateway.backends.refusals import BackendUnusable, excerpt, type_name, within
@@ -22,6 +23,7 @@ from gateway.backends.results import MediaTemplate, shaped
 from gateway.backends.signatures import by_name, problems_of, process_problems, takes_context
 from gateway.backends.threads import Threads
 from gateway.backends.workers import Answer, Workers, too_large
+from gateway.core.deadlines import Deadline, current_deadline, reset_deadline, set_deadline
 from gateway.core.media import InMemoryMediaReader, Media
 from gateway.errors import AbortError, GateError, ToolError
 from gateway.governance.ports import BackendFailed, ErrorWord, Invocation
@@ -80,12 +82,20 @@ class PythonBackend:
 
     async def run(self, call: Invocation) -> Any:
         arguments = self._arguments(call)
-        if self._tool.timeout is None:
-            result = await self._result(arguments)
-        else:
-            async with within(self._tool.timeout):
-                result = await self._result(arguments)
+        timeout = self._tool.timeout
+        result = await (self._result(arguments) if timeout is None else self._in_time(arguments, timeout))
         return shaped(result, json_results=self._tool.json_results, media=self._tool.media)
+
+    async def _in_time(self, arguments: dict[str, Any], timeout: timedelta) -> Any:
+        """Its time stands still while it waits for its caller."""
+        deadline = Deadline(monotonic() + timeout.total_seconds(), monotonic, current_deadline())
+        token = set_deadline(deadline)
+        try:
+            async with within(timeout) as deadline.scope:
+                return await self._result(arguments)
+        finally:
+            deadline.scope = None
+            reset_deadline(token)
 
     async def _result(self, arguments: dict[str, Any]) -> Any:
         if self._tool.run == "process":

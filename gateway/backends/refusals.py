@@ -26,11 +26,11 @@ class BackendUnusable(ProgramError):
 
 
 @asynccontextmanager
-async def within(timeout: timedelta | None) -> AsyncIterator[None]:
+async def within(timeout: timedelta | None) -> AsyncIterator[asyncio.Timeout]:
     """Ends what runs inside once the time is up. A caller's own cancellation passes through untouched."""
     try:
         async with asyncio.timeout(None if timeout is None else timeout.total_seconds()) as deadline:
-            yield
+            yield deadline
     except TimeoutError as error:
         if timeout is None or not deadline.expired():
             raise

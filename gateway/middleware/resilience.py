@@ -8,12 +8,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
 from gateway.core.beginning import Begun
+from gateway.core.deadlines import Deadline, current_deadline, reset_deadline, set_deadline
 from gateway.governance.ports import BackendFailed, ErrorWord, Invocation
 from gateway.middleware.chain import Run
 
@@ -38,20 +38,11 @@ class NotAsked(BackendFailed):
         self.retry_after = retry_after
 
 
-@dataclass(slots=True)
-class _Deadline:
-    """When the time of a call is up. `was_waiting`: it was up before the backend was reached."""
-
-    at: float
-    scope: asyncio.Timeout | None = None
-    was_waiting: bool = False
-
-
-_deadline: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
-
-
 class Timeout:
-    """A deadline for all that the stage wraps, bytes that trickle in included. The shorter of several limits counts."""
+    """A deadline for all that the stage wraps, bytes that trickle in included. The shorter of several limits counts.
+
+    It stands still while a tool waits for an answer of its caller.
+    """
 
     def __init__(self, after: timedelta, *shorter: timedelta | None, clock: Clock) -> None:
         self.after = min([after, *(each for each in shorter if each is not None)])
@@ -59,23 +50,25 @@ class Timeout:
         self._clock = clock
 
     async def __call__(self, call: Invocation, run: Run) -> Any:
-        deadline = _Deadline(self._clock() + self._seconds)
-        token = _deadline.set(deadline)
+        deadline = Deadline(self._clock() + self._seconds, self._clock, current_deadline())
+        token = set_deadline(deadline)
         try:
             running = Begun(_awaited(run(call)))
             return running.value if running.is_over else await self._in_time(running, deadline)
         finally:
-            _deadline.reset(token)
+            reset_deadline(token)
 
-    async def _in_time(self, running: Begun[Any], deadline: _Deadline) -> Any:
+    async def _in_time(self, running: Begun[Any], deadline: Deadline) -> Any:
         try:
-            async with asyncio.timeout(max(deadline.at - self._clock(), 0)) as scope:
+            async with asyncio.timeout(deadline.left) as scope:
                 deadline.scope = scope
                 return await running
         except TimeoutError as error:
             if not scope.expired():  # somebody else's
                 raise
             raise BackendFailed("unavailable", f"no answer within {in_seconds(self.after)}") from error
+        finally:
+            deadline.scope = None  # whatever the call has left behind may still ask somebody
 
 
 class Retry:
@@ -130,7 +123,7 @@ class Retry:
         return longest.total_seconds() * self._random()
 
     def _is_in_time(self, pause: float) -> bool:
-        deadline = _deadline.get()
+        deadline = current_deadline()
         return deadline is None or self._clock() + pause < deadline.at
 
 
@@ -252,7 +245,7 @@ class Concurrency:
                     self._line.remove(turn)
             else:  # the slot was handed over in the same moment
                 self._leave()
-            if deadline := _deadline.get():
+            if deadline := current_deadline():
                 deadline.was_waiting = True
             raise
 
@@ -271,7 +264,7 @@ def in_seconds(duration: timedelta) -> str:
 
 def _ran_out_of_time() -> bool:
     """Whether a cancellation is that of the deadline, while the backend was at work; clients cancel, too."""
-    deadline = _deadline.get()
+    deadline = current_deadline()
     if deadline is None or deadline.scope is None:
         return False
     return deadline.scope.expired() and not deadline.was_waiting

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gateway.core.deadlines import Deadline, current_deadline
 from gateway.errors import ToolError
 from gateway.serving.current import Client, LogLevel, Question, current_client
 
@@ -37,8 +38,11 @@ def can_ask_caller(question: Question) -> bool:
 
 
 async def ask_caller(**questions: Question) -> Mapping[str, Any]:
-    """Wait for one answer per question, under its name, as the client gave it. Raises `CallerCannotAnswer`."""
-    return await _client().ask(questions)
+    """Wait for one answer per question, under its name, as the client gave it. Raises `CallerCannotAnswer`.
+
+    The time that the call has stands still until then.
+    """
+    return await _asked(_client(), questions, current_deadline())
 
 
 def ask_caller_blocking(**questions: Question) -> Mapping[str, Any]:
@@ -46,11 +50,15 @@ def ask_caller_blocking(**questions: Question) -> Mapping[str, Any]:
     client = _client()
     if _is_in(client.loop):
         raise RuntimeError("use 'await ask_caller(...)' in an async function")
-    return asyncio.run_coroutine_threadsafe(_asked(client, questions), client.loop).result()
+    asking = _asked(client, questions, current_deadline())
+    return asyncio.run_coroutine_threadsafe(asking, client.loop).result()
 
 
-async def _asked(client: Client, questions: Mapping[str, Question]) -> Mapping[str, Any]:
-    return await client.ask(questions)
+async def _asked(client: Client, questions: Mapping[str, Question], deadline: Deadline | None) -> Mapping[str, Any]:
+    if deadline is None:
+        return await client.ask(questions)
+    with deadline.paused():
+        return await client.ask(questions)
 
 
 def _client() -> Client:

@@ -9,6 +9,7 @@ import pytest
 from anyio import fail_after
 from middleware_calls import Backend, Clock, Hanging, a_call, settled, started
 
+from gateway.core.deadlines import current_deadline
 from gateway.governance.ports import BackendFailed, ErrorWord, Invocation
 from gateway.middleware.chain import CallStage, Run, chained
 from gateway.middleware.resilience import CircuitBreaker, Concurrency, NotAsked, Retry, Timeout, in_seconds
@@ -467,3 +468,34 @@ async def test_ten_thousand_random_cancels_leak_no_slot() -> None:
 
 def test_durations_read_as_seconds() -> None:
     assert [in_seconds(each) for each in (seconds(30), seconds(0.25))] == ["30s", "0.25s"]
+
+
+async def test_time_stands_still_while_a_caller_is_asked() -> None:
+    clock = Clock()
+
+    async def asks(call: Invocation) -> Any:
+        deadline = current_deadline()
+        assert deadline is not None
+        with deadline.paused():
+            clock.now += 60
+            await asyncio.sleep(0.02)  # longer than the call has, by the clock on the wall
+        await asyncio.sleep(0)
+        return "answered"
+
+    assert await chained([Timeout(timedelta(milliseconds=10), clock=clock)], Backend(asks))(a_call()) == "answered"
+    assert current_deadline() is None
+
+
+async def test_time_runs_again_after_the_answer() -> None:
+    async def asks(call: Invocation) -> Any:
+        deadline = current_deadline()
+        assert deadline is not None
+        await asyncio.sleep(0)
+        with deadline.paused():
+            await asyncio.sleep(0)
+        await asyncio.Event().wait()
+
+    with fail_after(5):
+        failure = await caught(chained([Timeout(timedelta(milliseconds=5), clock=Clock())], Backend(asks)))
+
+    assert isinstance(failure, BackendFailed)

@@ -71,6 +71,8 @@ TOOLS = [
     tool("greet", run="loop"),
     tool("greet_twice", run="loop"),
     tool("greet_in_a_thread"),
+    tool("greet_briefly", run="loop", function="greet", limits={"timeout": "300ms"}),
+    tool("greet_briefly_in_a_thread", function="greet_in_a_thread", limits={"timeout": "300ms"}),
     tool("sample_if_possible", run="loop"),
     tool("unseen", TEXT, function="echo"),
     tool("hidden", TEXT, run="loop", function="echo"),

@@ -47,6 +47,15 @@ async def test_several_rounds_and_questions_are_one_call(wire: Wire) -> None:
     assert "A B file:///r" in last["content"][0]["text"]
 
 
+@pytest.mark.parametrize("tool", ["greet_briefly", "greet_briefly_in_a_thread"])
+async def test_caller_may_think_for_longer_than_the_call_may_run(tool: str, wire: Wire) -> None:
+    asked = (await wire.call(tool, meta=ALL)).result
+    await asyncio.sleep(0.4)  # longer than the tool has, by the clock on the wall
+    given = {"inputResponses": {"who": named("Ana")}, "requestState": asked["requestState"]}
+
+    assert "Ana" in (await wire.call(tool, meta=ALL, params=given)).result["content"][0]["text"]
+
+
 async def test_function_in_a_thread_can_ask(wire: Wire) -> None:
     asked = (await wire.call("greet_in_a_thread", meta=ALL)).result
     given = {"inputResponses": {"who": named("Ana")}, "requestState": asked["requestState"]}
