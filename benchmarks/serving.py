@@ -1,8 +1,8 @@
 """What a governed call costs on the wire, next to a bare ASGI echo and a FastMCP server that governs nothing.
 
-Each server runs alone in a process of its own, one worker, uvicorn with uvloop and httptools; a client in another
-process keeps a number of connections busy. Throughput and the server's CPU time per request are taken in one run;
-absolute figures move with the machine, ratios hold. The gateway authenticates, lists or calls as its policy says,
+Each server has a process of its own, one worker, uvicorn with uvloop and httptools; a client in another process keeps
+a number of connections busy, with one server at a time, in several rounds. A ratio is the median of the ratios of each
+round, because absolute figures move with the machine. The gateway authenticates, lists or calls as its policy says,
 validates, records durably before it answers, and renders.
 """
 
@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 HERE = Path(__file__).parent
 MODERN = {
@@ -54,7 +55,8 @@ class Figures:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4.0, help="how long each server is kept busy")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long each server is kept busy in a round")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--tools", type=int, nargs="+", default=[10, 10_000], help="sizes of the gateway's catalogue")
     parser.add_argument("--server", choices=["echo", "fastmcp"], help=argparse.SUPPRESS)
@@ -62,24 +64,24 @@ def main() -> None:
     if options.server:
         SERVERS[options.server](int(os.environ["PORT"]))
         return
-    print(f"Python {platform.python_version()}, {options.connections} connections, {options.seconds:g} s each\n")
-    print(f"{'server':34} {'calls/s':>8} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'of echo':>8}")
-    echo = measured("echo", options)
-    show("bare ASGI echo", echo, echo)
-    fastmcp = measured("fastmcp", options)
-    show("FastMCP server, tools/call", fastmcp, echo)
-    for tools in options.tools:
-        with gateway(tools) as (pid, port):
-            for name, load in GATEWAY_LOADS.items():
-                figures = asyncio.run(busy(port, load, pid=pid, options=options))
-                show(f"gateway, {name}, {tools} tools", figures, echo)
-                print(f"{'':34} {figures.per_second / fastmcp.per_second:8.1f} × FastMCP")
+    print(f"Python {platform.python_version()}, {options.connections} connections, ", end="")
+    print(f"{options.rounds} rounds of {options.seconds:g} s each; medians\n")
+    print(f"{'server':34} {'calls/s':>8} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'of echo':>8} {'× FastMCP':>10}")
+    with ExitStack() as servers:
+        runs = dict(started(options.tools, servers))
+        rounds = [{name: measured(run, options) for name, run in runs.items()} for _ in range(options.rounds)]
+    for name in runs:
+        show(name, rounds)
 
 
-def show(name: str, figures: Figures, echo: Figures) -> None:
-    share = figures.per_second / echo.per_second
+def show(name: str, rounds: Sequence[Mapping[str, Figures]]) -> None:
+    figures = [each[name] for each in rounds]
+    of_echo = median(each[name].per_second / each[ECHO].per_second for each in rounds)
+    of_fastmcp = median(each[name].per_second / each[FASTMCP].per_second for each in rounds)
     print(
-        f"{name:34} {figures.per_second:8.0f} {figures.cpu:8.0f} {figures.p50:8.1f} {figures.p99:8.1f} {share:8.2f}",
+        f"{name:34} {median(each.per_second for each in figures):8.0f} {median(each.cpu for each in figures):8.0f} "
+        f"{median(each.p50 for each in figures):8.1f} {median(each.p99 for each in figures):8.1f} "
+        f"{of_echo:8.2f} {of_fastmcp:10.1f}",
         flush=True,
     )
 
@@ -103,18 +105,43 @@ LOADS = {
     "echo": Load("/", {"content-type": "application/json"}, CALL),
     "fastmcp": Load("/mcp", MODERN, CALL),
 }
+ECHO = "bare ASGI echo"
+FASTMCP = "FastMCP server, tools/call"
 
 
-def measured(server: str, options: argparse.Namespace) -> Figures:
+@dataclass(frozen=True)
+class Run:
+    """A server that runs, and what it is asked."""
+
+    pid: int
+    port: int
+    load: Load
+
+
+def started(sizes: Sequence[int], servers: ExitStack) -> Iterator[tuple[str, Run]]:
+    for name, server in ((ECHO, "echo"), (FASTMCP, "fastmcp")):
+        yield name, Run(*servers.enter_context(other(server)), LOADS[server])
+    for tools in sizes:
+        pid, port = servers.enter_context(gateway(tools))
+        for name, load in GATEWAY_LOADS.items():
+            yield f"gateway, {name}, {tools} tools", Run(pid, port, load)
+
+
+@contextmanager
+def other(server: str) -> Iterator[tuple[int, int]]:
     port = free_port()
     command = [sys.executable, __file__, "--server", server]
     process = subprocess.Popen(command, env={**os.environ, "PORT": str(port)}, stderr=subprocess.DEVNULL)
     try:
         wait_for(port)
-        return asyncio.run(busy(port, LOADS[server], pid=process.pid, options=options))
+        yield process.pid, port
     finally:
         process.kill()
         process.wait()
+
+
+def measured(run: Run, options: argparse.Namespace) -> Figures:
+    return asyncio.run(busy(run.port, run.load, pid=run.pid, options=options))
 
 
 @contextmanager
