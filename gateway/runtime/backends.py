@@ -21,10 +21,11 @@ from gateway.config.specs.upstreams import StdioTransport, StreamableHttpTranspo
 from gateway.errors import GatewayError, ProgramError
 from gateway.formats.jsondoc import SpooledJsonArtifact
 from gateway.formats.paths import Path
-from gateway.governance.ports import Backend, BackendFailed, Invocation
+from gateway.governance.ports import Backend
 from gateway.runtime.secrets import Secrets
 from gateway.snapshot import DeclaredTool
 from gateway.upstreams.auth import FixedCredentials
+from gateway.upstreams.backend import McpBackend, RemoteTool
 from gateway.upstreams.connections import Connection
 from gateway.upstreams.http import HttpConnection
 from gateway.upstreams.programs import Program
@@ -53,8 +54,23 @@ class Backends:
                 return self._command(declared, spec, schema=schema)
             case specs.HttpBackend() as declared:
                 return self._http(declared, spec, artifact=artifact)
-            case specs.McpBackend(upstream=upstream):
-                return NotConnected(upstream)
+            case specs.McpBackend() as declared:
+                json_results = issubclass(artifact, SpooledJsonArtifact)
+                media = _media(spec.output.media if spec.output else None)
+                remote = RemoteTool(declared.tool, json_results, media, _timeout(spec) or timedelta(seconds=60))
+                return self._remote(remote, declared.upstream)
+
+    def of_import(self, tool: DeclaredTool, *, artifact: type, timeout: timedelta | None = None) -> Backend:
+        """The backend of a tool that an upstream brings. Raises `ProgramError` where there is no way to it."""
+        json_results = issubclass(artifact, SpooledJsonArtifact)
+        remote = RemoteTool(tool.remote_name or tool.name, json_results, timeout=timeout or timedelta(seconds=60))
+        return self._remote(remote, tool.upstream or "")
+
+    def _remote(self, tool: RemoteTool, upstream: str) -> Backend:
+        connection = self._upstreams.get(upstream)
+        if connection is None:
+            raise ProgramError(self._upstreams.reason(upstream), help="run: gateway upstreams")
+        return McpBackend(tool, connection)
 
     def _python(
         self, declared: specs.PythonBackend, spec: ToolSpec, *, schema: Mapping[str, Any], artifact: type
@@ -175,19 +191,6 @@ class Backends:
 
     def _value(self, value: EnvValue) -> str | Callable[[], str]:
         return self._secrets.reader(value) if isinstance(value, Secret) else value
-
-
-class NotConnected:
-    """A tool on a server that this gateway does not speak to yet."""
-
-    def __init__(self, upstream: str) -> None:
-        self._upstream = upstream
-
-    async def run(self, call: Invocation) -> Any:
-        raise BackendFailed("unavailable", f"the upstream server {self._upstream!r} is not connected")
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 def _health(spec: HealthSpec | None) -> Health:

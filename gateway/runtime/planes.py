@@ -76,7 +76,7 @@ def _readiness(running: Running, stopping: Stopping) -> Any:
         reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
         reasons += [] if running.identities.knows_revocations() else ["revoked tokens cannot be told from others"]
         state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}
-        if problems := running.controlled.problems:
+        if problems := [*running.controlled.problems, *running.upstreams.problems]:
             state["problems"] = problems
         return {**state, "reasons": reasons} if reasons else state
 

@@ -20,6 +20,7 @@ from gateway.config.specs.gateway import (
     SqliteStorageSpec,
     StorageDocument,
 )
+from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import ProgramError
 from gateway.governance.diagnostics import Diagnostic
 from gateway.identity.identities import Identities
@@ -40,6 +41,7 @@ from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
 from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
+from gateway.upstreams.registry import Upstreams
 
 
 class ConfigInvalid(ProgramError):
@@ -73,6 +75,8 @@ class Running:
     shared: SharedState
     """Circuits and bulkheads of this process."""
     controlled: Controlling
+    upstreams: Upstreams
+    """Servers whose tools are called."""
     told: tuple[str, ...] = ()
     """What else was noticed at the start."""
 
@@ -178,6 +182,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     closing.push_async_callback(identities.close)
     backends = Backends(prepared.secrets, settings.python_packages)
     closing.push_async_callback(backends.close)
+    backends.connect(each.spec for each in assembled.loaded.documents if isinstance(each.spec, UpstreamDocument))
     shared = SharedState()
 
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
@@ -207,6 +212,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     service = Service(published, store, spool, lives=lives, auditor=controlled.auditor)
     await controlled.begin(closing)
     recovered = await store.recover(_now())
+    backends.upstreams.watch()
     sweeping = asyncio.create_task(Sweeper(store, spool).run())
     closing.push_async_callback(_ended, sweeping)
     return Running(
@@ -220,6 +226,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         kept,
         shared,
         controlled,
+        backends.upstreams,
         (*prepared.auditing.warnings, *([vain] if (vain := approvals_in_vain(published.snapshot)) else ())),
     )
 

@@ -28,6 +28,7 @@ async def status_of(running: Running) -> Mapping[str, Any]:
         "runningCalls": len(running.service.running),
         "storage": sizes,
         "circuits": running.shared.circuit_states(),
+        "upstreams": running.upstreams.status(),
         "stopped": await stopped_status(running.controlled.quarantines),
         **running.controlled.status(),
         "warnings": running.warnings,

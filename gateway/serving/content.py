@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+import orjson
+
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.envelopes import content_envelope, handle_text, nonce_for
@@ -19,12 +21,12 @@ from gateway.core.schemas import Schema
 from gateway.core.tokens import Tokenizable
 from gateway.errors import ArtifactError, ValidationException
 from gateway.serving.published import Published
+from gateway.serving.relayed import NOTHING, RAW_BLOCK, TEXT_BLOCK, Aside, foreign_meta
 from gateway.serving.service import Settled
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
 
-ABSENT: Final[Any] = object()
-"""There is no structured content; `None` would be JSON's null."""
+ABSENT: Final = NOTHING
 
 MAX_STRUCTURED: Final = 1 << 20
 """Bytes of a result that programs are given as JSON beside its text."""
@@ -34,11 +36,12 @@ _RENDERER: Final = Renderer()
 
 @dataclass(slots=True)
 class Content:
-    """Blocks in the shape of MCP. `structured` is `ABSENT` or any JSON value."""
+    """Blocks in the shape of MCP. `structured` is `ABSENT` or any JSON value, `aside` what another server added."""
 
     blocks: list[Block]
     is_error: bool = False
     structured: Any = ABSENT
+    aside: Aside | None = None
 
 
 def artifact_uri(turn_id: str, call_id: str, piece: int | None = None) -> str:
@@ -68,7 +71,9 @@ class Contents:
         turn, record = settled.turn, settled.record
         results: Any = record.results  # a copy, each time it is asked for
         if media := media_of(results):
-            return Content(await _media_blocks(turn, record, media), record.is_error)
+            beside = None if record.is_error else self._beside(settled)
+            structured = ABSENT if beside is None else beside.structured
+            return Content(await _media_blocks(turn, record, media), record.is_error, structured, beside)
         blocks = [await _text_block(turn, record)]
         told = settled.pending or settled.limited
         if told is not None and self._promised(turn, record) is None:
@@ -77,13 +82,25 @@ class Contents:
             return Content(blocks, record.is_error)
         if not record.inline and not isinstance(results, list):
             return Content([*blocks, await _link(turn, record, results)])
-        return await self._with_json(turn, record, results, blocks)
+        return await self._with_json(turn, record, results, blocks, self._beside(settled))
 
-    async def _with_json(self, turn: Turn, record: ToolCall, results: Any, blocks: list[Block]) -> Content:
+    def _beside(self, settled: Settled) -> Aside | None:
+        """Nothing where a class masks what it shows: nobody has masked what stands beside."""
+        if settled.aside is None:
+            return None
+        declared = settled.turn.published.tool(settled.turn.stored.catalogue, settled.record.tool)
+        is_bare = declared is not None and not settled.turn.published.types.is_masked(declared.artifact)
+        return settled.aside if is_bare else None
+
+    async def _with_json(
+        self, turn: Turn, record: ToolCall, results: Any, blocks: list[Block], beside: Aside | None
+    ) -> Content:
         schema = self._promised(turn, record)
         value = await _json_value(results)
+        if value is ABSENT and beside is not None:
+            value = beside.structured
         if schema is None:
-            return Content(blocks, structured=value)
+            return Content(blocks, structured=value, aside=beside)
         try:
             if value is ABSENT:
                 raise ValidationException([{"message": "it is not JSON, or too large"}])
@@ -92,7 +109,7 @@ class Contents:
             text = f"the tool ran, but its result does not fit its output schema: {error.message}"
             failed = record.replace(is_error=True, results=Tokenizable(text))
             return Content([await _text_block(turn, failed)], is_error=True)
-        return Content(blocks, structured=value)
+        return Content(blocks, structured=value, aside=beside)
 
     def _promised(self, turn: Turn, record: ToolCall) -> Schema | None:
         """What the JSON of a result has to fit, errors included: clients check whatever they are given."""
@@ -152,6 +169,9 @@ async def _text_block(turn: Turn, record: ToolCall) -> Block:
 async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> list[Block]:
     blocks: list[Block] = []
     for index, each in enumerate(media):
+        if each.source in (TEXT_BLOCK, RAW_BLOCK):
+            blocks.append(await _relayed_block(turn, record, each))
+            continue
         meta = {
             "tier": each.trust_tier,
             "trusted": each.trust_tier == "first-party" and each.modality_hazard == "inert",
@@ -166,6 +186,27 @@ async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> lis
             blocks.append({**text_block(f"[{safe_name(each.filename)}] {caption['value']}"), "_meta": meta})
         blocks.append(block)
     return blocks
+
+
+async def _relayed_block(turn: Turn, record: ToolCall, media: Media) -> Block:
+    """A block of another server, as it came but for who vouches for it: text in it is shown as any other text."""
+    content = await media.as_bytes()
+    vouched = vouching(turn, record)
+    if media.source == TEXT_BLOCK:
+        return {**text_block(_enveloped(turn, record, content.decode("utf-8", "replace"))), "_meta": vouched}
+    block: Block = orjson.loads(content)
+    resource = block.get("resource")
+    if isinstance(resource, dict) and isinstance(resource.get("text"), str):
+        block["resource"] = {**resource, "text": _enveloped(turn, record, resource["text"])}
+    return {**block, "_meta": {**foreign_meta(block.get("_meta")), **vouched}}
+
+
+def _enveloped(turn: Turn, record: ToolCall, text: str) -> str:
+    if turn.catalogue.catalogue.render != "envelope":
+        return text
+    nonce = nonce_for(turn.turn_secret, record.checksum, record.id)
+    attributes = {"kind": "tool-result", "tool": record.tool, "call": record.checksum}
+    return content_envelope(authority_of(turn, record), text, nonce=nonce, attributes=attributes).render()
 
 
 async def _link(turn: Turn, record: ToolCall, artifact: Any) -> Block:

@@ -13,6 +13,7 @@ from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Decision
+from gateway.serving.relayed import Aside
 
 if TYPE_CHECKING:
     from gateway.serving.turns import Turn
@@ -54,6 +55,23 @@ class Client(Protocol):
 
     @property
     def loop(self) -> AbstractEventLoop: ...
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What it says that it can be asked, in the words of MCP."""
+        ...
+
+    @property
+    def wants_progress(self) -> bool: ...
+
+    @property
+    def log_level(self) -> str | None:
+        """The least serious messages that it wants to hear."""
+        ...
+
+    def lacks(self, needed: Mapping[str, Any]) -> None:
+        """The call could not go on without these capabilities; a client that can be told so is."""
+        ...
 
     def progress(self, progress: float, total: float | None, message: str | None) -> None: ...
 
@@ -107,6 +125,8 @@ class ServedCall:
     """What a program is told if the call waits for people."""
     limited: Mapping[str, Any] | None = None
     """What a program is told if a rate or a quota stopped the call."""
+    aside: Aside | None = None
+    """What another server said beside its result."""
     identity: str | None = None
     definition: str | None = None
     holding: Holding = ORDINARY

@@ -40,6 +40,7 @@ from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, curre
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.published import Published
+from gateway.serving.relayed import Aside
 from gateway.serving.rights import may_call, may_know, may_read, still_readable
 from gateway.serving.running_calls import RunningCalls
 from gateway.serving.turns import OpenTurns, Surroundings, Turn, new_turn
@@ -83,6 +84,8 @@ class Settled:
     """What it is told of one that a rate or a quota stopped."""
     approvals: Sequence[ApprovalRecord] = ()
     """What a call that waits for people waits for."""
+    aside: Aside | None = None
+    """What another server said beside its result."""
 
 
 class Service:
@@ -264,7 +267,7 @@ class Service:
         finally:
             self.running.end(task)
         waits_for = call.approvals if call.pending is not None else ()
-        return Settled(record, turn, pending=call.pending, limited=call.limited, approvals=waits_for)
+        return Settled(record, turn, pending=call.pending, limited=call.limited, approvals=waits_for, aside=call.aside)
 
     @property
     def open_turns(self) -> int:

@@ -70,10 +70,10 @@ class Upstreams:
 
     @property
     def problems(self) -> list[str]:
-        """What does not work now, in one line each."""
-        down = [each for each in self._connections.values() if each.standing.state == "down"]
-        found = [f"upstream {each.name} is down: {each.standing.last_error}" for each in down]
-        return [*(f"upstream {name} is left out: {reason}" for name, reason in self._unusable.items()), *found]
+        """What does not work now, in one line each and in our own words: everybody may read them."""
+        down = [each.name for each in self._connections.values() if each.standing.state == "down"]
+        found = [f"upstream {name} is left out" for name in self._unusable]
+        return [*found, *(f"upstream {name} is down" for name in down)]
 
     def status(self) -> list[Mapping[str, Any]]:
         """Each server at a glance, for operators."""

@@ -7,6 +7,7 @@ after a pause that grows while it keeps ending. What it writes to its error outp
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
@@ -22,8 +23,9 @@ from gateway.upstreams.messages import Era, Json, RemoteError, answers, client_i
 from gateway.upstreams.programs import Program, RunningProgram
 from gateway.web.mcp.protocol import LEVELS, NEWEST_LEGACY, UNSUPPORTED_VERSION
 
-PROBE_WAITS: Final = 3.0
-"""Seconds that a program has to answer what only modern ones understand."""
+PROBE_WAITS: Final = 20.0
+"""Seconds that a program has to start, and to answer what only modern ones understand; others answer with an error."""
+START_WAITS: Final = 40.0
 LONGEST_PAUSE: Final = 30.0
 STEADY_AFTER: Final = 60.0
 """Seconds after which a program that ends had been running well."""
@@ -74,7 +76,7 @@ class StdioConnection(Connection):
         self._program = program
         self._grace = grace
         self._run: _Run | None = None
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Task[_Run] | None = None
         self._known_era: Era | None = None
         self._pause = 0.0
         self._not_before = 0.0
@@ -91,9 +93,11 @@ class StdioConnection(Connection):
 
     async def close(self) -> None:
         await super().close()
-        async with self._starting:
-            if self._run is not None:
-                await self._end(self._run, BackendFailed("unavailable", "the gateway is letting go of this server"))
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self._run is not None:
+            await self._end(self._run, BackendFailed("unavailable", "the gateway is letting go of this server"))
 
     async def _introduced(self) -> Introduction:
         await self._running()
@@ -121,13 +125,22 @@ class StdioConnection(Connection):
         run = self._run
         if run is not None and run.program.is_running:
             return run
-        async with self._starting:
-            self._refuse_closed()
-            if self._run is not None and self._run.program.is_running:
-                return self._run
-            return await self._start()
+        self._refuse_closed()
+        if self._starting is None or self._starting.done():
+            # its own task: a caller who does not wait that long must not end what others wait for
+            self._starting = asyncio.create_task(self._start(), context=Context())
+            self._starting.add_done_callback(_seen)
+        return await asyncio.shield(self._starting)
 
     async def _start(self) -> _Run:
+        try:
+            async with asyncio.timeout(START_WAITS):
+                return await self._started()
+        except TimeoutError as error:
+            self._rest()
+            raise BackendFailed("unavailable", "the upstream server does not answer what it is greeted with") from error
+
+    async def _started(self) -> _Run:
         now = monotonic()
         if now < self._not_before:
             left = self._not_before - now
@@ -135,10 +148,10 @@ class StdioConnection(Connection):
         for _ in range(2):
             run = _Run(await self._program.started(self._complain), now)
             run.reading = asyncio.create_task(self._read(run))
-            self._run = run
             try:
                 self.introduction = await self._met(run)
                 self._known_era = self.introduction.era
+                self._run = run
                 return run
             except BackendFailed:
                 is_over = not run.program.is_running
@@ -273,3 +286,9 @@ class StdioConnection(Connection):
         answer = await answer_to(message, self._meant(run, None))
         with suppress(BackendFailed):
             await run.program.send(encoded(answer))
+
+
+def _seen(starting: "asyncio.Task[_Run]") -> None:
+    """Whoever waited may have gone; how it ended is in the standing."""
+    if not starting.cancelled():
+        starting.exception()

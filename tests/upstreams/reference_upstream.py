@@ -86,7 +86,7 @@ def server() -> MCPServer:
                 params = types.CreateMessageRequestParams(messages=[message], max_tokens=10)
                 return types.InputRequiredResult(input_requests={"thought": types.CreateMessageRequest(params=params)})
             return f"it says {answers['thought'].content.text}"
-        answer: Any = await ctx.session.create_message([message], max_tokens=10)
+        answer: Any = await ctx.session.create_message([message], max_tokens=10, related_request_id=ctx.request_id)
         return f"it says {answer.content.text}"
 
     @made.tool()

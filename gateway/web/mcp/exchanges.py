@@ -35,6 +35,17 @@ class Exchange:
         self._log_level = log_level
         self._progress = float("-inf")
 
+    @property
+    def wants_progress(self) -> bool:
+        return self._token is not None
+
+    @property
+    def log_level(self) -> str | None:
+        return self._log_level
+
+    def lacks(self, needed: Mapping[str, Any]) -> None:
+        self.missing = dict(needed)
+
     def heard_as(self, reply: Reply, *, progress_token: RequestId | None, log_level: str | None) -> None:
         """Another request goes on with the same call."""
         self.reply, self._token, self._log_level = reply, progress_token, log_level

@@ -23,7 +23,11 @@ def call_result(content: Content, settled: Settled, *, version: str, meta: dict[
     result["isError"] = content.is_error
     if version == MODERN:
         result["resultType"] = "complete"
-    result["_meta"] = {**meta, META_TURN: settled.turn.id, META_CALL: settled.record.id}
+    aside = content.aside
+    if aside is not None and aside.fields:
+        result = {**aside.fields, **result}
+    foreign = {} if aside is None else aside.meta
+    result["_meta"] = {**foreign, **meta, META_TURN: settled.turn.id, META_CALL: settled.record.id}
     if settled.pending is not None:
         result["_meta"][META_PENDING] = settled.pending
     if settled.limited is not None:

@@ -1,0 +1,57 @@
+"""Tools that live on another MCP server, called under our name, description and trust."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from gateway.backends.results import MediaTemplate
+from gateway.governance.ports import BackendFailed, Invocation
+from gateway.serving.current import current_call
+from gateway.upstreams.connections import Connection
+from gateway.upstreams.relaying import Relay, conversed
+from gateway.upstreams.results import aside_of, failure_of, result_blocks, value_of
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTool:
+    """One tool over there. `arranged` makes its arguments of those that callers gave."""
+
+    name: str
+    json_results: bool = False
+    media: MediaTemplate | None = None
+    timeout: timedelta = timedelta(seconds=60)
+    arranged: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+
+class McpBackend:
+    """The connection is the caller's to close: other tools of the same server use it, too."""
+
+    def __init__(self, tool: RemoteTool, connection: Connection) -> None:
+        self._tool = tool
+        self._connection = connection
+        self._seconds = tool.timeout.total_seconds()
+
+    async def run(self, call: Invocation) -> Any:
+        tool = self._tool
+        served = current_call()
+        relay = Relay(served.client, call.principal)
+        arguments = call.args if tool.arranged is None else tool.arranged(call.args)
+        params = {"name": tool.name, "arguments": dict(arguments)}
+        try:
+            async with asyncio.timeout(self._seconds) as deadline:
+                result = await conversed(self._connection, "tools/call", params, relay)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise BackendFailed("unavailable", f"no result within {self._seconds:g} s") from error
+        blocks = result_blocks(result)
+        if result.get("isError") is True:
+            raise failure_of(blocks)
+        value = value_of(result, blocks, json_results=tool.json_results, media=tool.media)
+        served.aside = aside_of(result, json_results=tool.json_results)
+        return value
+
+    async def close(self) -> None:
+        """Nothing is held that others do not use."""
