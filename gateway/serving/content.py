@@ -4,12 +4,11 @@ What a program reads (`structured`) stays as the tool gave it; what a model read
 the text and in the `_meta` of every block.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
-
-import orjson
 
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
@@ -194,7 +193,7 @@ async def _relayed_block(turn: Turn, record: ToolCall, media: Media) -> Block:
     vouched = vouching(turn, record)
     if media.source == TEXT_BLOCK:
         return {**text_block(_enveloped(turn, record, content.decode("utf-8", "replace"))), "_meta": vouched}
-    block: Block = orjson.loads(content)
+    block: Block = json.loads(content)
     resource = block.get("resource")
     if isinstance(resource, dict) and isinstance(resource.get("text"), str):
         block["resource"] = {**resource, "text": _enveloped(turn, record, resource["text"])}
