@@ -82,7 +82,8 @@ ARROWS: dict[str, set[str]] = {
     "access": {"errors", "core", "governance", "snapshot"},
     "advertising": {"snapshot"},
     "review": {"core", "governance", "snapshot", "access", "review"},
-    "config": {"errors", "core", "formats", "governance", "snapshot", "config"},
+    "definitions": {"governance", "definitions"},
+    "config": {"errors", "core", "definitions", "formats", "governance", "snapshot", "config"},
     "assembly": {"governance", "snapshot", "access", "config", "authz"},
     "cli": {
         "gateway",
@@ -92,6 +93,7 @@ ARROWS: dict[str, set[str]] = {
         "snapshot",
         "access",
         "advertising",
+        "definitions",
         "review",
         "config",
         "runtime",

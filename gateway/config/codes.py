@@ -94,8 +94,8 @@ _TRUST: Final = {
     "review-in-future": "The review has a date that has not come yet. Correct it.",
     "forbidden-combination": "Abilities that must not meet do meet in a catalogue. Exclude a tool, or have the "
     "combination waived for a time.",
-    "waiver-expired": "The waiver's last day is over, and the combination still meets. Part the tools, or renew it.",
-    "idle-waiver": "The waiver lifts a combination that does not meet. Remove it, before it lifts one that does.",
+    "waiver-expired": "The waiver's last day is over, and what it bears is still there. End that, or renew it.",
+    "idle-waiver": "The waiver lifts what is not there. Remove it, before it lifts something that is.",
     "token-expired": "The token's last day is over, so nobody can use it. Remove or renew it.",
 }
 _NAMES: Final = {
@@ -109,6 +109,13 @@ _LOCK: Final = {
     "bad-lock": "The lock file is not one, or of another version. Lock the upstreams again.",
     "lock-tampered": "A digest in the lock file does not fit its definition, so nobody knows what was looked at.",
     "lock-source": "The upstream is not the server that was locked, so nothing of it counts as pinned. Lock it again.",
+    "hidden-text": "A definition has characters that nobody sees, or that turn text around. Do not import it.",
+    "mixed-alphabets": "A word of a definition mixes alphabets, which is how one word passes for another. Compare it.",
+    "long-text": "A text of a definition is longer than anybody reads, or a value is a text. Read it to its end.",
+    "foreign-address": "A definition has an address of a host that is not its server's. Allow the host, or ask why.",
+    "undeclared-argument": "A definition speaks of an argument that its schema lacks. Find out where a value would go.",
+    "mentions-tool": "A definition speaks of another server's tool, which is how one server steers another. Ask why.",
+    "instructs-model": "A definition speaks to the model instead of saying what a tool does. Read it with care.",
     "bad-definition": "A definition of an upstream cannot be served: its name or its schema is unusable. Exclude it.",
     "idle-lock": "The lock file tells of what no document lets in. Lock again, and it is gone.",
 }
@@ -157,7 +164,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "Expressions, schemas, stages, code": _PROGRAMS,
         "Trust": _TRUST,
         "Names": _NAMES,
-        "Lock file": _LOCK,
+        "Lock file and definitions": _LOCK,
         "Catalogues and tools": _CATALOGUES,
         "Policies": _POLICIES,
     }

@@ -22,6 +22,7 @@ from gateway.config.linking.mentions import unknown_tools
 from gateway.config.linking.naming import link_collision_policies, prefix_of
 from gateway.config.linking.pipelines import link_pipelines
 from gateway.config.linking.prospects import find_prospects
+from gateway.config.linking.reviewing import review_imports
 from gateway.config.linking.tools import link_tools
 from gateway.config.linking.trust import link_scale
 from gateway.config.loader import Loaded
@@ -70,7 +71,13 @@ def _snapshot(
     tools, of_tools = link_tools(found, scale, imports=imports, packages=packages)
     prospects = find_prospects(found, scale, imports=imports)
     gates, of_gates = link_gates(found, tools, prospects=prospects)
-    problems += [*of_tools, *of_gates, *expired_tokens(found), *anchors_within_reach(found)]
+    problems += [
+        *of_tools,
+        *review_imports(found, imports),
+        *of_gates,
+        *expired_tokens(found),
+        *anchors_within_reach(found),
+    ]
     if gateway is None or defaults is None:
         return None, problems
     pipelines, policies = link_pipelines(found), link_collision_policies(found)

@@ -4,6 +4,8 @@ A definition whose digest does not fit is not taken: nobody knows what was looke
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,7 +104,7 @@ class _Reading:
         except BadDefinition as error:
             self._note(document, f"the definition cannot be used: {error}", ("definition",))
             return
-        self._take(document, found, kind)
+        self._take(document, replace(found, locate=partial(_located, document)), kind)
 
     def _take(self, document: Document, found: ImportedDefinition, kind: DefinitionKind) -> None:
         data = document.data
@@ -126,6 +128,11 @@ class _Reading:
     def _note(self, document: Document, message: str, place: Place, *, help: str = _AGAIN) -> None:
         position = document.key_position(place) if place else document.position(place)
         self.problems.append(Diagnostic("bad-lock", message, position, help=help))
+
+
+def _located(document: Document, path: Place) -> Position:
+    """Where a part of a definition stands: a text of several lines begins behind its key."""
+    return document.key_position(("definition", *path))
 
 
 def _is_table(value: Any, fits: Any) -> bool:

@@ -5,7 +5,7 @@ it is trusted, and nothing here knows where it is read or kept.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Literal, get_args
@@ -41,6 +41,8 @@ class ImportedDefinition:
     """Whether the lock file has exactly this definition, from this place."""
     position: Position | None = None
     """Where it stands in a file, if it does."""
+    locate: Callable[[tuple[str | int, ...]], Position] | None = field(default=None, compare=False, repr=False)
+    """Where a part of it stands."""
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:

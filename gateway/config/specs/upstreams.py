@@ -9,7 +9,37 @@ from pydantic import Field
 from gateway.config.specs.backends import NETWORKS, Argument, Sandbox, program_problems
 from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec
 from gateway.config.specs.common import Auth, Document, Env, Headers, Limits, OwnedMetadata, Trust, credentials_as_text
-from gateway.config.specs.scalars import AbsolutePath, Duration, FilePath, Pattern, PrivateNetwork, Url
+from gateway.config.specs.scalars import (
+    AbsolutePath,
+    Day,
+    Duration,
+    FilePath,
+    Name,
+    Pattern,
+    PrivateNetwork,
+    Prose,
+    Text,
+    Url,
+)
+
+Finding = Literal[
+    "hidden-text",
+    "mixed-alphabets",
+    "long-text",
+    "foreign-address",
+    "undeclared-argument",
+    "mentions-tool",
+    "instructs-model",
+]
+HostPattern = Annotated[
+    str,
+    Text(
+        "a host",
+        "write a name of a host, or a pattern: docs.example.com, *.example.com",
+        r"(?:\*\.)?[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){0,16}",
+        code="bad-name",
+    ),
+]
 
 
 class StreamableHttpTransport(Spec):
@@ -67,12 +97,30 @@ class Health(Spec):
     fail_after: Annotated[int, Field(ge=1)] = Field(3, description="Failed probes after which it counts as down.")
 
 
+class DefinitionWaiver(Spec):
+    """A finding in a definition that somebody bears, up to a last day."""
+
+    finding: Finding = Field(description="The diagnostic code of the finding.")
+    definition: Pattern = Field(description="Name or pattern of the tools, prompts and templates it is found in.")
+    until: Day = Field(description="Last day of the exception.")
+    by: Name = Field(description="Who allowed it.")
+    because: Prose = Field(description="Why it is bearable.")
+
+
+class DefinitionReview(Spec):
+    """How the texts of definitions are looked at."""
+
+    hosts: Many[HostPattern] = Field((), description="Hosts that they may speak of, besides the server's own.")
+    waivers: Many[DefinitionWaiver] = Field((), description="Findings that are borne for a time.")
+
+
 class UpstreamSpec(Spec):
     """A server and what is taken from it."""
 
     transport: Transport = Field(description="How the server is reached.")
     auth: Maybe[Auth] = Field(None, description="Credentials for the server.")
     import_: Import = Field(description="Which tools are imported, and on which terms.")
+    review: Maybe[DefinitionReview] = Field(None, description="How the texts of definitions are looked at.")
     limits: Maybe[Limits] = Field(None, description="What a call of an imported tool may cost.")
     health: Maybe[Health] = Field(None, description="How the server is watched.")
 
