@@ -253,6 +253,10 @@ class Approvals:
     async def close(self) -> None:
         await self._watch.close()
 
+    async def pending(self, at: datetime) -> Mapping[str, int]:
+        """How many wait for people, by the rule that asks: those of every process."""
+        return await self._store.pending(at)
+
     @property
     def waited_for(self) -> int:
         """How many approvals calls wait for right now, in this process."""

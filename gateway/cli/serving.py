@@ -172,8 +172,9 @@ async def _serve(
         await serving(both)
         return
     affinity = among(both.data)
+    affinity.shares(both.metering)
     try:
-        await serving(replace(both, data=affinity.front), besides=[(affinity.back, affinity.listener())])
+        await serving(replace(both, data=affinity.front), besides=[(affinity.inside, affinity.listener())])
     finally:
         await affinity.close()
 

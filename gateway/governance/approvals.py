@@ -200,6 +200,10 @@ class ApprovalStore(Protocol):
         """A page, newest first, and the cursor of the next page; `ValueError` for a cursor that is none."""
         ...
 
+    async def pending(self, at: datetime) -> dict[str, int]:
+        """How many wait for people, by the rule that asks."""
+        ...
+
     async def changes(self, since: int) -> list[tuple[str, int]]:
         """Which approvals changed after `since`, and the number of each one's last change, in the order of those.
 

@@ -15,6 +15,7 @@ from zlib import crc32
 import aiohttp
 from yarl import URL
 
+from gateway.runtime.metering import INSIDE, Metering
 from gateway.web.edge import App, Receive, Scope, Send
 from gateway.web.problems import problem_response
 
@@ -22,6 +23,7 @@ _SESSION: Final = b"mcp-session-id"
 _TURNS: Final = "/v1/turns/"
 _ONE_HOP: Final = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"})
 _AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_SOON: Final = aiohttp.ClientTimeout(total=2)
 _NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)
 _GONE: Final = problem_response(
     404, "the process that had this session has ended", code="E_SESSION_GONE", help="begin again with initialize"
@@ -43,6 +45,7 @@ class Affinity:
         self._count = count
         self._folder = folder
         self._sessions: dict[int, aiohttp.ClientSession] = {}
+        self._metering: Metering | None = None
 
     def listener(self) -> socket.socket:
         """Where others reach this worker. One that had the place before left its name behind."""
@@ -58,6 +61,31 @@ class Affinity:
             await self.back(scope, receive, send)
         else:
             await self._pass_on(owner, scope, receive, send)
+
+    def shares(self, metering: Metering) -> None:
+        """Whichever worker is asked for metrics tells those of all."""
+        self._metering = metering
+        metering.worker, metering.others = self._index, self._asked
+
+    async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What comes from another worker: requests that are passed on, and questions of its own."""
+        if scope["type"] == "http" and scope["path"] == INSIDE and self._metering is not None:
+            await self._metering.inside(scope, receive, send)
+        else:
+            await self.back(scope, receive, send)
+
+    async def _asked(self, path: str) -> dict[int, bytes]:
+        """What each of the others answers; one that is being replaced, or too slow, is left out."""
+        others = [index for index in range(self._count) if index != self._index]
+        answers = await asyncio.gather(*(self._ask(each, path) for each in others))
+        return {each: answer for each, answer in zip(others, answers, strict=True) if answer is not None}
+
+    async def _ask(self, owner: int, path: str) -> bytes | None:
+        try:
+            async with self._session(owner).get(f"http://worker{path}", timeout=_SOON) as answer:
+                return await answer.read() if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
 
     async def back(self, scope: Scope, receive: Receive, send: Send) -> None:
         mark = b"%d." % self._index
@@ -78,6 +106,8 @@ class Affinity:
             await session.close()
 
     def _owner(self, scope: Scope) -> int:
+        if scope["path"] == INSIDE:  # a question among workers, which nobody else may have passed on
+            return self._index
         named = [value for name, value in scope["headers"] if name == _SESSION]
         if len(named) == 1:
             index, dot, _ = named[0].partition(b".")

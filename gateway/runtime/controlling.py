@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
-from gateway.approvals.approving import Approvals
+from gateway.approvals.approving import Announcement, Approvals
 from gateway.approvals.webhooks import Webhook, subscribers
 from gateway.audit.chain import shard_name
 from gateway.audit.contents import ContentKey
@@ -102,6 +102,7 @@ def controlling(
     webhooks: Sequence[Webhook],
     base_url: str,
     closing: AsyncExitStack,
+    announce: Callable[[Announcement], None] = lambda announcement: None,
 ) -> Controlling:
     """Open everything. `published` is asked when there is a first call, and at every one after it."""
     notices = Notices(database)
@@ -121,6 +122,7 @@ def controlling(
         asked,
         held=lambda principal: _held(published, principal),
         subscribers=subscribers(webhooks),
+        announce=announce,
     )
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)

@@ -6,13 +6,17 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.errors import Unauthenticated
+from gateway.governance.principals import Principal
 from gateway.identity.challenges import challenge, protected_resource_metadata
+from gateway.runtime.metering import Metering
 from gateway.runtime.running import Running
 from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
 from gateway.web.app import WELL_KNOWN, admin_plane, data_plane
 from gateway.web.edge import App, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
+from gateway.web.metering import Metered
+from gateway.web.metrics import PATH, metrics_routes
 from gateway.web.rest.routing import OPEN_PATHS, routes
 from gateway.web.rest.streams import EventLogs
 from gateway.web.status import status_routes
@@ -26,6 +30,7 @@ class Planes:
     admin: App
     hush: Callable[[], None]
     close: Callable[[], Awaitable[None]]
+    metering: Metering
 
 
 def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
@@ -64,10 +69,22 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         mcp=mcp,
         rest=routes(service, max_body=limit, logs=logs, approvals=running.controlled.approvals),
     )
-    status = status_routes(lambda who: service.published.access.administers(who), lambda: status_of(running))
-    of_operators = EdgeRules(hosts=running.settings.admin_hosts)
-    admin = admin_plane(running.identities.authenticate, rules=of_operators, ready=ready, routes=status)
-    return Planes(data, admin, hush, close)
+    metering = Metering(running)
+
+    def administers(who: Principal) -> bool:
+        return service.published.access.administers(who)
+
+    is_open = running.settings.are_metrics_open
+    admin = admin_plane(
+        running.identities.authenticate,
+        rules=EdgeRules(running.settings.admin_hosts, open_paths=("/livez", "/readyz", *((PATH,) if is_open else ()))),
+        ready=ready,
+        routes=[
+            *status_routes(administers, lambda: status_of(running)),
+            *metrics_routes(metering.exposed, None if is_open else administers),
+        ],
+    )
+    return Planes(Metered(data, running.meters), admin, hush, close, metering)
 
 
 def _readiness(running: Running, stopping: Stopping) -> Any:

@@ -41,6 +41,7 @@ from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
 from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
+from gateway.telemetry.meters import Meters
 from gateway.upstreams.registry import Upstreams
 
 
@@ -77,6 +78,7 @@ class Running:
     controlled: Controlling
     upstreams: Upstreams
     """Servers whose tools are called."""
+    meters: Meters
     told: tuple[str, ...] = ()
     """What else was noticed at the start."""
 
@@ -184,6 +186,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     closing.push_async_callback(backends.close)
     backends.connect(each.spec for each in assembled.loaded.documents if isinstance(each.spec, UpstreamDocument))
     shared = SharedState()
+    meters = Meters()
 
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
         await service.journal(call, tool)
@@ -197,6 +200,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         webhooks=prepared.webhooks,
         base_url=settings.public_url or f"http://{settings.host}:{settings.port}",
         closing=closing,
+        announce=meters.announced,
     )
     published, unworkable = publish(
         assembled,
@@ -209,7 +213,8 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     closing.push_async_callback(published.close)
     retain = _storage(assembled).retain
     lives = (retain.calls if retain else None) or DEFAULT_LIFE
-    service = Service(published, store, spool, lives=lives, auditor=controlled.auditor)
+    service = Service(published, store, spool, lives=lives, auditor=controlled.auditor, meter=meters)
+    service.on_change.add(lambda: meters.reloaded("published"))
     await controlled.begin(closing)
     recovered = await store.recover(_now())
     backends.upstreams.watch()
@@ -227,6 +232,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         shared,
         controlled,
         backends.upstreams,
+        meters,
         (*prepared.auditing.warnings, *([vain] if (vain := approvals_in_vain(published.snapshot)) else ())),
     )
 

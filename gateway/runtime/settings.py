@@ -30,6 +30,9 @@ class Settings(BaseSettings):
     configs: Path = Field(Path("configs"), description="The folder of documents, or a project that holds one.")
     policies: Path | None = Field(None, description="The folder of policies, if it is not the one beside configs.")
     environment: str | None = Field(None, description="Whose overlay to apply.")
+    metrics_open: bool | None = Field(
+        None, description="Whether /metrics needs no credential; without it, if the admin plane is on loopback."
+    )
     workers: int = Field(1, ge=1, le=64, description="Processes that serve.")
     public_url: str | None = Field(None, description="How callers reach the data plane; needed beyond loopback.")
     allowed_hosts: Words = Field((), description="More names that a Host header may have.")
@@ -64,6 +67,10 @@ class Settings(BaseSettings):
     def is_local(self) -> bool:
         """Whether only this machine can reach the data plane."""
         return is_loopback(self.host)
+
+    @property
+    def are_metrics_open(self) -> bool:
+        return is_loopback(self.admin_host) if self.metrics_open is None else self.metrics_open
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -57,6 +57,11 @@ class Published:
             return False
         return self.vigil.withheld(tool.upstream, tool.remote_name or "") is not None
 
+    def has_tool(self, catalogue: str, name: str) -> bool:
+        """Whether a catalogue has a tool or a query tool of that name, whoever may know of it."""
+        found = self.catalogues.get(catalogue)
+        return found is not None and (name in found.queries or self.tool(catalogue, name) is not None)
+
     def catalogue_at(self, path: str) -> str | None:
         """The catalogue that is published under a path."""
         for each in self.snapshot.catalogues.values():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from time import perf_counter
 from typing import Any, Final, TypeGuard
 
 from gateway.audit.words import Reason
@@ -39,6 +40,7 @@ from gateway.serving.claims import claimed
 from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, current_call
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
+from gateway.serving.metering import Meter
 from gateway.serving.published import Published
 from gateway.serving.relayed import Aside
 from gateway.serving.rights import may_call, may_know, may_read, still_readable
@@ -100,6 +102,7 @@ class Service:
         open_turns: int = 10_000,
         lives: timedelta = DEFAULT_LIFE,
         auditor: Auditor | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.on_change: set[Callable[[], None]] = set()
         """Told after another revision was published."""
@@ -111,6 +114,7 @@ class Service:
         self._turns = OpenTurns(open_turns)
         self._lives = lives
         self._auditor = auditor
+        self.meter = meter
         self.running = RunningCalls()
         callbacks = {**_KEEPING_NOTHING, "store_tool_call": self._store_record}
         self._around = Surroundings(callbacks, self.buses, spool)
@@ -259,13 +263,19 @@ class Service:
             if earlier is not None:
                 return await self._replayed(earlier, turn)
         task = self.running.begin()
+        began = perf_counter()
         try:
             record = await settled_call(turn, proposed, call, inline=inlining(turn, declared))
-        except asyncio.CancelledError:
-            await asyncio.shield(self._cut_off(turn, proposed, call))
+        except BaseException as error:
+            if self.meter is not None:
+                self.meter.failed(call, declared, error, seconds=perf_counter() - began)
+            if isinstance(error, asyncio.CancelledError):
+                await asyncio.shield(self._cut_off(turn, proposed, call))
             raise
         finally:
             self.running.end(task)
+        if self.meter is not None:
+            self.meter.settled(call, declared, is_error=record.is_error, seconds=perf_counter() - began)
         waits_for = call.approvals if call.pending is not None else ()
         return Settled(record, turn, pending=call.pending, limited=call.limited, approvals=waits_for, aside=call.aside)
 
@@ -459,11 +469,20 @@ class Service:
         turn = call.turn
         assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
         audit = [self._auditor.started(call, tool)] if self._auditor is not None else ()
-        if call.is_started:  # by its idempotency key, before anything was decided
-            await self._store.note(audit)
-            return
-        await self._store.start_call(started(call, turn.id), turn=None if turn.is_stored else turn.stored, audit=audit)
-        turn.is_stored = call.is_started = True
+        began = perf_counter()
+        try:
+            if call.is_started:  # by its idempotency key, before anything was decided
+                await self._store.note(audit)
+            else:
+                row = None if turn.is_stored else turn.stored
+                await self._store.start_call(started(call, turn.id), turn=row, audit=audit)
+                turn.is_stored = call.is_started = True
+        except StoreUnavailable:
+            if self.meter is not None:
+                self.meter.wrote_nothing()
+            raise
+        if self.meter is not None:
+            self.meter.wrote(perf_counter() - began)
 
     async def _store_record(self, ctx: Any, record: ToolCall) -> None:
         call = current_call()
@@ -472,7 +491,8 @@ class Service:
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
         artifact = declared.artifact if declared is not None else "text"
         stored = await settled(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
-        turn.memory.receives(sum(piece.byte_length or 0 for piece in stored.results))
+        size = sum(piece.byte_length or 0 for piece in stored.results)
+        turn.memory.receives(size)
         audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
         kept = turn.published.types.declared(artifact)
         retain = self._lives if kept is None or kept.retain is None else max(self._lives, kept.retain)
@@ -482,6 +502,7 @@ class Service:
         memory = turn.memory
         knowing, memory.known = memory.known, memory.to_json()
         remembered = memory.known
+        began = perf_counter()
         try:
             if turn.is_stored:
                 longer = turn.stored if is_longer else None
@@ -492,13 +513,20 @@ class Service:
         except StoreUnavailable:
             if memory.known is remembered:  # what was counted is still to be written
                 memory.known = knowing
+            if self.meter is not None:
+                self.meter.wrote_nothing()
             raise
+        if self.meter is not None:
+            self.meter.wrote(perf_counter() - began)
+            self.meter.kept(call.catalogue, size)
 
     async def _write_down(self, call: ServedCall, reason: Reason) -> None:
         """That somebody asked for what is not there for them: an attempt is worth knowing of, hidden or not.
 
         Both take the same time, so that nobody learns from it which one it was.
         """
+        if self.meter is not None:
+            self.meter.refused(call, reason)
         if self._auditor is not None:
             await self._store.note([self._auditor.refused(call, reason)])
 

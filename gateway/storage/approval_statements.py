@@ -77,6 +77,11 @@ PENDING_OF: Final = Prepared(
     .select_from(approvals)
     .where(approvals.c.owner == bindparam("owner"), _is("pending"), approvals.c.expires_at > _AT)
 )
+PENDING: Final = Prepared(
+    select(approvals.c.rule, func.count().label("pending"))
+    .where(_OPEN, _is("pending"), approvals.c.expires_at > _AT)  # `_OPEN` says no more, but there is an index on it
+    .group_by(approvals.c.rule)
+)
 OVERDUE: Final = Prepared(
     select(approvals)
     .where(approvals.c.expires_at <= _AT, _OPEN)

@@ -96,6 +96,11 @@ class SqliteApprovals:
 
         return await self._reader.run(read)
 
+    async def pending(self, at: datetime) -> dict[str, int]:
+        wanted = {"at": microseconds(at)}
+        rows = await self._reader.run(lambda connection: statements.PENDING.rows(connection, wanted))
+        return {row["rule"]: row["pending"] for row in rows}
+
     async def changes(self, since: int) -> list[tuple[str, int]]:
         wanted = {"since": since, "limit": _CHANGES_AT_ONCE}
         rows = await self._reader.run(lambda connection: statements.CHANGES.rows(connection, wanted))

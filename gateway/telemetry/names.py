@@ -62,6 +62,7 @@ GATE_NAME: Final = "gateway.gate.name"
 GATE_OUTCOME: Final = "gateway.gate.outcome"
 IS_CANCELLED: Final = "gateway.call.cancelled"
 IS_REPLAYED: Final = "gateway.call.replayed"
+LIMIT_KIND: Final = "gateway.limit.kind"
 OUTCOME: Final = "gateway.outcome"
 POLICY_REVISION: Final = "gateway.policy.revision"
 POLICY_RULE: Final = "gateway.policy.rule"
@@ -123,6 +124,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     GATE_OUTCOME: "what became of a gate or of an approval",
     IS_CANCELLED: "true if the caller went away before the end",
     IS_REPLAYED: "true if an earlier call with the same key was answered again",
+    LIMIT_KIND: "`rate` or `quota`",
     OUTCOME: "what became of a thing that can go several ways",
     POLICY_REVISION: "revision of the policies that were in force",
     POLICY_RULE: "rules that decided",
@@ -224,7 +226,7 @@ EXECUTE_DURATION: Final = Metric(
     "gen_ai.execute_tool.duration",
     "histogram",
     "s",
-    "calls from their decision to their record",
+    "calls that were let through, from their decision to their record",
     (OPERATION, TOOL_NAME, TOOL_TYPE, ERROR_TYPE, CATALOGUE, TIER),
     EXECUTE_BUCKETS,
 )
@@ -260,13 +262,20 @@ RECORDS_UNAVAILABLE: Final = Metric(
     "gateway.records.unavailable", "counter", "{record}", "records that could not be written"
 )
 CIRCUITS: Final = Metric(
-    "gateway.upstream.circuit.state", "gauge", "1", "0 closed, 1 half open, 2 open", (TOOL_NAME, UPSTREAM)
+    "gateway.upstream.circuit.state", "gauge", "{state}", "0 closed, 1 half open, 2 open", (TOOL_NAME, UPSTREAM)
 )
 RELOADS: Final = Metric("gateway.config.reloads", "counter", "{reload}", "reloads of the configuration", (OUTCOME,))
 DEFINITION_CHANGES: Final = Metric(
     "gateway.definition.changes", "counter", "{change}", "tools that upstream servers changed", (UPSTREAM,)
 )
 REDACTIONS: Final = Metric("gateway.redactions", "counter", "{value}", "values that were masked", (ARTIFACT_CLASS,))
+LIMITS: Final = Metric(
+    "gateway.limits", "counter", "{call}", "calls that a limit stopped", (LIMIT_KIND, CATALOGUE, POLICY_RULE)
+)
+REFUSED: Final = Metric(
+    "gateway.requests.refused", "counter", "{request}", "requests answered with 4xx or 5xx", (HTTP_STATUS,)
+)
+RUNNING: Final = Metric("gateway.calls.running", "updowncounter", "{call}", "calls that run now")
 SPANS_PROCESSED: Final = Metric(
     "otel.sdk.processor.span.processed",
     "counter",
@@ -300,6 +309,9 @@ METRICS: Final = (
     RELOADS,
     DEFINITION_CHANGES,
     REDACTIONS,
+    LIMITS,
+    REFUSED,
+    RUNNING,
     SPANS_PROCESSED,
     LOGS_PROCESSED,
 )

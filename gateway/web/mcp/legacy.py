@@ -5,6 +5,8 @@ A lost connection cancels nothing: what was asked goes on, and its stream can be
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 from gateway.core.artifacts import is_artifact
@@ -120,6 +122,7 @@ class LegacyWire:
         return session
 
     async def _initialize(self, message: Mapping[str, Any], principal: Principal, send: Send) -> None:
+        began = perf_counter()
         id = request_id(message)
         params = message.get("params") or {}
         asked, capabilities = params.get("protocolVersion"), params.get("capabilities")
@@ -142,6 +145,7 @@ class LegacyWire:
             told["instructions"] = instructions
         reply = Reply(send, headers={b"mcp-session-id": session.id.encode()})
         await reply.answer(result_bytes(id, dumped(told)))
+        self._served.answered("initialize", None, began=began, version=version)
 
     def _notified(self, session: Session, message: Mapping[str, Any]) -> None:
         if message["method"] == "notifications/cancelled":
@@ -174,6 +178,7 @@ class LegacyWire:
     async def _answered(self, session: Session, message: Mapping[str, Any], reply: Reply | None) -> bytes | None:
         """The response; `None` if the client took its request back."""
         id, method = message["id"], message["method"]
+        began = perf_counter()
         task = asyncio.create_task(self._result(session, method, message.get("params") or {}, reply))
         session.running[id] = task
         try:
@@ -186,9 +191,14 @@ class LegacyWire:
                 del session.running[id]
         if task.cancelled():
             return None
+        known = method if method in self._answers or method == "tools/call" else None
+        counted = partial(self._served.answered, known, message.get("params"), began=began, version=session.version)
         error = task.exception()
         if isinstance(error, Exception):
-            return error_bytes(id, protocol_error(error))
+            refusal = protocol_error(error)
+            counted(code=refusal.code)
+            return error_bytes(id, refusal)
+        counted(is_error=reply is not None and reply.is_error)
         return result_bytes(id, task.result())
 
     async def _result(self, session: Session, method: str, params: Mapping[str, Any], reply: Reply | None) -> bytes:

@@ -5,6 +5,7 @@ A client that goes away cancels what it asked for. Lists do not depend on earlie
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
 from typing import Any, Final
 
 from gateway.errors import Missing
@@ -62,6 +63,7 @@ class ModernWire:
     ) -> None:
         """Answer one request."""
         reply = Reply(send, open=Stream if headers.accepts("text/event-stream") else None)
+        began = perf_counter()
         try:
             request = climb(message, headers, self._methods)
             if request.method == "tools/call":
@@ -75,11 +77,14 @@ class ModernWire:
             refusal = protocol_error(error)
             status = HTTP_STATUS.get(refusal.code, 200)
             await reply.answer(error_bytes(message["id"], refusal), status=status)
+            known = method if (method := message.get("method")) in self._methods else None
+            self._served.answered(known, message.get("params"), began=began, code=refusal.code)
             return
         if answered is None:  # nobody is there to be answered
             await reply.abandon()
             return
         await reply.answer(result_bytes(request.id, answered))
+        self._served.answered(request.method, request.params, began=began, version=MODERN, is_error=reply.is_error)
 
     def notification(self, headers: Headers) -> None:
         """Raises for a notification that is not accepted; there is none that means anything here."""

@@ -33,6 +33,8 @@ class Reply:
         self._headers = headers or {}
         self._stream: Stream | None = None
         self._pump: asyncio.Task[None] | None = None
+        self.is_error = False
+        """Whether the result that is answered says that a tool failed or refused."""
 
     @property
     def can_stream(self) -> bool:

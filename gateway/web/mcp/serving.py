@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from time import perf_counter
 from typing import Any, Final
 
 from gateway.errors import GatewayError, UnknownTool, UnknownTurn
@@ -110,8 +111,28 @@ class Served:
         settled = await self.service.call(turn, name, args, key=key, client=client)
         return await self._told(settled, version, client), settled
 
+    def answered(
+        self,
+        method: str | None,
+        params: object,
+        *,
+        began: float,
+        version: str | None = None,
+        code: int | None = None,
+        is_error: bool = False,
+    ) -> None:
+        """Have it counted; a method or a tool that there is not is as good as none."""
+        meter = self.service.meter
+        if meter is None:
+            return
+        name = params.get("name") if method == "tools/call" and isinstance(params, dict) else None
+        tool = name if isinstance(name, str) and self.service.published.has_tool(self.catalogue, name) else None
+        meter.answered(method, seconds=perf_counter() - began, version=version, tool=tool, code=code, is_error=is_error)
+
     async def _told(self, settled: Settled, version: str, client: Exchange) -> bytes:
         content = await self._contents.of(settled)
+        if content.is_error and client.reply is not None:
+            client.reply.is_error = True
         if content.is_error and client.missing is not None and version == MODERN:
             data = {"requiredCapabilities": client.missing}
             raise ProtocolError(MISSING_CAPABILITY, "the client lacks a capability that the tool needs", data)

@@ -51,6 +51,7 @@ class Session:
     version: str
     capabilities: Mapping[str, Any]
     used_at: float
+    opened_at: float = 0.0
     log_level: str = "info"
     turn: Turn | None = None
     running: dict[RequestId, asyncio.Task[Any]] = field(default_factory=dict)
@@ -173,7 +174,8 @@ class Sessions:
             self._end_soon(idle)
         if len(self._sessions) >= self.limits.most:
             raise TooManySessions()
-        session = Session(token_urlsafe(24), principal, version, capabilities, self._clock())
+        at = self._clock()
+        session = Session(token_urlsafe(24), principal, version, capabilities, at, opened_at=at)
         self._sessions[session.id] = session
         return session
 
@@ -189,6 +191,8 @@ class Sessions:
     async def end(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
         session.stop()
+        if self._service.meter is not None:
+            self._service.meter.session_ended(session.version, self._clock() - session.opened_at)
         if session.turn is not None:
             await self._service.end_turn(session.turn, "ack")
 

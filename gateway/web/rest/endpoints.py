@@ -12,6 +12,7 @@ from gateway.core.schemas import Schema
 from gateway.errors import GatewayError
 from gateway.web.bodies import ClientGone
 from gateway.web.edge import PRINCIPAL, Receive, Scope, Send
+from gateway.web.metering import ROUTE
 from gateway.web.problems import Response, refusal
 from gateway.web.rest.asking import Asked, read_json, read_query
 from gateway.web.rest.documents import REQUESTS
@@ -36,6 +37,7 @@ class _Ready:
 class Endpoint:
     def __init__(self, rest: Rest, operations: Iterable[Operation], *, max_body: int = MAX_BODY) -> None:
         self.operations = tuple(operations)
+        self.path = self.operations[0].path
         self.max_body = max_body
         self._rest = rest
         self._ready: dict[str, _Ready] = {each.method: _compiled(each) for each in self.operations}
@@ -43,6 +45,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
+        scope[ROUTE] = self.path
         try:
             response = await self._answer(method, scope, receive)
         except GatewayError as error:

@@ -1,0 +1,109 @@
+"""Metrics of a running gateway: what it counted, what is looked up when asked, and what its other workers say."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from gateway.errors import StoreUnavailable
+from gateway.governance.rules import Approval
+from gateway.middleware.resilience import CircuitState
+from gateway.runtime.running import Running
+from gateway.telemetry import names
+from gateway.telemetry.instruments import Attributes, Family, Point, Values, merged, observed
+from gateway.telemetry.passing import packed, unpacked
+from gateway.telemetry.prometheus_text import CONTENT_TYPES, exposition, wanted_format
+from gateway.web.edge import Receive, Scope, Send
+from gateway.web.problems import bytes_response
+
+INSIDE: Final = "/.gateway/metrics"
+"""Where a worker tells another one what it has counted. Nobody else reaches the socket that it is served on."""
+
+Others = Callable[[str], Awaitable[Mapping[int, bytes]]]
+"""What the other workers answer to a path, each by its number; one that does not answer is left out."""
+
+_STATES: Final[Mapping[CircuitState, int]] = {"closed": 0, "half-open": 1, "open": 2}
+_log: Final = logging.getLogger(__name__)
+
+
+class Metering:
+    """`others` and `worker` are set where several processes serve."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self.worker: int | None = None
+        self.others: Others | None = None
+
+    async def exposed(self, accept: str) -> tuple[bytes, str]:
+        """Everything as text, and the type of that."""
+        format = wanted_format(accept)
+        families = await self._everything()
+        return await asyncio.to_thread(exposition, families, format, about=self._about()), CONTENT_TYPES[format]
+
+    async def read(self) -> list[Family]:
+        """Of this process, with what all of them have in common."""
+        return merged([self._own(), await self._in_common()])
+
+    async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """For another worker, who adds whose it is."""
+        await bytes_response(packed(self._own()))(scope, receive, send)
+
+    async def _everything(self) -> list[Family]:
+        if self.others is None or self.worker is None:
+            return await self.read()
+        told = {self.worker: self._own()}
+        for worker, content in (await self.others(INSIDE)).items():
+            try:
+                told[worker] = unpacked(content)
+            except ValueError:
+                _log.warning("worker %d tells its metrics in a way that is not ours", worker)
+        return merged([*(_of_worker(*each) for each in sorted(told.items())), await self._in_common()])
+
+    def _own(self) -> list[Family]:
+        running = self._running
+        return [
+            *running.meters.read(),
+            observed(names.RUNNING, [((), len(running.service.running))]),
+            observed(names.CIRCUITS, self._circuits()),
+        ]
+
+    def _circuits(self) -> Iterator[tuple[Values, float]]:
+        for key, state in self._running.shared.circuit_states().items():
+            kind, _, name = key.partition(":")
+            yield ((None, name) if kind == "upstream" else (name, None)), _STATES[state]
+
+    async def _in_common(self) -> list[Family]:
+        """Of the store that all processes share. One that cannot be read is told by other metrics."""
+        rules = self._running.service.published.snapshot.gates.values()
+        none = {rule.name: 0 for rule in rules if isinstance(rule.check, Approval)}
+        try:
+            pending = {**none, **await self._running.controlled.approvals.pending(datetime.now(UTC))}
+        except StoreUnavailable:
+            return []
+        return [observed(names.APPROVALS_PENDING, [((rule,), count) for rule, count in pending.items()])]
+
+    def _about(self) -> Attributes:
+        snapshot = self._running.service.published.snapshot
+        return (
+            ("service.name", "agent-gateway"),
+            ("service.version", _version()),
+            (names.CONFIG_REVISION, snapshot.short_revision),
+        )
+
+
+def _of_worker(worker: int, families: Sequence[Family]) -> list[Family]:
+    """Apart for each worker: one that was replaced begins anew, which only looks like what it is if it is alone."""
+    label = ("worker", str(worker))
+    return [
+        Family(each.metric, [Point((*point.attributes, label), point.value) for point in each.points])
+        for each in families
+    ]
+
+
+def _version() -> str:
+    try:
+        return version("agent-gateway")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,165 @@
+"""Meters: everything that this process counts. It implements `gateway.serving.metering.Meter`.
+
+Nothing that callers make up becomes a label: names are those of documents, words those of closed lists.
+"""
+
+import asyncio
+from typing import Final
+
+from gateway.approvals.approving import Announcement
+from gateway.serving.current import ServedCall
+from gateway.snapshot import DeclaredTool
+from gateway.telemetry import names
+from gateway.telemetry.instruments import Counter, Family, Histogram
+
+_FUNCTION: Final = "function"
+_EXTENSION: Final = "extension"
+_PERMITTED: Final = ("allow", "permitted")
+_INVALID: Final = ("deny", "arguments-invalid")
+_HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_NETWORK: Final = ("tcp", "http", "1.1")
+_ENDINGS: Final = frozenset({"granted", "refused", "expired"})
+
+
+class Meters:
+    """One per process. What is not counted but looked up is not here."""
+
+    def __init__(self) -> None:
+        self._calls = Histogram(names.EXECUTE_DURATION)
+        self._requests = Histogram(names.SERVER_DURATION)
+        self._hops = Histogram(names.CLIENT_DURATION)
+        self._sessions = Histogram(names.SERVER_SESSION)
+        self._http = Histogram(names.HTTP_DURATION)
+        self._records = Histogram(names.RECORDS_DURATION)
+        self._waits = Histogram(names.APPROVAL_WAIT)
+        self._decisions = Counter(names.DECISIONS)
+        self._approvals = Counter(names.APPROVAL_DECISIONS)
+        self._bytes = Counter(names.SPOOL_BYTES)
+        self._unwritten = Counter(names.RECORDS_UNAVAILABLE)
+        self._reloads = Counter(names.RELOADS)
+        self._changes = Counter(names.DEFINITION_CHANGES)
+        self._limits = Counter(names.LIMITS)
+        self._refused = Counter(names.REFUSED)
+
+    def read(self) -> list[Family]:
+        """Everything that was counted since the start."""
+        instruments = [each for each in vars(self).values() if isinstance(each, Counter | Histogram)]
+        return [each.read() for each in instruments]
+
+    # --- calls ---
+
+    def settled(self, call: ServedCall, tool: DeclaredTool | None, *, is_error: bool, seconds: float) -> None:
+        if call.decision is not None:
+            decision, reason = call.decision, call.reason or "check-failed"
+        else:
+            decision, reason = _PERMITTED if tool is None else _INVALID
+        tier = None if tool is None else tool.trust.tier.name
+        catalogue = call.catalogue
+        rules = call.rules
+        rule = None if not rules else rules[0] if len(rules) == 1 else ",".join(rules)
+        self._decisions.add((decision, reason, catalogue, tier, rule))
+        if decision == "allow":
+            self._ran(call, tool, names.TOOL_ERROR if is_error else None, seconds)
+        elif call.limited is not None:
+            self._limits.add((call.limited["kind"], catalogue, call.limited["rule"]))
+
+    def failed(self, call: ServedCall, tool: DeclaredTool | None, error: BaseException, *, seconds: float) -> None:
+        word = "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__name__
+        self._ran(call, tool, word, seconds)
+
+    def refused(self, call: ServedCall, reason: str) -> None:
+        catalogue = names.OTHER if reason == "not-in-audience" else call.catalogue
+        self._decisions.add(("deny", reason, catalogue, None, None))
+
+    def kept(self, catalogue: str, size: int) -> None:
+        self._bytes.add((catalogue,), size)
+
+    def wrote(self, seconds: float) -> None:
+        self._records.record((), seconds)
+
+    def wrote_nothing(self) -> None:
+        self._unwritten.add()
+
+    def _ran(self, call: ServedCall, tool: DeclaredTool | None, error: str | None, seconds: float) -> None:
+        kind = _EXTENSION if tool is not None and tool.upstream is not None else _FUNCTION
+        tier = None if tool is None else tool.trust.tier.name
+        self._calls.record((names.EXECUTE_TOOL, call.tool, kind, error, call.catalogue, tier), seconds)
+
+    # --- requests ---
+
+    def answered(
+        self,
+        method: str | None,
+        *,
+        seconds: float,
+        version: str | None = None,
+        tool: str | None = None,
+        code: int | None = None,
+        is_error: bool = False,
+    ) -> None:
+        is_call = method == names.TOOLS_CALL
+        error = names.TOOL_ERROR if is_error else None
+        if code is not None and code not in names.CALLER_FAULTS:
+            error = str(code)
+        self._requests.record(
+            (
+                method or names.OTHER,
+                (tool or names.OTHER) if is_call else None,
+                names.EXECUTE_TOOL if is_call else None,
+                error,
+                None if code is None else str(code),
+                version,
+                *_NETWORK,
+            ),
+            seconds,
+        )
+
+    def responded(self, method: str, *, route: str | None, status: int, seconds: float) -> None:
+        if status >= 400:
+            self._refused.add((str(status),))
+        if route is not None:
+            error = str(status) if status >= 500 else None
+            known = method if method in _HTTP_METHODS else "_OTHER"
+            self._http.record((known, route, str(status), error, "http"), seconds)
+
+    def session_ended(self, version: str, seconds: float) -> None:
+        self._sessions.record((None, version, *_NETWORK), seconds)
+
+    def hopped(
+        self,
+        method: str,
+        *,
+        seconds: float,
+        tool: str | None = None,
+        error: str | None = None,
+        code: int | None = None,
+        version: str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        network: tuple[str | None, str | None, str | None] = _NETWORK,
+    ) -> None:
+        """One MCP request to an upstream server. Every code of an error is one here: the fault may be ours."""
+        operation = names.EXECUTE_TOOL if method == names.TOOLS_CALL else None
+        told = str(code) if code is not None else error
+        where = (host, None if port is None else str(port))
+        status = None if code is None else str(code)
+        self._hops.record((method, tool, operation, told, status, version, *network, *where), seconds)
+
+    # --- everything else ---
+
+    def announced(self, announcement: Announcement) -> None:
+        """Something has happened to an approval."""
+        record = announcement.approval
+        if announcement.kind not in ("decided", "expired") or record.state not in _ENDINGS:
+            return
+        values = (record.request.rule, record.state)
+        self._approvals.add(values)
+        ended = record.decided_at or record.expires_at
+        self._waits.record(values, max((ended - record.created_at).total_seconds(), 0.0))
+
+    def reloaded(self, outcome: str) -> None:
+        """Another configuration was published, or refused."""
+        self._reloads.add((outcome,))
+
+    def definition_changed(self, upstream: str) -> None:
+        self._changes.add((upstream,))

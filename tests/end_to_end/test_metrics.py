@@ -1,0 +1,223 @@
+"""`/metrics` of real gateways: what is counted, who may read it, and what Prometheus makes of it."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from forked import Forked, Forking
+from gated import ANA, HELD, LIZ, PEOPLE, desk, gated, grant, pay, pending_id, rule, write
+from secured import Caller, counting, environ_of, http_tool, over_http
+
+from gateway.runtime.metering import INSIDE, Metering
+
+pytestmark = pytest.mark.anyio
+
+APPROVED = rule("leads-agree", HELD)
+RATED = rule("one-a-day", {"type": "quota", "limit": 1, "per": "1d"}, tools=["plain"])
+MADE_UP = "tool_that_nobody_has_ever_declared"
+
+
+async def samples(metering: Metering) -> dict[str, float]:
+    """Every sample by its name and labels; those of the network, which are always the same, are left out."""
+    content, _ = await metering.exposed("")
+    found = {}
+    for line in content.decode().splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            found[re.sub(r'network_[a-z_]+="[^"]*",?', "", name).replace(",}", "}")] = float(value)
+    return found
+
+
+async def test_calls_decisions_and_approvals_are_counted(tmp_path: Path) -> None:
+    async with gated(tmp_path, APPROVED, RATED, tools=[lambda port: http_tool("down", 1)]) as (gateway, _):
+        ana, liz = gateway.caller(ANA), gateway.caller(LIZ)
+
+        assert (await ana.modern_call("desk", "plain", {"text": "x"})).json["result"]["isError"] is False
+        assert (await ana.modern_call("desk", "plain", {"text": "x"})).json["result"]["isError"] is True
+        await ana.modern_call("desk", MADE_UP, {})
+        await ana.modern("desk", "nobody/asks_this")
+        await ana.rest_call("desk", "down", {"text": "x"})
+        await ana.rest_call("desk", "plain", {"wrong": 1})
+        held = await pay(ana, "for a metric")
+        before = await samples(Metering(gateway.running))
+        await grant(liz, pending_id(held))
+        await pay(ana, "for a metric")
+        after = await samples(Metering(gateway.running))
+
+    server = "mcp_server_operation_duration_seconds_count"
+    execute = 'gen_ai_execute_tool_duration_seconds_count{gen_ai_operation_name="execute_tool",gen_ai_tool_name='
+    where = 'gateway_catalogue_name="desk",gateway_trust_tier="internal"'
+    known = 'gen_ai_tool_name="plain",gen_ai_operation_name="execute_tool"'
+    decided = "gateway_decisions_total{gateway_decision="
+    by_rule = 'gateway_policy_rule="leads-agree"'
+    assert after[f'{server}{{mcp_method_name="tools/call",{known},mcp_protocol_version="2026-07-28"}}'] == 1
+    refused = f'mcp_method_name="tools/call",{known},error_type="tool_error",mcp_protocol_version="2026-07-28"'
+    assert after[f"{server}{{{refused}}}"] == 1
+    assert MADE_UP not in str(after)
+    assert [name for name in after if name.startswith(server) and '"tools/call",gen_ai_tool_name="_other"' in name]
+    assert [name for name in after if name.startswith(server) and 'mcp_method_name="_other"' in name]
+    assert after[f'{execute}"plain",gen_ai_tool_type="function",{where}}}'] == 1
+    assert after[f'{execute}"down",gen_ai_tool_type="function",error_type="tool_error",{where}}}'] == 1
+    assert after[f'{execute}"pay",gen_ai_tool_type="function",{where}}}'] == 1
+    assert after[f'{decided}"hold",gateway_decision_reason="approval-pending",{where},{by_rule}}}'] == 1
+    assert after[f'{decided}"allow",gateway_decision_reason="approval-approved",{where},{by_rule}}}'] == 1
+    assert after[f'{decided}"deny",gateway_decision_reason="arguments-invalid",{where}}}'] == 1
+    assert after[f'{decided}"deny",gateway_decision_reason="unknown-tool",gateway_catalogue_name="desk"}}'] == 1
+    limit = 'gateway_limit_kind="quota",gateway_catalogue_name="desk",gateway_policy_rule="one-a-day"'
+    assert after[f"gateway_limits_total{{{limit}}}"] == 1
+    assert before['gateway_approvals_pending{gateway_gate_name="leads-agree"}'] == 1
+    assert after['gateway_approvals_pending{gateway_gate_name="leads-agree"}'] == 0
+    outcome = 'gateway_gate_name="leads-agree",gateway_gate_outcome="granted"'
+    assert after[f"gateway_approval_decisions_total{{{outcome}}}"] == 1
+    assert after[f"gateway_approval_wait_seconds_count{{{outcome}}}"] == 1
+    assert after["gateway_records_write_duration_seconds_count"] == 7
+    assert after['gateway_spool_bytes_total{gateway_catalogue_name="desk"}'] > 0
+    assert after["gateway_calls_running"] == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "status"), [(None, 200), (True, 200), (False, 401)], ids=["loopback", "open", "closed"]
+)
+async def test_metrics_need_a_credential_unless_they_are_open(
+    setting: bool | None, status: int, tmp_path: Path, forks: Forking
+) -> None:
+    env = {} if setting is None else {"GATEWAY_METRICS_OPEN": str(setting)}
+    async with counting() as backend:
+        with serving(forks, tmp_path, backend.port, env=env) as gateway:
+            async with aiohttp.ClientSession() as session:
+                async with session.get(f"{gateway.admin_url}/metrics") as answer:
+                    assert answer.status == status
+                async with session.post(f"{gateway.admin_url}/metrics", headers=bearer()) as answer:
+                    assert answer.status == (403 if setting is False else 405)
+                async with session.get(f"{gateway.url}/metrics", headers=bearer()) as answer:
+                    assert answer.status == 404
+                async with session.get(f"{gateway.admin_url}/metrics", headers={"host": "evil.example"}) as answer:
+                    assert answer.status == 421
+
+
+async def test_any_worker_tells_the_metrics_of_all(tmp_path: Path, forks: Forking) -> None:
+    async with counting() as backend:
+        with serving(forks, tmp_path, backend.port, options=("--workers", "2")) as gateway:
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+                ana = Caller(over_http(session, gateway.url), ANA.token)
+                for index in range(24):
+                    assert (await ana.rest_call("desk", "plain", {"text": str(index)})).status == 200
+                seen = [await scraped(session, gateway) for _ in range(6)]
+                sneaked = [
+                    await session.get(f"{gateway.url}{INSIDE}", headers={"mcp-session-id": f"{worker}.x", **bearer()})
+                    for worker in (0, 1)
+                ]
+
+    ran = [
+        sum(value for name, value in each.items() if name.startswith("gen_ai_execute_tool_duration_seconds_count"))
+        for each in seen
+    ]
+    assert ran == [24] * 6
+    assert all('gateway_calls_running{worker="0"}' in each for each in seen)
+    assert all('gateway_calls_running{worker="1"}' in each for each in seen)
+    assert [answer.status for answer in sneaked] == [404, 404]
+
+
+async def test_prometheus_scrapes_and_answers_queries(tmp_path: Path, forks: Forking) -> None:
+    prometheus = shutil.which("prometheus")
+    if prometheus is None:
+        pytest.skip("prometheus is not installed; Debian has a package of that name")
+    async with counting() as backend:
+        with serving(forks, tmp_path, backend.port) as gateway:
+            async with aiohttp.ClientSession() as session, scraping(prometheus, tmp_path, gateway) as url:
+                ana = Caller(over_http(session, gateway.url), ANA.token)
+                for index in range(5):
+                    await ana.rest_call("desk", "plain", {"text": str(index)})
+                    await ana.rest_call("desk", MADE_UP, {})
+                allowed = await answered(session, url, 'sum(gateway_decisions_total{gateway_decision="allow"})', "5")
+                told = await answered(session, url, "count(target_info)", "1")
+                quantile = "histogram_quantile(0.5, sum by (le) (gen_ai_execute_tool_duration_seconds_bucket))"
+                median = await value_of(session, url, quantile)
+                invented = await value_of(session, url, f'count({{gen_ai_tool_name="{MADE_UP}"}})')
+
+    assert (allowed, told) == ("5", "1")
+    assert median is not None
+    assert 0 < float(median) < 10
+    assert invented is None
+
+
+@contextmanager
+def serving(
+    forks: Forking, folder: Path, port: int, *, env: dict[str, str] | None = None, options: tuple[str, ...] = ()
+) -> Iterator[Forked]:
+    project = write(folder / "p", desk(port))
+    environ = {**environ_of(PEOPLE), "GATEWAY_DATA_DIR": str(folder / "data"), **(env or {})}
+    gateway = forks.start(project, folder / "data", env=environ, options=options)
+    try:
+        yield gateway
+    finally:
+        gateway.kill()
+
+
+def bearer() -> dict[str, str]:
+    return {"authorization": f"Bearer {ANA.token}"}
+
+
+async def scraped(session: aiohttp.ClientSession, gateway: Forked) -> dict[str, float]:
+    async with session.get(f"{gateway.admin_url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+@asynccontextmanager
+async def scraping(prometheus: str, folder: Path, gateway: Forked) -> AsyncIterator[str]:
+    """A Prometheus that looks at the gateway every second, on a port that it says itself."""
+    target = gateway.admin_url.removeprefix("http://")
+    job = {"job_name": "gateway", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
+    (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}), encoding="utf-8")
+    (folder / "store").mkdir()
+    process = await asyncio.create_subprocess_exec(
+        prometheus,
+        *("--config.file=prometheus.yml", "--storage.tsdb.path=store", "--web.listen-address=127.0.0.1:0"),
+        *("--log.format=json", "--log.level=info"),
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield await _listening(process)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def _listening(process: asyncio.subprocess.Process) -> str:
+    assert process.stderr is not None
+    async with asyncio.timeout(60):
+        while line := await process.stderr.readline():
+            told = json.loads(line)
+            if told.get("msg") == "Listening on" and "address" in told:
+                return f"http://{told['address']}"
+    raise AssertionError("prometheus did not start")
+
+
+async def answered(session: aiohttp.ClientSession, url: str, query: str, wanted: str) -> str | None:
+    """Ask until the answer is there: nobody tells when a scrape is over."""
+    found: str | None = None
+    async with asyncio.timeout(60):
+        while found != wanted:
+            found = await value_of(session, url, query)
+            await asyncio.sleep(0.1)
+    return found
+
+
+async def value_of(session: aiohttp.ClientSession, url: str, query: str) -> str | None:
+    async with session.get(f"{url}/api/v1/query?query={quote(query)}") as answer:
+        told: Any = await answer.json()
+    if told["status"] != "success" or not told["data"]["result"]:
+        return None
+    return str(told["data"]["result"][0]["value"][1])
