@@ -41,6 +41,7 @@ _ACTIVITIES: Final[Mapping[str, _Activity]] = {
     "call-started": _Activity(_CALLS, 99, "Call started"),
     "call-settled": _Activity(_CALLS, 99, "Call settled"),
     "call-unknown": _Activity(_CALLS, 99, "Call unknown"),
+    "call-replayed": _Activity(_CALLS, 99, "Call replayed"),
     "call-decided": _Activity(_DECISIONS, 99, "Decide"),
     "approval-requested": _Activity(_DECISIONS, 99, "Request approval"),
     "approval-granted": _Activity(_DECISIONS, 1, "Assign Privileges"),

@@ -152,6 +152,16 @@ class TurnMemory:
         both |= {key: times for key, times in changed.items() if times > 0}
         return dict(list(both.items())[-DIFFERENT:])
 
+    def to_write(self) -> tuple[bytes, bytes | None]:
+        """What is about to be written where all processes find it, and what was known to be there before."""
+        knowing, self.known = self.known, self.to_json()
+        return self.known, knowing
+
+    def was_not_written(self, memory: bytes, knowing: bytes | None) -> None:
+        """It could not be: what was counted is still to be written."""
+        if self.known is memory:
+            self.known = knowing
+
     def to_json(self) -> bytes:
         kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
         newest = [

@@ -186,8 +186,18 @@ class Store(Protocol):
         """Write a settled call together with its turn, neither of which is stored yet: both or neither."""
         ...
 
-    async def note(self, audit: Sequence[AuditBody]) -> None:
-        """Write entries of the decision log that are about nothing else that is stored."""
+    async def note(
+        self,
+        audit: Sequence[AuditBody],
+        *,
+        turn_id: str | None = None,
+        memory: bytes | None = None,
+        knowing: bytes | None = None,
+    ) -> None:
+        """Write entries of the decision log that are about nothing else that is stored.
+
+        With a turn, that remembers `memory` from now on, as in `settle_call`; one that is not stored is left alone.
+        """
         ...
 
     async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> None:

@@ -75,6 +75,19 @@ class Auditor:
         decided = None if call.decision is None else _decided(call, None)
         return self._body("call-unknown", call, None, decided, OutcomePart("unknown"))
 
+    def replayed(self, call: ServedCall, earlier: StoredCall) -> AuditBody:
+        """A call was sent again with its idempotency key, and answered with what the first one, which is named, was."""
+        entry = Entry(
+            "call-replayed",
+            self._clock(),
+            self._place(),
+            _caller(call.principal),
+            _target(earlier.tool, earlier.catalogue, earlier.identity, earlier.definition, None),
+            CallPart(earlier.id, earlier.turn_id, call.idempotency_key, self._arguments(earlier.checksum)),
+            outcome=OutcomePart("error" if earlier.is_error else "ok"),
+        )
+        return entry.at, entry.encode()
+
     def abandoned(self, call: StoredCall) -> AuditBody:
         """The process that ran the call is gone. What it had decided is in its own entries."""
         entry = Entry(

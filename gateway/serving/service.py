@@ -261,7 +261,7 @@ class Service:
         if call.idempotency_key is not None:
             earlier = await claimed(self._store, turn, call)
             if earlier is not None:
-                return await self._replayed(earlier, turn)
+                return await self._told_again(earlier, turn, call)
         task = self.running.begin()
         began = perf_counter()
         try:
@@ -376,6 +376,25 @@ class Service:
         records = turn.ctx.turn_tool_calls if turn is not None else ()
         return next((record for record in records if record.id == stored.id), None)
 
+    async def _told_again(self, earlier: StoredCall, turn: Turn, call: ServedCall) -> Settled:
+        """The same for a call that was sent again: on record, and what it tells is known to the turn it was sent in."""
+        try:
+            replayed = await self._replayed(earlier, turn)
+        except UnknownCall:
+            await self._write_down(call, "not-permitted")
+            raise
+        told = await self._target_of(earlier, turn.principal)
+        if earlier.turn_id != turn.id and told is not None:
+            self.brought_into(turn, told)
+        audit = [self._auditor.replayed(call, earlier)] if self._auditor is not None else ()
+        memory, knowing = turn.memory.to_write()
+        try:
+            await self._store.note(audit, turn_id=turn.id, memory=memory, knowing=knowing)
+        except StoreUnavailable:
+            turn.memory.was_not_written(memory, knowing)
+            raise
+        return replayed
+
     async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
         """What an earlier call settled as, in its own turn as long as that is open. Raises `UnknownCall`."""
         if not await self._may_hear_again(turn, earlier):
@@ -386,11 +405,17 @@ class Service:
                 turn = await self.find_turn(turn.principal, earlier.turn_id)
         return Settled(record, turn, is_replay=True)
 
+    async def _target_of(self, earlier: StoredCall, principal: Principal) -> StoredCall | None:
+        """The call whose result it tells of: of a query, the one that it asks about."""
+        if not earlier.from_artifact_tool:
+            return earlier
+        return await self._store.find_call(str(earlier.args.get("callId")), principal)
+
     async def _may_hear_again(self, turn: Turn, earlier: StoredCall) -> bool:
         """A key is no right: what the caller may neither call nor read any more is not told again."""
         principal = turn.principal
         if earlier.from_artifact_tool:
-            found = await self._store.find_call(str(earlier.args.get("callId")), principal)
+            found = await self._target_of(earlier, principal)
             return earlier.is_error or (found is not None and self.may_read(principal, found))
         may_again = may_call(self.published, principal, earlier) or self.may_read(principal, earlier)
         return earlier.is_error or may_again
@@ -499,20 +524,17 @@ class Service:
         if call.pending is not None:  # what it waits for is picked up in the same turn
             retain += max(each.expires_at for each in call.approvals) - now()
         is_longer = turn.lives_on(record.completed_at, retain)
-        memory = turn.memory
-        knowing, memory.known = memory.known, memory.to_json()
-        remembered = memory.known
+        memory, knowing = turn.memory.to_write()
         began = perf_counter()
         try:
             if turn.is_stored:
                 longer = turn.stored if is_longer else None
-                await self._store.settle_call(stored, turn=longer, memory=remembered, knowing=knowing, audit=audit)
+                await self._store.settle_call(stored, turn=longer, memory=memory, knowing=knowing, audit=audit)
             else:
-                await self._store.settle_alone(stored, turn.stored, memory=remembered, audit=audit)
+                await self._store.settle_alone(stored, turn.stored, memory=memory, audit=audit)
                 turn.is_stored = True
         except StoreUnavailable:
-            if memory.known is remembered:  # what was counted is still to be written
-                memory.known = knowing
+            turn.memory.was_not_written(memory, knowing)
             if self.meter is not None:
                 self.meter.wrote_nothing()
             raise

@@ -139,8 +139,21 @@ class SqliteStore:
         """Leave fresh calls to a process that does nothing else."""
         self._recording = recording
 
-    async def note(self, audit: Sequence[AuditBody]) -> None:
-        await self._writer.run(lambda connection: self._note(connection, audit))
+    async def note(
+        self,
+        audit: Sequence[AuditBody],
+        *,
+        turn_id: str | None = None,
+        memory: bytes | None = None,
+        knowing: bytes | None = None,
+    ) -> None:
+        def note(connection: sqlite3.Connection) -> None:
+            if turn_id is not None and memory is not None:
+                put_turn_away(connection, MOVES, turn_id)
+                remember(connection, turn_id, memory, knowing)
+            self._note(connection, audit)
+
+        await self._writer.run(note)
 
     async def start_call(
         self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()

@@ -123,6 +123,20 @@ async def test_first_calls_of_a_session_share_what_they_see(tmp_path: Path) -> N
         assert "/send" not in backend.paths
 
 
+async def test_text_that_is_told_again_by_its_key_taints_the_turn_it_is_told_in(tmp_path: Path) -> None:
+    async with mailing(tmp_path) as (_, backend, ana):
+        body = {"tool": "read", "arguments": {"text": "x"}}
+        turns = [(await ana.rest("POST", "/v1/turns", {"catalogue": "desk"})).json["id"] for _ in range(2)]
+        first, again = [
+            await ana.rest("POST", f"/v1/turns/{turn}/calls", body, idempotency_key="once") for turn in turns
+        ]
+        sent = {"tool": "send", "arguments": {"text": "x"}}
+        held = await ana.rest("POST", f"/v1/turns/{turns[1]}/calls", sent)
+
+    assert (first.status, again.header("idempotency-replayed"), held.status) == (200, "true", 202)
+    assert backend.paths == ["/read"]
+
+
 async def test_calls_at_once_by_one_handle_share_what_they_see(tmp_path: Path) -> None:
     async with mailing(tmp_path) as (_, backend, ana):
         handle = (await in_turn(ana, "plain"))["_meta"]["gateway/turn"]

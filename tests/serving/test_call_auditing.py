@@ -20,7 +20,7 @@ from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.audit.verifying import verify
 from gateway.core.canonical import canonical
-from gateway.errors import GatewayError, StoreUnavailable, UnknownCatalogue, UnknownTool
+from gateway.errors import GatewayError, StoreUnavailable, UnknownCall, UnknownCatalogue, UnknownTool
 from gateway.governance.approvals import Action, ApprovalEntry, ApprovalRecord, ApprovalRequest
 from gateway.governance.catalogues import Selector
 from gateway.governance.principals import Principal
@@ -138,11 +138,35 @@ async def test_consequential_call_is_in_the_log_before_it_runs(tmp_path: Path) -
 async def test_consequential_call_with_an_idempotency_key_is_in_the_log_before_it_runs(tmp_path: Path) -> None:
     async with audited(tmp_path, Plan().tool("pay", "paid", trust=trust("writes"))) as found:
         await found.call(key="once")
-        assert (await found.call(key="once")).is_replay
         entries = found.entries
 
     assert [each["event"] for each in entries] == ["call-started", "call-settled"]
     assert {each["call"]["idempotencyKey"] for each in entries} == {"once"}
+
+
+async def test_call_that_is_told_again_names_the_first(tmp_path: Path) -> None:
+    async with audited(tmp_path, Plan().tool("pay", "paid").tool("fail", fails)) as found:
+        first = [await found.call(tool, key=tool) for tool in ("pay", "fail")]
+        again = [await found.call(tool, key=tool) for tool in ("pay", "fail")]
+        entries = [each for each in found.entries if each["event"] == "call-replayed"]
+
+    assert [each.is_replay for each in again] == [True, True]
+    assert [each["call"]["id"] for each in entries] == [each.record.id for each in first]
+    assert [each["call"]["turn"] for each in entries] == [each.turn.id for each in first]
+    assert [each["call"]["idempotencyKey"] for each in entries] == ["pay", "fail"]
+    assert [each["outcome"] for each in entries] == [{"state": "ok"}, {"state": "error"}]
+    assert {each["caller"]["subject"] for each in entries} == {"user:ana"}
+
+
+async def test_call_that_must_not_be_told_again_is_on_record(tmp_path: Path) -> None:
+    async with audited(tmp_path, Plan().tool("pay", "paid")) as found:
+        await found.call(key="once")
+        found.gateway.grants.rows.update({("pay", "invoke"): False, ("pay", "read"): False})
+        with pytest.raises(UnknownCall):
+            await found.call(key="once")
+        events = found.events
+
+    assert events[-1] == ("call-decided", "deny", "not-permitted")
 
 
 DECIDED: dict[str, tuple[Plan, dict[Any, bool], tuple[str, str, str]]] = {
