@@ -14,7 +14,7 @@ from gateway.backends.python import PythonBackend, PythonFunction
 from gateway.backends.results import MediaTemplate
 from gateway.config.linking.python_objects import Unusable, find_object
 from gateway.config.specs import backends as specs
-from gateway.config.specs.common import Auth, BasicAuth, BearerAuth, EnvValue, HeaderAuth, Secret
+from gateway.config.specs.common import Auth, BasicAuth, BearerAuth, EnvValue, HeaderAuth, Limits, Secret
 from gateway.config.specs.tools import MediaOutput, ToolSpec
 from gateway.config.specs.upstreams import Health as HealthSpec
 from gateway.config.specs.upstreams import StdioTransport, StreamableHttpTransport, UpstreamDocument
@@ -60,10 +60,11 @@ class Backends:
                 remote = RemoteTool(declared.tool, json_results, media, _timeout(spec) or timedelta(seconds=60))
                 return self._remote(remote, declared.upstream)
 
-    def of_import(self, tool: DeclaredTool, *, artifact: type, timeout: timedelta | None = None) -> Backend:
+    def of_import(self, tool: DeclaredTool, *, artifact: type, limits: Limits | None = None) -> Backend:
         """The backend of a tool that an upstream brings. Raises `ProgramError` where there is no way to it."""
         json_results = issubclass(artifact, SpooledJsonArtifact)
-        remote = RemoteTool(tool.remote_name or tool.name, json_results, timeout=timeout or timedelta(seconds=60))
+        timeout = (limits.timeout if limits else None) or timedelta(seconds=60)
+        remote = RemoteTool(tool.remote_name or tool.name, json_results, timeout=timeout)
         return self._remote(remote, tool.upstream or "")
 
     def _remote(self, tool: RemoteTool, upstream: str) -> Backend:

@@ -12,6 +12,7 @@ from gateway.assembly import Assembled
 from gateway.config.linking.artifacts import built_in
 from gateway.config.specs.common import Limits as LimitsSpec
 from gateway.config.specs.tools import ToolDocument, ToolSpec
+from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.core.pipeline import Middleware
 from gateway.core.schemas import Schema
 from gateway.core.tool_registry import ToolRegistry
@@ -43,7 +44,7 @@ class Unworkable:
 class _Parts:
     access: Access
     types: ArtifactTypes
-    specs: Mapping[str, ToolSpec]
+    limits: Mapping[str, LimitsSpec | None]
     backends: Mapping[str, Backend]
     journal: Journal
     shared: SharedState
@@ -67,22 +68,38 @@ def publish(
         for each in assembled.loaded.documents
         if isinstance(each.spec, ToolDocument)
     }
-    made, unworkable = _backends(snapshot, specs, types, backends)
-    parts = _Parts(access, types, specs, made, journal, shared, controls)
+    terms = {
+        each.spec.metadata.name: each.spec.spec.limits
+        for each in assembled.loaded.documents
+        if isinstance(each.spec, UpstreamDocument)
+    }
+    limits = {
+        name: specs[name].limits if name in specs else terms.get(tool.upstream or "")
+        for name, tool in snapshot.tools.items()
+    }
+    made, unworkable = _backends(snapshot, specs, types, backends, limits=limits)
+    parts = _Parts(access, types, limits, made, journal, shared, controls)
     catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
     return Published(access, catalogues, types, list(made.values())), unworkable
 
 
 def _backends(
-    snapshot: Snapshot, specs: Mapping[str, ToolSpec], types: ArtifactTypes, backends: Backends
+    snapshot: Snapshot,
+    specs: Mapping[str, ToolSpec],
+    types: ArtifactTypes,
+    backends: Backends,
+    *,
+    limits: Mapping[str, LimitsSpec | None],
 ) -> tuple[dict[str, Backend], list[Unworkable]]:
     made: dict[str, Backend] = {}
     unworkable: list[Unworkable] = []
     for name, tool in snapshot.tools.items():
-        if name not in specs:
-            continue
+        artifact = types.named(tool.artifact)
         try:
-            made[name] = backends.of(tool, specs[name], artifact=types.named(tool.artifact))
+            if name in specs:
+                made[name] = backends.of(tool, specs[name], artifact=artifact)
+            elif tool.backend == "mcp":
+                made[name] = backends.of_import(tool, artifact=artifact, limits=limits[name])
         except GatewayError as error:
             unworkable.append(Unworkable(tool, error.message, error.help))
     return made, unworkable
@@ -124,7 +141,7 @@ def _tool(
     told = described(advertised, tool, catalogue)
     if told is None:
         return None
-    limits = parts.specs[tool.name].limits
+    limits = parts.limits[tool.name]
     run = call_chain(
         pipeline,
         tool,

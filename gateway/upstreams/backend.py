@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 from gateway.backends.results import MediaTemplate
+from gateway.core.deadlines import Deadline, current_deadline
 from gateway.governance.ports import BackendFailed, Invocation
 from gateway.serving.current import current_call
 from gateway.upstreams.connections import Connection
@@ -36,16 +38,20 @@ class McpBackend:
     async def run(self, call: Invocation) -> Any:
         tool = self._tool
         served = current_call()
-        relay = Relay(served.client, call.principal)
+        deadline = Deadline(monotonic() + self._seconds, monotonic, current_deadline())
+        relay = Relay(served.client, call.principal, deadline)
         arguments = call.args if tool.arranged is None else tool.arranged(call.args)
         params = {"name": tool.name, "arguments": dict(arguments)}
         try:
-            async with asyncio.timeout(self._seconds) as deadline:
+            async with asyncio.timeout(self._seconds) as scope:
+                deadline.scope = scope
                 result = await conversed(self._connection, "tools/call", params, relay)
         except TimeoutError as error:
-            if not deadline.expired():
+            if not scope.expired():
                 raise
             raise BackendFailed("unavailable", f"no result within {self._seconds:g} s") from error
+        finally:
+            deadline.scope = None
         blocks = result_blocks(result)
         if result.get("isError") is True:
             raise failure_of(blocks)

@@ -4,10 +4,12 @@ How a question travels to the caller, and how the server asked it, are two thing
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from contextvars import Context, copy_context
 from typing import Any, Final, TypeGuard, get_args
 from urllib.parse import urlsplit
 
+from gateway.core.deadlines import Deadline
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
 from gateway.serving.current import AskMethod, Client, LogLevel, Question
@@ -25,10 +27,12 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 class Relay:
     """The `Exchange` of one call. Without a client, nobody is there to be told."""
 
-    __slots__ = ("_client", "_context", "capabilities", "log_level", "principal", "wants_progress")
+    __slots__ = ("_client", "_context", "_deadline", "capabilities", "log_level", "principal", "wants_progress")
 
-    def __init__(self, client: Client | None, principal: Principal | None) -> None:
+    def __init__(self, client: Client | None, principal: Principal | None, deadline: Deadline | None = None) -> None:
+        """The time of `deadline` stands still while the caller is asked."""
         self._client = client
+        self._deadline = deadline
         self.principal = principal
         self.capabilities = _NOTHING if client is None else relayed(client.capabilities)
         self.wants_progress = client is not None and client.wants_progress
@@ -48,13 +52,17 @@ class Relay:
         question = question_of(method, params)
         if self._client is None or not self._client.can_answer(question):
             raise ProtocolError(METHOD_NOT_FOUND, "whoever calls did not say that they can answer that")
-        return (await self._client.ask({"question": question}))["question"]
+        return (await self._answered(self._client, {"question": question}))["question"]
 
     async def answers(self, requests: Mapping[str, Question]) -> Mapping[str, Any]:
         """One answer for each. Raises `CallerCannotAnswer` for what the client did not say it can do."""
         if self._client is None:
             raise BackendFailed("failed", "the upstream server asks something, and nobody is there to answer")
-        return await self._client.ask(requests)
+        return await self._answered(self._client, requests)
+
+    async def _answered(self, client: Client, questions: Mapping[str, Question]) -> Mapping[str, Any]:
+        with nullcontext() if self._deadline is None else self._deadline.paused():
+            return await client.ask(questions)
 
     def lacks(self, needed: Mapping[str, Any]) -> None:
         if self._client is not None:

@@ -77,10 +77,10 @@ class StdioConnection(Connection):
         self._grace = grace
         self._run: _Run | None = None
         self._starting: asyncio.Task[_Run] | None = None
+        self._readers: set[asyncio.Task[None]] = set()
         self._known_era: Era | None = None
         self._pause = 0.0
         self._not_before = 0.0
-        self._listens = False
 
     @property
     def address(self) -> str:
@@ -98,6 +98,8 @@ class StdioConnection(Connection):
             await asyncio.wait([self._starting])
         if self._run is not None:
             await self._end(self._run, BackendFailed("unavailable", "the gateway is letting go of this server"))
+        if self._readers:  # of processes that are being ended already
+            await asyncio.wait(self._readers)
 
     async def _introduced(self) -> Introduction:
         await self._running()
@@ -148,6 +150,8 @@ class StdioConnection(Connection):
         for _ in range(2):
             run = _Run(await self._program.started(self._complain), now)
             run.reading = asyncio.create_task(self._read(run))
+            self._readers.add(run.reading)
+            run.reading.add_done_callback(self._readers.discard)
             try:
                 self.introduction = await self._met(run)
                 self._known_era = self.introduction.era

@@ -1,0 +1,149 @@
+"""Servers that are programs: killed, noisy, talkative; nothing of ours reaches them, nothing of theirs stays behind."""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from upstream_gateway import gateway, project, tool, upstream
+
+from gateway.backends.processes import HostControls
+from gateway.backends.refusals import BackendUnusable
+from gateway.governance.ports import BackendFailed
+from gateway.upstreams.programs import Program
+from gateway.upstreams.stdio import StdioConnection
+
+pytestmark = pytest.mark.anyio
+
+STUBBORN = str(Path(__file__).with_name("stubborn_upstream.py"))
+HOST = HostControls.of_this_host()
+
+
+@asynccontextmanager
+async def started(**environment: str | Callable[[], str]) -> AsyncIterator[StdioConnection]:
+    connection = StdioConnection("program", Program((sys.executable, STUBBORN), environment), HOST, ids=count(1))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def text(connection: StdioConnection, name: str) -> str:
+    result = await connection.request("tools/call", {"name": name, "arguments": {}}, timeout=30)
+    return str(result["content"][0]["text"])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+async def test_server_killed_in_a_call_is_told_and_started_again() -> None:
+    async with started() as connection:
+        first = await text(connection, "pid")
+        with pytest.raises(BackendFailed) as failed:
+            await text(connection, "die")
+        second = await text(connection, "pid")
+
+    assert (failed.value.word, failed.value.message) == ("unavailable", "the upstream server has ended by signal 9")
+    assert first != second
+
+
+async def test_server_that_keeps_ending_is_left_alone_for_a_while() -> None:
+    async with started() as connection:
+        for _ in range(2):
+            with pytest.raises(BackendFailed, match="has ended"):
+                await text(connection, "die")
+        with pytest.raises(BackendFailed) as failed:
+            await text(connection, "pid")
+
+    assert failed.value.message.startswith("the upstream server keeps ending")
+
+
+async def test_nothing_is_left_behind_by_many_ends() -> None:
+    left = []
+    for _ in range(5):
+        async with started() as connection:
+            left += [int(await text(connection, "pid")), int(await text(connection, "child"))]
+
+    async with asyncio.timeout(10):  # what was killed takes a moment to be gone
+        while [pid for pid in left if is_alive(pid)]:
+            await asyncio.sleep(0.01)
+
+
+async def test_environment_is_the_declared_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_TOKEN", "ours")
+    async with started(GIVEN="yes", SECRET=lambda: "hush") as connection:
+        seen = json.loads(await text(connection, "env"))
+
+    assert {name for name in seen if not name.startswith("LC_")} == {"GIVEN", "SECRET"}
+    assert seen["SECRET"] == "hush"
+
+
+async def test_noise_is_skipped_and_complaints_are_logged_briefly(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="gateway.upstreams")
+    async with started(KEY=lambda: "TOP-SECRET") as connection:
+        answer = await text(connection, "noise")
+        while "says more than is logged" not in caplog.text:
+            await asyncio.sleep(0.01)
+
+    assert answer == "after the noise"
+    assert "TOP-SECRET" not in caplog.text
+    assert "\x1b" not in caplog.text
+    assert len(caplog.records) < 100
+
+
+async def test_line_without_an_end_ends_the_server() -> None:
+    async with started() as connection:
+        with pytest.raises(BackendFailed, match="more than 16777216 bytes"):
+            await text(connection, "flood")
+
+
+async def test_calls_that_come_at_once_start_one_process() -> None:
+    async with started() as connection:
+        pids = await asyncio.gather(*(text(connection, "pid") for _ in range(20)))
+
+    assert len(set(pids)) == 1
+
+
+def test_program_that_is_none_is_refused_when_it_is_declared() -> None:
+    with pytest.raises(BackendUnusable, match="is no program"):
+        StdioConnection("program", Program(("/no/such/program",)), HOST, ids=count(1))
+
+
+async def test_wiki_is_searched_and_read_through_the_gateway(tmp_path: Path) -> None:
+    transport = {"type": "stdio", "argv": [sys.executable, "-m", "gateway.examples.wiki"]}
+    documents: list[dict[str, Any]] = [
+        upstream("wiki", transport),
+        tool("wiki_search", "query", upstream="wiki", remote="search_pages"),
+        tool("wiki_read", "page", upstream="wiki", remote="read_page", output={"artifact": "markdown"}),
+    ]
+    async with (
+        gateway(project(tmp_path / "project", *documents)) as running,
+        Client(running.url, mode="2026-07-28") as client,
+    ):
+        found = str((await client.call_tool("wiki_search", {"query": "a"})).content[0])
+        page = found.partition("text='")[2].partition(":")[0]
+        read = await client.call_tool("wiki_read", {"page": page})
+        missing = await client.call_tool("wiki_read", {"page": "no such page"})
+        [state] = running.running.upstreams.status()
+
+    assert not read.is_error
+    assert "# " in str(read.content)
+    assert missing.is_error
+    assert "there is no such page" in str(missing.content)
+    assert (state["state"], state["era"], state["server"]["name"]) == ("up", "legacy", "acme-wiki")
