@@ -19,6 +19,7 @@ from gateway.config.linking.people import people_in_use, people_of
 from gateway.config.linking.python_objects import ALLOW_LIST
 from gateway.config.loader import Loaded, load
 from gateway.config.lock_file import read_lock
+from gateway.config.openapi_imports import file_imports
 from gateway.config.pins import locked_imports
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.governance.approvers import approver_problems
@@ -82,11 +83,14 @@ def assemble(
     loaded = load(folders, environ={INTERPRETER: sys.executable, **environ}, environment=environment)
     lock, of_lock = read_lock(project.configs)
     locked, idle = locked_imports(loaded, lock, environment=environment)
+    read = file_imports(loaded, project.configs, locked=lock.upstreams)
     allowed = _packages(environ) if packages is None else packages
-    linked = link(loaded, today=today, packages=allowed, imports=locked if imports is None else imports)
+    known = [*locked, *read.definitions] if imports is None else imports
+    linked = link(loaded, today=today, packages=allowed, imports=known)
     policies, of_files = read_policies(project.policies)
-    known = _conceivable(loaded, linked.snapshot, policies)
-    diagnostics = in_order([*linked.diagnostics, *of_lock, *idle, *of_files, *lint(policies, known)])
+    names = _conceivable(loaded, linked.snapshot, policies)
+    of_imports = [*of_lock, *idle, *read.diagnostics]
+    diagnostics = in_order([*linked.diagnostics, *of_imports, *of_files, *lint(policies, names)])
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
         return Assembled(None, loaded, policies, tuple(diagnostics), lock)
     diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies, today)])

@@ -70,6 +70,8 @@ class DeclaredTool:
     """The digest of the upstream's definition that somebody looked at; `None` where nobody did."""
     is_imported: bool = False
     """Whether an upstream brings it; a document that publishes an upstream's tool declares it."""
+    request: Mapping[str, Any] | None = None
+    """What a call becomes and what its answers are, for operations of an OpenAPI document."""
     artifact: str = "text"
     inline: bool = True
     idempotent: bool = False
@@ -241,4 +243,5 @@ def _aliased(value: Any, aliases: Mapping[str, str]) -> Any:
 def _brought(tool: DeclaredTool) -> list[Any]:
     """What no document says of an upstream's tool, and yet is what is served."""
     told = [tool.description, tool.input_schema, tool.title] if tool.is_imported else []
+    told += [] if tool.request is None else [tool.request]
     return told if tool.pinned_digest is None else [*told, tool.pinned_digest]

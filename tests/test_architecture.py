@@ -84,7 +84,7 @@ ARROWS: dict[str, set[str]] = {
     "advertising": {"snapshot"},
     "review": {"core", "governance", "snapshot", "access", "review"},
     "definitions": {"governance", "definitions"},
-    "config": {"errors", "core", "definitions", "formats", "governance", "snapshot", "config"},
+    "config": {"errors", "core", "definitions", "formats", "governance", "snapshot", "openapi", "config"},
     "assembly": {"governance", "snapshot", "access", "config", "authz"},
     "cli": {
         "gateway",
@@ -108,7 +108,7 @@ ARROWS: dict[str, set[str]] = {
     "runtime": {
         *("errors", "core", "formats", "governance", "snapshot", "access", "advertising", "assembly", "config"),
         *("identity", "backends", "middleware", "storage", "serving", "web", "runtime"),
-        *("approvals", "audit", "limits", "telemetry", "upstreams"),
+        *("approvals", "audit", "limits", "openapi", "telemetry", "upstreams"),
     },
     "examples": {"errors", "core", "formats", "examples"},
     "__main__": {"cli"},

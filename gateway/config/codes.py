@@ -68,6 +68,13 @@ _REFERENCES: Final = {
     "overlay-duplicate": "An environment has two overlays. Join them.",
     "overlay-remove": "A patch removes a field that is not there. Remove the line.",
     "unknown-argument": "An approval shows an argument that no tool of its rule takes. Correct the name.",
+    "upstream-argument": "What is said about an argument does not fit the upstream's tool: it takes no such argument, "
+    "refuses the value, or needs what is hidden.",
+    "wider-schema": "Callers may give what the upstream's tool refuses, or leave out what it needs. Narrow the schema.",
+    "bad-openapi": "The OpenAPI document is not there, or is none that can be read. Correct it, or its path.",
+    "skipped-operation": "A chosen operation cannot be a tool. Correct the OpenAPI document, or exclude the operation.",
+    "idle-import": "The import names an operation that the OpenAPI document does not have. Correct the name.",
+    "no-credentials": "Operations want credentials, and the Upstream has none: the service will refuse. Add 'auth'.",
     "unknown-query": "The artifact has no such query. The queries it has are listed.",
 }
 _PROGRAMS: Final = {

@@ -17,6 +17,8 @@ from gateway.config.text import MAX_BYTES, decode
 from gateway.governance.diagnostics import Diagnostic, Position, in_order
 
 _SUFFIXES: Final = (".yaml", ".yml")
+_OF_OTHERS: Final = tuple(f".openapi{suffix}" for suffix in _SUFFIXES)
+"""OpenAPI documents may stand beside the Upstream that names them."""
 
 
 def read_folder(
@@ -138,7 +140,7 @@ def _read_start(path: Path, limit: int = MAX_BYTES) -> bytes | None:
 
 
 def _is_yaml(name: str) -> bool:
-    return name.lower().endswith(_SUFFIXES)
+    return name.lower().endswith(_SUFFIXES) and not name.lower().endswith(_OF_OTHERS)
 
 
 def _printable(path: Path) -> str:

@@ -10,7 +10,7 @@ from gateway.config.linking.mentions import is_imported
 from gateway.config.loader import Checked, Loaded
 from gateway.config.lock_file import LOCK_FILE
 from gateway.config.nodes import Document
-from gateway.config.specs.backends import McpBackend
+from gateway.config.specs.backends import UpstreamBackend
 from gateway.config.specs.tools import ToolDocument
 from gateway.config.specs.upstreams import OpenApiTransport, StdioTransport, StreamableHttpTransport, UpstreamDocument
 from gateway.governance.diagnostics import Diagnostic, Position
@@ -57,7 +57,8 @@ def is_wanted(definition: ImportedDefinition, upstream: Checked, loaded: Loaded)
     assert isinstance(spec, UpstreamDocument), "asked about upstreams only"  # noqa: S101 - narrows a union
     if is_imported(definition.name, spec.spec.import_):
         return True
-    return definition.kind == "tool" and definition.name in _published(loaded).get(definition.upstream, frozenset())
+    published = published_tools(loaded).get(definition.upstream, frozenset())
+    return definition.kind == "tool" and definition.name in published
 
 
 def source_of(upstream: Checked) -> Source:
@@ -80,12 +81,12 @@ def _as_written(source: Document, field: str, value: str, *index: int) -> str:
     return source.written.get((*_TRANSPORT, field, *index), str(value))
 
 
-def _published(loaded: Loaded) -> Mapping[str, frozenset[str]]:
+def published_tools(loaded: Loaded) -> Mapping[str, frozenset[str]]:
     """Tools that documents publish, by upstream."""
     found: dict[str, set[str]] = {}
     for each in loaded.documents:
         backend = each.spec.spec.backend if isinstance(each.spec, ToolDocument) else None
-        if isinstance(backend, McpBackend):
+        if isinstance(backend, UpstreamBackend):
             found.setdefault(backend.upstream, set()).add(backend.tool)
     return {name: frozenset(tools) for name, tools in found.items()}
 

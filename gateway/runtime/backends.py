@@ -14,14 +14,25 @@ from gateway.backends.python import PythonBackend, PythonFunction
 from gateway.backends.results import MediaTemplate
 from gateway.config.linking.python_objects import Unusable, find_object
 from gateway.config.specs import backends as specs
-from gateway.config.specs.common import Auth, BasicAuth, BearerAuth, EnvValue, HeaderAuth, Limits, Secret
+from gateway.config.specs.common import (
+    Auth,
+    BasicAuth,
+    BearerAuth,
+    CookieAuth,
+    EnvValue,
+    HeaderAuth,
+    Limits,
+    QueryAuth,
+    Secret,
+)
 from gateway.config.specs.tools import MediaOutput, ToolSpec
 from gateway.config.specs.upstreams import Health as HealthSpec
-from gateway.config.specs.upstreams import StdioTransport, StreamableHttpTransport, UpstreamDocument
+from gateway.config.specs.upstreams import StdioTransport, StreamableHttpTransport, UpstreamDocument, UpstreamSpec
 from gateway.errors import GatewayError, ProgramError
 from gateway.formats.jsondoc import SpooledJsonArtifact
 from gateway.formats.paths import Path
 from gateway.governance.ports import Backend
+from gateway.runtime.openapi import operation_backend
 from gateway.runtime.secrets import Secrets
 from gateway.snapshot import DeclaredTool
 from gateway.upstreams.auth import FixedCredentials
@@ -59,6 +70,12 @@ class Backends:
                 media = _media(spec.output.media if spec.output else None)
                 remote = RemoteTool(declared.tool, json_results, media, _timeout(spec) or timedelta(seconds=60))
                 return self._remote(remote, declared.upstream)
+            case specs.OpenApiBackend():
+                raise ProgramError("its operation is not known", help="run: gateway lock")
+
+    def operation(self, tool: DeclaredTool, upstream: UpstreamSpec, spec: ToolSpec | None) -> Backend:
+        """The backend of an operation of an OpenAPI document, declared or not."""
+        return operation_backend(tool, upstream, spec, secrets=self._secrets, connections=self._connections)
 
     def of_import(self, tool: DeclaredTool, *, artifact: type, limits: Limits | None = None) -> Backend:
         """The backend of a tool that an upstream brings. Raises `ProgramError` where there is no way to it."""
@@ -127,7 +144,7 @@ class Backends:
         )
         return HttpBackend(request, self._connections)
 
-    def _auth(self, auth: Auth | None) -> credentials.Auth | None:
+    def _auth(self, auth: Auth | QueryAuth | CookieAuth | None) -> credentials.Auth | None:
         match auth:
             case BearerAuth(token=token):
                 return credentials.BearerAuth(self._secrets.reader(token))
@@ -135,6 +152,8 @@ class Backends:
                 return credentials.BasicAuth(username, self._secrets.reader(password))
             case HeaderAuth(name=name, value=value):
                 return credentials.HeaderAuth(name, self._secrets.reader(value))
+            case QueryAuth() | CookieAuth():
+                raise ProgramError("an MCP server takes credentials in a header", help="use bearer or header")
             case None:
                 return None
 

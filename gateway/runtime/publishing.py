@@ -9,10 +9,13 @@ from typing import Any
 from gateway.access import Access
 from gateway.advertising import described
 from gateway.assembly import Assembled
+from gateway.backends.shaped import ShapedBackend
 from gateway.config.linking.artifacts import built_in
+from gateway.config.linking.shaping import shaping_of
+from gateway.config.specs.backends import UpstreamBackend
 from gateway.config.specs.common import Limits as LimitsSpec
 from gateway.config.specs.tools import ToolDocument, ToolSpec
-from gateway.config.specs.upstreams import UpstreamDocument
+from gateway.config.specs.upstreams import UpstreamDocument, UpstreamSpec
 from gateway.core.pipeline import Middleware
 from gateway.core.schemas import Schema
 from gateway.core.tool_registry import ToolRegistry
@@ -68,16 +71,15 @@ def publish(
         for each in assembled.loaded.documents
         if isinstance(each.spec, ToolDocument)
     }
-    terms = {
-        each.spec.metadata.name: each.spec.spec.limits
+    upstreams = {
+        each.spec.metadata.name: each.spec.spec
         for each in assembled.loaded.documents
         if isinstance(each.spec, UpstreamDocument)
     }
     limits = {
-        name: specs[name].limits if name in specs else terms.get(tool.upstream or "")
-        for name, tool in snapshot.tools.items()
+        name: specs[name].limits if name in specs else _terms(tool, upstreams) for name, tool in snapshot.tools.items()
     }
-    made, unworkable = _backends(snapshot, specs, types, backends, limits=limits)
+    made, unworkable = _backends(snapshot, specs, types, backends, upstreams=upstreams, limits=limits)
     parts = _Parts(access, types, limits, made, journal, shared, controls)
     catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
     return Published(access, catalogues, types, list(made.values())), unworkable
@@ -89,20 +91,36 @@ def _backends(
     types: ArtifactTypes,
     backends: Backends,
     *,
+    upstreams: Mapping[str, UpstreamSpec],
     limits: Mapping[str, LimitsSpec | None],
 ) -> tuple[dict[str, Backend], list[Unworkable]]:
     made: dict[str, Backend] = {}
     unworkable: list[Unworkable] = []
     for name, tool in snapshot.tools.items():
-        artifact = types.named(tool.artifact)
+        artifact, spec = types.named(tool.artifact), specs.get(name)
         try:
-            if name in specs:
-                made[name] = backends.of(tool, specs[name], artifact=artifact)
+            if tool.request is not None:
+                made[name] = _shaped(backends.operation(tool, upstreams[tool.upstream or ""], spec), spec)
+            elif spec is not None:
+                made[name] = _shaped(backends.of(tool, spec, artifact=artifact), spec)
             elif tool.backend == "mcp":
                 made[name] = backends.of_import(tool, artifact=artifact, limits=limits[name])
         except GatewayError as error:
             unworkable.append(Unworkable(tool, error.message, error.help))
     return made, unworkable
+
+
+def _shaped(backend: Backend, spec: ToolSpec | None) -> Backend:
+    """The backend with its arguments as its document shapes them; most documents do not."""
+    declared = spec.backend if spec is not None else None
+    shaping = shaping_of(declared) if isinstance(declared, UpstreamBackend) else None
+    return ShapedBackend(backend, shaping) if shaping else backend
+
+
+def _terms(tool: DeclaredTool, upstreams: Mapping[str, UpstreamSpec]) -> LimitsSpec | None:
+    """What a call of a tool that no document declares may cost."""
+    upstream = upstreams.get(tool.upstream or "")
+    return upstream.limits if upstream is not None else None
 
 
 def _catalogue(catalogue: Catalogue, parts: _Parts) -> PublishedCatalogue:
@@ -176,6 +194,7 @@ def _definition(told: Mapping[str, Any], tool: DeclaredTool, snapshot: Snapshot)
         "tier": tool.trust.tier.name,
         "flags": sorted(tool.trust.flags),
         "upstream": tool.pinned_digest,
+        "request": tool.request,
     }
     return sha256(dumps(meaning, sort_keys=True, default=_plain).encode()).hexdigest()
 

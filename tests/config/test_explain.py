@@ -63,7 +63,7 @@ def test_union_lists_its_variants_by_tag() -> None:
         "\n"
         "  What runs when the tool is called.\n"
         "\n"
-        "  type:     a mapping, by type: http | python | command | mcp\n"
+        "  type:     a mapping, by type: http | python | command | mcp | openapi\n"
         "  required: yes\n"
         "\n"
         "one of, by type:\n"
@@ -71,6 +71,7 @@ def test_union_lists_its_variants_by_tag() -> None:
         "  python: A Python function; its package must be on the allow-list of the process.\n"
         "  command: A program on this host, started without a shell.\n"
         "  mcp: A tool on an upstream server, under our name, description and trust.\n"
+        "  openapi: An operation of an upstream's OpenAPI document, under our name, description and trust.\n"
     )
 
 

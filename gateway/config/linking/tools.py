@@ -7,8 +7,10 @@ from typing import Any, Final
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.mentions import is_imported
 from gateway.config.linking.python_objects import Unusable, find_object
+from gateway.config.linking.shaping import misfits, shaped_schema, wrong_upstream
 from gateway.config.linking.trust import TrustScale, link_trust
-from gateway.config.specs.backends import McpBackend, PythonBackend
+from gateway.config.references import BUILT_IN_ARTIFACTS
+from gateway.config.specs.backends import PythonBackend, UpstreamBackend
 from gateway.config.specs.tools import ToolDocument
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.core.schemas import Schema
@@ -16,6 +18,7 @@ from gateway.governance.diagnostics import Diagnostic
 from gateway.governance.imports import ImportedDefinition, plain
 from gateway.governance.names import NAME
 from gateway.governance.trust import EffectiveTrust, hints_of
+from gateway.openapi.importing import ANSWER, REQUEST
 from gateway.snapshot import DeclaredTool, Deprecation
 
 _USE: Final = ("spec", "deprecation", "use")
@@ -33,7 +36,9 @@ def link_tools(
     linked: dict[str, DeclaredTool] = {}
     problems: list[Diagnostic] = []
     tools = {(each.upstream, each.name): each for each in imports if each.kind == "tool"}
+    transports = {name: each.document.spec.transport.type for name, each in entries.of(UpstreamDocument).items()}
     for name, entry in entries.of(ToolDocument).items():
+        problems += _wrong_upstream(entry, transports, tools)
         tool, found = _declared(entry, scale, known=tools, packages=packages)
         problems += found
         if tool is not None:
@@ -69,20 +74,23 @@ def _declared(
 ) -> tuple[DeclaredTool | None, list[Diagnostic]]:
     spec = entry.document.spec
     backend = spec.backend
-    remote = backend if isinstance(backend, McpBackend) else None
+    remote = backend if isinstance(backend, UpstreamBackend) else None
     definition = known.get((remote.upstream, remote.tool)) if remote else None
     trust, problems = link_trust(
         entry,
         spec.trust,
         ("spec", "trust"),
         scale=scale,
-        backend=backend.type,
+        backend="http" if backend.type == "openapi" else backend.type,
         imported=remote is not None,
         pinned=definition is not None and definition.is_pinned,
     )
     problems += _style(entry)
     problems += _life(entry, scale)
     problems += _code(entry, packages)
+    theirs = None if definition is None else _enforced(definition)
+    if remote is not None and theirs is not None:
+        problems += misfits(entry, remote, theirs)
     return (None if trust is None else _tool(entry, trust, scale, definition=definition)), problems
 
 
@@ -90,7 +98,8 @@ def _tool(
     entry: Entry[ToolDocument], trust: EffectiveTrust, scale: TrustScale, *, definition: ImportedDefinition | None
 ) -> DeclaredTool:
     metadata, spec = entry.document.metadata, entry.document.spec
-    remote = spec.backend if isinstance(spec.backend, McpBackend) else None
+    remote = spec.backend if isinstance(spec.backend, UpstreamBackend) else None
+    request, artifact = _operation(definition if spec.backend.type == "openapi" else None)
     ends = spec.deprecation
     return DeclaredTool(
         entry.name,
@@ -106,7 +115,8 @@ def _tool(
         labels=dict(metadata.labels),
         upstream=remote.upstream if remote else None,
         remote_name=remote.tool if remote else None,
-        artifact=(spec.output.artifact if spec.output else None) or "text",
+        request=request,
+        artifact=(spec.output.artifact if spec.output else None) or artifact,
         inline=spec.output.inline if spec.output else True,
         idempotent=spec.idempotent,
         ephemeral=spec.ephemeral,
@@ -125,7 +135,9 @@ def _schema(entry: Entry[ToolDocument], definition: ImportedDefinition | None) -
     """
     given = entry.document.spec.input
     if given is None:
-        return None if definition is None else _enforced(definition)
+        theirs = None if definition is None else _enforced(definition)
+        backend = entry.document.spec.backend
+        return shaped_schema(backend, theirs) if theirs is not None and isinstance(backend, UpstreamBackend) else None
     try:
         return Schema(given.schema_).describe()
     except ValueError:
@@ -142,6 +154,26 @@ def _enforced(definition: ImportedDefinition) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return schema.describe() if schema.describes_object else None
+
+
+def _operation(definition: ImportedDefinition | None) -> tuple[Mapping[str, Any] | None, str]:
+    """What a call becomes, and who reads answers. Only definitions that were made from our own documents are asked:
+    whatever an MCP server writes there is passed over."""
+    meta = {} if definition is None else definition.given.get("_meta") or {}
+    request, answer = meta.get(REQUEST), meta.get(ANSWER) or {}
+    if request is None:
+        return None, "text"
+    artifact = str(answer.get("artifact"))
+    return {"request": request, "answer": answer}, artifact if artifact in BUILT_IN_ARTIFACTS else "text"
+
+
+def _wrong_upstream(
+    entry: Entry[ToolDocument], transports: Mapping[str, str], known: KnownTools
+) -> Iterator[Diagnostic]:
+    backend = entry.document.spec.backend
+    if isinstance(backend, UpstreamBackend):
+        tools = {name: each for (upstream, name), each in known.items() if upstream == backend.upstream}
+        yield from wrong_upstream(entry, backend, transport=transports.get(backend.upstream), tools=tools)
 
 
 def _style(entry: Entry[ToolDocument]) -> Iterator[Diagnostic]:
@@ -198,7 +230,7 @@ def imported_tools(
 ) -> tuple[dict[str, DeclaredTool], list[Diagnostic]]:
     """Tools that no document declares, by identity, with the trust of their upstream's terms."""
     spec = entry.document.spec
-    backend = "http" if spec.transport.type == "openapi" else "mcp"
+    is_openapi = spec.transport.type == "openapi"
     path = ("spec", "import", "trust")
     tools: dict[str, DeclaredTool] = {}
     problems: list[Diagnostic] = []
@@ -206,13 +238,14 @@ def imported_tools(
     problems += unusable
     pins = {each.is_pinned for each in usable} or {True}  # before anything is imported nothing can be unpinned
     for pinned in pins:
+        backend = "http" if is_openapi else "mcp"
         trust, found = link_trust(
             entry, spec.import_.trust, path, scale=scale, backend=backend, imported=True, pinned=pinned
         )
         problems += found
         if trust is not None:
             alike = [each for each in usable if each.is_pinned == pinned]
-            tools |= {each.identity: _imported_tool(entry, each, trust, backend, scale=scale) for each in alike}
+            tools |= {each.identity: _imported_tool(entry, each, trust, scale=scale) for each in alike}
     return dict(sorted(tools.items())), problems
 
 
@@ -238,13 +271,15 @@ def _usable(
 
 
 def _imported_tool(
-    entry: Entry[UpstreamDocument], tool: ImportedDefinition, trust: EffectiveTrust, backend: str, *, scale: TrustScale
+    entry: Entry[UpstreamDocument], tool: ImportedDefinition, trust: EffectiveTrust, *, scale: TrustScale
 ) -> DeclaredTool:
+    is_openapi = entry.document.spec.transport.type == "openapi"
+    request, artifact = _operation(tool if is_openapi else None)
     return DeclaredTool(
         tool.identity,
         tool.description,
         trust,
-        backend,
+        "openapi" if is_openapi else "mcp",
         entry.at("spec", "import"),
         owner=entry.document.metadata.owner,
         labels=dict(entry.document.metadata.labels),
@@ -252,6 +287,8 @@ def _imported_tool(
         upstream=entry.name,
         remote_name=tool.name,
         is_imported=True,
+        request=request,
+        artifact=artifact,
         input_schema=_enforced(tool),
         pinned_digest=tool.digest if tool.is_pinned else None,
         hints=hints_of(trust.flags, scale.flags),

@@ -1,4 +1,4 @@
-"""Backends of a tool: an HTTP request, a Python function, a command, a tool on an upstream server.
+"""Backends of a tool: an HTTP request, a Python function, a command, a tool or an operation of an upstream.
 
 Each says which arguments it names, so that a tool can check them against its input schema.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from gateway.config.specs.base import Broken, Many, Maybe, Path, Some, Spec
-from gateway.config.specs.common import Auth, Env, Headers, credentials_as_text
+from gateway.config.specs.common import Auth, Env, Headers, Json, credentials_as_text
 from gateway.config.specs.scalars import (
     AbsolutePath,
     Duration,
@@ -19,6 +19,7 @@ from gateway.config.specs.scalars import (
     Line,
     Name,
     PrivateNetwork,
+    Prose,
     Size,
     Text,
     UrlTemplate,
@@ -165,12 +166,35 @@ def program_problems(argv: tuple[str, ...]) -> Iterator[Broken]:
         yield Broken(("argv", 0), "the program is a fixed absolute path", "write it from the root: /usr/bin/git")
 
 
-class McpBackend(Spec):
-    """A tool on an upstream server, under our name, description and trust."""
+class Arguments(Spec):
+    """How the arguments of the tool differ from those of the upstream's. Names are the upstream's."""
 
-    type: Literal["mcp"] = Field(description="A tool on an upstream server.")
+    fixed: Json = Field({}, description="Values that are always sent; callers can neither see nor give them.")
+    hidden: Many[Line] = Field((), description="Arguments that callers can neither see nor give.")
+    defaults: Json = Field({}, description="Values of arguments that callers may leave out.")
+    renamed: dict[Line, Name] = Field({}, description="The name that callers use instead.")
+    described: dict[Line, Prose] = Field({}, description="What callers are told about an argument instead.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        gone = dict.fromkeys(self.fixed, "fixed") | dict.fromkeys(self.hidden, "hidden")
+        for field in ("renamed", "described"):
+            for name in getattr(self, field):
+                if name in gone:
+                    yield Broken((field, name), f"{name!r} is {gone[name]}, so callers have no use for this")
+        for name in self.defaults:
+            if name in self.fixed:
+                yield Broken(("defaults", name), f"{name!r} is fixed, so it needs no default")
+        for index, name in enumerate(self.hidden):
+            if name in self.fixed:
+                yield Broken(("hidden", index), f"{name!r} is fixed, and so hidden anyway", "remove it here")
+
+
+class UpstreamBackend(Spec):
+    """What both kinds of upstream have in common."""
+
     upstream: Name = Field(description="The Upstream.")
     tool: Name = Field(description="Name of the tool over there.")
+    arguments: Maybe[Arguments] = Field(None, description="How its arguments differ from those of the upstream's tool.")
 
     def mentions(self) -> Iterator[Mention]:
         return iter(())
@@ -178,4 +202,23 @@ class McpBackend(Spec):
     picks = mentions
 
 
-Backend = Annotated[HttpBackend | PythonBackend | CommandBackend | McpBackend, Field(discriminator="type")]
+class McpBackend(UpstreamBackend):
+    """A tool on an upstream server, under our name, description and trust."""
+
+    type: Literal["mcp"] = Field(description="A tool on an upstream server.")
+
+
+class OpenApiBackend(UpstreamBackend):
+    """An operation of an upstream's OpenAPI document, under our name, description and trust."""
+
+    type: Literal["openapi"] = Field(description="An operation of an OpenAPI document.")
+    headers: Headers = Field({}, description="Fixed headers, besides those of the Upstream.")
+    errors: dict[Status, ErrorWord] = Field({}, description="What a status means, in our words.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        yield from credentials_as_text(self.headers, "headers")
+
+
+Backend = Annotated[
+    HttpBackend | PythonBackend | CommandBackend | McpBackend | OpenApiBackend, Field(discriminator="type")
+]

@@ -111,6 +111,22 @@ class HeaderAuth(Spec):
     value: Secret = Field(description="Its value.")
 
 
+class QueryAuth(Spec):
+    """A key in the query, for services that take it nowhere else: servers write addresses into their logs."""
+
+    scheme: Literal["query"] = Field(description="A key in the query.")
+    name: Line = Field(description="Name of the query parameter.")
+    value: Secret = Field(description="Its value.")
+
+
+class CookieAuth(Spec):
+    """A key in a cookie."""
+
+    scheme: Literal["cookie"] = Field(description="A key in a cookie.")
+    name: HeaderName = Field(description="Name of the cookie.")
+    value: Secret = Field(description="Its value.")
+
+
 Auth = Annotated[BearerAuth | BasicAuth | HeaderAuth, Field(discriminator="scheme")]
 Headers = dict[HeaderName, HeaderValue]
 EnvValue = TextOrObject[str, Secret]

@@ -122,7 +122,7 @@ class ToolSpec(Spec):
                 at_key=True,
             )
         if self.input is None:
-            if self.backend.type != "mcp":
+            if self.backend.type not in ("mcp", "openapi"):
                 yield Broken((), "a tool with its own backend needs 'input'", code="missing-field", at_key=True)
             return
         yield from self._wrong_mentions(self.input.schema_)

@@ -8,12 +8,26 @@ from pydantic import Field
 
 from gateway.config.specs.backends import NETWORKS, Argument, Sandbox, program_problems
 from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec
-from gateway.config.specs.common import Auth, Document, Env, Headers, Limits, OwnedMetadata, Trust, credentials_as_text
+from gateway.config.specs.common import (
+    BasicAuth,
+    BearerAuth,
+    CookieAuth,
+    Document,
+    Env,
+    HeaderAuth,
+    Headers,
+    Limits,
+    OwnedMetadata,
+    QueryAuth,
+    Trust,
+    credentials_as_text,
+)
 from gateway.config.specs.scalars import (
     AbsolutePath,
     Day,
     Duration,
     FilePath,
+    Line,
     Name,
     Pattern,
     PrivateNetwork,
@@ -73,10 +87,31 @@ class OpenApiTransport(Spec):
     type: Literal["openapi"] = Field(description="An HTTP service described by OpenAPI.")
     document: FilePath = Field(description="Path or address of the OpenAPI document.")
     server: Url = Field(description="Address of the service; what the document says about it is not used.")
+    headers: Headers = Field({}, description="Fixed headers.")
     networks: Many[PrivateNetwork] = Field((), description=NETWORKS)
+
+    def broken_rules(self) -> Iterable[Broken]:
+        yield from credentials_as_text(self.headers, "headers")
+        if "?" in self.server:
+            yield Broken(("server",), "the address of a service has no query", "remove it", code="bad-url")
 
 
 Transport = Annotated[StreamableHttpTransport | StdioTransport | OpenApiTransport, Field(discriminator="type")]
+
+
+UpstreamAuth = Annotated[BearerAuth | BasicAuth | HeaderAuth | QueryAuth | CookieAuth, Field(discriminator="scheme")]
+
+
+class Select(Spec):
+    """Narrows down the operations of an OpenAPI document: all given keys must hold; within a key, any entry."""
+
+    tags: Many[Line] = Field((), description="Tags, of which an operation carries one.")
+    paths: Many[Line] = Field((), description="Paths as the document writes them; * stands for any run of characters.")
+    methods: Many[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]] = Field((), description="HTTP methods.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        if not (self.tags or self.paths or self.methods):
+            yield Broken((), "nothing is selected", "name tags, paths or methods, or remove it")
 
 
 class Import(Spec):
@@ -84,6 +119,7 @@ class Import(Spec):
 
     include: Some[Pattern] = Field(description="Names or patterns of tools to import.")
     exclude: Many[Pattern] = Field((), description="Names or patterns to leave out again.")
+    select: Maybe[Select] = Field(None, description="Which operations of an OpenAPI document are looked at.")
     trust: Maybe[Trust] = Field(None, description="Trust of imported tools that no Tool document declares.")
     on_change: Literal["quarantine", "accept"] = Field(
         "quarantine", description="What happens to a tool whose definition differs from the lock file."
@@ -118,7 +154,7 @@ class UpstreamSpec(Spec):
     """A server and what is taken from it."""
 
     transport: Transport = Field(description="How the server is reached.")
-    auth: Maybe[Auth] = Field(None, description="Credentials for the server.")
+    auth: Maybe[UpstreamAuth] = Field(None, description="Credentials for the server.")
     import_: Import = Field(description="Which tools are imported, and on which terms.")
     review: Maybe[DefinitionReview] = Field(None, description="How the texts of definitions are looked at.")
     limits: Maybe[Limits] = Field(None, description="What a call of an imported tool may cost.")
@@ -127,6 +163,13 @@ class UpstreamSpec(Spec):
     def broken_rules(self) -> Iterable[Broken]:
         if self.auth is not None and self.transport.type == "stdio":
             yield Broken(("auth",), "a program takes no credentials", "give them in transport.env", at_key=True)
+        if self.transport.type == "openapi":
+            return
+        if self.auth is not None and self.auth.scheme in ("query", "cookie"):
+            yield Broken(("auth", "scheme"), "an MCP server takes credentials in a header", "use bearer or header")
+        if self.import_.select is not None:
+            help = "name tools in 'include' instead"
+            yield Broken(("import", "select"), "only operations of an OpenAPI document are selected", help, at_key=True)
 
 
 class UpstreamDocument(Document):

@@ -1,0 +1,150 @@
+"""The operations that Upstream documents ask for, from OpenAPI documents that stand in files.
+
+A file is part of what is reviewed, so what comes from it is pinned. Documents at an address are read where the lock is
+written; here only the lock speaks for them, and for every upstream that it has.
+"""
+
+import os
+import stat
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gateway.config.linking.mentions import is_imported
+from gateway.config.loader import Checked, Loaded
+from gateway.config.pins import published_tools, upstreams_of
+from gateway.config.specs.upstreams import OpenApiTransport, Select, UpstreamDocument
+from gateway.governance.diagnostics import Diagnostic, did_you_mean
+from gateway.governance.globs import glob_matches
+from gateway.governance.imports import BadDefinition, ImportedDefinition
+from gateway.openapi.importing import Imported, definition, import_document
+from gateway.openapi.operations import Found
+from gateway.openapi.pointers import shown
+from gateway.openapi.reading import MAX_BYTES
+from gateway.openapi.refusals import OpenApiInvalid
+
+_DOCUMENT: Final = ("spec", "transport", "document")
+_MAX_TOLD: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a document brings, and what is wrong with it."""
+
+    definitions: tuple[ImportedDefinition, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def is_address(document: str) -> bool:
+    """Whether a transport's document is fetched, and not a file."""
+    return document.lower().startswith(("https://", "http://"))
+
+
+def file_imports(loaded: Loaded, folder: Path, *, locked: Collection[str]) -> Brought:
+    """Everything that files bring. Upstreams of the lock are the lock's."""
+    definitions: list[ImportedDefinition] = []
+    problems: list[Diagnostic] = []
+    for name, upstream in upstreams_of(loaded).items():
+        transport = _transport(upstream)
+        if transport is None or name in locked or is_address(transport.document):
+            continue
+        try:
+            data = _content(folder / transport.document)
+        except OSError as error:
+            reason = (error.strerror or "it is not a file").lower()
+            problems.append(_problem(upstream, f"the OpenAPI document cannot be read: {reason}", "correct the path"))
+            continue
+        brought = brought_by(upstream, data, loaded, is_pinned=True)
+        definitions += brought.definitions
+        problems += brought.diagnostics
+    return Brought(tuple(definitions), tuple(problems))
+
+
+def brought_by(upstream: Checked, data: bytes, loaded: Loaded, *, is_pinned: bool = False) -> Brought:
+    """The definitions that an upstream's terms, or Tool documents, choose from the bytes of its OpenAPI document."""
+    spec = upstream.spec
+    assert isinstance(spec, UpstreamDocument), "asked about upstreams only"  # noqa: S101 - narrows a union
+    name = spec.metadata.name
+    published = published_tools(loaded).get(name, frozenset())
+    terms = spec.spec.import_
+    names: set[str] = set()
+
+    def chosen(found: Found) -> bool:
+        names.add(found.name)
+        if found.name in published:
+            return True
+        return is_imported(found.name, terms) and (terms.select is None or _selects(terms.select, found))
+
+    try:
+        imported = import_document(data, chosen)
+    except OpenApiInvalid as error:
+        return Brought((), (_problem(upstream, error.message, error.help),))
+    definitions: list[ImportedDefinition] = []
+    problems = [*_skipped(upstream, imported), *_unsatisfied(upstream, spec, imported), *_idle(upstream, spec, names)]
+    for operation in imported.operations:
+        try:
+            definitions.append(ImportedDefinition.read(name, definition(operation), is_pinned=is_pinned))
+        except BadDefinition as error:
+            problems.append(_left_out(upstream, f"{operation.name!r} is left out: {error}"))
+    return Brought(tuple(definitions), tuple(problems))
+
+
+def _transport(upstream: Checked) -> OpenApiTransport | None:
+    spec = upstream.spec
+    transport = spec.spec.transport if isinstance(spec, UpstreamDocument) else None
+    return transport if isinstance(transport, OpenApiTransport) else None
+
+
+def _content(path: Path) -> bytes:
+    """Up to one byte past the limit; what is not a regular file might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError
+        return file.read(MAX_BYTES + 1)
+
+
+def _selects(select: Select, found: Found) -> bool:
+    by_tag = not select.tags or not set(select.tags).isdisjoint(found.tags)
+    by_path = not select.paths or any(glob_matches(found.path, pattern) for pattern in select.paths)
+    return by_tag and by_path and (not select.methods or found.method in select.methods)
+
+
+def _skipped(upstream: Checked, imported: Imported) -> Iterator[Diagnostic]:
+    for each in imported.skipped[:_MAX_TOLD]:
+        yield _left_out(upstream, f"{each.name!r} ({each.method} {shown(each.path)}) is left out: {each.reason}")
+    if (more := len(imported.skipped) - _MAX_TOLD) > 0:
+        yield _left_out(upstream, f"{more} more operations are left out")
+
+
+def _unsatisfied(upstream: Checked, spec: UpstreamDocument, imported: Imported) -> Iterator[Diagnostic]:
+    """Operations that want credentials, where there are none or others."""
+    wanted = ", ".join(map(shown, sorted(imported.wants)))
+    auth = spec.spec.auth
+    if imported.wants and auth is None:
+        message = f"operations want credentials ({wanted}), and there are none"
+        yield _warning("no-credentials", upstream, message, ("spec", "transport"), "add auth: {scheme: …}")
+
+
+def _idle(upstream: Checked, spec: UpstreamDocument, names: Collection[str]) -> Iterator[Diagnostic]:
+    for index, pattern in enumerate(spec.spec.import_.include):
+        if not any(glob_matches(name, pattern) for name in names):
+            message = f"no operation is called {pattern!r}"
+            help = did_you_mean(pattern, names) or "names come from operationId, else from method and path"
+            yield _warning("idle-import", upstream, message, ("spec", "import", "include", index), help)
+
+
+def _problem(upstream: Checked, message: str, help: str | None) -> Diagnostic:
+    return Diagnostic("bad-openapi", message, upstream.source.position(_DOCUMENT), help=help)
+
+
+def _left_out(upstream: Checked, message: str) -> Diagnostic:
+    help = "correct the document, or exclude the operation"
+    return _warning("skipped-operation", upstream, message, ("spec", "import"), help)
+
+
+def _warning(code: str, upstream: Checked, message: str, path: tuple[str | int, ...], help: str | None) -> Diagnostic:
+    source = upstream.source
+    position = source.position(path) if isinstance(path[-1], int) else source.key_position(path)
+    return Diagnostic(code, message, position, "warning", help)

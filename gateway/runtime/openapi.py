@@ -1,0 +1,87 @@
+"""The backends of operations of OpenAPI documents: from an Upstream, a definition and perhaps a Tool document."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from ipaddress import ip_network
+from typing import Any, Final
+
+from gateway.backends import credentials
+from gateway.backends.connections import Connections
+from gateway.backends.http import HttpRequest
+from gateway.backends.openapi import OpenApiBackend, OpenApiOperation
+from gateway.backends.results import MediaTemplate
+from gateway.config.specs.backends import OpenApiBackend as OpenApiBackendSpec
+from gateway.config.specs.common import BasicAuth, BearerAuth, CookieAuth, HeaderAuth, QueryAuth
+from gateway.config.specs.tools import ToolSpec
+from gateway.config.specs.upstreams import OpenApiTransport, UpstreamSpec
+from gateway.core.media import MediaKind
+from gateway.errors import ProgramError
+from gateway.governance.ports import Backend
+from gateway.openapi.requests import request_from
+from gateway.runtime.secrets import Secrets
+from gateway.serving.asking import log_message
+from gateway.snapshot import DeclaredTool
+
+_KINDS: Final[Mapping[str, MediaKind]] = {"image": "image", "audio": "audio", "video": "video"}
+
+
+def operation_backend(
+    tool: DeclaredTool, upstream: UpstreamSpec, spec: ToolSpec | None, *, secrets: Secrets, connections: Connections
+) -> Backend:
+    """Raises `ProgramError` for an operation that cannot be called here."""
+    transport = upstream.transport
+    if tool.request is None or not isinstance(transport, OpenApiTransport):
+        raise ProgramError("its operation is not known", help="run: gateway lock")
+    try:
+        request = request_from(tool.request["request"])
+    except ValueError as error:
+        raise ProgramError("its definition does not say what a call becomes", help="run: gateway lock") from error
+    declared = spec.backend if spec is not None and isinstance(spec.backend, OpenApiBackendSpec) else None
+    limits = (spec.limits if spec is not None else None) or upstream.limits
+    auth, key = _credentials(upstream.auth, secrets)
+    http = HttpRequest(
+        request.method,
+        transport.server,
+        headers={**transport.headers, **(declared.headers if declared else {})},
+        auth=auth,
+        networks=tuple(map(ip_network, transport.networks)),
+        errors=dict(declared.errors) if declared else {},
+        media=_media(tool, spec),
+        timeout=(limits.timeout if limits else None) or timedelta(seconds=60),
+    )
+    return OpenApiBackend(OpenApiOperation(http, request, key, log_message), connections)
+
+
+def _credentials(
+    auth: Any, secrets: Secrets
+) -> tuple[credentials.Auth | None, credentials.QueryAuth | credentials.CookieAuth | None]:
+    match auth:
+        case BearerAuth(token=token):
+            return credentials.BearerAuth(secrets.reader(token)), None
+        case BasicAuth(username=username, password=password):
+            return credentials.BasicAuth(username, secrets.reader(password)), None
+        case HeaderAuth(name=name, value=value):
+            return credentials.HeaderAuth(name, secrets.reader(value)), None
+        case QueryAuth(name=name, value=value):
+            return None, credentials.QueryAuth(name, secrets.reader(value))
+        case CookieAuth(name=name, value=value):
+            return None, credentials.CookieAuth(name, secrets.reader(value))
+        case None:
+            return None, None
+        case _:
+            raise ProgramError("these credentials are not for OpenAPI documents", help="use bearer, basic or a key")
+
+
+def _media(tool: DeclaredTool, spec: ToolSpec | None) -> MediaTemplate | None:
+    """As a Tool document says, else as the OpenAPI document does; who vouches for it is the tier's to say."""
+    given = spec.output.media if spec is not None and spec.output is not None else None
+    if given is not None:
+        kind = given.kind
+        return MediaTemplate(kind, given.mime_type, given.filename, given.trust_tier, given.hazard, given.caption)
+    answer: Mapping[str, Any] = (tool.request or {}).get("answer") or {}
+    mime_type = answer.get("media")
+    if not isinstance(mime_type, str) or mime_type.partition("/")[0] not in _KINDS:
+        return None
+    first, _, second = mime_type.partition("/")
+    filename = f"{tool.remote_name}.{second}"
+    return MediaTemplate(_KINDS[first], mime_type, filename, tool.trust.tier.origin, "opaque-perceptual")
