@@ -117,6 +117,9 @@ class ArtifactClass:
     redact: tuple[str, ...] = ()
     max_tier: str | None = None
     blocked_by: frozenset[str] = frozenset()
+    capture_arguments: Literal["none", "keys", "values"] = "values"
+    capture_results: Literal["none", "values"] = "values"
+    """What telemetry may have at most; what it takes is for its own document to say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,11 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/identity/key_sets.py": {"jwt"},
     "gateway/identity/key_sources.py": {"aiohttp"},
     "gateway/pytest_plugin.py": {"pytest"},
-    "gateway/telemetry": set(),
-    "gateway/telemetry/passing.py": {"orjson"},
+    "gateway/telemetry": {"orjson"},
+    "gateway/telemetry/json_lines.py": {"google", "opentelemetry"},
+    "gateway/telemetry/otlp_grpc.py": {"grpc"},
+    "gateway/telemetry/otlp_http.py": {"aiohttp"},
+    "gateway/telemetry/rejections.py": {"google", "opentelemetry"},
 }
 
 # Which parts of ourselves a part may import. `gateway` itself (the version) is open to the command line only.

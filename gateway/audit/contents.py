@@ -14,12 +14,13 @@ MIN_BYTES: Final = 32
 _MAKE_ONE: Final = "make one with: gateway audit keygen --for contents FILE"
 _ARGUMENTS: Final = b"arguments\n"
 _RESULT: Final = b"result\n"
+_NAME: Final = b"name\n"
 
 
 class ContentKey:
     """Hashes contents. The key itself is never shown; `id` names it in entries, so that it can be rotated."""
 
-    __slots__ = ("_arguments", "_result", "id")
+    __slots__ = ("_arguments", "_name", "_result", "id")
 
     def __init__(self, secret: str | bytes) -> None:
         """Raises `WeakKey` for one that could be guessed."""
@@ -27,6 +28,7 @@ class ContentKey:
         self.id: Final = hmac.digest(key, b"id\n", "sha256").hex()[:16]
         self._arguments: Final = hmac.new(key, _ARGUMENTS, "sha256")
         self._result: Final = hmac.new(key, _RESULT, "sha256")
+        self._name: Final = hmac.new(key, _NAME, "sha256")
 
     def arguments(self, args: Any) -> str:
         """Of canonical JSON: equal arguments have equal hashes, however they were written."""
@@ -42,6 +44,12 @@ class ContentKey:
         running = self._result.copy()
         running.update(content)
         return running.hexdigest()
+
+    def name(self, text: str) -> str:
+        """Of who somebody is, for where names must not go: short, because nobody has to prove anything by it."""
+        running = self._name.copy()
+        running.update(text.encode("utf-8", "surrogatepass"))
+        return running.hexdigest()[:32]
 
     def __reduce__(self) -> str:
         raise TypeError("a key is not copied or written down")

@@ -24,7 +24,7 @@ from gateway.backends.decoding import decoded
 from gateway.backends.refusals import EXCERPT, BackendUnusable, excerpt, within
 from gateway.backends.results import MediaTemplate, collected, json_text, parsed_json
 from gateway.backends.urls import UrlTemplate, parsed
-from gateway.governance.ports import BackendFailed, ErrorWord, Invocation
+from gateway.governance.ports import BackendFailed, ErrorWord, Hop, Invocation
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -118,14 +118,35 @@ class HttpBackend:
             raise BackendUnusable(f"a {request.method} request has no body", help="use 'query' instead")
 
     async def run(self, call: Invocation) -> Any:
+        if call.hops is None:
+            return await self._ran(call, None)
+        origin = self._url.origin
+        hop = call.hops.http(self._request.method, scheme=origin.scheme, host=origin.host, port=origin.port)
+        try:
+            return await self._ran(call, hop)
+        except BaseException as error:
+            if hop is not None:
+                is_cancelled = isinstance(error, asyncio.CancelledError)
+                hop.end(error=error.word if isinstance(error, BackendFailed) else ("failed", "cancelled")[is_cancelled])
+            raise
+
+    async def _ran(self, call: Invocation, hop: Hop | None) -> Any:
         outgoing = self._write(self._request, self._url, call)
+        if hop is not None:
+            outgoing = replace(outgoing, headers={**hop.fields, **outgoing.headers})
         async with within(self._request.timeout), self._answer(outgoing) as response:
             if not 200 <= response.status < 300:
-                raise await self._failure(response, outgoing.secrets)
+                failure = await self._failure(response, outgoing.secrets)
+                if hop is not None:
+                    hop.end(status=response.status)
+                raise failure
             if self._request.seen is not None:
                 self._request.seen(response.headers, str(response.url))
             async with aclosing(self._content(response, limit=self._request.max_answer)) as content:
-                return await self._result(content, call)
+                result = await self._result(content, call)
+            if hop is not None:
+                hop.end(status=response.status)
+            return result
 
     async def close(self) -> None:
         """Nothing is held that others do not use."""

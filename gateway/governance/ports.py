@@ -53,12 +53,35 @@ class Authoriser(Protocol):
         ...
 
 
+class Hop(Protocol):
+    """One request to somebody else, as it is observed. `fields` go with it: headers, or `_meta` of MCP."""
+
+    @property
+    def fields(self) -> Mapping[str, str]: ...
+
+    def end(self, *, status: int | None = None, error: str | None = None) -> None:
+        """`status` is what was answered, `error` one word for what went wrong. Only the first time counts."""
+        ...
+
+
+class Hops(Protocol):
+    """Whoever observes requests that a call makes to somebody else."""
+
+    def http(self, method: str, *, scheme: str, host: str, port: int) -> Hop | None:
+        """Paths are left out: values of calls are in them, and secrets of documents may be."""
+        ...
+
+    def mcp(
+        self, method: str, *, tool: str, upstream: str, host: str | None = None, port: int | None = None
+    ) -> Hop | None: ...
+
+
 @dataclass(slots=True)
 class Invocation:
     """A call on its way to a backend: authorised, validated, with defaults filled in. It is replaced, never changed.
 
     `keep` streams bytes into the spool as the call's result and gives what reads them; it raises once the tool's
-    `maxOutput` is exceeded.
+    `maxOutput` is exceeded. Backends tell `hops`, if there are any, of requests to somebody else.
     """
 
     tool: str
@@ -69,6 +92,7 @@ class Invocation:
     id: str
     keep: Callable[[AsyncIterable[bytes] | Iterable[bytes]], "Awaitable[SpoolReader]"]
     idempotency_key: str | None = None
+    hops: Hops | None = None
 
 
 class BackendFailed(ToolError):

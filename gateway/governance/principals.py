@@ -10,6 +10,8 @@ class Principal:
     subject: str
     roles: frozenset[str] = frozenset()
     tenant: str | None = None
+    joins_traces: bool = field(default=False, repr=False, compare=False)
+    """Whether calls go on in the trace that the caller names; otherwise that trace is only linked to."""
     names: frozenset[str] = field(init=False, repr=False, compare=False)
     """Everything the caller is at once; roles that roles bring with them are the authoriser's to follow."""
 

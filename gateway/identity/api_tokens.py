@@ -46,4 +46,5 @@ class ApiTokens:
         end = datetime.combine(token.expires, time.max, tzinfo=UTC)
         if now > end:
             raise refused("expired")
-        return Admission(Principal(token.subject, token.roles, token.tenant), end, frozenset([digest]))
+        principal = Principal(token.subject, token.roles, token.tenant, token.joins_traces)
+        return Admission(principal, end, frozenset([digest]))

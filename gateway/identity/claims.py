@@ -28,7 +28,9 @@ def admission(claims: Mapping[str, Any], provider: JwtProvider, *, now: datetime
     if provider.audience.isdisjoint(_audience(claims.get("aud"))):
         raise refused("audience")
     until = _end(claims, now, provider.clock_skew)
-    principal = Principal(_subject(claims, provider), _roles(claims, provider), _tenant(claims, provider))
+    principal = Principal(
+        _subject(claims, provider), _roles(claims, provider), _tenant(claims, provider), provider.joins_traces
+    )
     token_id = claims.get("jti")
     return Admission(principal, until, frozenset([token_id] if isinstance(token_id, str) else []))
 

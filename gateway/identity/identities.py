@@ -95,7 +95,7 @@ class Identities:
     def _without_credential(self) -> Principal:
         if self._nobody is None:
             raise Unauthenticated(None, reason="no-credential")
-        principal = Principal(self._nobody.subject, self._nobody.roles)
+        principal = Principal(self._nobody.subject, self._nobody.roles, joins_traces=self._nobody.joins_traces)
         if self._admissions.is_revoked(Admission(principal, self._clock(), frozenset())):
             raise refused("revoked")
         return principal

@@ -59,6 +59,8 @@ class JwtProvider:
     roles: Mapping[str, str] = field(default_factory=dict)
     tenant_claim: str | None = None
     clock_skew: timedelta = timedelta(seconds=30)
+    joins_traces: bool = False
+    """Whether its callers' calls go on in the trace that they name; likewise below."""
 
     def __post_init__(self) -> None:
         if not self.audience:
@@ -82,6 +84,7 @@ class ApiToken:
     expires: date
     roles: frozenset[str] = frozenset()
     tenant: str | None = None
+    joins_traces: bool = False
 
     def __post_init__(self) -> None:
         if not _DIGEST.fullmatch(self.sha256):
@@ -104,6 +107,7 @@ class NobodyProvider:
 
     subject: str
     roles: frozenset[str] = frozenset()
+    joins_traces: bool = True
 
 
 Provider = JwtProvider | TokenProvider | NobodyProvider

@@ -68,6 +68,20 @@ async def redacted(artifact: Any, paths: Sequence[str], *, options: Mapping[str,
     return type(artifact)(RedactedReader(text, of=reader), **given)
 
 
+async def masked_text(value: Mapping[str, Any], paths: Sequence[str]) -> str:
+    """An object as JSON on one line, the values at the JSONPaths masked; what cannot be masked is not shown."""
+
+    def masked() -> str:
+        records: list[Any] = [json.loads(json.dumps(value, default=str))]
+        _mask(records, [Path(path) for path in paths])
+        return json.dumps(records[0], ensure_ascii=False, separators=(",", ":"))
+
+    try:
+        return await asyncio.to_thread(masked)  # a path may take seconds over a short text
+    except (ArtifactError, _Unmaskable, ValueError, TypeError, RecursionError):
+        return NOT_SHOWN
+
+
 class Redact:
     """Masks the results of a dispatch, as their classes say, before anybody renders or queries them."""
 

@@ -134,7 +134,7 @@ class Backends:
             headers=dict(declared.headers),
             query=FromArguments(declared.query.only) if declared.query else None,
             body=FromArguments(declared.body.only) if declared.body else None,
-            auth=self._auth(declared.auth),
+            auth=auth_of(declared.auth, self._secrets),
             networks=tuple(map(ip_network, declared.networks)),
             pick=_picking(declared.pick),
             json_results=issubclass(artifact, SpooledJsonArtifact),
@@ -143,19 +143,6 @@ class Backends:
             timeout=_timeout(spec) or timedelta(seconds=60),
         )
         return HttpBackend(request, self._connections)
-
-    def _auth(self, auth: Auth | QueryAuth | CookieAuth | None) -> credentials.Auth | None:
-        match auth:
-            case BearerAuth(token=token):
-                return credentials.BearerAuth(self._secrets.reader(token))
-            case BasicAuth(username=username, password=password):
-                return credentials.BasicAuth(username, self._secrets.reader(password))
-            case HeaderAuth(name=name, value=value):
-                return credentials.HeaderAuth(name, self._secrets.reader(value))
-            case QueryAuth() | CookieAuth():
-                raise ProgramError("an MCP server takes credentials in a header", help="use bearer or header")
-            case None:
-                return None
 
     async def close(self) -> None:
         await self._upstreams.close()
@@ -184,7 +171,7 @@ class Backends:
         match spec.transport:
             case StreamableHttpTransport() as http:
                 endpoint = Endpoint(http.url, dict(http.headers), tuple(map(ip_network, http.networks)))
-                credentials = FixedCredentials(self._auth(spec.auth))
+                credentials = FixedCredentials(auth_of(spec.auth, self._secrets))
                 return HttpConnection(name, endpoint, self._connections, ids=ids, credentials=credentials)
             case StdioTransport() as stdio:
                 return StdioConnection(name, self._program(stdio), self._controls, ids=ids)
@@ -211,6 +198,21 @@ class Backends:
 
     def _value(self, value: EnvValue) -> str | Callable[[], str]:
         return self._secrets.reader(value) if isinstance(value, Secret) else value
+
+
+def auth_of(auth: Auth | QueryAuth | CookieAuth | None, secrets: Secrets) -> credentials.Auth | None:
+    """How a document says that we prove who we are; secrets are read when they are needed."""
+    match auth:
+        case BearerAuth(token=token):
+            return credentials.BearerAuth(secrets.reader(token))
+        case BasicAuth(username=username, password=password):
+            return credentials.BasicAuth(username, secrets.reader(password))
+        case HeaderAuth(name=name, value=value):
+            return credentials.HeaderAuth(name, secrets.reader(value))
+        case QueryAuth() | CookieAuth():
+            raise ProgramError("an MCP server takes credentials in a header", help="use bearer or header")
+        case None:
+            return None
 
 
 def _health(spec: HealthSpec | None) -> Health:

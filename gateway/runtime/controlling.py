@@ -22,12 +22,14 @@ from gateway.audit.entries import Place
 from gateway.core.events import now
 from gateway.errors import StoreUnavailable
 from gateway.governance.principals import Principal
+from gateway.governance.records import AuditBody, StoredCall
 from gateway.identity.identities import Identities
 from gateway.limits.limiter import Limiter
 from gateway.runtime.auditing import Anchoring, Auditing
 from gateway.runtime.notifying import Notifying
 from gateway.serving.auditing import Auditor, clock
 from gateway.serving.gating import Controls
+from gateway.serving.observing import Observer
 from gateway.serving.published import Published
 from gateway.serving.sharing import SharedTurns
 from gateway.storage.approvals import Noted, SqliteApprovals
@@ -103,6 +105,7 @@ def controlling(
     base_url: str,
     closing: AsyncExitStack,
     announce: Callable[[Announcement], None] = lambda announcement: None,
+    observer: Observer | None = None,
 ) -> Controlling:
     """Open everything. `published` is asked when there is a first call, and at every one after it."""
     notices = Notices(database)
@@ -116,7 +119,7 @@ def controlling(
     closing.callback(limits.close)
     log = _log_of(auditing.key)
     auditor = _auditor(published, auditing.key)
-    store.keep_audit(log, abandoned=auditor.abandoned)
+    store.keep_audit(log, abandoned=auditor.abandoned if observer is None else _also_told(auditor, observer))
     asked = SqliteApprovals(store.writer, store.reader, noted=_noting(log, auditor))
     approvals = Approvals(
         asked,
@@ -133,6 +136,14 @@ def controlling(
     heads = (log.durable_head, recording.durable_head)
     anchoring = () if auditing.anchors is None else tuple(Anchoring(auditing.anchors, head) for head in heads)
     return Controlling(store, recording, controls, auditor, approvals, quarantines, limits, notifying, anchoring)
+
+
+def _also_told(auditor: Auditor, observer: Observer) -> Callable[[StoredCall], AuditBody]:
+    def abandoned(call: StoredCall) -> AuditBody:
+        observer.abandoned(call)
+        return auditor.abandoned(call)
+
+    return abandoned
 
 
 def _held(published: Callable[[], Published], principal: Principal) -> frozenset[str]:

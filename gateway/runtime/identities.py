@@ -25,7 +25,7 @@ def _provider(document: IdentityProviderDocument, secrets: Secrets, folder: Path
     match document.spec:
         case JwtProviderSpec() as spec:
             return _jwt(spec, folder)
-        case TokenProviderSpec(tokens=tokens):
+        case TokenProviderSpec(tokens=tokens, trace=trace):
             return TokenProvider(
                 tuple(
                     ApiToken(
@@ -34,12 +34,13 @@ def _provider(document: IdentityProviderDocument, secrets: Secrets, folder: Path
                         token.expires,
                         frozenset(token.roles),
                         token.tenant,
+                        joins_traces=trace == "parent",
                     )
                     for token in tokens
                 )
             )
-        case NoneProviderSpec(subject=subject, roles=roles):
-            return NobodyProvider(subject, frozenset(roles))
+        case NoneProviderSpec(subject=subject, roles=roles, trace=trace):
+            return NobodyProvider(subject, frozenset(roles), joins_traces=trace == "parent")
 
 
 def _jwt(spec: JwtProviderSpec, folder: Path) -> JwtProvider:
@@ -56,4 +57,5 @@ def _jwt(spec: JwtProviderSpec, folder: Path) -> JwtProvider:
         roles=dict(spec.roles.map) if spec.roles else {},
         tenant_claim=spec.tenant.claim if spec.tenant else None,
         clock_skew=spec.clock_skew,
+        joins_traces=spec.trace == "parent",
     )

@@ -19,6 +19,8 @@ from gateway.config.specs.gateway import (
     IdentityProviderDocument,
     SqliteStorageSpec,
     StorageDocument,
+    TelemetryDocument,
+    TelemetrySpec,
 )
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import ProgramError
@@ -32,6 +34,7 @@ from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
 from gateway.runtime.controlling import Controlling, controlling
 from gateway.runtime.identities import providers_of
 from gateway.runtime.notifying import webhooks_of
+from gateway.runtime.observing import Observing, observing, telemetry_settings
 from gateway.runtime.publishing import Unworkable, publish
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
@@ -42,6 +45,7 @@ from gateway.snapshot import DeclaredTool
 from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
 from gateway.telemetry.meters import Meters
+from gateway.telemetry.settings import Settings as TelemetrySettings
 from gateway.upstreams.registry import Upstreams
 
 
@@ -79,6 +83,7 @@ class Running:
     upstreams: Upstreams
     """Servers whose tools are called."""
     meters: Meters
+    observing: Observing
     told: tuple[str, ...] = ()
     """What else was noticed at the start."""
 
@@ -129,6 +134,7 @@ class Prepared:
     kept: Kept
     auditing: Auditing
     webhooks: tuple[Webhook, ...]
+    telemetry: TelemetrySettings | None
 
 
 def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None) -> Prepared:
@@ -155,8 +161,19 @@ def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, to
     gateway = _gateway(assembled).spec
     auditing = auditing_of(gateway.audit, secrets)
     webhooks = webhooks_of(gateway.webhooks, secrets)
-    access = assembled.access
-    return Prepared(settings, assembled, access, identities, tuple(providers), secrets, kept, auditing, tuple(webhooks))
+    telemetry = telemetry_settings(_telemetry(assembled), environ=environ, secrets=secrets)
+    return Prepared(
+        settings,
+        assembled,
+        assembled.access,
+        identities,
+        tuple(providers),
+        secrets,
+        kept,
+        auditing,
+        tuple(webhooks),
+        telemetry,
+    )
 
 
 @asynccontextmanager
@@ -177,6 +194,8 @@ async def opened(prepared: Prepared) -> AsyncIterator[Running]:
 
 async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     settings, assembled, kept = prepared.settings, prepared.assembled, prepared.kept
+    observed = observing(prepared.telemetry, key=prepared.auditing.key, published=lambda: service.published)
+    observed.start(closing)
     store = await _open(SqliteStore.open(kept.database), closing)
     spool = await _open(FileSpool.open(kept.spool, small=store), closing)
     identities = prepared.identities
@@ -201,6 +220,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         base_url=settings.public_url or f"http://{settings.host}:{settings.port}",
         closing=closing,
         announce=meters.announced,
+        observer=observed.telemetry,
     )
     published, unworkable = publish(
         assembled,
@@ -213,8 +233,17 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     closing.push_async_callback(published.close)
     retain = _storage(assembled).retain
     lives = (retain.calls if retain else None) or DEFAULT_LIFE
-    service = Service(published, store, spool, lives=lives, auditor=controlled.auditor, meter=meters)
+    service = Service(
+        published,
+        store,
+        spool,
+        lives=lives,
+        auditor=controlled.auditor,
+        meter=meters,
+        observer=observed.telemetry,
+    )
     service.on_change.add(lambda: meters.reloaded("published"))
+    observed.hear(service.buses)
     await controlled.begin(closing)
     recovered = await store.recover(_now())
     backends.upstreams.watch()
@@ -233,6 +262,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         controlled,
         backends.upstreams,
         meters,
+        observed,
         (*prepared.auditing.warnings, *([vain] if (vain := approvals_in_vain(published.snapshot)) else ())),
     )
 
@@ -272,6 +302,13 @@ def _identity_documents(assembled: Assembled) -> list[IdentityProviderDocument]:
 
 def _gateway(assembled: Assembled) -> GatewayDocument:
     return next(each.spec for each in assembled.loaded.documents if isinstance(each.spec, GatewayDocument))
+
+
+def _telemetry(assembled: Assembled) -> TelemetrySpec | None:
+    named = _gateway(assembled).spec.telemetry
+    documents = [each.spec for each in assembled.loaded.documents]
+    found = {each.metadata.name: each.spec for each in documents if isinstance(each, TelemetryDocument)}
+    return None if named is None else found[named]
 
 
 def _storage(assembled: Assembled) -> SqliteStorageSpec:

@@ -31,6 +31,7 @@ async def status_of(running: Running) -> Mapping[str, Any]:
         "upstreams": running.upstreams.status(),
         "stopped": await stopped_status(running.controlled.quarantines),
         **running.controlled.status(),
+        **running.observing.status(),
         "warnings": running.warnings,
     }
 

@@ -141,6 +141,7 @@ class Auditor:
         at = self._clock()
         identity = call.identity or (tool.name if tool is not None else None)
         tier = None if tool is None else tool.trust.tier.name
+        call.argument_digest = arguments = self._arguments(call.checksum)
         entry = Entry(
             event,
             at,
@@ -151,7 +152,7 @@ class Auditor:
                 call.id,
                 None if call.turn is None else call.turn.id,
                 call.idempotency_key,
-                self._arguments(call.checksum),
+                arguments,
                 _is_valid(call, decided),
             ),
             decided,
@@ -177,6 +178,7 @@ class Auditor:
             artifact = artifact or piece.key
             if result is None and piece.content is not None:
                 result = self._key.result(piece.content)
+        call.result_digest = result
         envelope = "trusted" if stored.trusted and not stored.is_error else "untrusted"
         return OutcomePart(state, call.error, size, artifact, result, envelope)
 

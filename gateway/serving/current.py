@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
+from gateway.governance.records import StoredCall
 from gateway.governance.rules import Decision
 from gateway.serving.relayed import Aside
 
 if TYPE_CHECKING:
+    from gateway.serving.observing import SeenCall
     from gateway.serving.turns import Turn
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
@@ -136,6 +138,13 @@ class ServedCall:
     """Whether a start record is durable: from then on the outcome is unknown until it settles."""
     is_cancelled: bool = False
     """Whether its caller went away before it ended."""
+    seen: "SeenCall | None" = None
+    """Whoever observes it."""
+    stored: StoredCall | None = None
+    """What became durable of it, as far as somebody observes."""
+    argument_digest: str | None = None
+    result_digest: str | None = None
+    """Keyed hashes, as the decision log has them."""
 
     @property
     def memory(self) -> TurnMemory:

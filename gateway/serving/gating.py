@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Final
 
 from gateway.access import Access, Call
@@ -203,10 +203,13 @@ class Gate:
             revision=call.revision,
             arguments=args,
         )
+        since = time_ns()
         call.rules = tuple(rule.name for rule, _ in asking)
         call.position = next((str(rule.position) for rule, _ in asking), None)
         standing = await self._stood(call, asking, action, approvals)
         call.approvals = standing.approvals
+        if call.seen is not None:
+            call.seen.waited(", ".join(call.rules) or "earlier", since=since, outcome=standing.state)
         held_by = f"{', '.join(call.rules)} at {call.position}" if asking else "a rule that held it before"
         refusal = refusal_of(standing, now())
         if isinstance(refusal, ApprovalPending):
@@ -304,6 +307,7 @@ def _request(call: ServedCall, rule: GateRule, check: Approval, action: Action) 
         reuse_for=check.reuse_for,
         turn_id=None if call.turn is None else call.turn.id,
         call_id=call.id,
+        trace=None if call.seen is None else call.seen.traceparent,
     )
 
 

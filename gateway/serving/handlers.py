@@ -84,7 +84,8 @@ def handler_for(
             await _journaled(handling.journal, call, tool, counted)
         memory.notes(brought, "allow", at=now())
         keep = _keeping(call, call.id, max_output)
-        invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, call.idempotency_key)
+        key, hops = call.idempotency_key, call.seen
+        invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, key, hops)
         try:
             value = await run(invocation)
         except Exception as error:

@@ -59,6 +59,8 @@ def started(call: ServedCall, turn_id: str) -> StoredCall:
         decision=call.decision,
         because=call.because,
         idempotency_key=call.idempotency_key,
+        trace_id=None if call.seen is None else call.seen.trace_id,
+        span_id=None if call.seen is None else call.seen.span_id,
     )
 
 
@@ -87,6 +89,8 @@ async def settled(record: ToolCall, call: ServedCall, *, turn_id: str, artifact:
         results=results,
         completed_at=record.completed_at,
         idempotency_key=call.idempotency_key,
+        trace_id=None if call.seen is None else call.seen.trace_id,
+        span_id=None if call.seen is None else call.seen.span_id,
     )
 
 

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeGuard
 
 from gateway.audit.words import Reason
 from gateway.core.callbacks import CALLBACKS, Callback
-from gateway.core.calls import ToolCall, decode_args
-from gateway.core.canonical import call_id
+from gateway.core.calls import ToolCall
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.ids import new_id
 from gateway.core.media import InMemoryMediaReader
@@ -35,12 +34,14 @@ from gateway.errors import (
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
+from gateway.serving.arguments import checksum_of, decoded_args
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
 from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, current_call
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.metering import Meter
+from gateway.serving.observing import Observer, SeenRequest
 from gateway.serving.published import Published
 from gateway.serving.relayed import Aside
 from gateway.serving.rights import may_call, may_know, may_read, still_readable
@@ -103,6 +104,7 @@ class Service:
         lives: timedelta = DEFAULT_LIFE,
         auditor: Auditor | None = None,
         meter: Meter | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.on_change: set[Callable[[], None]] = set()
         """Told after another revision was published."""
@@ -115,6 +117,8 @@ class Service:
         self._lives = lives
         self._auditor = auditor
         self.meter = meter
+        self.observer = observer
+        """Told of every call, and by wires of every request, if there is one."""
         self.running = RunningCalls()
         callbacks = {**_KEEPING_NOTHING, "store_tool_call": self._store_record}
         self._around = Surroundings(callbacks, self.buses, spool)
@@ -228,9 +232,10 @@ class Service:
         key: str | None = None,
         client: Client | None = None,
         holding: Holding = ORDINARY,
+        request: SeenRequest | None = None,
     ) -> Settled:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
-        decoded = _decoded(args)
+        decoded = decoded_args(args)
         call = ServedCall(
             turn.free_id(id),
             name,
@@ -241,7 +246,7 @@ class Service:
             idempotency_key=key,
             client=client,
             turn=turn,
-            checksum=_checksum(name, decoded),
+            checksum=checksum_of(name, decoded),
             holding=holding,
         )
         try:
@@ -249,11 +254,22 @@ class Service:
         except UnknownTool:
             await self._write_down(call, "unknown-tool")
             raise
+        if self.observer is not None:
+            call.seen = self.observer.called(call, declared, request)
         turn.running.add(call.id)
         try:
-            return await self._settled(turn, ProposedCall(call.id, name, args), call, declared)
+            found = await self._settled(turn, ProposedCall(call.id, name, args), call, declared)
+        except BaseException as error:
+            if call.seen is not None:
+                call.seen.failed(error)
+            raise
         finally:
             turn.running.discard(call.id)
+        if call.seen is not None:
+            if call.seen.shows_content:
+                await call.seen.look_at(found)
+            call.seen.settled(found)
+        return found
 
     async def _settled(
         self, turn: Turn, proposed: ProposedCall, call: ServedCall, declared: DeclaredTool | None
@@ -301,6 +317,7 @@ class Service:
         key: str | None = None,
         client: Client | None = None,
         holding: Holding = ORDINARY,
+        request: SeenRequest | None = None,
     ) -> Settled:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
         try:
@@ -311,7 +328,7 @@ class Service:
             revision = self.published.snapshot.revision
             await self._write_down(ServedCall(new_id(), name, {}, principal, catalogue, revision), "not-in-audience")
             raise
-        settled = await self.call(turn, name, args, id=id, key=key, client=client, holding=holding)
+        settled = await self.call(turn, name, args, id=id, key=key, client=client, holding=holding, request=request)
         if turn.catalogue.turn_output:
             await self._pass(turn, turn.catalogue.turn_output)
         return settled
@@ -435,7 +452,7 @@ class Service:
 
     async def _load_target(self, turn: Turn, args: Any) -> None:
         """Bring the artifact a query is about into the turn, if it is the caller's own from an earlier turn."""
-        id = _decoded(args).get("callId")
+        id = decoded_args(args).get("callId")
         if not isinstance(id, str) or any(record.id == id for record in turn.ctx.turn_tool_calls):
             return
         stored = await self._store.find_call(id, turn.principal)
@@ -516,6 +533,8 @@ class Service:
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
         artifact = declared.artifact if declared is not None else "text"
         stored = await settled(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
+        if call.seen is not None:
+            call.stored = stored
         size = sum(piece.byte_length or 0 for piece in stored.results)
         turn.memory.receives(size)
         audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
@@ -565,19 +584,3 @@ def _is_acked(turn: Turn | None) -> bool:
 def _is_own(turn: Turn | None, principal: Principal) -> TypeGuard[Turn]:
     """Roles count, too: a turn must not carry those that its caller had once."""
     return turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant
-
-
-def _checksum(name: str, args: dict[str, Any]) -> str:
-    """The call's id; none for arguments that cannot be hashed, which are told where the call is settled."""
-    try:
-        return call_id(name, args)
-    except (TypeError, ValueError):
-        return ""
-
-
-def _decoded(args: dict[str, Any] | str | None) -> dict[str, Any]:
-    """The arguments as an object; what is none is told where the call is settled."""
-    try:
-        return decode_args({} if args is None else args)
-    except (TypeError, ValueError):
-        return {}

@@ -37,7 +37,6 @@ TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_RESULT: Final = "gen_ai.tool.call.result"
 TOOL_TYPE: Final = "gen_ai.tool.type"
 URL_SCHEME: Final = "url.scheme"
-URL_TEMPLATE: Final = "url.template"
 
 # --- our own ---
 
@@ -102,7 +101,6 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     TOOL_RESULT: "result as its artifact class shows it; only where capture is opted in",
     TOOL_TYPE: "`function` for tools that run here, `extension` for those elsewhere",
     URL_SCHEME: "scheme of a service that is called",
-    URL_TEMPLATE: "path of a service as its document writes it, without values",
     APPROVAL_ID: "approvals that a held call waits for, or that let it run",
     APPROVAL_STATE: "state of an approval after a decision",
     ARGUMENT_BYTES: "size of the arguments as JSON",
@@ -151,8 +149,12 @@ OTHER: Final = "_other"
 
 SPANS: Final[Mapping[str, str]] = {
     "tools/call {tool}": "SERVER: a call as it was received, over MCP or REST",
+    "{mcp.method.name}": "SERVER: any other request of MCP",
+    "{http.request.method} {http.route}": "SERVER: any other request of REST",
     "execute_tool {tool}": "INTERNAL: the call from its decision to its record",
-    "{method}": "CLIENT: one HTTP request of a tool to its service",
+    "{http.request.method}": "CLIENT: one HTTP request of a tool to its service",
+    "{mcp.method.name} {tool}": "CLIENT: one MCP request to an upstream server",
+    "gate {rule}": "INTERNAL: people were asked while the call waited",
     "approval decide {gate}": "INTERNAL: somebody decided about a held call; linked to it",
     "turn": "INTERNAL: a turn that was opened and ended as such",
     "dispatch": "INTERNAL: one dispatch of a turn",
@@ -318,8 +320,21 @@ METRICS: Final = (
 
 # --- values ---
 
-CALLER_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602})
-"""Codes of JSON-RPC errors that say the caller is wrong: a server that answers them has not failed."""
+CALLER_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002, -32020, -32021, -32022})
+"""Codes of JSON-RPC errors that say the caller is wrong: a server that answers them has not failed.
+
+The last four are MCP's own: no such resource, headers that do not match, a capability or a version that is not there.
+"""
+
+MCP_METHODS: Final = frozenset(
+    {
+        *("initialize", "ping", "server/discover", "subscriptions/listen", "logging/setLevel", "completion/complete"),
+        *("tools/list", "tools/call", "prompts/list", "prompts/get", "tasks/get", "tasks/result", "tasks/cancel"),
+        *("resources/list", "resources/templates/list", "resources/read", "tasks/list", "tasks/update"),
+        *("resources/subscribe", "resources/unsubscribe"),
+    }
+)
+"""Methods that become part of a name; whatever else callers write does not."""
 
 QUEUE_FULL: Final = "queue_full"
 """Why a span or log record was dropped: more of them came than could be sent."""
@@ -336,3 +351,7 @@ def execute_span(tool: str) -> str:
 
 def decide_span(gate: str) -> str:
     return f"approval decide {gate}"
+
+
+def gate_span(rules: str) -> str:
+    return f"gate {rules}"

@@ -169,4 +169,6 @@ def _artifact_class(
         redact=spec.redact,
         max_tier=spec.flow.max_tier if spec.flow else None,
         blocked_by=frozenset(spec.flow.blocked_by) if spec.flow else frozenset(),
+        capture_arguments=spec.capture.arguments if spec.capture else "values",
+        capture_results=spec.capture.results if spec.capture else "values",
     )

@@ -20,6 +20,9 @@ SubjectPrefix = Annotated[
     Text("a prefix", 'write one of "user:", "agent:", "service:"', r"(?:user|agent|service):", code="bad-name"),
 ]
 
+TraceUse = Literal["parent", "link"]
+_TRACE = "What becomes of the trace that a caller names: calls go on in it, or are only linked to it."
+
 
 class GatewayDefaults(Spec):
     """What counts where a document does not say."""
@@ -97,6 +100,7 @@ class JwtProviderSpec(Spec):
     roles: Maybe[RoleClaim] = Field(None, description="Which roles a token carries.")
     tenant: Maybe[TenantClaim] = Field(None, description="Which claim names the tenant.")
     clock_skew: Duration = Field(timedelta(seconds=30), description="Difference between clocks that is forgiven.")
+    trace: TraceUse = Field("link", description=_TRACE)
 
 
 class StaticToken(Spec):
@@ -114,6 +118,7 @@ class TokenProviderSpec(Spec):
 
     type: Literal["token"] = Field(description="A list of tokens.")
     tokens: Some[StaticToken] = Field(description="The tokens.")
+    trace: TraceUse = Field("link", description=_TRACE)
 
 
 class NoneProviderSpec(Spec):
@@ -122,6 +127,7 @@ class NoneProviderSpec(Spec):
     type: Literal["none"] = Field(description="One principal for everybody, on loopback only.")
     subject: Subject = Field(description="The principal.")
     roles: Many[Role] = Field((), description="Its roles.")
+    trace: TraceUse = Field("parent", description=_TRACE)
 
 
 class Retain(Spec):
@@ -176,7 +182,9 @@ class OtlpHttpExporter(Spec):
     """OTLP over HTTP."""
 
     type: Literal["otlp-http"] = Field(description="OTLP over HTTP.")
-    endpoint: Url = Field(description="Address of the collector, without the signal's path.")
+    endpoint: Maybe[Url] = Field(
+        None, description="Address of the collector, without the signal's path; without it, as OTEL_* variables say."
+    )
     auth: Maybe[Auth] = Field(None, description="Credentials for the collector.")
 
 
@@ -184,7 +192,7 @@ class OtlpGrpcExporter(Spec):
     """OTLP over gRPC."""
 
     type: Literal["otlp-grpc"] = Field(description="OTLP over gRPC; needs the optional packages.")
-    endpoint: Url = Field(description="Address of the collector.")
+    endpoint: Maybe[Url] = Field(None, description="Address of the collector; without it, as OTEL_* variables say.")
     auth: Maybe[Auth] = Field(None, description="Credentials for the collector.")
 
 
@@ -194,13 +202,22 @@ class ConsoleExporter(Spec):
     type: Literal["console"] = Field(description="Standard error output.")
 
 
+class FileExporter(Spec):
+    """JSON lines in a file."""
+
+    type: Literal["file"] = Field(description="JSON lines in a file.")
+    path: FilePath = Field(description="The file, relative to the working directory; it is appended to.")
+
+
 class NoneExporter(Spec):
     """Nothing is exported."""
 
     type: Literal["none"] = Field(description="Nothing is exported.")
 
 
-Exporter = Annotated[OtlpHttpExporter | OtlpGrpcExporter | ConsoleExporter | NoneExporter, Field(discriminator="type")]
+Exporter = Annotated[
+    OtlpHttpExporter | OtlpGrpcExporter | ConsoleExporter | FileExporter | NoneExporter, Field(discriminator="type")
+]
 
 
 class Sample(Spec):
@@ -215,7 +232,7 @@ class Sample(Spec):
 class Traces(Spec):
     """Spans."""
 
-    exporter: Exporter = Field(description="Where spans go.")
+    exporter: Maybe[Exporter] = Field(None, description="Where spans go; without it, where OTEL_* variables say.")
     sample: Maybe[Sample] = Field(None, description="Which traces are kept.")
 
 
@@ -229,7 +246,7 @@ class Metrics(Spec):
 class Logs(Spec):
     """Log records, among them start records."""
 
-    exporter: Exporter = Field(description="Where log records go.")
+    exporter: Maybe[Exporter] = Field(None, description="Where log records go; without it, where spans go.")
 
 
 class Capture(Spec):
@@ -249,6 +266,7 @@ class TelemetrySpec(Spec):
     metrics: Maybe[Metrics] = Field(None, description="Metrics.")
     logs: Maybe[Logs] = Field(None, description="Log records.")
     capture: Maybe[Capture] = Field(None, description="What may be kept of a call's content.")
+    baggage: Many[Line] = Field((), description="Keys of W3C baggage that are taken in and passed on.")
 
 
 class GatewayDocument(Document):

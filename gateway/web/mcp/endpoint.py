@@ -82,7 +82,7 @@ class McpEndpoint:
             unknown = UnknownCatalogue()
             await problem_response(404, unknown.message, code=unknown.code)(scope, receive, send)
             return
-        headers = read_headers(scope["headers"])
+        headers = read_headers(scope["headers"], scope.get("client"))
         match scope["method"]:
             case "POST":
                 await self._post(headers, principal, receive, send)

@@ -17,7 +17,8 @@ _JSON: Final = "application/json"
 PARAM_PREFIX: Final = "mcp-param-"
 _ROUTING: Final = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name"})
 _READ: Final = ("mcp-session-id", "last-event-id", "accept", "content-type", "content-length")
-_KEPT: Final = {name.encode(): name for name in (*_ROUTING, *_READ)}
+_TRACE: Final = ("traceparent", "tracestate", "baggage")
+_KEPT: Final = {name.encode(): name for name in (*_ROUTING, *_READ, *_TRACE)}
 _NONE: Final[frozenset[str]] = frozenset()
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=")
 
@@ -28,6 +29,8 @@ class Headers:
 
     values: Mapping[str, str]
     repeated: frozenset[str] = frozenset()
+    peer: tuple[str, int] | None = None
+    """Who is at the other end of the connection."""
 
     def get(self, name: str) -> str | None:
         return self.values.get(name)
@@ -51,7 +54,7 @@ class Headers:
         return not wanted.isdisjoint({"*/*", f"{type.partition('/')[0]}/*", type})
 
 
-def read_headers(raw: RawHeaders) -> Headers:
+def read_headers(raw: RawHeaders, peer: tuple[str, int] | None = None) -> Headers:
     values: dict[str, str] = {}
     repeated: set[str] = set()
     for name, value in raw:
@@ -66,7 +69,7 @@ def read_headers(raw: RawHeaders) -> Headers:
                 values[key] = f"{values[key]}, {text}"
             else:
                 repeated.add(key)
-    return Headers(values, frozenset(repeated) if repeated else _NONE)
+    return Headers(values, frozenset(repeated) if repeated else _NONE, peer)
 
 
 def decoded_value(value: str | None) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from gateway.core.artifacts import is_artifact
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
+from gateway.serving.observing import SeenRequest
 from gateway.serving.service import Settled
 from gateway.web.edge import Receive
 from gateway.web.mcp.headers import Headers
@@ -31,7 +32,7 @@ from gateway.web.mcp.replies import SILENCE, Presence, Reply
 from gateway.web.mcp.resources import list_resources, read_resource
 from gateway.web.mcp.responses import empty, json_error
 from gateway.web.mcp.results import dumped
-from gateway.web.mcp.serving import Served, progress_token, protocol_error
+from gateway.web.mcp.serving import Served, progress_token, protocol_error, request_seen
 from gateway.web.mcp.sessions import LegacyExchange, Session, Sessions, TooManySessions
 from gateway.web.mcp.streams import Send, end_stream, event_of, start_stream
 
@@ -62,7 +63,7 @@ class LegacyWire:
         if session is None:
             return
         if isinstance(message, list):
-            await self._batch(message, session, send)
+            await self._batch(message, session, headers, send)
             return
         if "method" not in message:
             session.answered(message["id"], message)
@@ -72,7 +73,7 @@ class LegacyWire:
             await empty(send, 202)
         else:
             opening = session.open_stream if headers.accepts("text/event-stream") else None
-            await self._request(session, message, Reply(send, open=opening))
+            await self._request(session, message, headers, Reply(send, open=opening))
 
     async def get(self, headers: Headers, *, principal: Principal, receive: Receive, send: Send) -> None:
         """Messages that belong to no request, or the rest of a stream that was lost."""
@@ -156,13 +157,13 @@ class LegacyWire:
 
     # --- requests ---
 
-    async def _request(self, session: Session, message: Mapping[str, Any], reply: Reply) -> None:
+    async def _request(self, session: Session, message: Mapping[str, Any], headers: Headers, reply: Reply) -> None:
         loop = asyncio.get_running_loop()
         timers = [loop.call_later(SILENCE, reply.begin)]
         if session.can_poll and self._sessions.limits.poll_after is not None:
             timers.append(loop.call_later(self._sessions.limits.poll_after, _let_go, reply))
         try:
-            answered = await self._answered(session, message, reply)
+            answered = await self._answered(session, message, headers, reply)
         finally:
             for timer in timers:
                 timer.cancel()
@@ -175,44 +176,66 @@ class LegacyWire:
             given_up = ProtocolError(INTERNAL_ERROR, "the request was cancelled")
             await reply.answer(error_bytes(message["id"], given_up))
 
-    async def _answered(self, session: Session, message: Mapping[str, Any], reply: Reply | None) -> bytes | None:
+    async def _answered(
+        self, session: Session, message: Mapping[str, Any], headers: Headers, reply: Reply | None
+    ) -> bytes | None:
         """The response; `None` if the client took its request back."""
         id, method = message["id"], message["method"]
+        observer, who = self._served.service.observer, session.principal
+        seen = None
+        if observer is not None:
+            seen = request_seen(observer, message, headers, who, version=session.version, session=session.id)
         began = perf_counter()
-        task = asyncio.create_task(self._result(session, method, message.get("params") or {}, reply))
+        task = asyncio.create_task(self._result(session, method, message.get("params") or {}, reply, seen))
         session.running[id] = task
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
             task.cancel()
+            if seen is not None:
+                seen.abandoned()
             raise
         finally:
             if session.running.get(id) is task:
                 del session.running[id]
         if task.cancelled():
+            if seen is not None:
+                seen.abandoned()
             return None
         known = method if method in self._answers or method == "tools/call" else None
         counted = partial(self._served.answered, known, message.get("params"), began=began, version=session.version)
         error = task.exception()
-        if isinstance(error, Exception):
-            refusal = protocol_error(error)
+        refusal = protocol_error(error) if isinstance(error, Exception) else None
+        if seen is not None:
+            seen.answered(code=None if refusal is None else refusal.code)
+        if refusal is not None:
             counted(code=refusal.code)
             return error_bytes(id, refusal)
         counted(is_error=reply is not None and reply.is_error)
         return result_bytes(id, task.result())
 
-    async def _result(self, session: Session, method: str, params: Mapping[str, Any], reply: Reply | None) -> bytes:
+    async def _result(
+        self,
+        session: Session,
+        method: str,
+        params: Mapping[str, Any],
+        reply: Reply | None,
+        seen: SeenRequest | None = None,
+    ) -> bytes:
         if method == "tools/call":
-            return await self._call(session, params, reply)
+            return await self._call(session, params, reply, seen)
         answer = self._answers.get(method)
         if answer is None:
             raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
         return await answer(session, params)
 
-    async def _call(self, session: Session, params: Mapping[str, Any], reply: Reply | None) -> bytes:
+    async def _call(
+        self, session: Session, params: Mapping[str, Any], reply: Reply | None, seen: SeenRequest | None
+    ) -> bytes:
         turn = await session.its_turn(self._served.service, self._served.catalogue)
         exchange = LegacyExchange(reply, session, token=progress_token(params.get("_meta")))
-        answered, settled = await self._served.call_in(turn, params, version=session.version, client=exchange)
+        version = session.version
+        answered, settled = await self._served.call_in(turn, params, version=version, client=exchange, seen=seen)
         if _brings_tools(settled):
             session.tell_changed()
         return answered
@@ -241,21 +264,21 @@ class LegacyWire:
 
     # --- batches ---
 
-    async def _batch(self, messages: list[Any], session: Session, send: Send) -> None:
+    async def _batch(self, messages: list[Any], session: Session, headers: Headers, send: Send) -> None:
         if session.version != BATCHING:
             await json_error(send, 400, INVALID_REQUEST, f"batches are of {BATCHING} only")
             return
         if not messages or len(messages) > MOST_IN_A_BATCH:
             await json_error(send, 400, INVALID_REQUEST, f"a batch has 1 to {MOST_IN_A_BATCH} messages")
             return
-        answers = await asyncio.gather(*(self._of_batch(session, each) for each in messages))
+        answers = await asyncio.gather(*(self._of_batch(session, each, headers) for each in messages))
         told = [answer for answer in answers if answer is not None]
         if told:
             await Reply(send).answer(b"[%b]" % b",".join(told))
         else:
             await empty(send, 202)
 
-    async def _of_batch(self, session: Session, message: Any) -> bytes | None:
+    async def _of_batch(self, session: Session, message: Any, headers: Headers) -> bytes | None:
         try:
             check_envelope(message)
             if message.get("method") == "initialize":
@@ -268,7 +291,7 @@ class LegacyWire:
         if "id" not in message:
             self._notified(session, message)
             return None
-        return await self._answered(session, message, None)
+        return await self._answered(session, message, headers, None)
 
 
 def _brings_tools(settled: Settled) -> bool:

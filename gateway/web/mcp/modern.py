@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
+from gateway.serving.observing import SeenRequest
 from gateway.web.edge import Receive
 from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.ladder import ModernRequest, climb
@@ -30,7 +31,7 @@ from gateway.web.mcp.protocol import (
 from gateway.web.mcp.replies import Presence, Reply
 from gateway.web.mcp.resources import list_resources, read_resource
 from gateway.web.mcp.results import dumped
-from gateway.web.mcp.serving import Served, called, progress_token, protocol_error
+from gateway.web.mcp.serving import Served, called, progress_token, protocol_error, request_seen
 from gateway.web.mcp.streams import Send, Stream
 from gateway.web.mcp.tasks import METHODS, TASKS, Tasks, declares_tasks
 
@@ -64,12 +65,16 @@ class ModernWire:
         """Answer one request."""
         reply = Reply(send, open=Stream if headers.accepts("text/event-stream") else None)
         began = perf_counter()
+        observer = self._served.service.observer
+        seen = None if observer is None else request_seen(observer, message, headers, principal, version=MODERN)
         try:
             request = climb(message, headers, self._methods)
             if request.method == "tools/call":
-                answered = await self._call(request, principal, receive, reply)
+                answered = await self._call(request, principal, receive, reply, seen)
             elif request.method == "subscriptions/listen":
                 await self._listening.listen(request, receive, send)
+                if seen is not None:
+                    seen.answered()
                 return
             else:
                 answered = await self._answers[request.method](request, principal)
@@ -79,11 +84,23 @@ class ModernWire:
             await reply.answer(error_bytes(message["id"], refusal), status=status)
             known = method if (method := message.get("method")) in self._methods else None
             self._served.answered(known, message.get("params"), began=began, code=refusal.code)
+            if seen is not None:
+                seen.answered(code=refusal.code)
             return
+        except BaseException:
+            if seen is not None:
+                seen.abandoned()
+            raise
         if answered is None:  # nobody is there to be answered
             await reply.abandon()
+            if seen is not None:
+                seen.abandoned()
             return
-        await reply.answer(result_bytes(request.id, answered))
+        try:
+            await reply.answer(result_bytes(request.id, answered))
+        finally:
+            if seen is not None:
+                seen.answered()
         self._served.answered(request.method, request.params, began=began, version=MODERN, is_error=reply.is_error)
 
     def notification(self, headers: Headers) -> None:
@@ -95,7 +112,9 @@ class ModernWire:
 
     # --- calls ---
 
-    async def _call(self, request: ModernRequest, principal: Principal, receive: Receive, reply: Reply) -> bytes | None:
+    async def _call(
+        self, request: ModernRequest, principal: Principal, receive: Receive, reply: Reply, seen: SeenRequest | None
+    ) -> bytes | None:
         params, meta = request.params, request.meta
         name, arguments = called(params)
         if marked := self._served.listings.marked(name):
@@ -113,7 +132,7 @@ class ModernWire:
             ahead = params.get("inputResponses")
             exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level, ahead=ahead)
             later = self._tasks.created if self._tasks and declares_tasks(request.capabilities) else None
-            calling = self._served.call_alone(principal, params, meta, exchange, later=later)
+            calling = self._served.call_alone(principal, params, meta, exchange, later=later, seen=seen)
             if not exchange.can_be_asked:
                 return await self._call_without_questions(calling, receive, reply)
             task = asyncio.create_task(calling)

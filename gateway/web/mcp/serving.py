@@ -11,9 +11,11 @@ from gateway.errors import GatewayError, UnknownTool, UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.serving.content import Contents
 from gateway.serving.current import ORDINARY, Holding
+from gateway.serving.observing import Observer, SeenRequest
 from gateway.serving.service import Service, Settled
 from gateway.serving.turns import Turn
 from gateway.web.mcp.exchanges import Exchange
+from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.listings import Listings
 from gateway.web.mcp.messages import RequestId
 from gateway.web.mcp.protocol import (
@@ -83,6 +85,7 @@ class Served:
         client: Exchange,
         *,
         later: Callable[[Settled], bytes] | None = None,
+        seen: SeenRequest | None = None,
     ) -> bytes:
         """A call without a session, in the turn whose handle came along, or in one of its own.
 
@@ -92,7 +95,15 @@ class Served:
         handle, key = _text(meta, META_TURN), _text(meta, META_KEY)
         holding = ORDINARY if later is None else _NOT_WAITING
         settled = await self.service.call_alone(
-            principal, self.catalogue, name, args, handle=handle, key=key, client=client, holding=holding
+            principal,
+            self.catalogue,
+            name,
+            args,
+            handle=handle,
+            key=key,
+            client=client,
+            holding=holding,
+            request=seen,
         )
         if later is not None and settled.approvals:
             return later(settled)
@@ -103,12 +114,18 @@ class Served:
         return call_result(await self._contents.of(settled), settled, version=MODERN, meta=self.meta)
 
     async def call_in(
-        self, turn: Turn, params: Mapping[str, Any], *, version: str, client: Exchange
+        self,
+        turn: Turn,
+        params: Mapping[str, Any],
+        *,
+        version: str,
+        client: Exchange,
+        seen: SeenRequest | None = None,
     ) -> tuple[bytes, Settled]:
         """A call of a session, in its turn."""
         name, args = called(params)
         key = _text(params.get("_meta") or {}, META_KEY)
-        settled = await self.service.call(turn, name, args, key=key, client=client)
+        settled = await self.service.call(turn, name, args, key=key, client=client, request=seen)
         return await self._told(settled, version, client), settled
 
     def answered(
@@ -137,6 +154,32 @@ class Served:
             data = {"requiredCapabilities": client.missing}
             raise ProtocolError(MISSING_CAPABILITY, "the client lacks a capability that the tool needs", data)
         return call_result(content, settled, version=version, meta=self.meta if version == MODERN else {})
+
+
+def request_seen(
+    observer: Observer,
+    message: Mapping[str, Any],
+    headers: Headers,
+    principal: Principal,
+    *,
+    version: str,
+    session: str | None = None,
+) -> SeenRequest | None:
+    """A request as it is told to whoever observes, whatever is wrong with it."""
+    params = message.get("params")
+    fields = headers.values
+    if headers.repeated:
+        fields = {name: value for name, value in fields.items() if name not in headers.repeated}
+    return observer.received(
+        message["method"],
+        principal,
+        fields=fields,
+        meta=params.get("_meta") if isinstance(params, dict) else None,
+        peer=headers.peer,
+        id=message["id"],
+        version=version,
+        session=session,
+    )
 
 
 def called(params: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:

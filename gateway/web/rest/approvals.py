@@ -169,6 +169,7 @@ def _kept(rest: Rest) -> Approvals:
 
 async def _decide(approvals: Approvals, asked: Asked, vote: Vote) -> Response:
     body = asked.body
+    deciding = None if asked.seen is None else asked.seen.deciding()
     record = await approvals.decide(
         asked.path["approval"],
         asked.principal,
@@ -176,7 +177,10 @@ async def _decide(approvals: Approvals, asked: Asked, vote: Vote) -> Response:
         resolution=body.get("resolution"),
         note=body.get("note"),
         shown_digest=body.get("shownDigest"),
+        trace=None if deciding is None else deciding.traceparent,
     )
+    if deciding is not None:
+        deciding.decided(record)
     return answer(await _details(approvals, record, asked.principal))
 
 

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 from gateway.core.schemas import Schema
 from gateway.errors import ValidationException
 from gateway.governance.principals import Principal
+from gateway.serving.observing import SeenRequest
 from gateway.web.bodies import BodyTooLarge, BodyTooSlow, NotStrictJson, Receive, read_body, strict_json
 from gateway.web.rest.refusals import InvalidRequest, NotJsonContent, TooLarge, TooSlow, invalid
 
@@ -27,6 +28,8 @@ class Asked:
     headers: RawHeaders
     is_head: bool = False
     """Whether only the head of the answer is wanted."""
+    seen: SeenRequest | None = None
+    """Whoever observes the request."""
 
     @property
     def principal(self) -> Principal:

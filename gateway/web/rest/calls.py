@@ -24,6 +24,7 @@ async def call_tool(rest: Rest, asked: Asked) -> Response:
         arguments(asked),
         handle=asked.body.get("turn"),
         key=idempotency_key(asked),
+        request=asked.seen,
     )
     return called_answer(await called(settled))
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gateway.core.schemas import Schema
 from gateway.errors import GatewayError
+from gateway.serving.observing import SeenRequest, three_fields
 from gateway.web.bodies import ClientGone
 from gateway.web.edge import PRINCIPAL, Receive, Scope, Send
 from gateway.web.metering import ROUTE
@@ -46,8 +47,42 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
         scope[ROUTE] = self.path
+        observer = self._rest.service.observer
+        if observer is not None and (caller := scope.get(PRINCIPAL)) is not None and method in self._ready:
+            seen = observer.received(
+                method,
+                caller,
+                fields=three_fields(scope["headers"]),
+                peer=scope.get("client"),
+                route=self._ready[method].operation.path,
+            )
+            if seen is not None:
+                await self._observed(scope, receive, send, seen)
+                return
+        await self._answered(method, scope, receive, send, None)
+
+    async def _observed(self, scope: Scope, receive: Receive, send: Send, seen: SeenRequest) -> None:
+        status = 0
+
+        async def noted(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
         try:
-            response = await self._answer(method, scope, receive)
+            await self._answered(scope["method"], scope, receive, noted, seen)
+        finally:
+            if status:
+                seen.answered(status=status)
+            else:
+                seen.abandoned()
+
+    async def _answered(
+        self, method: str, scope: Scope, receive: Receive, send: Send, seen: SeenRequest | None
+    ) -> None:
+        try:
+            response = await self._answer(method, scope, receive, seen)
         except GatewayError as error:
             response = refusal(error)
         except ClientGone:
@@ -57,7 +92,7 @@ class Endpoint:
             response = refusal(GatewayError())
         await response(scope, receive, _without_body(send) if method == "HEAD" else send)
 
-    async def _answer(self, method: str, scope: Scope, receive: Receive) -> Response:
+    async def _answer(self, method: str, scope: Scope, receive: Receive, seen: SeenRequest | None) -> Response:
         ready = self._ready.get("GET" if method == "HEAD" else method)
         if ready is None:
             raise MethodNotAllowed(self._allowed)
@@ -68,7 +103,7 @@ class Endpoint:
         body = None
         if ready.body is not None:
             body = await read_json(receive, headers, limit=self.max_body, schema=ready.body)
-        asked = Asked(caller, scope["path_params"], query, body, headers, is_head=method == "HEAD")
+        asked = Asked(caller, scope["path_params"], query, body, headers, method == "HEAD", seen)
         return await operation.run(self._rest, asked)
 
 

@@ -39,7 +39,12 @@ async def list_turn_tools(rest: Rest, asked: Asked) -> Response:
 async def call_in_turn(rest: Rest, asked: Asked) -> Response:
     turn = await _open(rest, asked)
     settled = await rest.service.call(
-        turn, asked.body["tool"], arguments(asked), id=asked.body.get("id"), key=idempotency_key(asked)
+        turn,
+        asked.body["tool"],
+        arguments(asked),
+        id=asked.body.get("id"),
+        key=idempotency_key(asked),
+        request=asked.seen,
     )
     return called_answer(await called(settled))
 
