@@ -16,6 +16,7 @@ from gateway.cli.project import sources_of
 from gateway.cli.unread import output_never_waits
 from gateway.errors import GatewayError
 from gateway.runtime.affinity import Affinity
+from gateway.runtime.logs import logs_as_lines
 from gateway.runtime.planes import planes
 from gateway.runtime.running import ConfigInvalid, Prepared, Running, opened, prepared
 from gateway.runtime.serving import listener, run, serve, signals
@@ -70,7 +71,7 @@ def serve_here(
     try:
         # Outside of the loop, where a signal is obeyed at once: nothing is open yet.
         ready = prepared(settings)
-        with output_never_waits():
+        with output_never_waits(), logs_as_lines(settings):
             run(_served(ready, sockets, say, up=up, watch=watch, among=among))
     except ConfigInvalid as error:
         print_problems(err(), error.diagnostics, sources_of(settings.project))

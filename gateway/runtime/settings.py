@@ -3,7 +3,7 @@
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -33,6 +33,10 @@ class Settings(BaseSettings):
     metrics_open: bool | None = Field(
         None, description="Whether /metrics needs no credential; without it, if the admin plane is on loopback."
     )
+    log_format: Literal["json", "text"] | None = Field(
+        None, description="How log lines look; without it, text in a terminal and JSON everywhere else."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What is logged at least.")
     workers: int = Field(1, ge=1, le=64, description="Processes that serve.")
     public_url: str | None = Field(None, description="How callers reach the data plane; needed beyond loopback.")
     allowed_hosts: Words = Field((), description="More names that a Host header may have.")
@@ -41,6 +45,11 @@ class Settings(BaseSettings):
     max_body: int = Field(4 << 20, ge=1024, description="Bytes of a request's body.")
     grace: timedelta = Field(timedelta(seconds=30), description="How long calls may go on after a stop was asked for.")
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
+
+    @field_validator("log_format", "log_level", mode="before")
+    @classmethod
+    def _word(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
 
     @field_validator("allowed_hosts", "admin_allowed_hosts", "allowed_origins", "python_packages", mode="before")
     @classmethod

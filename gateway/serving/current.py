@@ -166,6 +166,11 @@ def current_call() -> ServedCall:
     return call
 
 
+def serving_now() -> ServedCall | None:
+    """The call that is being served, if there is one."""
+    return _CURRENT.get()
+
+
 def current_client() -> Client | None:
     """Whoever made the current call, if there is one and its wire can be spoken to."""
     call = _CURRENT.get()
