@@ -32,6 +32,7 @@ from gateway.serving.gating import Controls
 from gateway.serving.observing import Observer
 from gateway.serving.published import Published
 from gateway.serving.sharing import SharedTurns
+from gateway.serving.withholding import Vigil
 from gateway.storage.approvals import Noted, SqliteApprovals
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.limits import SqliteQuotas
@@ -130,7 +131,9 @@ def controlling(
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)
     shared = SharedTurns(store)
-    controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision, turns=shared)
+    controls = Controls(
+        approvals, limits, quarantines, lambda: published().snapshot.revision, turns=shared, vigil=Vigil()
+    )
     place = (_node(), None, None, auditing.key.id)
     recording = Recording(database, place=place, shard=shard_name(_node(), clock(), unique=token_hex(8)))
     heads = (log.durable_head, recording.durable_head)

@@ -82,7 +82,7 @@ def publish(
     made, unworkable = _backends(snapshot, specs, types, backends, upstreams=upstreams, limits=limits)
     parts = _Parts(access, types, limits, made, journal, shared, controls)
     catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
-    return Published(access, catalogues, types, list(made.values())), unworkable
+    return Published(access, catalogues, types, list(made.values()), vigil=controls.vigil), unworkable
 
 
 def _backends(

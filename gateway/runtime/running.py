@@ -39,6 +39,7 @@ from gateway.runtime.publishing import Unworkable, publish
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
 from gateway.runtime.sweeping import Sweeper
+from gateway.runtime.watching import watched
 from gateway.serving.current import ServedCall
 from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
@@ -247,6 +248,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     await controlled.begin(closing)
     recovered = await store.recover(_now())
     backends.upstreams.watch()
+    await watched(assembled, service, backends.upstreams, controlled, closing)
     sweeping = asyncio.create_task(Sweeper(store, spool).run())
     closing.push_async_callback(_ended, sweeping)
     return Running(

@@ -2,12 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gateway.runtime.quarantining import stopped_status
 from gateway.runtime.running import Running
+from gateway.snapshot import Snapshot
 
 
 async def status_of(running: Running) -> Mapping[str, Any]:
@@ -29,11 +30,27 @@ async def status_of(running: Running) -> Mapping[str, Any]:
         "storage": sizes,
         "circuits": running.shared.circuit_states(),
         "upstreams": running.upstreams.status(),
+        "withheld": [each.as_data() for each in published.vigil.all()] if published.vigil else [],
+        "collisions": [dict(each) for each in collision_rows(snapshot)],
         "stopped": await stopped_status(running.controlled.quarantines),
         **running.controlled.status(),
         **running.observing.status(),
         "warnings": running.warnings,
     }
+
+
+def collision_rows(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
+    """Every name that two tools wanted, and who got it."""
+    for catalogue in snapshot.catalogues.values():
+        for each in catalogue.collisions:
+            yield {
+                "catalogue": catalogue.name,
+                "name": each.incoming.name,
+                "existing": each.existing.source,
+                "incoming": each.incoming.source,
+                "outcome": each.outcome,
+                "reason": each.reason,
+            }
 
 
 def _sizes(database: Path, spool: Path) -> dict[str, int]:

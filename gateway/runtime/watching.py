@@ -7,17 +7,22 @@ terms accept changes are not compared.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
+from gateway.assembly import Assembled
+from gateway.config.specs.upstreams import Health, UpstreamDocument
 from gateway.errors import StoreUnavailable
 from gateway.governance.imports import BadDefinition, ImportedDefinition
 from gateway.governance.ports import BackendFailed
 from gateway.governance.records import AuditBody
+from gateway.runtime.controlling import Controlling
 from gateway.serving.auditing import Auditor
 from gateway.serving.service import Service
 from gateway.serving.withholding import DefinitionTurned, Vigil
 from gateway.snapshot import DeclaredTool
+from gateway.upstreams.registry import Upstreams
 
 FIRST_TRY_AGAIN: Final = 0.5
 """Seconds until a server that could not be asked is asked again; each time twice as long, up to its own interval."""
@@ -62,6 +67,7 @@ class Watching:
         self.vigil.on_change = self._turned
         for connection in connections:
             if connection.name in self.every:
+                self.vigil.begin(connection.name, self._tools(connection.name))
                 self._watch(connection)
 
     def _watch(self, connection: Lister) -> None:
@@ -123,6 +129,20 @@ class Watching:
             await self.notes.note(entries)
         except StoreUnavailable:
             _log.exception("the decision log does not say that definitions of an upstream have changed")
+
+
+async def watched(
+    assembled: Assembled, service: Service, upstreams: Upstreams, controlled: Controlling, closing: AsyncExitStack
+) -> None:
+    """Compare from now on, but for upstreams whose terms accept changes. What nobody locked is withheld at once."""
+    vigil = controlled.controls.vigil
+    assert vigil is not None, "a running gateway has one"  # noqa: S101 - made where the controls are
+    documents = (each.spec for each in assembled.loaded.documents if isinstance(each.spec, UpstreamDocument))
+    terms = {each.metadata.name: each.spec for each in documents if each.spec.import_.on_change == "quarantine"}
+    every = {name: (spec.health or Health.model_construct()).every.total_seconds() for name, spec in terms.items()}
+    watching = Watching(service, vigil, controlled.store, controlled.auditor, every)
+    watching.start(upstreams)
+    closing.push_async_callback(watching.close)
 
 
 def digests(upstream: str, listed: Iterable[Any]) -> dict[str, str]:

@@ -94,9 +94,13 @@ class Vigil:
     def is_seen(self, upstream: str) -> bool:
         return upstream not in self._seen or self._seen[upstream].is_set()
 
-    def expect(self, upstream: str) -> None:
-        """Have calls wait until the definitions of an upstream were compared for the first time."""
+    def begin(self, upstream: str, tools: Iterable[DeclaredTool]) -> None:
+        """Withhold what nobody locked, and have calls of the rest wait until it was compared for the first time."""
         self._seen.setdefault(upstream, asyncio.Event())
+        for tool in tools:
+            if tool.pinned_digest is None:
+                name = tool.remote_name or ""
+                self._withheld[upstream, name] = Withheld(upstream, name, "not-locked", now())
 
     async def compared(self, upstream: str, *, within: float = COMPARED_WITHIN) -> None:
         """Wait for the first comparison. Raises `NotCompared` if there is none in time."""
@@ -122,6 +126,8 @@ class Vigil:
             if after is None and before is not None:
                 del self._withheld[upstream, name]
                 turned.append(DefinitionTurned(before, lifted=True))
+            elif after is not None and before is not None and before.why == after.why == "not-locked":
+                self._withheld[upstream, name] = after
             elif after is not None and (before is None or (before.why, before.digest) != (after.why, after.digest)):
                 self._withheld[upstream, name] = after
                 turned.append(DefinitionTurned(after))

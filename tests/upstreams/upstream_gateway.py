@@ -15,6 +15,7 @@ from gateway.runtime.running import Running, running
 from gateway.runtime.settings import Settings
 from gateway.runtime.stopping import Stopping
 
+TERMS = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "accept"}
 SMALL = Path(__file__).parent.parent / "projects" / "orders"
 
 
@@ -30,7 +31,7 @@ def upstream(name: str, transport: Mapping[str, Any], **spec: Any) -> dict[str, 
         "apiVersion": "gateway/v1",
         "kind": "Upstream",
         "metadata": {"name": name, "owner": "team-orders"},
-        "spec": {"transport": transport, "import": {"include": ["*"], "trust": {"tier": "internal"}}, **spec},
+        "spec": {"transport": transport, "import": TERMS, **spec},
     }
 
 

@@ -1,0 +1,58 @@
+"""An MCP server over HTTP whose definitions a test changes while it is served, in raw messages."""
+
+import json
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+FIND: dict[str, Any] = {
+    "name": "find",
+    "description": "Finds pages.",
+    "inputSchema": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+}
+
+
+class ChangingServer:
+    """Lists what `tools` says at that moment. With `alternates`, every second list has those instead."""
+
+    def __init__(self, *tools: dict[str, Any]) -> None:
+        self.tools = list(tools)
+        self.alternates: list[dict[str, Any]] | None = None
+        self.listed = 0
+        self.called: list[dict[str, Any]] = []
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/mcp", self._answer, methods=["POST", "GET", "DELETE"])])
+
+    async def _answer(self, request: Request) -> Response:
+        if request.method != "POST":
+            return Response(status_code=405)
+        message = json.loads(await request.body())
+        if "id" not in message:
+            return Response(status_code=202)
+        result = self._result(message["method"], message.get("params") or {})
+        if result is None:
+            error = {"code": -32601, "message": "Method not found"}
+            return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": error}, status_code=400)
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    def _result(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        match method:
+            case "initialize":
+                info = {"name": "changing", "version": "1.0.0"}
+                return {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+            case "ping":
+                return {}
+            case "tools/list":
+                self.listed += 1
+                odd = self.alternates is not None and self.listed % 2 == 0
+                return {"tools": self.alternates if odd else self.tools}
+            case "tools/call":
+                self.called.append(params)
+                return {"content": [{"type": "text", "text": "found it"}]}
+            case _:
+                return None

@@ -1,0 +1,172 @@
+"""Servers that change what was looked at: withheld within one refresh, on record, and served again as they were."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+from changing_upstream import FIND, ChangingServer
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+from upstream_gateway import Gateway, gateway, project, tool, upstream
+from upstream_serving import listening
+
+from gateway.config.lock_file import LOCK_FILE
+from gateway.config.lock_text import lock_text
+from gateway.governance.imports import ImportedDefinition
+from gateway.governance.locks import Lock, LockedUpstream
+from gateway.serving.withholding import DefinitionTurned
+
+pytestmark = pytest.mark.anyio
+
+OPEN: dict[str, Any] = {"name": "open", "description": "Opens a page.", "inputSchema": {"type": "object"}}
+ONE_BYTE: dict[str, Any] = {**FIND, "description": "Finds pages!"}
+TERMS = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "quarantine"}
+
+
+@dataclass
+class Served:
+    server: ChangingServer
+    gateway: Gateway
+    folder: Path
+    heard: list[tuple[str, bool]]
+
+    async def refresh(self) -> None:
+        """Wait until the server was listed anew, and that was compared."""
+        before = self.server.listed
+        with anyio.fail_after(10):
+            while self.server.listed <= before + 1:
+                await anyio.sleep(0.01)
+
+    async def until_heard(self, count: int) -> None:
+        with anyio.fail_after(10):
+            while len(self.heard) < count:
+                await anyio.sleep(0.01)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[ClientSession]:
+        async with streamable_http_client(self.gateway.url) as (read, write, *_), ClientSession(read, write) as client:
+            await client.initialize()
+            yield client
+
+    def audited(self) -> list[tuple[str, Any]]:
+        with sqlite3.connect(self.folder / "data" / "gateway.db") as database:
+            bodies = [orjson.loads(row[0]) for row in database.execute("SELECT body FROM audit_entries")]
+        return [
+            (body["event"], (body.get("object") or {}).get("name") or (body.get("decision") or {}).get("reason"))
+            for body in bodies
+            if "definition" in body["event"] or (body.get("decision") or {}).get("reason") == "definition-changed"
+        ]
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, *tools: dict[str, Any], locked: tuple[dict[str, Any], ...] = (FIND, OPEN)
+) -> AsyncIterator[Served]:
+    """A gateway in front of the server; `find` is imported as it is, `open` is published as `open_page`."""
+    server = ChangingServer(*tools)
+    async with listening(server.app) as origin:
+        url = f"{origin}/mcp"
+        documents = [
+            upstream("remote", {"type": "streamable-http", "url": url}, **{"import": TERMS}, health={"every": "1s"}),
+            tool("open_page", remote="open"),
+        ]
+        made = project(folder / "project", *documents)
+        definitions = [ImportedDefinition.read("remote", each) for each in locked]
+        lock = Lock().with_upstream(LockedUpstream("remote", {"default": ("streamable-http", url)}), definitions)
+        (made / "configs" / LOCK_FILE).write_text(lock_text(lock), encoding="utf-8")
+        async with gateway(made) as started:
+            heard: list[tuple[str, bool]] = []
+
+            def hear(event: Any) -> None:
+                if isinstance(event, DefinitionTurned):
+                    heard.append((event.withheld.tool, event.lifted))
+
+            started.running.service.buses.observability.on("*", hear)
+            yield Served(server, started, made, heard)
+
+
+async def names(client: ClientSession) -> set[str]:
+    return {each.name for each in (await client.list_tools()).tools if not each.name.startswith("artifact_")}
+
+
+async def called(client: ClientSession, name: str, **args: Any) -> tuple[bool, str]:
+    found = await client.call_tool(name, args)
+    return bool(found.is_error), str(found.content)
+
+
+async def test_one_byte_between_list_and_call_withholds_the_tool(tmp_path: Path) -> None:
+    async with served(tmp_path, FIND, OPEN) as found, found.client() as client:
+        assert await names(client) == {"remote_find", "open_page"}
+        is_error, text = await called(client, "remote_find", query="a")
+        assert (is_error, len(found.server.called)) == (False, 1)
+        assert "found it" in text
+
+        found.server.tools = [ONE_BYTE, OPEN]
+        await found.until_heard(1)
+
+        is_error, text = await called(client, "remote_find", query="a")
+        assert is_error
+        assert "withheld: its definition is no longer the one that was looked at" in text
+        assert len(found.server.called) == 1
+        assert await names(client) == {"open_page"}
+        assert (await called(client, "open_page"))[0] is False
+        status = found.gateway.running.service.published.vigil
+        assert status is not None
+        assert [each.why for each in status.all()] == ["changed"]
+        assert status.changes == {"remote": 1}
+
+    assert ("definition-changed", "remote.find") in found.audited()
+    assert ("call-decided", "definition-changed") in found.audited()
+
+
+async def test_declared_tool_of_a_changed_definition_is_withheld(tmp_path: Path) -> None:
+    async with served(tmp_path, FIND, OPEN) as found, found.client() as client:
+        assert (await called(client, "open_page"))[0] is False
+
+        found.server.tools = [FIND, {**OPEN, "annotations": {"readOnlyHint": True}}]
+        await found.until_heard(1)
+
+        assert (await called(client, "open_page"))[0] is True
+        assert await names(client) == {"remote_find"}
+
+
+async def test_definition_that_flips_back_is_served_and_on_record(tmp_path: Path) -> None:
+    async with served(tmp_path, FIND, OPEN) as found, found.client() as client:
+        found.server.alternates = [ONE_BYTE, OPEN]
+        await found.until_heard(3)
+        found.server.alternates = None
+        found.server.tools = [FIND, OPEN]
+        await found.refresh()
+        await found.refresh()
+
+        assert [lifted for _, lifted in found.heard][:3] == [False, True, False]
+        assert (await called(client, "remote_find", query="a"))[0] is False
+        assert await names(client) == {"remote_find", "open_page"}
+
+    events = [event for event, _ in found.audited()]
+    assert events[:2] == ["definition-changed", "definition-restored"]
+
+
+async def test_tool_that_is_gone_or_comes_twice_is_withheld(tmp_path: Path) -> None:
+    async with served(tmp_path, FIND, OPEN) as found, found.client() as client:
+        found.server.tools = [FIND, FIND]
+        await found.until_heard(2)
+
+        assert await names(client) == set()
+        assert "does not have it any more" in (await called(client, "open_page"))[1]
+
+
+async def test_tool_that_nobody_locked_is_not_served(tmp_path: Path) -> None:
+    new = {**FIND, "name": "delete_everything"}
+    async with served(tmp_path, FIND, new, OPEN, locked=(FIND,)) as found, found.client() as client:
+        await found.refresh()
+
+        assert await names(client) == {"remote_find"}
+        assert "nobody has looked at its definition" in (await called(client, "open_page"))[1]
+        assert found.server.called == []
