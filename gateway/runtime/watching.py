@@ -65,9 +65,11 @@ class Watching:
 
     def start(self, connections: Iterable[Lister]) -> None:
         self.vigil.on_change = self._turned
+        for upstream in self.every:
+            self.vigil.begin(upstream, self._tools(upstream))
         for connection in connections:
             if connection.name in self.every:
-                self.vigil.begin(connection.name, self._tools(connection.name))
+                self.vigil.expect(connection.name)
                 self._watch(connection)
 
     def _watch(self, connection: Lister) -> None:

@@ -94,9 +94,12 @@ class Vigil:
     def is_seen(self, upstream: str) -> bool:
         return upstream not in self._seen or self._seen[upstream].is_set()
 
-    def begin(self, upstream: str, tools: Iterable[DeclaredTool]) -> None:
-        """Withhold what nobody locked, and have calls of the rest wait until it was compared for the first time."""
+    def expect(self, upstream: str) -> None:
+        """Have calls wait until the definitions of an upstream were compared for the first time."""
         self._seen.setdefault(upstream, asyncio.Event())
+
+    def begin(self, upstream: str, tools: Iterable[DeclaredTool]) -> None:
+        """Withhold what nobody locked."""
         for tool in tools:
             if tool.pinned_digest is None:
                 name = tool.remote_name or ""

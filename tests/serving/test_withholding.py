@@ -66,7 +66,7 @@ async def test_two_names_for_one_tool_are_one_change() -> None:
 
 async def test_first_comparison_is_waited_for() -> None:
     vigil = Vigil()
-    vigil.begin("wiki", [tool()])
+    vigil.expect("wiki")
     assert not vigil.is_seen("wiki")
 
     waiting = asyncio.create_task(vigil.compared("wiki"))
@@ -82,7 +82,7 @@ async def test_first_comparison_is_waited_for() -> None:
 
 async def test_server_that_never_answers_is_a_refusal() -> None:
     vigil = Vigil()
-    vigil.begin("wiki", [tool()])
+    vigil.expect("wiki")
 
     with pytest.raises(NotCompared):
         await vigil.compared("wiki", within=0)
@@ -133,7 +133,7 @@ def test_words_of_a_refusal_do_not_name_the_server() -> None:
 @pytest.mark.parametrize(("found", "is_refused"), [(SAME, False), (OTHER, True)])
 async def test_first_call_waits_for_the_comparison(found: str, is_refused: bool, tmp_path: Path) -> None:
     vigil = Vigil()
-    vigil.begin("wiki", [tool()])
+    vigil.expect("wiki")
     calling = asyncio.create_task(called(tmp_path, vigil))
     async with asyncio.timeout(5):
         while not vigil._seen["wiki"]._waiters:  # the call has come that far
@@ -143,3 +143,13 @@ async def test_first_call_waits_for_the_comparison(found: str, is_refused: bool,
     _, _, is_error = await calling
 
     assert is_error == is_refused
+
+
+async def test_what_nobody_locked_is_withheld_from_the_start() -> None:
+    vigil = Vigil()
+
+    vigil.begin("wiki", [tool(), tool("open", pinned=None)])
+    turned = vigil.see("wiki", [tool(), tool("open", pinned=None)], {"find": SAME, "open": OTHER})
+
+    assert [(each.tool, each.why, each.digest) for each in vigil.all()] == [("open", "not-locked", OTHER)]
+    assert turned == []

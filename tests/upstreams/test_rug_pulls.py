@@ -56,7 +56,7 @@ class Served:
 
     def audited(self) -> list[tuple[str, Any]]:
         with sqlite3.connect(self.folder / "data" / "gateway.db") as database:
-            bodies = [orjson.loads(row[0]) for row in database.execute("SELECT body FROM audit ORDER BY rowid")]
+            bodies = [orjson.loads(row[0]) for row in database.execute("SELECT body FROM audit ORDER BY at, seq")]
         return [
             (body["event"], (body.get("object") or {}).get("name") or (body.get("decision") or {}).get("reason"))
             for body in bodies
