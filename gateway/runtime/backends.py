@@ -6,6 +6,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from gateway.backends import credentials
+from gateway.backends.addresses import Network
 from gateway.backends.command import Command, CommandBackend
 from gateway.backends.connections import Connections, Lookup, system_lookup
 from gateway.backends.http import FromArguments, HttpBackend, HttpRequest
@@ -26,6 +27,7 @@ from gateway.config.specs.common import (
     Secret,
 )
 from gateway.config.specs.tools import MediaOutput, ToolSpec
+from gateway.config.specs.upstream_auth import Granted, TokenExchangeAuth, UpstreamAuth
 from gateway.config.specs.upstreams import Health as HealthSpec
 from gateway.config.specs.upstreams import StdioTransport, StreamableHttpTransport, UpstreamDocument, UpstreamSpec
 from gateway.errors import GatewayError, ProgramError
@@ -35,7 +37,8 @@ from gateway.governance.ports import Backend
 from gateway.runtime.openapi import operation_backend
 from gateway.runtime.secrets import Secrets
 from gateway.snapshot import DeclaredTool
-from gateway.upstreams.auth import FixedCredentials
+from gateway.upstreams.assertions import Assertion
+from gateway.upstreams.auth import Credentials, FixedCredentials, Grant, GrantedCredentials
 from gateway.upstreams.backend import McpBackend, RemoteTool
 from gateway.upstreams.connections import Connection
 from gateway.upstreams.http import HttpConnection
@@ -171,12 +174,34 @@ class Backends:
         match spec.transport:
             case StreamableHttpTransport() as http:
                 endpoint = Endpoint(http.url, dict(http.headers), tuple(map(ip_network, http.networks)))
-                credentials = FixedCredentials(auth_of(spec.auth, self._secrets))
-                return HttpConnection(name, endpoint, self._connections, ids=ids, credentials=credentials)
+                proof = self._credentials(spec.auth, endpoint.networks)
+                return HttpConnection(name, endpoint, self._connections, ids=ids, credentials=proof)
             case StdioTransport() as stdio:
                 return StdioConnection(name, self._program(stdio), self._controls, ids=ids)
             case _:
                 return None
+
+    def _credentials(self, auth: UpstreamAuth | None, networks: tuple[Network, ...]) -> Credentials:
+        if not isinstance(auth, Granted):
+            return FixedCredentials(auth_of(auth, self._secrets))
+        says = self._asserted(auth) if isinstance(auth, TokenExchangeAuth) else None
+        grant = Grant(
+            auth.token_url,
+            auth.client_id,
+            self._secrets.reader(auth.client_secret),
+            sent_as=auth.send,
+            scopes=auth.scopes,
+            audience=auth.audience,
+            resource=auth.resource,
+            networks=networks,
+            assert_caller=None if says is None else says.of,
+        )
+        return GrantedCredentials(grant)
+
+    def _asserted(self, auth: TokenExchangeAuth) -> Assertion:
+        given = auth.assertion
+        key = self._secrets.reader(given.key)
+        return Assertion(given.issuer, given.audience or auth.token_url, given.algorithm, key)
 
     def _program(self, stdio: StdioTransport) -> Program:
         sandbox = stdio.sandbox or specs.Sandbox.model_construct()

@@ -8,20 +8,7 @@ from pydantic import Field
 
 from gateway.config.specs.backends import NETWORKS, Argument, Sandbox, program_problems
 from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec
-from gateway.config.specs.common import (
-    BasicAuth,
-    BearerAuth,
-    CookieAuth,
-    Document,
-    Env,
-    HeaderAuth,
-    Headers,
-    Limits,
-    OwnedMetadata,
-    QueryAuth,
-    Trust,
-    credentials_as_text,
-)
+from gateway.config.specs.common import Document, Env, Headers, Limits, OwnedMetadata, Trust, credentials_as_text
 from gateway.config.specs.scalars import (
     AbsolutePath,
     Day,
@@ -35,6 +22,7 @@ from gateway.config.specs.scalars import (
     Text,
     Url,
 )
+from gateway.config.specs.upstream_auth import Granted, UpstreamAuth
 
 Finding = Literal[
     "hidden-text",
@@ -99,9 +87,6 @@ class OpenApiTransport(Spec):
 Transport = Annotated[StreamableHttpTransport | StdioTransport | OpenApiTransport, Field(discriminator="type")]
 
 
-UpstreamAuth = Annotated[BearerAuth | BasicAuth | HeaderAuth | QueryAuth | CookieAuth, Field(discriminator="scheme")]
-
-
 class Select(Spec):
     """Narrows down the operations of an OpenAPI document: all given keys must hold; within a key, any entry."""
 
@@ -164,6 +149,9 @@ class UpstreamSpec(Spec):
         if self.auth is not None and self.transport.type == "stdio":
             yield Broken(("auth",), "a program takes no credentials", "give them in transport.env", at_key=True)
         if self.transport.type == "openapi":
+            if isinstance(self.auth, Granted):
+                message = "tokens are granted for MCP servers only"
+                yield Broken(("auth", "scheme"), message, "use another scheme")
             return
         if self.auth is not None and self.auth.scheme in ("query", "cookie"):
             yield Broken(("auth", "scheme"), "an MCP server takes credentials in a header", "use bearer or header")
