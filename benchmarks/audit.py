@@ -33,7 +33,7 @@ PLACE = Place("gateway-1", "c" * 64, "p" * 64, "0123456789abcdef")
 ADA = Caller("user:ada", "acme", ("role:agent",), "https://idp.example", "jwt", "d" * 64, Client("desk", "1.2"))
 TARGET = Target("order_refund", "desk", "native/order_refund", "e" * 64, "internal")
 DECISION = DecisionPart("allow", "permitted", ("policies/policy.csv:12",), "policies/policy.csv:12")
-ARGS = {"query": "quarterly revenue by region", "limit": 25, "fields": ["id", "name", "amount"]}
+CHECKSUM = b"7c2d" * 16
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def steps_of_an_entry() -> dict[str, Callable[[], object]]:
         "encode it, and chain it": lambda: chain.append([(entry.at, entry.encode())]),
         "make, encode and chain it": whole,
         f"chain it, one of {BATCH}": batched(chain, body),
-        "keyed hash of arguments": lambda: key.arguments(ARGS),
+        "keyed hash of arguments": lambda: key.arguments(CHECKSUM),
         "keyed hash of 1 KB of result": lambda: key.result(kilobyte),
     }
 

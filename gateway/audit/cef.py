@@ -30,12 +30,16 @@ def _extension(row: Row, fields: Fields) -> Iterator[tuple[str, str]]:
     yield "spriv", ",".join(fields.texts("caller.roles"))
     yield "shost", fields.text("caller.client.address")
     yield "requestClientApplication", fields.text("caller.client.name")
+    yield "gatewayAuthMethod", fields.text("caller.authMethod")
     yield "duser", fields.last_approver
     yield "msg", fields.text("object.note") or fields.text("decision.position")
-    for number, (label, value) in enumerate(_custom(row, fields), start=1):
+    custom = [(f"cs{number}", *each) for number, each in enumerate(_custom(row, fields), start=1)]
+    custom += [("flexString1", "issuer", fields.text("caller.issuer"))]
+    custom += [("flexString2", "token", fields.text("caller.token"))]
+    for key, label, value in custom:
         if value:
-            yield f"cs{number}Label", label
-            yield f"cs{number}", value
+            yield f"{key}Label", label
+            yield key, value
 
 
 def _custom(row: Row, fields: Fields) -> Iterator[tuple[str, str]]:

@@ -4,10 +4,9 @@ Without the key nobody can try likely contents one after the other; whoever has 
 """
 
 import hmac
-from typing import Any, Final
+from typing import Final
 
 from gateway.audit.secret_bytes import secret_bytes
-from gateway.core.canonical import canonical
 
 MIN_BYTES: Final = 32
 
@@ -15,12 +14,13 @@ _MAKE_ONE: Final = "make one with: gateway audit keygen --for contents FILE"
 _ARGUMENTS: Final = b"arguments\n"
 _RESULT: Final = b"result\n"
 _NAME: Final = b"name\n"
+_TOKEN: Final = b"token\n"
 
 
 class ContentKey:
     """Hashes contents. The key itself is never shown; `id` names it in entries, so that it can be rotated."""
 
-    __slots__ = ("_arguments", "_name", "_result", "id")
+    __slots__ = ("_arguments", "_name", "_result", "_token", "id")
 
     def __init__(self, secret: str | bytes) -> None:
         """Raises `WeakKey` for one that could be guessed."""
@@ -29,15 +29,12 @@ class ContentKey:
         self._arguments: Final = hmac.new(key, _ARGUMENTS, "sha256")
         self._result: Final = hmac.new(key, _RESULT, "sha256")
         self._name: Final = hmac.new(key, _NAME, "sha256")
+        self._token: Final = hmac.new(key, _TOKEN, "sha256")
 
-    def arguments(self, args: Any) -> str:
-        """Of canonical JSON: equal arguments have equal hashes, however they were written."""
-        return self.canonical_arguments(canonical(args).encode())
-
-    def canonical_arguments(self, encoded: bytes) -> str:
-        """For whoever has the canonical bytes already."""
+    def arguments(self, checksum: bytes) -> str:
+        """By the checksum of the call, which covers them: equal calls have equal hashes, however they were written."""
         running = self._arguments.copy()
-        running.update(encoded)
+        running.update(checksum)
         return running.hexdigest()
 
     def result(self, content: bytes) -> str:
@@ -50,6 +47,12 @@ class ContentKey:
         running = self._name.copy()
         running.update(text.encode("utf-8", "surrogatepass"))
         return running.hexdigest()[:32]
+
+    def token(self, id: str) -> str:
+        """A credential by its id: who knows the id finds what was done with it, and nobody else learns the id."""
+        running = self._token.copy()
+        running.update(id.encode("utf-8", "surrogatepass"))
+        return running.hexdigest()
 
     def __reduce__(self) -> str:
         raise TypeError("a key is not copied or written down")

@@ -144,11 +144,24 @@ def _user(fields: Fields) -> dict[str, Any]:
     return {"uid": subject, "name": subject, **({"groups": groups} if groups else {})}
 
 
+def _actor(fields: Fields, user: dict[str, Any]) -> dict[str, Any]:
+    """Who acts; of callers also who vouches for them, by which credential, and the program they use."""
+    issuer, token = fields.text("caller.issuer"), fields.text("caller.token")
+    session = _given(issuer=issuer, credential_uid=token)
+    provider = _given(name=issuer, protocol_name=fields.text("caller.authMethod"))
+    return {
+        "user": user,
+        **_given(app_name=fields.text("caller.client.name")),
+        **({"session": session} if session else {}),
+        **({"idp": provider} if provider else {}),
+    }
+
+
 def _call(fields: Fields, version: str) -> dict[str, Any]:
     call = fields.text("call.id")
     error = fields.text("outcome.errorType")
     return {
-        "actor": {"user": _user(fields), **_given(app_name=fields.text("caller.client.name"))},
+        "actor": _actor(fields, _user(fields)),
         "api": {
             "operation": "tools/call",
             "service": {"name": fields.text("target.catalogue") or PRODUCT},
@@ -161,16 +174,17 @@ def _call(fields: Fields, version: str) -> dict[str, Any]:
 
 
 def _decision(fields: Fields, version: str) -> dict[str, Any]:
+    approver = _approver(fields)
     return {
-        "actor": {"user": _approver(fields)},
+        "actor": _actor(fields, _user(fields)) if approver is None else {"user": approver},
         "user": _user(fields),
         "privileges": [f"call {fields.text('target.identity') or fields.text('target.tool')}".strip()],
     }
 
 
-def _approver(fields: Fields) -> dict[str, Any]:
+def _approver(fields: Fields) -> dict[str, Any] | None:
     approver = fields.last_approver
-    return {"uid": approver, "name": approver} if approver else _user(fields)
+    return {"uid": approver, "name": approver} if approver else None
 
 
 def _entity(fields: Fields, version: str) -> dict[str, Any]:

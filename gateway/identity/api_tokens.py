@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 
 from gateway.errors import InvalidIdentityProvider
-from gateway.governance.principals import Principal
+from gateway.governance.principals import Credential, Principal
 from gateway.identity.admissions import Admission
 from gateway.identity.providers import ApiToken
 from gateway.identity.refusals import refused
@@ -46,5 +46,6 @@ class ApiTokens:
         end = datetime.combine(token.expires, time.max, tzinfo=UTC)
         if now > end:
             raise refused("expired")
-        principal = Principal(token.subject, token.roles, token.tenant, token.joins_traces)
+        known = Credential("token", token.provider, digest)
+        principal = Principal(token.subject, token.roles, token.tenant, token.joins_traces, known)
         return Admission(principal, end, frozenset([digest]))

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gateway.governance.names import NAME, SUBJECT_KINDS, SUBJECT_NAME
-from gateway.governance.principals import Principal
+from gateway.governance.principals import Credential, Principal
 from gateway.identity.admissions import REMEMBERED_FOR, Admission
 from gateway.identity.providers import JwtProvider
 from gateway.identity.refusals import refused
@@ -21,18 +21,21 @@ _TENANT: Final = re.compile(NAME)
 _LAST_MOMENT: Final = 1 << 53
 
 
-def admission(claims: Mapping[str, Any], provider: JwtProvider, *, now: datetime) -> Admission:
-    """The bearer, as verified claims tell it. Raises `Unauthenticated` for a token that is not meant for us, now."""
+def admission(claims: Mapping[str, Any], provider: JwtProvider, *, now: datetime, digest: str) -> Admission:
+    """The bearer, as verified claims tell it. Raises `Unauthenticated` for a token that is not meant for us, now.
+
+    `digest` is of the token as it was sent; it names one that has no name of its own.
+    """
     if claims.get("iss") != provider.issuer:
         raise refused("unknown-issuer")
     if provider.audience.isdisjoint(_audience(claims.get("aud"))):
         raise refused("audience")
     until = _end(claims, now, provider.clock_skew)
-    principal = Principal(
-        _subject(claims, provider), _roles(claims, provider), _tenant(claims, provider), provider.joins_traces
-    )
     token_id = claims.get("jti")
-    return Admission(principal, until, frozenset([token_id] if isinstance(token_id, str) else []))
+    ids = frozenset([token_id] if isinstance(token_id, str) else [])
+    credential = Credential("jwt", provider.issuer, next(iter(ids), digest))
+    subject, roles, tenant = _subject(claims, provider), _roles(claims, provider), _tenant(claims, provider)
+    return Admission(Principal(subject, roles, tenant, provider.joins_traces, credential), until, ids)
 
 
 def _audience(value: object) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from gateway.errors import Unauthenticated
-from gateway.governance.principals import Principal
+from gateway.governance.principals import Credential, Principal
 from gateway.governance.revocations import RevokedTokens
 from gateway.identity.admissions import Admission, Admissions
 from gateway.identity.api_tokens import ApiTokens
@@ -95,7 +95,9 @@ class Identities:
     def _without_credential(self) -> Principal:
         if self._nobody is None:
             raise Unauthenticated(None, reason="no-credential")
-        principal = Principal(self._nobody.subject, self._nobody.roles, joins_traces=self._nobody.joins_traces)
+        nobody = self._nobody
+        credential = Credential("none", nobody.provider)
+        principal = Principal(nobody.subject, nobody.roles, joins_traces=nobody.joins_traces, credential=credential)
         if self._admissions.is_revoked(Admission(principal, self._clock(), frozenset())):
             raise refused("revoked")
         return principal

@@ -77,7 +77,10 @@ class JwtProvider:
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """One long-lived credential, known by its digest. `expires` is the last day on which it counts, in UTC."""
+    """One long-lived credential, known by its digest. `expires` is the last day on which it counts, in UTC.
+
+    `provider` is the name of the list that it stands in.
+    """
 
     sha256: str = field(repr=False)
     subject: str
@@ -85,6 +88,7 @@ class ApiToken:
     roles: frozenset[str] = frozenset()
     tenant: str | None = None
     joins_traces: bool = False
+    provider: str | None = None
 
     def __post_init__(self) -> None:
         if not _DIGEST.fullmatch(self.sha256):
@@ -108,6 +112,7 @@ class NobodyProvider:
     subject: str
     roles: frozenset[str] = frozenset()
     joins_traces: bool = True
+    provider: str | None = None
 
 
 Provider = JwtProvider | TokenProvider | NobodyProvider

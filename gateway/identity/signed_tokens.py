@@ -5,6 +5,7 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 from gateway.identity.admissions import Admission
@@ -50,7 +51,8 @@ class Issuer:
             raise refused("key-type")
         if not key.verifies(token.text, algorithm):
             raise refused("signature")
-        return admission(token.claims, self.provider, now=self._clock())
+        digest = sha256(token.text).hexdigest()
+        return admission(token.claims, self.provider, now=self._clock(), digest=digest)
 
 
 def read_signed(credential: bytes) -> SignedToken:

@@ -35,12 +35,13 @@ def _provider(document: IdentityProviderDocument, secrets: Secrets, folder: Path
                         frozenset(token.roles),
                         token.tenant,
                         joins_traces=trace == "parent",
+                        provider=document.metadata.name,
                     )
                     for token in tokens
                 )
             )
         case NoneProviderSpec(subject=subject, roles=roles, trace=trace):
-            return NobodyProvider(subject, frozenset(roles), joins_traces=trace == "parent")
+            return NobodyProvider(subject, frozenset(roles), trace == "parent", document.metadata.name)
 
 
 def _jwt(spec: JwtProviderSpec, folder: Path) -> JwtProvider:

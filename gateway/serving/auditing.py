@@ -15,6 +15,7 @@ from gateway.audit.entries import (
     MAX_TEXT,
     Caller,
     CallPart,
+    Client,
     DecisionPart,
     Entry,
     GateEntry,
@@ -31,6 +32,7 @@ from gateway.governance.quarantines import QuarantineChange
 from gateway.governance.records import AuditBody, StoredCall
 from gateway.governance.revocations import RevocationChange
 from gateway.serving.current import ServedCall
+from gateway.serving.origins import NOWHERE, Origin, current_origin
 from gateway.serving.withholding import DefinitionTurned
 from gateway.snapshot import DeclaredTool
 
@@ -54,6 +56,7 @@ class Auditor:
         self._place = place
         self._key = key
         self._clock = clock
+        self._caller = lru_cache(maxsize=4096)(self._recognised)
 
     def started(self, call: ServedCall, tool: DeclaredTool) -> AuditBody:
         """A call that may change something is about to run."""
@@ -81,7 +84,7 @@ class Auditor:
             "call-replayed",
             self._clock(),
             self._place(),
-            _caller(call.principal),
+            self._caller(call.principal, current_origin()),
             _target(earlier.tool, earlier.catalogue, earlier.identity, earlier.definition, None),
             CallPart(earlier.id, earlier.turn_id, call.idempotency_key, self._arguments(earlier.checksum)),
             outcome=OutcomePart("error" if earlier.is_error else "ok"),
@@ -146,7 +149,7 @@ class Auditor:
             event,
             at,
             self._place(),
-            _caller(call.principal),
+            self._caller(call.principal, current_origin()),
             _target(call.tool[:512], call.catalogue, identity, call.definition, tier),
             CallPart(
                 call.id,
@@ -161,9 +164,21 @@ class Auditor:
         )
         return at, entry.encode()
 
+    def _recognised(self, principal: Principal, origin: Origin) -> Caller:
+        """Made once for each credential and program: a caller makes many calls."""
+        credential = origin.credential
+        client = origin._replace(credential=None)
+        told = None if client == NOWHERE else Client(client.name, client.version, client.address)
+        if credential is None:
+            return Caller(principal.subject, principal.tenant, sorted(principal.roles), client=told)
+        id = credential.token_id
+        token = None if id is None else self._key.token(id)
+        roles = sorted(principal.roles)
+        return Caller(principal.subject, principal.tenant, roles, credential.issuer, credential.method, token, told)
+
     def _arguments(self, checksum: str) -> str | None:
         """By the checksum of tool and arguments, which every call has already."""
-        return self._key.canonical_arguments(checksum.encode()) if checksum else None
+        return self._key.arguments(checksum.encode()) if checksum else None
 
     def _outcome(self, call: ServedCall, stored: StoredCall, decided: DecisionPart) -> OutcomePart:
         state: State = "ok"

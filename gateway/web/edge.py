@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.governance.principals import Principal
+from gateway.serving.origins import comes_from
 from gateway.web.problems import problem_response, refusal
 
 Scope = MutableMapping[str, Any]
@@ -58,7 +59,7 @@ class Edge:
             return
         if not self._is_open(scope["path"]):
             try:
-                scope[PRINCIPAL] = await self._authenticate(_credential(headers))
+                principal = scope[PRINCIPAL] = await self._authenticate(_credential(headers))
             except Unauthenticated as error:
                 challenge = self._rules.challenge(scope["path"], error)
                 response = problem_response(
@@ -69,6 +70,7 @@ class Edge:
             except CredentialUnknown as error:
                 await refusal(error)(scope, receive, send)
                 return
+            comes_from(principal.credential, scope.get("client"))
         await self._app(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:

@@ -114,6 +114,11 @@ def test_entry_is_told_in_cef() -> None:
         "cs5": "policies/policy.csv:12",
         "cs6Label": "hash",
         "cs6": log()[1].hash.hex(),
+        "gatewayAuthMethod": "jwt",
+        "flexString1Label": "issuer",
+        "flexString1": "https://idp.example",
+        "flexString2Label": "token",
+        "flexString2": "d" * 64,
     }
 
 

@@ -307,6 +307,11 @@ class Started:
 
     running: Running
     ask: Ask
+    app: App
+
+    def asked_by(self, wrapped: Callable[[App], App]) -> Ask:
+        """Talks to the same app through what is put around it."""
+        return asgi(wrapped(self.app))
 
     def caller(self, person: Person | None) -> Caller:
         return Caller(self.ask, None if person is None else person.token)
@@ -326,6 +331,6 @@ async def started(
         assert gateway.unworkable == ()
         both = planes(gateway, base_url="http://localhost", stopping=Stopping())
         try:
-            yield Started(gateway, asgi(both.data))
+            yield Started(gateway, asgi(both.data), both.data)
         finally:
             await both.close()

@@ -249,7 +249,7 @@ async def test_token_of_one_issuer_is_not_verified_with_keys_of_another(tmp_path
 
 async def test_claims_are_held_to_the_issuer_whose_keys_signed_them(tmp_path: Path) -> None:
     with pytest.raises(Unauthenticated) as refusal:
-        admission(claims(iss="https://other.example.com"), issuer(key_file(tmp_path)), now=NOW)
+        admission(claims(iss="https://other.example.com"), issuer(key_file(tmp_path)), now=NOW, digest="")
 
     assert refusal.value.reason == "unknown-issuer"
 

@@ -13,6 +13,7 @@ from gateway.core.artifacts import is_artifact
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
 from gateway.serving.observing import SeenRequest
+from gateway.serving.origins import calls_itself
 from gateway.serving.service import Settled
 from gateway.web.edge import Receive
 from gateway.web.mcp.headers import Headers
@@ -134,6 +135,7 @@ class LegacyWire:
         version = asked if asked in LEGACY_VERSIONS else NEWEST_LEGACY
         try:
             session = self._sessions.open(principal, version, capabilities)
+            session.info = params.get("clientInfo")
         except TooManySessions:
             await json_error(send, 503, INTERNAL_ERROR, "too many sessions are open", id=id)
             return
@@ -235,6 +237,7 @@ class LegacyWire:
         turn = await session.its_turn(self._served.service, self._served.catalogue)
         exchange = LegacyExchange(reply, session, token=progress_token(params.get("_meta")))
         version = session.version
+        calls_itself(session.info)
         answered, settled = await self._served.call_in(turn, params, version=version, client=exchange, seen=seen)
         if _brings_tools(settled):
             session.tell_changed()

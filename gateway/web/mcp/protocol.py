@@ -16,6 +16,7 @@ NEWEST_LEGACY: Final = LEGACY_VERSIONS[-1]
 _PREFIX: Final = "io.modelcontextprotocol/"
 META_VERSION: Final = f"{_PREFIX}protocolVersion"
 META_CAPABILITIES: Final = f"{_PREFIX}clientCapabilities"
+META_CLIENT_INFO: Final = f"{_PREFIX}clientInfo"
 META_LOG_LEVEL: Final = f"{_PREFIX}logLevel"
 META_SERVER_INFO: Final = f"{_PREFIX}serverInfo"
 META_SUBSCRIPTION: Final = f"{_PREFIX}subscriptionId"

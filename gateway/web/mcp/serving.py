@@ -12,6 +12,7 @@ from gateway.governance.principals import Principal
 from gateway.serving.content import Contents
 from gateway.serving.current import ORDINARY, Holding
 from gateway.serving.observing import Observer, SeenRequest
+from gateway.serving.origins import calls_itself
 from gateway.serving.service import Service, Settled
 from gateway.serving.turns import Turn
 from gateway.web.mcp.exchanges import Exchange
@@ -21,6 +22,7 @@ from gateway.web.mcp.messages import RequestId
 from gateway.web.mcp.protocol import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    META_CLIENT_INFO,
     META_KEY,
     META_SERVER_INFO,
     META_TURN,
@@ -92,6 +94,7 @@ class Served:
         With `later`, one that is held does not wait, and is answered with what that makes of it.
         """
         name, args = called(params)
+        calls_itself(meta.get(META_CLIENT_INFO))
         handle, key = _text(meta, META_TURN), _text(meta, META_KEY)
         holding = ORDINARY if later is None else _NOT_WAITING
         settled = await self.service.call_alone(

@@ -53,6 +53,8 @@ class Session:
     used_at: float
     opened_at: float = 0.0
     log_level: str = "info"
+    info: object = None
+    """What the client says of itself."""
     turn: Turn | None = None
     running: dict[RequestId, asyncio.Task[Any]] = field(default_factory=dict)
     asked: dict[RequestId, tuple[Question, asyncio.Future[Any]]] = field(default_factory=dict)
