@@ -4,6 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gateway/__init__.py)
+ENGINE ?= podman
+IMAGE ?= agent-gateway:$(VERSION)
+SBOM_HOME ?= build/sbom
+SBOM_TOOL := $(SBOM_HOME)/bin/cyclonedx-py
 
 .DEFAULT_GOAL := help
 
@@ -63,10 +68,34 @@ bench: $(READY) ## print what operations, decisions and configurations cost
 	$(BIN)/python benchmarks/large.py
 	$(BIN)/python benchmarks/serving.py
 
+PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+
 .PHONY: lock
 lock: $(READY) ## pin every dependency anew, with hashes (UPGRADE=1 takes the newest versions)
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		$(if $(UPGRADE),--upgrade) --all-extras --group dev -o requirements.lock pyproject.toml
+	$(PIN) $(if $(UPGRADE),--upgrade) --all-extras --group dev -o requirements.lock pyproject.toml
+	$(PIN) --constraint requirements.lock --all-extras -o requirements-runtime.lock pyproject.toml
+	$(PIN) --constraint requirements.lock --group build -o requirements-build.lock
+
+.PHONY: image
+image: ## build the container image (BASE_IMAGE=NAME@sha256:DIGEST, IMAGE=NAME:TAG, ENGINE=podman or docker)
+	@case '$(BASE_IMAGE)' in *@sha256:*) ;; *) echo 'name the base by its digest: make image BASE_IMAGE=NAME@sha256:DIGEST' >&2; exit 2;; esac
+	$(ENGINE) build --file Containerfile --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION='$(VERSION)' \
+		--build-arg REVISION="$$(git rev-parse HEAD)" --tag '$(IMAGE)' $(IMAGE_ARGS) .
+
+.PHONY: sbom
+sbom: $(SBOM_TOOL) ## write dist/sbom.cdx.json: what the image contains, from the lock file, as CycloneDX
+	@mkdir -p dist
+	$(SBOM_TOOL) requirements requirements-runtime.lock --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --output-format JSON --output-file dist/sbom.cdx.json
+
+# In an environment of its own: the tool is no dependency of the gateway.
+$(SBOM_TOOL):
+	$(PYTHON) -m venv $(SBOM_HOME)
+	$(SBOM_HOME)/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+
+.PHONY: charts
+charts: $(READY) ## write what is generated below charts/ from the comments of the values
+	$(BIN)/python charts/documented.py
 
 .PHONY: clean
 clean: ## remove the environment and everything that was built

@@ -1,5 +1,7 @@
 """Settings as environment variables give them."""
 
+from datetime import timedelta
+
 import pytest
 
 from gateway.runtime.settings import Settings
@@ -34,3 +36,20 @@ def test_admin_plane_answers_to_its_own_machine_and_to_names_that_are_given() ->
         "gateway-admin",
     }
     assert settings.hosts == {"localhost", "127.0.0.1", "[::1]"}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("45", 45), ("45s", 45), ("0", 0), ("PT2M", 120), ("00:01:30", 90)], ids=repr
+)
+def test_grace_is_a_number_of_seconds_or_a_duration(monkeypatch: pytest.MonkeyPatch, text: str, seconds: int) -> None:
+    monkeypatch.setenv("GATEWAY_GRACE", text)
+
+    assert Settings.model_validate({}).grace == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["soon", "", "-5s", "12345678901234567890"], ids=repr)
+def test_grace_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("GATEWAY_GRACE", text)
+
+    with pytest.raises(ValueError, match="grace"):
+        Settings.model_validate({})

@@ -1,5 +1,6 @@
 """How this process runs: addresses, folders, limits. What the gateway offers is configuration, not settings."""
 
+import re
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -43,7 +44,7 @@ class Settings(BaseSettings):
     admin_allowed_hosts: Words = Field((), description="Names besides loopback's for the admin plane's Host header.")
     allowed_origins: Words = Field((), description="Origins of web pages that may call.")
     max_body: int = Field(4 << 20, ge=1024, description="Bytes of a request's body.")
-    grace: timedelta = Field(timedelta(seconds=30), description="How long calls may go on after a stop was asked for.")
+    grace: timedelta = Field(timedelta(seconds=30), description="Seconds that calls may go on after a stop.")
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
 
     @field_validator("log_format", "log_level", mode="before")
@@ -67,6 +68,13 @@ class Settings(BaseSettings):
     def _as_in_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         """Whoever hands an address of version 6 on, as a cluster does for its pods, has it without brackets."""
         return tuple(each if each.startswith("[") else _bracketed(each) for each in value)
+
+    @field_validator("grace", mode="before")
+    @classmethod
+    def _seconds(cls, value: object) -> object:
+        """A variable is always text, in which the library would see no number of seconds."""
+        found = re.fullmatch(r"(\d{1,6})s?", value) if isinstance(value, str) else None
+        return timedelta(seconds=int(found[1])) if found else value
 
     @property
     def project(self) -> Project:

@@ -1,0 +1,113 @@
+"""Runs what a rendered pod says to run, on this machine: arguments, variables, and ConfigMaps as they are mounted.
+
+Folders are below one that is given, and the names of Services lead to ports of this machine; all else is as rendered.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from charted import Manifest, containers_of, of_kind, pods_of
+
+POD_IP: Final = "127.0.0.7"
+"""Another address of loopback: one that no gateway answers to unless it is told to."""
+
+_RESOLVER: Final = """
+import json, os, socket
+known = json.loads(os.environ["SERVICES"])
+plain = socket.getaddrinfo
+def resolved(host, port, *rest, **more):
+    return plain("127.0.0.1", known[host], *rest, **more) if host in known else plain(host, port, *rest, **more)
+socket.getaddrinfo = resolved
+"""
+
+
+@dataclass
+class Cluster:
+    """What pods find around them. `secrets` are values by Secret and key, `services` ports by name."""
+
+    folder: Path
+    manifests: Sequence[Manifest]
+    secrets: Mapping[str, Mapping[str, str]]
+    services: dict[str, int] = field(default_factory=dict)
+
+    def run(self, pod: str, container: str) -> "subprocess.CompletedProcess[str]":
+        """Run a container to its end."""
+        command, env = self._prepared(pod, container)
+        return subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True, timeout=120)
+
+    @contextmanager
+    def started(self, pod: str, container: str, **more: str) -> Iterator["subprocess.Popen[str]"]:
+        """A container that goes on; whatever happens, its process is gone afterwards."""
+        command, env = self._prepared(pod, container)
+        process = subprocess.Popen(
+            command, env={**env, **more}, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def here(self, text: str) -> str:
+        """A path of a container as a path of this machine."""
+        return str(self.folder / text.lstrip("/")) if text.startswith("/") else text
+
+    def _prepared(self, pod: str, container: str) -> tuple[list[str], dict[str, str]]:
+        spec = pods_of(self.manifests)[pod]
+        (found,) = [each for each in containers_of(spec) if each["name"] == container]
+        self._mount(spec, found)
+        resolver = self.folder / "resolver"
+        resolver.mkdir(exist_ok=True)
+        (resolver / "sitecustomize.py").write_text(_RESOLVER, encoding="utf-8")
+        services = str(self.services).replace("'", '"')
+        env = {**self._variables(found), "SERVICES": services, "PYTHONPATH": str(resolver), "PATH": os.environ["PATH"]}
+        program = found.get("command", ["gateway"])
+        assert program[0] in ("gateway", "python"), "a program that the image has"
+        start = [sys.executable, "-m", "gateway"] if program[0] == "gateway" else [sys.executable]
+        return [*start, *program[1:], *map(self.here, found.get("args", []))], env
+
+    def _variables(self, container: Manifest) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for each in container.get("env", []):
+            source = each.get("valueFrom", {})
+            if "secretKeyRef" in source:
+                found[each["name"]] = self.secrets[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
+            elif "fieldRef" in source:
+                assert source["fieldRef"]["fieldPath"] == "status.podIP"
+                found[each["name"]] = POD_IP
+            else:  # as Kubernetes does: variables that were named before are filled in
+                value = re.sub(r"\$\((\w+)\)", lambda name: found.get(name[1], name[0]), each["value"])
+                found[each["name"]] = self.here(value)
+        return found
+
+    def _mount(self, pod: Manifest, container: Manifest) -> None:
+        maps = {each["metadata"]["name"]: each["data"] for each in of_kind(self.manifests, "ConfigMap")}
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        for mount in container.get("volumeMounts", []):
+            folder = Path(self.here(mount["mountPath"]))
+            folder.mkdir(parents=True, exist_ok=True)
+            if volume := volumes[mount["name"]].get("configMap"):
+                _project(folder, {item["path"]: maps[volume["name"]][item["key"]] for item in volume["items"]})
+            elif "emptyDir" in volumes[mount["name"]] or "persistentVolumeClaim" in volumes[mount["name"]]:
+                folder.chmod(0o2777)  # as open as volumes can be
+
+
+def _project(folder: Path, files: Mapping[str, str]) -> None:
+    """As the node does it: files in a hidden folder, and links to them through another link."""
+    if (folder / "..data").exists():
+        return
+    for path, text in files.items():
+        file = folder / "..2026_11_16" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    (folder / "..data").symlink_to("..2026_11_16")
+    for top in {Path(path).parts[0] for path in files}:
+        (folder / top).symlink_to(Path("..data", top))

@@ -1,0 +1,111 @@
+"""The manifests say how a gateway is started and tested; here that is done, without a cluster around it."""
+
+import http.client
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from charted import of_kind, rendered
+from podded import POD_IP, Cluster
+
+TOKEN = "agw_ana_0123456789abcdef0123456789abcdef"
+SECRETS = {"gateway-callers": {"ana-token": TOKEN, "ana-sha256": sha256(TOKEN.encode()).hexdigest()}}
+SERVED, TESTED = "Deployment/gateway", "Pod/gateway-test"
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("0.0.0.0", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+def asked(address: str, port: int, path: str, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(address, port, timeout=30)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module", params=["minimal", "prod"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster in which the pod of the gateway is up."""
+    found = Cluster(tmp_path_factory.mktemp("cluster"), rendered(request.param), SECRETS)
+    data, admin = free_ports()
+    found.services.update({"gateway": data, "gateway-admin": admin})
+    with found.started(SERVED, "gateway", GATEWAY_PORT=str(data), GATEWAY_ADMIN_PORT=str(admin)) as process:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if line.startswith("try: "):
+                break
+        else:
+            raise AssertionError(f"the gateway did not start:\n{said}")
+        yield found
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_probes_of_the_pod_are_answered_at_its_address(cluster: Cluster) -> None:
+    (container,) = of_kind(cluster.manifests, "Deployment")[0]["spec"]["template"]["spec"]["containers"]
+
+    for kind in ("startup", "readiness", "liveness"):
+        path = container[f"{kind}Probe"]["httpGet"]["path"]
+        assert asked(POD_IP, cluster.services["gateway-admin"], path)[0] == 200
+
+
+def test_hosts_that_nobody_declared_are_turned_away(cluster: Cluster) -> None:
+    data, admin = cluster.services["gateway"], cluster.services["gateway-admin"]
+
+    assert asked("127.0.0.1", data, "/livez", host="gateway")[0] == 200
+    assert asked("127.0.0.1", data, "/livez", host="gateway.agents.svc")[0] == 200
+    assert asked("127.0.0.1", admin, "/livez", host="gateway-admin.agents.svc")[0] == 200
+    assert asked("127.0.0.1", data, "/livez", host="evil.example.com")[0] == 421
+    assert asked("127.0.0.1", admin, "/livez", host="evil.example.com")[0] == 421
+    assert asked("127.0.0.1", data, "/livez", host=POD_IP)[0] == 421
+
+
+def test_helm_test_checks_the_project_and_calls_a_tool(cluster: Cluster) -> None:
+    checked, called = cluster.run(TESTED, "check"), cluster.run(TESTED, "call")
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert called.returncode == 0, called.stdout + called.stderr
+    assert "ready: 200" in called.stdout
+    assert "call: 200" in called.stdout
+    assert TOKEN not in called.stdout + called.stderr
+
+
+def test_helm_test_fails_for_a_caller_who_is_nobody(cluster: Cluster) -> None:
+    wrong = replace(cluster, secrets={"gateway-callers": {**SECRETS["gateway-callers"], "ana-token": "agw_wrong"}})
+
+    called = wrong.run(TESTED, "call")
+
+    assert called.returncode == 1
+    assert "call: 401" in called.stdout
+
+
+def test_records_are_in_a_folder_that_is_the_gateways_own(cluster: Cluster) -> None:
+    folder = Path(cluster.here("/data/gateway"))
+
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / "gateway.db").exists()
+
+
+def test_helm_test_names_the_line_of_a_broken_project(tmp_path: Path) -> None:
+    broken = rendered("minimal", "--set", r"project.configs.tools/more\.yaml=kind: Toll")
+    cluster = Cluster(tmp_path, broken, SECRETS)
+
+    checked = cluster.run(TESTED, "check")
+
+    assert checked.returncode == 1
+    assert "tools/more.yaml" in checked.stdout + checked.stderr
