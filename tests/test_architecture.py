@@ -23,6 +23,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/backends": set(),
     "gateway/backends/connections.py": {"aiohttp"},
     "gateway/backends/http.py": {"aiohttp", "yarl"},
+    "gateway/backends/documents.py": {"aiohttp", "yarl"},
     "gateway/backends/openapi.py": {"yarl"},
     "gateway/cli": {"typer", "rich"},
     "gateway/config": {"pydantic", "pydantic_core"},

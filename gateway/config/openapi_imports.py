@@ -46,11 +46,11 @@ def file_imports(loaded: Loaded, folder: Path, *, locked: Collection[str]) -> Br
     definitions: list[ImportedDefinition] = []
     problems: list[Diagnostic] = []
     for name, upstream in upstreams_of(loaded).items():
-        transport = _transport(upstream)
+        transport = openapi_transport(upstream)
         if transport is None or name in locked or is_address(transport.document):
             continue
         try:
-            data = _content(folder / transport.document)
+            data = content_of(folder / transport.document)
         except OSError as error:
             reason = (error.strerror or "it is not a file").lower()
             problems.append(_problem(upstream, f"the OpenAPI document cannot be read: {reason}", "correct the path"))
@@ -90,14 +90,15 @@ def brought_by(upstream: Checked, data: bytes, loaded: Loaded, *, is_pinned: boo
     return Brought(tuple(definitions), tuple(problems))
 
 
-def _transport(upstream: Checked) -> OpenApiTransport | None:
+def openapi_transport(upstream: Checked) -> OpenApiTransport | None:
+    """How an upstream with an OpenAPI document is reached; `None` for any other."""
     spec = upstream.spec
     transport = spec.spec.transport if isinstance(spec, UpstreamDocument) else None
     return transport if isinstance(transport, OpenApiTransport) else None
 
 
-def _content(path: Path) -> bytes:
-    """Up to one byte past the limit; what is not a regular file might never end."""
+def content_of(path: Path) -> bytes:
+    """A document's bytes, up to one byte past the limit; what is not a regular file might never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

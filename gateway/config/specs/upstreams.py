@@ -1,8 +1,9 @@
 """Upstream: a server whose tools are imported, and on which terms."""
 
+import re
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -44,6 +45,11 @@ HostPattern = Annotated[
 ]
 
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_ADDRESS: Final = re.compile(r"https?://", re.IGNORECASE)
+_PLAIN_HTTP: Final = re.compile(r"http://(?!(?:localhost|127\.[0-9.]+|\[::1\])(?:[:/]|$))", re.IGNORECASE)
+
+
 class StreamableHttpTransport(Spec):
     """An MCP server over HTTP."""
 
@@ -80,6 +86,9 @@ class OpenApiTransport(Spec):
 
     def broken_rules(self) -> Iterable[Broken]:
         yield from credentials_as_text(self.headers, "headers")
+        if _PLAIN_HTTP.match(self.document) or (_SCHEME.match(self.document) and not _ADDRESS.match(self.document)):
+            help = "write its https address, or the path of a copy"
+            yield Broken(("document",), "a document is fetched over https", help, code="bad-url")
         if "?" in self.server:
             yield Broken(("server",), "the address of a service has no query", "remove it", code="bad-url")
 
