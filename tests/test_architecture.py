@@ -62,6 +62,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/pytest_plugin.py": {"pytest"},
     "gateway/telemetry": {"orjson"},
     "gateway/telemetry/json_lines.py": {"google", "opentelemetry"},
+    "gateway/telemetry/otlp_metrics.py": {"opentelemetry"},
     "gateway/telemetry/otlp_grpc.py": {"grpc"},
     "gateway/telemetry/otlp_http.py": {"aiohttp"},
     "gateway/telemetry/rejections.py": {"google", "opentelemetry"},

@@ -7,12 +7,17 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from gateway.approvals.approving import Approvals
 from gateway.errors import StoreUnavailable
 from gateway.governance.rules import Approval
+from gateway.middleware.build import SharedState
 from gateway.middleware.resilience import CircuitState
-from gateway.runtime.running import Running
+from gateway.runtime.observing import Observing
+from gateway.serving.service import Service
 from gateway.telemetry import names
+from gateway.telemetry.exporting import Queue
 from gateway.telemetry.instruments import Attributes, Family, Point, Values, merged, observed
+from gateway.telemetry.meters import Meters
 from gateway.telemetry.passing import packed, unpacked
 from gateway.telemetry.prometheus_text import CONTENT_TYPES, exposition, wanted_format
 from gateway.web.edge import Receive, Scope, Send
@@ -31,8 +36,14 @@ _log: Final = logging.getLogger(__name__)
 class Metering:
     """`others` and `worker` are set where several processes serve."""
 
-    def __init__(self, running: Running) -> None:
-        self._running = running
+    def __init__(
+        self, meters: Meters, service: Service, *, shared: SharedState, approvals: Approvals, observing: Observing
+    ) -> None:
+        self.meters = meters
+        self._service = service
+        self._shared = shared
+        self._approvals = approvals
+        self._observing = observing
         self.worker: int | None = None
         self.others: Others | None = None
 
@@ -62,30 +73,32 @@ class Metering:
         return merged([*(_of_worker(*each) for each in sorted(told.items())), await self._in_common()])
 
     def _own(self) -> list[Family]:
-        running = self._running
+        telemetry = self._observing.telemetry
         return [
-            *running.meters.read(),
-            observed(names.RUNNING, [((), len(running.service.running))]),
+            *self.meters.read(),
+            observed(names.RUNNING, [((), len(self._service.running))]),
             observed(names.CIRCUITS, self._circuits()),
+            observed(names.SPANS_PROCESSED, _processed(telemetry.spans if telemetry else None)),
+            observed(names.LOGS_PROCESSED, _processed(telemetry.logs if telemetry else None)),
         ]
 
     def _circuits(self) -> Iterator[tuple[Values, float]]:
-        for key, state in self._running.shared.circuit_states().items():
+        for key, state in self._shared.circuit_states().items():
             kind, _, name = key.partition(":")
             yield ((None, name) if kind == "upstream" else (name, None)), _STATES[state]
 
     async def _in_common(self) -> list[Family]:
         """Of the store that all processes share. One that cannot be read is told by other metrics."""
-        rules = self._running.service.published.snapshot.gates.values()
+        rules = self._service.published.snapshot.gates.values()
         none = {rule.name: 0 for rule in rules if isinstance(rule.check, Approval)}
         try:
-            pending = {**none, **await self._running.controlled.approvals.pending(datetime.now(UTC))}
+            pending = {**none, **await self._approvals.pending(datetime.now(UTC))}
         except StoreUnavailable:
             return []
         return [observed(names.APPROVALS_PENDING, [((rule,), count) for rule, count in pending.items()])]
 
     def _about(self) -> Attributes:
-        snapshot = self._running.service.published.snapshot
+        snapshot = self._service.published.snapshot
         return (
             ("service.name", "agent-gateway"),
             ("service.version", _version()),
@@ -100,6 +113,15 @@ def _of_worker(worker: int, families: Sequence[Family]) -> list[Family]:
         Family(each.metric, [Point((*point.attributes, label), point.value) for point in each.points])
         for each in families
     ]
+
+
+def _processed(queue: Queue | None) -> Iterator[tuple[Values, float]]:
+    """What came to be sent, and apart from it what was let go."""
+    if queue is not None:
+        dropped = dict(queue.dropped)
+        yield (None,), queue.taken - sum(dropped.values())
+        for reason, count in dropped.items():
+            yield (reason,), count
 
 
 def _version() -> str:

@@ -4,9 +4,10 @@ The document wins where it says something; where it does not, the standard `OTEL
 OTEL_SDK_DISABLED wins over both.
 """
 
+import logging
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,11 +28,14 @@ from gateway.snapshot import DeclaredTool
 from gateway.telemetry import environment, names
 from gateway.telemetry.events import EventSpans
 from gateway.telemetry.exporting import Exporting, Queue, Transport
+from gateway.telemetry.instruments import Family
 from gateway.telemetry.json_lines import JsonLines
+from gateway.telemetry.log_records import LogRecords
 from gateway.telemetry.observing import Telemetry
 from gateway.telemetry.otlp_grpc import OtlpGrpc, grpc_library
 from gateway.telemetry.otlp_http import OtlpHttp
 from gateway.telemetry.parts import ToolParts
+from gateway.telemetry.sending_metrics import SendingMetrics
 from gateway.telemetry.settings import (
     LONGEST_VALUE,
     SOON,
@@ -62,6 +66,9 @@ def telemetry_settings(
         _resource(spec, environ),
         traces=traces,
         logs=_exporter("logs", asked, environ, secrets),
+        metrics=_exporter("metrics", spec.metrics.exporter if spec.metrics else None, environ, secrets),
+        metrics_every=spec.metrics.every.total_seconds() if spec.metrics else environment.metrics_every(environ),
+        log_lines=spec.logs is not None,
         start_records=spec.start_records,
         sampling=_sampling(spec, environ),
         capture=_capture(spec.capture),
@@ -72,7 +79,7 @@ def telemetry_settings(
     )
     if settings.is_off:
         return None
-    for exporter in (settings.traces, settings.logs):
+    for exporter in (settings.traces, settings.logs, settings.metrics):
         if isinstance(exporter, Otlp) and exporter.protocol == "grpc":
             grpc_library()
     return settings
@@ -155,6 +162,14 @@ class Observing:
             each.start()
             closing.push_async_callback(each.close)
 
+    def hear_logs(self, closing: AsyncExitStack) -> None:
+        """Send what is logged, where somebody asked for it."""
+        telemetry = self.telemetry
+        if telemetry is not None and telemetry.settings.log_lines and telemetry.logs is not None:
+            handler = LogRecords(telemetry.logs, limit=telemetry.settings.longest_value)
+            logging.getLogger().addHandler(handler)
+            closing.callback(logging.getLogger().removeHandler, handler)
+
     def hear(self, buses: Any) -> None:
         """Turns and gates are told of on the buses."""
         if self.telemetry is not None:
@@ -176,7 +191,7 @@ class Observing:
 
 def observing(settings: Settings | None, *, key: ContentKey, published: Callable[[], Published]) -> Observing:
     """`published` is asked when a tool is first called, not before."""
-    if settings is None:
+    if settings is None or (settings.traces is None and settings.logs is None):
         return Observing()
     spans = Queue(settings.spans) if settings.traces is not None else None
     logs = Queue(settings.records) if settings.logs is not None else None
@@ -196,6 +211,14 @@ def observing(settings: Settings | None, *, key: ContentKey, published: Callable
         contents=partial(_contents, settings.longest_value),
     )
     return Observing(telemetry, tuple(exporting))
+
+
+def sending_metrics(settings: Settings | None, read: Callable[[], Awaitable[list[Family]]]) -> SendingMetrics | None:
+    if settings is None or settings.metrics is None:
+        return None
+    transport = _transport(settings.metrics)
+    every, version = settings.metrics_every, _version()
+    return SendingMetrics(read, transport, resource=settings.resource, version=version, every=every)
 
 
 def _transport(exporter: Exporter) -> Transport:

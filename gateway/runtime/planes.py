@@ -69,7 +69,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         mcp=mcp,
         rest=routes(service, max_body=limit, logs=logs, approvals=running.controlled.approvals),
     )
-    metering = Metering(running)
+    metering = running.metering
 
     def administers(who: Principal) -> bool:
         return service.published.access.administers(who)
@@ -84,7 +84,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
             *metrics_routes(metering.exposed, None if is_open else administers),
         ],
     )
-    return Planes(Metered(data, running.meters), admin, hush, close, metering)
+    return Planes(Metered(data, metering.meters), admin, hush, close, metering)
 
 
 def _readiness(running: Running, stopping: Stopping) -> Any:

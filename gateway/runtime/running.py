@@ -33,8 +33,9 @@ from gateway.runtime.backends import Backends
 from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
 from gateway.runtime.controlling import Controlling, controlling
 from gateway.runtime.identities import providers_of
+from gateway.runtime.metering import Metering
 from gateway.runtime.notifying import webhooks_of
-from gateway.runtime.observing import Observing, observing, telemetry_settings
+from gateway.runtime.observing import Observing, observing, sending_metrics, telemetry_settings
 from gateway.runtime.publishing import Unworkable, publish
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
@@ -83,7 +84,7 @@ class Running:
     controlled: Controlling
     upstreams: Upstreams
     """Servers whose tools are called."""
-    meters: Meters
+    metering: Metering
     observing: Observing
     told: tuple[str, ...] = ()
     """What else was noticed at the start."""
@@ -197,6 +198,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     settings, assembled, kept = prepared.settings, prepared.assembled, prepared.kept
     observed = observing(prepared.telemetry, key=prepared.auditing.key, published=lambda: service.published)
     observed.start(closing)
+    observed.hear_logs(closing)
     store = await _open(SqliteStore.open(kept.database), closing)
     spool = await _open(FileSpool.open(kept.spool, small=store), closing)
     identities = prepared.identities
@@ -249,6 +251,10 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     recovered = await store.recover(_now())
     backends.upstreams.watch()
     await watched(assembled, service, backends.upstreams, controlled, closing)
+    metering = Metering(meters, service, shared=shared, approvals=controlled.approvals, observing=observed)
+    if sending := sending_metrics(prepared.telemetry, metering.read):
+        sending.start()
+        closing.push_async_callback(sending.close)
     sweeping = asyncio.create_task(Sweeper(store, spool).run())
     closing.push_async_callback(_ended, sweeping)
     return Running(
@@ -263,7 +269,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         shared,
         controlled,
         backends.upstreams,
-        meters,
+        metering,
         observed,
         (*prepared.auditing.warnings, *([vain] if (vain := approvals_in_vain(published.snapshot)) else ())),
     )

@@ -83,6 +83,15 @@ def sampling(environ: Mapping[str, str]) -> Sampling:
             raise _unreadable("OTEL_TRACES_SAMPLER", "write always_on, always_off or traceidratio")
 
 
+def metrics_every(environ: Mapping[str, str]) -> float:
+    """Seconds between two sendings of metrics."""
+    variable = "OTEL_METRIC_EXPORT_INTERVAL"
+    milliseconds = _number(variable, environ.get(variable, ""), float, 60_000.0)
+    if not milliseconds >= 1:
+        raise _unreadable(variable, "write a number above 0")
+    return milliseconds / 1000
+
+
 def longest_value(environ: Mapping[str, str], default: int) -> int:
     for variable in ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"):
         if environ.get(variable, "").strip():

@@ -61,9 +61,11 @@ def as_json(signal: Signal, payload: bytes) -> Any:
     """A request of OTLP as JSON: ids are hexadecimal digits there, not the base64 of protobuf."""
     from google.protobuf.json_format import MessageToDict
     from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
     from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-    message = TracesData.FromString(payload) if signal == "traces" else LogsData.FromString(payload)
+    kinds: dict[Signal, Any] = {"traces": TracesData, "logs": LogsData, "metrics": MetricsData}
+    message = kinds[signal].FromString(payload)
     return _with_hex_ids(MessageToDict(message, use_integers_for_enums=True))
 
 

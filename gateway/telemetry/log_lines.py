@@ -94,9 +94,8 @@ def _of_call() -> Mapping[str, str]:
     if call is None:
         return {}
     told = {"callId": one_line(call.id), "tool": one_line(call.identity or call.tool)}
-    seen = getattr(call, "seen", None)
-    if seen is not None:
-        told |= {"traceId": seen.trace_id, "spanId": seen.span_id}
+    if call.seen is not None:
+        told |= {"traceId": call.seen.trace_id, "spanId": call.seen.span_id}
     return told
 
 

@@ -83,7 +83,12 @@ class Meters:
     def _ran(self, call: ServedCall, tool: DeclaredTool | None, error: str | None, seconds: float) -> None:
         kind = _EXTENSION if tool is not None and tool.upstream is not None else _FUNCTION
         tier = None if tool is None else tool.trust.tier.name
-        self._calls.record((names.EXECUTE_TOOL, call.tool, kind, error, call.catalogue, tier), seconds)
+        values = (names.EXECUTE_TOOL, call.tool, kind, error, call.catalogue, tier)
+        seen = call.seen
+        if seen is not None and (error is not None or seen.traceparent.endswith("1")):  # its span is exported
+            self._calls.record(values, seconds, trace_id=seen.trace_id, span_id=seen.span_id)
+        else:
+            self._calls.record(values, seconds)
 
     # --- requests ---
 

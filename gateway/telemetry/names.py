@@ -62,6 +62,7 @@ GATE_OUTCOME: Final = "gateway.gate.outcome"
 IS_CANCELLED: Final = "gateway.call.cancelled"
 IS_REPLAYED: Final = "gateway.call.replayed"
 LIMIT_KIND: Final = "gateway.limit.kind"
+LOGGER: Final = "gateway.log.logger"
 OUTCOME: Final = "gateway.outcome"
 POLICY_REVISION: Final = "gateway.policy.revision"
 POLICY_RULE: Final = "gateway.policy.rule"
@@ -123,6 +124,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     IS_CANCELLED: "true if the caller went away before the end",
     IS_REPLAYED: "true if an earlier call with the same key was answered again",
     LIMIT_KIND: "`rate` or `quota`",
+    LOGGER: "part of the gateway, or library, that logged",
     OUTCOME: "what became of a thing that can go several ways",
     POLICY_REVISION: "revision of the policies that were in force",
     POLICY_RULE: "rules that decided",

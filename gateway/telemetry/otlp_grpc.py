@@ -14,6 +14,7 @@ from gateway.telemetry.settings import Otlp, Signal, TelemetryUnusable
 
 _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
     "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
 }
 _AGAIN: Final = frozenset(

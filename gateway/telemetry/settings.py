@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from gateway.errors import ProgramError
 
-Signal = Literal["traces", "logs"]
+Signal = Literal["traces", "logs", "metrics"]
 Kept = Literal["error", "denied", "held"]
 ArgumentCapture = Literal["none", "keys", "values"]
 ResultCapture = Literal["none", "values"]
@@ -96,6 +96,11 @@ class Settings:
     resource: Mapping[str, str]
     traces: Exporter | None = None
     logs: Exporter | None = None
+    metrics: Exporter | None = None
+    metrics_every: float = 60.0
+    """Seconds."""
+    log_lines: bool = False
+    """Whether what the gateway logs is sent, too."""
     start_records: bool = True
     sampling: Sampling = Sampling()
     capture: Capture = Capture()
@@ -106,4 +111,4 @@ class Settings:
 
     @property
     def is_off(self) -> bool:
-        return self.traces is None and self.logs is None
+        return self.traces is None and self.logs is None and self.metrics is None

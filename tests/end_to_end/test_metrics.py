@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import logging
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
+from collecting import attributes_of, collecting, observed, sending_to
 from forked import Forked, Forking
 from gated import ANA, HELD, LIZ, PEOPLE, desk, gated, grant, pay, pending_id, rule, write
-from secured import Caller, counting, environ_of, http_tool, over_http
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from secured import Caller, counting, environ_of, http_tool, over_http, started
 
 from gateway.runtime.metering import INSIDE, Metering
+from gateway.telemetry import names
 
 pytestmark = pytest.mark.anyio
 
@@ -48,10 +52,10 @@ async def test_calls_decisions_and_approvals_are_counted(tmp_path: Path) -> None
         await ana.rest_call("desk", "down", {"text": "x"})
         await ana.rest_call("desk", "plain", {"wrong": 1})
         held = await pay(ana, "for a metric")
-        before = await samples(Metering(gateway.running))
+        before = await samples(gateway.running.metering)
         await grant(liz, pending_id(held))
         await pay(ana, "for a metric")
-        after = await samples(Metering(gateway.running))
+        after = await samples(gateway.running.metering)
 
     server = "mcp_server_operation_duration_seconds_count"
     execute = 'gen_ai_execute_tool_duration_seconds_count{gen_ai_operation_name="execute_tool",gen_ai_tool_name='
@@ -221,3 +225,68 @@ async def value_of(session: aiohttp.ClientSession, url: str, query: str) -> str 
     if told["status"] != "success" or not told["data"]["result"]:
         return None
     return str(told["data"]["result"][0]["value"][1])
+
+
+async def test_metrics_are_sent_to_a_collector_with_traces_as_examples(tmp_path: Path) -> None:
+    async with collecting() as collector, counting() as backend:
+        project = write(tmp_path / "p", observed(desk(backend.port)))
+        env = {**sending_to(collector), "OTEL_METRIC_EXPORT_INTERVAL": "50"}
+        async with started(project, tmp_path / "data", people=PEOPLE, environ=env) as gateway:
+            ana = gateway.caller(ANA)
+            await ana.modern_call("desk", "plain", {"text": "x"})
+            await collector.until(lambda known: ran(known.payloads, known.requests))
+            [span] = await collector.named("execute_tool plain")
+            text, type = await gateway.running.metering.exposed("application/openmetrics-text")
+        resource, metric = ran(collector.payloads, collector.requests)
+
+    [point] = metric.histogram.data_points
+    [example] = point.exemplars
+    told = {each.key: each.value.string_value for each in point.attributes}
+    assert resource["service.name"] == "agent-gateway"
+    assert (metric.unit, metric.histogram.aggregation_temporality) == ("s", 2)
+    assert list(point.explicit_bounds) == list(names.EXECUTE_BUCKETS)
+    assert (point.count, sum(point.bucket_counts)) == (1, 1)
+    assert told[names.TOOL_NAME] == "plain"
+    assert (example.trace_id.hex(), example.span_id.hex()) == span.address
+    assert f'# {{trace_id="{span.trace}",span_id="{span.id}"}}' in text.decode()
+    assert "otel_sdk_processor_span_processed_total 3" in text.decode()
+    assert type.startswith("application/openmetrics-text")
+
+
+def ran(payloads: Sequence[bytes], requests: Sequence[tuple[str, Any]]) -> Any:
+    """Who tells the latest durations of calls, and they themselves."""
+    sent = [payload for payload, (path, _) in zip(payloads, requests, strict=True) if path == "/v1/metrics"]
+    for payload in reversed(sent):
+        [told] = MetricsData.FromString(payload).resource_metrics
+        for metric in told.scope_metrics[0].metrics:
+            if metric.name == names.EXECUTE_DURATION.name:
+                return attributes_of(told.resource.attributes), metric
+    return None
+
+
+async def test_collector_that_is_down_changes_nothing_but_the_log(tmp_path: Path, caplog: Any) -> None:
+    async with counting() as backend:
+        sent = {"exporter": {"type": "otlp-http", "endpoint": "http://127.0.0.1:1"}, "every": "1ms"}
+        project = write(tmp_path / "p", observed(desk(backend.port), metrics=sent))
+        async with started(project, tmp_path / "data", people=PEOPLE) as gateway:
+            for _ in range(20):
+                answer = await gateway.caller(ANA).rest_call("desk", "plain", {"text": "x"})
+                assert answer.status == 200
+
+    assert [each for each in caplog.messages if "metrics were not sent (unreachable)" in each]
+    assert len(caplog.messages) < 5
+
+
+async def test_what_is_logged_is_sent_where_the_document_says_so(tmp_path: Path) -> None:
+    log = logging.getLogger("gateway.test_of_logs")
+    async with collecting() as collector, counting() as backend:
+        project = write(tmp_path / "p", observed(desk(backend.port), logs={}))
+        async with started(project, tmp_path / "data", people=PEOPLE, environ=sending_to(collector)):
+            log.error("a problem that is %s", "handled", exc_info=ValueError("with a canary-77"))
+            await collector.until(lambda known: any(each[names.LOGGER] == log.name for each in known.events))
+        log.error("after the end")
+
+    [event] = [each for each in collector.events if each[names.LOGGER] == log.name]
+    assert event[names.ERROR_TYPE] == "ValueError"
+    assert any(b"a problem that is handled" in each for each in collector.payloads)
+    assert not any(b"canary-77" in each for each in collector.payloads)
