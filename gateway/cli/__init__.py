@@ -32,6 +32,7 @@ class _Commands(LazyGroup):
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
         Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),
         Subcommand("tools", "gateway.cli.listing:list_tools", "List the tools of a catalogue, or all catalogues."),
+        Subcommand("upstreams", "gateway.cli.upstreams:list_upstreams", "Show how the upstream servers stand."),
         Subcommand("plan", "gateway.cli.planning:app", "Show what a change means: access, controls, risk."),
         Subcommand("render", "gateway.cli.rendering:render_project", "Print the effective configuration as one file."),
         Subcommand("explain", "gateway.cli.explaining:explaining", "Document a field, or tell what becomes of a call."),

@@ -19,6 +19,7 @@ from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
 from gateway.upstreams.introductions import Introduction
 from gateway.upstreams.messages import META_CLIENT_INFO, Era, Json, client_info
+from gateway.upstreams.slots import Slots
 from gateway.web.mcp.protocol import LEVELS, META_CAPABILITIES, META_LOG_LEVEL, META_VERSION, MODERN
 
 ListKind = Literal["tools", "prompts", "resources", "resourceTemplates"]
@@ -99,6 +100,7 @@ class Connection(ABC):
         self.introduction: Introduction | None = None
         self.propagate = propagate
         self._ids = ids
+        self._slots = Slots()
         self._hearers: list[Hearer] = []
         self._connecting = asyncio.Lock()
         self._closed = False
@@ -142,10 +144,10 @@ class Connection(ABC):
         try:
             self._refuse_closed()
             if timeout is None:
-                result = await self._requested(method, params or {}, exchange)
+                result = await self._in_turn(method, params or {}, exchange)
             else:
                 async with _within(timeout):
-                    result = await self._requested(method, params or {}, exchange)
+                    result = await self._in_turn(method, params or {}, exchange)
         except BackendFailed as error:
             if error.word == "unavailable":
                 self.standing.failed(error.message, enough=3)
@@ -194,6 +196,16 @@ class Connection(ABC):
 
     async def close(self) -> None:
         self._closed = True
+
+    async def _in_turn(self, method: str, params: Mapping[str, Any], exchange: Exchange | None) -> Json:
+        """What the gateway wants to know for itself waits for nobody."""
+        if exchange is None:
+            return await self._requested(method, params, exchange)
+        await self._slots.take()
+        try:
+            return await self._requested(method, params, exchange)
+        finally:
+            self._slots.give()
 
     # --- what a carrier does ---
 

@@ -279,7 +279,7 @@ class HttpConnection(Connection):
     async def _replied(self, message: Json, exchange: Exchange | None, session: Session) -> None:
         principal = None if exchange is None else exchange.principal
         with suppress(BackendFailed, SessionGone):
-            await self._wire.told(encoded(await answer_to(message, exchange)), session.headers, principal)
+            await self._wire.told(encoded(await answer_to(message, exchange, self._slots)), session.headers, principal)
 
     # --- what a server announces to everybody ---
 

@@ -60,6 +60,10 @@ class Upstreams:
         for connection in self._connections.values():
             self._watching.append(asyncio.create_task(self._watched(connection, self._health[connection.name])))
 
+    async def probe(self, name: str) -> None:
+        """Ask one server whether it is there, now."""
+        await probed(self._connections[name], self._health[name])
+
     async def close(self) -> None:
         for task in self._watching:
             task.cancel()

@@ -287,7 +287,7 @@ class StdioConnection(Connection):
         return callers[0] if len(callers) == 1 else None
 
     async def _replied(self, run: _Run, message: Json) -> None:
-        answer = await answer_to(message, self._meant(run, None))
+        answer = await answer_to(message, self._meant(run, None), self._slots)
         with suppress(BackendFailed):
             await run.program.send(encoded(answer))
 
