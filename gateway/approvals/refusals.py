@@ -143,6 +143,28 @@ class ApprovalWithdrawn(Refused):
     default_message = "this call was taken back before it ran; call again to ask anew"
 
 
+class ConfirmationPending(RuleHeld):
+    """Whoever calls is asked, and has not answered yet."""
+
+    code = "E_CONFIRMATION_PENDING"
+    default_message = "this call waits for whoever makes it to confirm it"
+
+
+class ConfirmationRefused(Refused):
+    code = "E_CONFIRMATION_REFUSED"
+    default_message = "whoever makes this call did not confirm it; do not try it again unless they ask for it"
+
+
+class ConfirmationImpossible(Refused):
+    code = "E_CONFIRMATION_IMPOSSIBLE"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"this call has to be confirmed by whoever makes it, and {why}",
+            help="use a client that declares elicitation over MCP",
+        )
+
+
 def _waits_for(approval: ApprovalRecord) -> str:
     granted = sum(each.decision == "grant" for each in approval.entries)
     return f"{granted} of {approval.request.needed} by {', '.join(approval.request.approvers)}"

@@ -7,7 +7,7 @@ caller, who may be repeating what a stranger wrote: it is marked as such.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -46,9 +46,7 @@ class Shown:
 
 def shown(record: ApprovalRecord) -> Shown:
     request, action = record.request, record.request.action
-    given: dict[str, Any] = json.loads(action.arguments)
-    names = [name for name in given if name in request.show] if request.show else list(given)
-    arguments = tuple(_argument(name, given[name]) for name in names)
+    arguments, left_out = shown_arguments(action.arguments, request.show)
     seen = {
         "id": record.id,
         "action": action.digest,
@@ -60,9 +58,16 @@ def shown(record: ApprovalRecord) -> Shown:
         "approvers": [request.needed, *request.approvers],
         "expires": record.expires_at.isoformat(),
         "arguments": [[each.name, each.value] for each in arguments],
-        "left_out": len(given) - len(arguments),
+        "left_out": left_out,
     }
-    return Shown(arguments, len(given) - len(arguments), digest_of(exact_json(seen)))
+    return Shown(arguments, left_out, digest_of(exact_json(seen)))
+
+
+def shown_arguments(arguments: str, show: Sequence[str]) -> tuple[tuple[ShownArgument, ...], int]:
+    """Those that are shown, of arguments as JSON, and how many are not."""
+    given: dict[str, Any] = json.loads(arguments)
+    names = [name for name in given if name in show] if show else list(given)
+    return tuple(_argument(name, given[name]) for name in names), len(given) - len(names)
 
 
 def plain(text: str) -> str:

@@ -60,6 +60,10 @@ Reason = Literal[
     "approval-expired",
     "approval-refused",
     "approval-withdrawn",
+    "confirmed",
+    "confirmation-pending",
+    "confirmation-refused",
+    "confirmation-impossible",
     "check-failed",
     "audit-unavailable",
 ]
@@ -125,6 +129,10 @@ REASONS: Final[Mapping[Reason, str]] = MappingProxyType(
         "approval-expired": "the approval or its request is past its end",
         "approval-refused": "people refused the call",
         "approval-withdrawn": "the caller took the call back while people were asked",
+        "confirmed": "whoever called confirmed this very call; nobody else looked at it",
+        "confirmation-pending": "whoever called has not answered yet",
+        "confirmation-refused": "whoever called did not confirm the call",
+        "confirmation-impossible": "the call has to be confirmed, and its client cannot be asked",
         "check-failed": "a check broke, and what is not checked is denied",
         "audit-unavailable": "this log could not be written, and what cannot be recorded does not run",
     }

@@ -93,6 +93,8 @@ _PROGRAMS: Final = {
 _TRUST: Final = {
     "tier-forbids-flag": "The tool's tier forbids something the tool can do. Choose another tier, or drop the ability.",
     "tier-forbids-backend": "The tool's tier forbids this kind of backend. Choose another tier or backend.",
+    "tier-forbids-confirmation": "The rule lets callers confirm their own calls of a tool whose tier forbids that. "
+    "Use type: approval, or match other tools.",
     "tier-forbids-trusted": "Results of this tier are never trusted text. Remove trusted: true.",
     "not-pinned": "The tier wants imported tools pinned in the lock file. Lock them.",
     "review-missing": "The tier wants a review, and there is none. Review the tool; write down when and by whom.",

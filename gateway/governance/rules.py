@@ -67,6 +67,18 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmation:
+    """Holds until whoever calls has confirmed the call: nobody else looks at it, and it approves nothing."""
+
+    reason: str
+    show: tuple[str, ...] = ()
+    timeout: timedelta = timedelta(minutes=10)
+
+    def judge(self, scope: Scope, may: MayDo) -> Judgement:
+        return Judgement("hold", f"{self.reason}: waits for the caller to confirm it")
+
+
+@dataclass(frozen=True, slots=True)
 class Permission:
     """Asks for another permission besides that for the call itself."""
 

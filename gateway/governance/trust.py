@@ -47,6 +47,7 @@ class Tier:
     reviewed_within: timedelta | None = None
     forbidden_backends: frozenset[str] = frozenset()
     forbidden_flags: frozenset[str] = frozenset()
+    forbids_confirmation: bool = False
     adds_flags: frozenset[str] = frozenset()
 
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from gateway.access import Access
 from gateway.governance.ports import AccessRequest
 from gateway.governance.principals import Principal
-from gateway.governance.rules import Approval, Arguments, Decision, GateRule, MayDo, Permission, Window
+from gateway.governance.rules import Approval, Arguments, Confirmation, Decision, GateRule, MayDo, Permission, Window
 from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
 
 Likelihood = Literal["yes", "perhaps", "no"]
@@ -76,7 +76,7 @@ def _asked_for(offer: Offer, *, may_invoke: bool, may: MayDo) -> Offer:
 def _said(rule: GateRule, may: MayDo) -> tuple[Decision, bool]:
     """The gravest word that a rule has for the caller, and whether it is said of every call."""
     match rule.check:
-        case Approval():
+        case Approval() | Confirmation():
             return "hold", rule.when is None
         case Permission(action=action, object=object):
             return ("allow", False) if may(action, object) else ("deny", rule.when is None)

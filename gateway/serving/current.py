@@ -7,6 +7,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from gateway.governance.approvals import ApprovalRecord
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.serving.turns import Turn
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+Answer = Literal["accept", "decline", "cancel"]
 AskMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
 
@@ -53,10 +55,16 @@ class Question:
 
 
 class Client(Protocol):
-    """Whoever made a call, as long as it runs. A wire gives it to the call; its methods run in `loop` alone."""
+    """Whoever made a call, as long as it runs. A wire gives it to the call; its methods run in `loop` alone.
+
+    `stays` if it is there until it answers; else it comes back with its answer, maybe to another process.
+    """
 
     @property
     def loop(self) -> AbstractEventLoop: ...
+
+    @property
+    def stays(self) -> bool: ...
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
@@ -90,14 +98,29 @@ class Client(Protocol):
 class Holding:
     """How a call is held, as its wire has it. `waits`: it waits for people for as long as the rule says.
 
-    `approvals` are those that an earlier call of the same kind was told to wait for: this one picks them up.
+    `approvals` are those that an earlier call of the same kind was told to wait for: this one picks them up. `answer`
+    is what the caller said when it was asked to confirm the action of the digest `about`.
     """
 
     waits: bool = True
     approvals: tuple[str, ...] = ()
+    answer: Answer | None = None
+    about: str | None = None
+
+    def has_confirmed(self, digest: str) -> bool:
+        return self.answer == "accept" and self.about == digest
 
 
 ORDINARY: Final = Holding()
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """What a caller is to be asked about its call before it runs. `digest` is that of the action, `until` the end."""
+
+    question: Question
+    digest: str
+    until: datetime
 
 
 @dataclass(slots=True)
@@ -125,6 +148,8 @@ class ServedCall:
     approvals: Sequence[ApprovalRecord] = ()
     pending: Mapping[str, Any] | None = None
     """What a program is told if the call waits for people."""
+    unconfirmed: Unconfirmed | None = None
+    """What the caller has to answer first."""
     limited: Mapping[str, Any] | None = None
     """What a program is told if a rate or a quota stopped the call."""
     aside: Aside | None = None

@@ -17,13 +17,21 @@ from gateway.access import Access, Call
 from gateway.approvals.approving import Approvals, refusal_of
 from gateway.approvals.deciding import Standing, StandingState
 from gateway.approvals.digests import action_of
-from gateway.approvals.refusals import ApprovalMismatch, ApprovalPending, ApprovalVoid
+from gateway.approvals.refusals import (
+    ApprovalMismatch,
+    ApprovalPending,
+    ApprovalVoid,
+    ConfirmationImpossible,
+    ConfirmationPending,
+    ConfirmationRefused,
+)
 from gateway.core.events import now
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.governance.approvals import Action, ApprovalRequest
 from gateway.governance.limits import CountedCall, LimitExceeded, Limits, Quota, Taken
 from gateway.governance.quarantines import KillSwitch, Quarantined
-from gateway.governance.rules import Approval, Budget, Flow, GateRule, Loop, Outcome, Verdict, Window
+from gateway.governance.rules import Approval, Budget, Confirmation, Flow, GateRule, Loop, Outcome, Verdict, Window
+from gateway.serving.confirming import confirmation_of
 from gateway.serving.current import ServedCall
 from gateway.serving.sharing import ATTEMPTS, SharedTurns
 from gateway.serving.withholding import DefinitionChanged, Vigil
@@ -188,10 +196,11 @@ class Gate:
     # --- people ---
 
     async def _hold(self, call: ServedCall, outcome: Outcome, args: Mapping[str, Any]) -> None:
-        """Have people agree. What holds without asking anybody is waited for by calling again."""
+        """Have people agree, and before them whoever calls. What holds without asking anybody is waited for."""
         asking = [(rule, rule.check) for rule in outcome.holds if isinstance(rule.check, Approval)]
+        confirming = [(rule, rule.check) for rule in outcome.holds if isinstance(rule.check, Confirmation)]
         approvals = self.controls.approvals
-        if len(asking) < len(outcome.holds) or approvals is None:
+        if len(asking) + len(confirming) < len(outcome.holds) or (asking and approvals is None):
             other = next(each for each in outcome.verdicts if each.rule in outcome.holds)
             _blame(call, other, "hold", "rule-held")
             raise RuleHeld(f"{other.judgement.reason}; try again later")
@@ -203,14 +212,47 @@ class Gate:
             revision=call.revision,
             arguments=args,
         )
+        call.rules = tuple(rule.name for rule in outcome.holds)
+        call.position = next((str(rule.position) for rule in outcome.holds), None)
+        held_by = f"{', '.join(call.rules)} at {call.position}" if call.rules else "a rule that held it before"
+        if confirming:
+            await self._confirmed(call, [check for _, check in confirming], action, held_by)
+        if approvals is not None and (asking or call.holding.approvals):
+            await self._approved(call, asking, action, approvals=approvals, held_by=held_by)
+        await self._recheck(call, args)
+        if asking or call.holding.approvals:
+            call.decide("allow", "approval-approved", f"{held_by}, approved")
+        else:
+            call.decide("allow", "confirmed", f"{held_by}, confirmed by the caller")
+
+    async def _confirmed(self, call: ServedCall, checks: Sequence[Confirmation], action: Action, held_by: str) -> None:
+        """Have whoever calls confirm this very action; raise if they do not, or have to be asked first."""
+        try:
+            answer = await confirmation_of(call, checks, action)
+        except ConfirmationImpossible:
+            call.decide("deny", "confirmation-impossible", held_by)
+            raise
+        except ConfirmationPending:
+            call.decide("hold", "confirmation-pending", held_by)
+            raise
+        if answer != "accept":
+            call.decide("deny", "confirmation-refused", held_by)
+            raise ConfirmationRefused()
+
+    async def _approved(
+        self,
+        call: ServedCall,
+        asking: Sequence[tuple[GateRule, Approval]],
+        action: Action,
+        *,
+        approvals: Approvals,
+        held_by: str,
+    ) -> None:
         since = time_ns()
-        call.rules = tuple(rule.name for rule, _ in asking)
-        call.position = next((str(rule.position) for rule, _ in asking), None)
         standing = await self._stood(call, asking, action, approvals)
         call.approvals = standing.approvals
         if call.seen is not None:
             call.seen.waited(", ".join(call.rules) or "earlier", since=since, outcome=standing.state)
-        held_by = f"{', '.join(call.rules)} at {call.position}" if asking else "a rule that held it before"
         refusal = refusal_of(standing, now())
         if isinstance(refusal, ApprovalPending):
             call.decide("hold", "approval-pending", held_by)
@@ -219,8 +261,6 @@ class Gate:
         if refusal is not None:
             call.decide("deny", _AGAINST.get(standing.state, "approval-mismatch"), held_by)
             raise refusal
-        await self._confirm(call, args)
-        call.decide("allow", "approval-approved", f"{held_by}, approved")
 
     async def _stood(
         self, call: ServedCall, asking: Sequence[tuple[GateRule, Approval]], action: Action, approvals: Approvals
@@ -228,7 +268,7 @@ class Gate:
         """How the approvals of the call stand: those that it picks up, or those it asks for."""
         if earlier := call.holding.approvals:
             try:
-                return await approvals.pick_up(earlier, action, rules=call.rules)
+                return await approvals.pick_up(earlier, action, rules=[rule.name for rule, _ in asking])
             except ApprovalMismatch as mismatch:
                 call.decide("deny", "approval-mismatch", ", ".join(mismatch.differs))
                 raise
@@ -237,7 +277,7 @@ class Gate:
         async with _telling(call, hold_for):
             return await approvals.ask(requests, hold_for=hold_for)
 
-    async def _confirm(self, call: ServedCall, args: Mapping[str, Any]) -> None:
+    async def _recheck(self, call: ServedCall, args: Mapping[str, Any]) -> None:
         """Ask everything again that may have changed while people were asked."""
         if call.turn is not None and self.controls.turns is not None and self.looks_back:
             await self.controls.turns.remind(call.turn)

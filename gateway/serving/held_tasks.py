@@ -6,13 +6,15 @@ process has to stay alive to keep a promise. An idempotency key makes sure that 
 """
 
 import asyncio
+import hmac
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from gateway.approvals.approving import Approvals, refusal_of
+from gateway.approvals.confirming import seal_of_confirmed
 from gateway.approvals.deciding import Standing
 from gateway.approvals.refusals import ApprovalPending, UnknownApproval
 from gateway.core.events import now
@@ -39,6 +41,8 @@ SOON: Final = 1
 MOST_APPROVALS: Final = 16
 
 _BETWEEN: Final = "."
+_CONFIRMED: Final = "~"
+"""Before the proof that the caller has confirmed the call: a rule may ask for both."""
 _FOR_GOOD: Final = (UnknownTool, UnknownTurn, UnknownCatalogue, IdempotencyConflict)
 """Looking again would come to the same."""
 
@@ -75,9 +79,13 @@ class HeldTasks:
         self._catalogue = catalogue
         self._running: dict[str, asyncio.Task[Settled]] = {}
 
-    def begun(self, approvals: Sequence[ApprovalRecord]) -> HeldTask:
-        """The task of a call that was just told to wait for these."""
-        return self._waiting(_BETWEEN.join(each.id for each in approvals), approvals)
+    def begun(self, settled: Settled) -> HeldTask:
+        """The task of a call that was just told to wait for people."""
+        approvals = settled.approvals
+        id = _BETWEEN.join(each.id for each in approvals)
+        if settled.is_confirmed:
+            id += _CONFIRMED + seal_of_confirmed(settled.turn.turn_secret, approvals[0].digest)
+        return self._waiting(id, approvals)
 
     async def look(self, id: str, principal: Principal) -> HeldTask:
         """How it stands. The first to look after people have decided makes the call. Raises `UnknownTask`."""
@@ -116,7 +124,7 @@ class HeldTasks:
 
     def _begin(self, id: str, records: Sequence[ApprovalRecord], principal: Principal) -> "asyncio.Task[Settled]":
         """In a task of its own: whoever looks may go away, and that takes nothing back."""
-        task = asyncio.create_task(self._made(records, principal), name="gateway-held-task")
+        task = asyncio.create_task(self._made(id, records, principal), name="gateway-held-task")
         self._running[id] = task
         task.add_done_callback(lambda done: self._over(id, done))
         return task
@@ -126,11 +134,17 @@ class HeldTasks:
         if not task.cancelled():
             task.exception()  # whoever looks next is told
 
-    async def _made(self, records: Sequence[ApprovalRecord], principal: Principal) -> Settled:
+    async def _made(self, task_id: str, records: Sequence[ApprovalRecord], principal: Principal) -> Settled:
         request = records[0].request
         args: dict[str, Any] = json.loads(request.action.arguments)
         id = _call_id(records)
         holding = Holding(approvals=tuple(each.id for each in records))
+        if seal := task_id.partition(_CONFIRMED)[2]:
+            turn = await self._service.find_turn(principal, _turn_of(records), catalogue=self._catalogue)
+            digest = records[0].digest
+            # constant time: whoever tries seals learns nothing from how long it took
+            if hmac.compare_digest(seal.encode(), seal_of_confirmed(turn.turn_secret, digest).encode()):
+                holding = replace(holding, answer="accept", about=digest)
         return await self._service.call_alone(
             principal, self._catalogue, request.advertised, args, handle=request.turn_id, id=id, key=id, holding=holding
         )
@@ -184,7 +198,7 @@ class HeldTasks:
         return HeldTask(id, status, message, created, updated, self._end(records), look_again, error=error)
 
     async def _records(self, id: str, principal: Principal) -> list[ApprovalRecord]:
-        ids = id.split(_BETWEEN)
+        ids = id.partition(_CONFIRMED)[0].split(_BETWEEN)
         if len(ids) > MOST_APPROVALS:
             raise UnknownTask()
         try:

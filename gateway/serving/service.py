@@ -37,7 +37,7 @@ from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn
 from gateway.serving.arguments import checksum_of, decoded_args
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
-from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, current_call
+from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, Unconfirmed, current_call
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.metering import Meter
@@ -89,6 +89,10 @@ class Settled:
     """What a call that waits for people waits for."""
     aside: Aside | None = None
     """What another server said beside its result."""
+    is_confirmed: bool = False
+    """Whether its caller has confirmed a call that waits for people."""
+    unconfirmed: Unconfirmed | None = None
+    """What its caller has to answer before it runs."""
 
 
 class Service:
@@ -292,8 +296,12 @@ class Service:
             self.running.end(task)
         if self.meter is not None:
             self.meter.settled(call, declared, is_error=record.is_error, seconds=perf_counter() - began)
-        waits_for = call.approvals if call.pending is not None else ()
-        return Settled(record, turn, pending=call.pending, limited=call.limited, approvals=waits_for, aside=call.aside)
+        settled = Settled(record, turn, pending=call.pending, limited=call.limited, aside=call.aside)
+        if call.decision == "hold":
+            settled.unconfirmed = call.unconfirmed
+            settled.approvals = call.approvals
+            settled.is_confirmed = any(call.holding.has_confirmed(each.digest) for each in call.approvals)
+        return settled
 
     @property
     def open_turns(self) -> int:

@@ -291,6 +291,13 @@ BROKEN: list[tuple[str, dict[str, Any], str, str, str]] = [
         "a rate is counted over an hour at most",
     ),
     (
+        "confirmation open for a day",
+        changed(RATE, "spec.check", {"type": "confirmation", "reason": "r", "timeout": "1d"}),
+        "wrong-value",
+        "spec.check.timeout",
+        "a question is open for an hour at most",
+    ),
+    (
         "quota over a minute",
         changed(QUOTA, "spec.check.per", "1m"),
         "wrong-value",

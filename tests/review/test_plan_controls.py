@@ -16,6 +16,7 @@ WINDOW = (
     'open: [{days: [mon], from: "08:00", to: "18:00"}], closed: ["2026-12-24"]}'
 )
 RATE = "check: {type: rate, limit: 10, per: 1m}"
+CONFIRM = "check: {type: confirmation, reason: A large refund, show: [order, amount]}"
 QUOTA = "check: {type: quota, limit: 100, per: 1d}"
 ARGUMENTS = 'check: {type: arguments, require: "args.amount < 100", message: too much}'
 JWT = (
@@ -64,6 +65,7 @@ def codes(plan: Plan) -> set[tuple[str, str]]:
         pytest.param("gates.yaml", "show: [order, amount]", "show: [order]", "approval-blind", id="show"),
         pytest.param("gates.yaml", "timeout: 30m", "timeout: 30m, reuse: {for: 1h}", "approval-reuse", id="reuse"),
         pytest.param("gates.yaml", CHECK, RATE, "gate-check", id="other-check"),
+        pytest.param("gates.yaml", CHECK, CONFIRM, "gate-check", id="confirmation"),
         pytest.param("trust.yaml", "rank: 90", "rank: 30", "tier-rank-lowered", id="rank"),
         pytest.param("trust.yaml", ", callable: false", "", "tier-callable", id="callable"),
         pytest.param("trust.yaml", "180d", "365d", "tier-review-relaxed", id="review"),
@@ -113,6 +115,13 @@ def test_relaxation_is_named(tmp_path: Path, file: str, old: str, new: str, expe
     assert expected in {code for _, code in codes(plan)}
 
 
+def test_tier_that_no_longer_forbids_confirmations_is_named(tmp_path: Path) -> None:
+    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    edit(before, "configs/trust.yaml", "backends: [command]", "backends: [command], confirmation: true")
+
+    assert ("TrustTier partner", "tier-forbids-less") in codes(planned(before, after))
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
@@ -151,6 +160,15 @@ def test_tightening_is_no_risk(tmp_path: Path, file: str, old: str, new: str) ->
         pytest.param(RATE, "limit: 10, per: 1m", "limit: 600, per: 1h, burst: 10", None, id="same-pace-and-burst"),
         pytest.param(QUOTA, "limit: 100, per: 1d", "limit: 3000, per: 30d", "limit-raised", id="same-pace-quota"),
         pytest.param(QUOTA, "limit: 100", "limit: 1000", "limit-raised", id="quota"),
+        pytest.param(CONFIRM, "[order, amount]", "[order]", "approval-blind", id="confirmed-blind"),
+        pytest.param(CONFIRM, "A large refund", "A refund", None, id="confirmed-otherwise"),
+        pytest.param(
+            CONFIRM.replace(", show: [order, amount]", ""),
+            "refund}",
+            "refund, show: [order]}",
+            "approval-blind",
+            id="hides",
+        ),
         pytest.param(QUOTA, "per: 1d", "per: 1d, onExhausted: hold", "refusal-softened", id="exhausted"),
         pytest.param(QUOTA, "limit: 100", "limit: 10", None, id="smaller-quota"),
         pytest.param(ARGUMENTS, "< 100", "< 1000", "gate-check", id="arguments"),

@@ -20,6 +20,9 @@ from gateway.approvals.refusals import (
     ApprovalRefused,
     ApprovalUsed,
     ApprovalVoid,
+    ConfirmationImpossible,
+    ConfirmationPending,
+    ConfirmationRefused,
 )
 from gateway.core.events import now
 from gateway.core.registry import Registry
@@ -31,8 +34,20 @@ from gateway.governance.memory import Bounds, MemoryUnreadable
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import Quarantine, Quarantined, Target
 from gateway.governance.records import Reserved
-from gateway.governance.rules import Approval, Budget, Check, GateRule, Judgement, Loop, Quota, Rate, Window
+from gateway.governance.rules import (
+    Approval,
+    Budget,
+    Check,
+    Confirmation,
+    GateRule,
+    Judgement,
+    Loop,
+    Quota,
+    Rate,
+    Window,
+)
 from gateway.limits.limiter import Limiter
+from gateway.serving.asking import CallerCannotAnswer
 from gateway.serving.current import Holding, ServedCall, serving
 from gateway.serving.gating import Controls
 from gateway.serving.handlers import Handling, handler_for
@@ -321,6 +336,103 @@ async def test_call_that_does_not_wait_is_pending_at_once(tmp_path: Path) -> Non
     assert call.reason == "approval-pending"
 
 
+# --- whoever calls ---
+
+
+CONFIRMS = Confirmation("money leaves")
+
+
+@dataclass
+class Asked:
+    """A client that answers as it is set to."""
+
+    action: str = "accept"
+    stays: bool = True
+    can: bool = True
+    fails: Exception | None = None
+    asked: list[Any] = field(default_factory=list)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def progress(self, progress: float, total: float | None, message: str | None) -> None: ...
+
+    def log(self, level: Any, data: Any, logger: str | None) -> None: ...
+
+    def can_answer(self, question: Any) -> bool:
+        return self.can
+
+    async def ask(self, questions: Any) -> Any:
+        self.asked.append(questions["confirm"])
+        if self.fails is not None:
+            raise self.fails
+        if self.action == "never":
+            await asyncio.Event().wait()
+        return {"confirm": {"action": self.action}}
+
+
+async def test_caller_that_stays_is_asked_and_the_call_runs(tmp_path: Path) -> None:
+    async with desk(tmp_path, CONFIRMS) as found:
+        client = Asked()
+        call = await found.call(found.new_call(client=client))
+
+    assert (call.decision, call.reason, call.rules) == ("allow", "confirmed", ("rule-0",))
+    assert call.because == f"rule-0 at {HERE}, confirmed by the caller"
+    assert "- amount: 1" in client.asked[0].params["message"]
+    assert call.approvals == ()
+    assert found.ran == ["c1"]
+
+
+UNCONFIRMED: dict[str, tuple[Any, type[Exception], str]] = {
+    "declines": (Asked("decline"), ConfirmationRefused, "confirmation-refused"),
+    "closes the question": (Asked("cancel"), ConfirmationRefused, "confirmation-refused"),
+    "cannot be asked": (Asked(can=False), ConfirmationImpossible, "confirmation-impossible"),
+    "is not there": (None, ConfirmationImpossible, "confirmation-impossible"),
+    "fails": (Asked(fails=CallerCannotAnswer("gone")), ConfirmationImpossible, "confirmation-impossible"),
+    "never answers": (Asked("never"), ConfirmationImpossible, "confirmation-impossible"),
+}
+
+
+@pytest.mark.parametrize(("client", "error", "reason"), UNCONFIRMED.values(), ids=UNCONFIRMED)
+async def test_call_does_not_run_if_its_caller(
+    client: Any, error: type[Exception], reason: str, tmp_path: Path
+) -> None:
+    async with desk(tmp_path, replace(CONFIRMS, timeout=timedelta(milliseconds=50))) as found:
+        call = found.new_call(client=client)
+        with pytest.raises(error):
+            await found.call(call)
+
+    assert (call.decision, call.reason, found.ran) == ("deny", reason, [])
+    assert call.memory.times("same") == 0
+
+
+async def test_caller_that_comes_back_is_asked_about_one_action(tmp_path: Path) -> None:
+    async with desk(tmp_path, CONFIRMS) as found:
+        held = found.new_call(client=Asked(stays=False))
+        with pytest.raises(ConfirmationPending):
+            await found.call(held)
+        assert held.unconfirmed is not None
+        accepted = Holding(answer="accept", about=held.unconfirmed.digest)
+        elsewhere = found.new_call("c2", client=Asked(stays=False), holding=accepted)
+        elsewhere.args = {"amount": 2}
+        with pytest.raises(ConfirmationPending):
+            await found.call(elsewhere)
+        done = await found.call(found.new_call("c3", holding=accepted))
+
+    assert (held.decision, held.reason) == ("hold", "confirmation-pending")
+    assert (done.decision, done.reason) == ("allow", "confirmed")
+    assert found.ran == ["c3"]
+
+
+async def test_confirmation_needs_nobody_who_approves(tmp_path: Path) -> None:
+    async with desk(tmp_path, CONFIRMS) as found:
+        controls = replace(found.controls, approvals=None)
+        call = await found.call(found.new_call(client=Asked()), controls=controls)
+
+    assert call.reason == "confirmed"
+
+
 async def test_every_rule_that_holds_wants_its_own_approval(tmp_path: Path) -> None:
     async with desk(tmp_path, ASKS_LEADS, replace(ASKS_LEADS, reason="twice")) as found:
         await found.refused(ApprovalPending)
@@ -430,6 +542,7 @@ async def test_client_is_told_that_its_call_waits_for_as_long_as_it_does(tmp_pat
 
     class Client:
         loop = asyncio.get_running_loop()
+        stays = True
 
         def progress(self, progress: float, total: float | None, message: str | None) -> None:
             told.append((progress, total, message))

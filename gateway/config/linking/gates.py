@@ -21,6 +21,7 @@ from gateway.governance.rules import (
     Arguments,
     Budget,
     Check,
+    Confirmation,
     GateRule,
     Loop,
     Opening,
@@ -45,6 +46,7 @@ def link_gates(
         if rule is not None:
             linked[name] = rule
             chosen = [tool for tool, seen in governed if rule.match.chooses(seen)]
+            problems += _forbidden(entry, chosen)
             if chosen:
                 problems += _unshown(entry, chosen)
             elif entries.is_complete and not could_choose(rule.match, prospects):
@@ -91,6 +93,8 @@ def _check(spec: specs.Check) -> Check | None:
     match spec:
         case specs.ApprovalCheck():
             return _approval(spec)
+        case specs.ConfirmationCheck():
+            return Confirmation(spec.reason, spec.show, spec.timeout)
         case specs.PermissionCheck():
             return Permission(spec.action, spec.object)
         case specs.WindowCheck():
@@ -153,11 +157,23 @@ def _idle(entry: Entry[GateRuleDocument]) -> Diagnostic:
     return entry.problem("idle-rule", "the rule is about no tool", ("spec", "match"), help=help, severity="warning")
 
 
+def _forbidden(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:
+    """Tools of a tier whose calls somebody else has to look at."""
+    if not isinstance(entry.document.spec.check, specs.ConfirmationCheck):
+        return
+    for tool in chosen:
+        tier = tool.trust.tier
+        if tier.forbids_confirmation:
+            message = f"tier {tier.name!r} forbids that callers confirm their own calls, and {tool.name!r} is of it"
+            help = "use type: approval, or let the rule match other tools"
+            yield entry.problem("tier-forbids-confirmation", message, ("spec", "check", "type"), help=help)
+
+
 def _unshown(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:
-    """Arguments to show that no tool of the rule takes: approvers would decide without them."""
+    """Arguments to show that no tool of the rule takes: people would decide without them."""
     check = entry.document.spec.check
     taken = [_arguments(tool) for tool in chosen]
-    if not isinstance(check, specs.ApprovalCheck) or None in taken:
+    if not isinstance(check, specs.ApprovalCheck | specs.ConfirmationCheck) or None in taken:
         return
     known = {name for names in taken if names for name in names}
     for index, name in enumerate(check.show):

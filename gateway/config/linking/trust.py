@@ -135,5 +135,6 @@ def _tier(entry: Entry[TrustTierDocument]) -> Tier:
         reviewed_within=spec.requires.reviewed_within if spec.requires else None,
         forbidden_backends=frozenset(spec.forbids.backends) if spec.forbids else frozenset(),
         forbidden_flags=frozenset(spec.forbids.flags) if spec.forbids else frozenset(),
+        forbids_confirmation=spec.forbids.confirmation if spec.forbids else False,
         adds_flags=frozenset(spec.adds_flags),
     )

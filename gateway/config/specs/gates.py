@@ -29,6 +29,7 @@ WeekDay = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 Positive = Annotated[int, Field(ge=1)]
 
 _LONGEST_RATE: Final = timedelta(hours=1)
+_LONGEST_QUESTION: Final = timedelta(hours=1)
 _LONGEST_QUOTA: Final = timedelta(days=366)
 
 
@@ -64,6 +65,19 @@ class ApprovalCheck(Spec):
             yield Broken(("count",), f"{self.count} approvals are asked for, but only {len(people)} can approve")
         if self.resolution is not None and self.resolution.get("type") != "object":
             yield Broken(("resolution",), "an answer is an object", "write type: object at the top of the schema")
+
+
+class ConfirmationCheck(Spec):
+    """Whoever calls confirms the call themselves, in their own client. That is no approval: nobody else looks at it."""
+
+    type: Literal["confirmation"] = Field(description="Whoever calls confirms the call.")
+    reason: Line = Field(description="Why they are asked, as they read it.")
+    show: Many[Line] = Field((), description="Arguments that they see; the others stay hidden.")
+    timeout: Duration = Field(timedelta(minutes=10), description="How long it can be answered, up to an hour.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        if self.timeout > _LONGEST_QUESTION:
+            yield Broken(("timeout",), "a question is open for an hour at most", "let people approve who take longer")
 
 
 class PermissionCheck(Spec):
@@ -160,7 +174,15 @@ class BudgetCheck(Spec):
 
 
 Check = Annotated[
-    ApprovalCheck | PermissionCheck | RateCheck | QuotaCheck | WindowCheck | ArgumentsCheck | LoopCheck | BudgetCheck,
+    ApprovalCheck
+    | ConfirmationCheck
+    | PermissionCheck
+    | RateCheck
+    | QuotaCheck
+    | WindowCheck
+    | ArgumentsCheck
+    | LoopCheck
+    | BudgetCheck,
     Field(discriminator="type"),
 ]
 

@@ -40,6 +40,7 @@ class TierForbids(Spec):
 
     backends: Many[BackendType] = Field((), description="Backend types its tools may not use.")
     flags: Many[Name] = Field((), description="TrustFlags its tools may not carry.")
+    confirmation: bool = Field(False, description="Whether callers may not confirm calls of its tools themselves.")
 
 
 class TrustTierSpec(Spec):

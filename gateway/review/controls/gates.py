@@ -43,6 +43,13 @@ def _approval(old: Spec, new: Spec) -> Iterator[Weakness]:
         yield Weakness("approval-blind", "show", ", ".join(names))
 
 
+def _confirmation(old: Spec, new: Spec) -> Iterator[Weakness]:
+    if names := dropped(old, new, "show"):
+        yield Weakness("approval-blind", "show", ", ".join(names))
+    if at(new, "show") and not at(old, "show"):  # all of them were shown
+        yield Weakness("approval-blind", "show")
+
+
 def _permission(old: Spec, new: Spec) -> Iterator[Weakness]:
     for path in ("action", "object"):
         if differs(old, new, path):
@@ -124,6 +131,7 @@ def _unknown(old: Spec, new: Spec) -> Iterator[Weakness]:
 
 _CHECKS: Final[Mapping[str, Callable[[Spec, Spec], Iterator[Weakness]]]] = {
     "approval": _approval,
+    "confirmation": _confirmation,
     "permission": _permission,
     "rate": _rate,
     "quota": _rate,

@@ -25,6 +25,8 @@ def weaker_tier(before: Spec, after: Spec) -> Iterator[Weakness]:
     for path in ("forbids.flags", "forbids.backends"):
         if names := dropped(before, after, path):
             yield Weakness("tier-forbids-less", path, ", ".join(names))
+    if at(before, "forbids.confirmation", False) and not at(after, "forbids.confirmation", False):
+        yield Weakness("tier-forbids-less", "forbids.confirmation")
     if names := dropped(before, after, "addsFlags"):
         yield Weakness("tier-adds-less", "addsFlags", ", ".join(names))
     if is_further(at(before, "origin"), at(after, "origin"), order=_ORIGINS):

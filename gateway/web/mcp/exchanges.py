@@ -18,6 +18,8 @@ from gateway.web.mcp.telling import teller
 class Exchange:
     """Implements `gateway.serving.current.Client`; asking is left to the revisions."""
 
+    stays = True
+
     def __init__(
         self,
         reply: Reply | None,

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
+from gateway.serving.current import ORDINARY, Holding
 from gateway.serving.observing import SeenRequest
 from gateway.web.edge import Receive
+from gateway.web.mcp.confirming import Confirmations, is_of_confirmation
 from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.ladder import ModernRequest, climb
 from gateway.web.mcp.listening import Listening
@@ -35,6 +37,8 @@ from gateway.web.mcp.serving import Served, called, progress_token, protocol_err
 from gateway.web.mcp.streams import Send, Stream
 from gateway.web.mcp.tasks import METHODS, TASKS, Tasks, declares_tasks
 
+_NOT_WAITING: Final = Holding(waits=False)
+
 LIST_TTL_MS: Final = 60_000
 """How long a client may keep a list: access can be taken away, and then lists should follow soon."""
 
@@ -46,6 +50,7 @@ class ModernWire:
         """Without `tasks` they are not served."""
         self._served = served
         self._tasks = tasks
+        self._confirmations = Confirmations(served.service, served.catalogue)
         self._parking = parking
         self._listening = listening
         self._answers: dict[str, Answer] = {
@@ -120,10 +125,11 @@ class ModernWire:
         if marked := self._served.listings.marked(name):
             self._check_params(request, principal, marked, name, arguments)
         token, level = progress_token(meta), meta.get(META_LOG_LEVEL)
+        state = params.get("requestState")
         bound = b""
-        if "requestState" in params:
+        if "requestState" in params and not is_of_confirmation(state):
             bound = bound_to(principal, self._served.catalogue, request.method, params)
-            call = self._parking.resume(params["requestState"], bound, params.get("inputResponses"))
+            call = self._parking.resume(state, bound, params.get("inputResponses"))
             if call.unanswered:
                 return self._parked(call, bound, principal)
             call.exchange.heard_as(reply, progress_token=token, log_level=level)
@@ -131,8 +137,7 @@ class ModernWire:
         else:
             ahead = params.get("inputResponses")
             exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level, ahead=ahead)
-            later = self._tasks.created if self._tasks and declares_tasks(request.capabilities) else None
-            calling = self._served.call_alone(principal, params, meta, exchange, later=later, seen=seen)
+            calling = self._called(request, principal, exchange, state, seen=seen)
             if not exchange.can_be_asked:
                 return await self._call_without_questions(calling, receive, reply)
             task = asyncio.create_task(calling)
@@ -146,6 +151,41 @@ class ModernWire:
         if call.task.cancelled():
             raise ProtocolError(INTERNAL_ERROR, "the call was given up")
         return call.task.result()
+
+    async def _called(
+        self,
+        request: ModernRequest,
+        principal: Principal,
+        exchange: ModernExchange,
+        state: str | None,
+        *,
+        seen: SeenRequest | None,
+    ) -> bytes:
+        """Make the call, and tell what became of it: a result, a question, or a task."""
+        params, served = request.params, self._served
+        does_wait = self._tasks is None or not declares_tasks(request.capabilities)
+        holding = ORDINARY if does_wait else _NOT_WAITING
+        if state is None:
+            settled = await served.call_alone(principal, params, request.meta, exchange, holding=holding, seen=seen)
+        else:
+            bound, given = bound_to(principal, served.catalogue, request.method, params), params.get("inputResponses")
+            answered = await self._confirmations.answered(state, bound, given, principal=principal, holding=holding)
+            settled = await served.call_alone(
+                principal,
+                params,
+                request.meta,
+                exchange,
+                holding=answered.holding,
+                turn_id=answered.turn_id,
+                key=answered.key,
+                seen=seen,
+            )
+        if settled.unconfirmed is not None:
+            bound = bound_to(principal, served.catalogue, request.method, params)
+            return self._confirmations.asked(settled, bound)
+        if settled.approvals and self._tasks is not None and not does_wait:
+            return self._tasks.created(settled)
+        return await served.told(settled, exchange)
 
     async def _call_without_questions(self, calling: Awaitable[bytes], receive: Receive, reply: Reply) -> bytes | None:
         """A call that never outlives its request needs no task of its own."""

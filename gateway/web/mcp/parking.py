@@ -36,6 +36,8 @@ _VARYING: Final = frozenset({"_meta", "inputResponses", "requestState"})
 class ModernExchange(Exchange):
     """Asks by ending the request: its answer says what is needed, and the call waits for the next one."""
 
+    stays = False
+
     def __init__(
         self,
         reply: Reply,
@@ -148,7 +150,7 @@ class Parking:
         name = self._opened(state, bound) if isinstance(state, str) else None
         call = self._parked.get(name) if name is not None else None
         if call is None or name is None:
-            raise ProtocolError(INVALID_PARAMS, "the requestState is not valid here, or not any more")
+            raise invalid_state()
         call.answers |= given_answers(call.exchange.questions or {}, given)
         del self._parked[name]
         if call.timer is not None:
@@ -187,6 +189,10 @@ def bound_to(principal: Principal, catalogue: str, method: str, params: Mapping[
 
 def owner_of(principal: Principal) -> str:
     return orjson.dumps([principal.tenant, principal.subject, sorted(principal.roles)]).decode()
+
+
+def invalid_state() -> ProtocolError:
+    return ProtocolError(INVALID_PARAMS, "the requestState is not valid here, or not any more")
 
 
 def given_answers(questions: Mapping[str, Question], given: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Tasks:
 
     def created(self, settled: Settled) -> bytes:
         """The task of a call that waits for people. It is on record: any process can be asked for it."""
-        return dumped({**self._task(self._held.begun(settled.approvals)), "resultType": "task"})
+        return dumped({**self._task(self._held.begun(settled)), "resultType": "task"})
 
     async def answer(self, request: ModernRequest, principal: Principal) -> bytes:
         require_tasks(request.capabilities)
