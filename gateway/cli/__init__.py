@@ -34,6 +34,10 @@ class _Commands(LazyGroup):
         Subcommand("tools", "gateway.cli.listing:list_tools", "List the tools of a catalogue, or all catalogues."),
         Subcommand("upstreams", "gateway.cli.upstreams:list_upstreams", "Show how the upstream servers stand."),
         Subcommand("plan", "gateway.cli.planning:app", "Show what a change means: access, controls, risk."),
+        Subcommand(
+            "lock", "gateway.cli.locking:write_lock", "Pin what upstreams bring, so that nothing else is served."
+        ),
+        Subcommand("drift", "gateway.cli.drifting:show_drift", "Show what upstreams changed since they were locked."),
         Subcommand("render", "gateway.cli.rendering:render_project", "Print the effective configuration as one file."),
         Subcommand("explain", "gateway.cli.explaining:explaining", "Document a field, or tell what becomes of a call."),
         Subcommand("env", "gateway.cli.environment:list_environment", "List what a configuration reads from outside."),

@@ -1,0 +1,96 @@
+"""`gateway lock`: write down what upstreams bring, so that nothing else of them is served.
+
+Exit codes: 0 written, or with `--check` unchanged; 1 anything else.
+"""
+
+import difflib
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.bringing import Compared, Upstreams, compare
+from gateway.cli.console import err, fail, out, print_line
+from gateway.cli.drifting import print_changes
+from gateway.cli.problems import print_problems
+from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, sources_of
+from gateway.config.lock_text import lock_text
+from gateway.config.pins import upstreams_of
+from gateway.definitions.drift import drift
+from gateway.governance.locks import Lock
+
+
+def write_lock(
+    folder: ProjectFolder = DEFAULT_FOLDER,
+    policies: Policies = None,
+    environment: Environment = None,
+    upstream: Upstreams = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit code 1 if the lock would change.")
+    ] = False,
+) -> None:
+    """Ask every upstream what it brings, show what changed, and pin it in gateway.lock."""
+    found = compare(folder, policies, environment, upstream)
+    lock = _renewed(found, only_some=bool(upstream))
+    text = lock_text(lock)
+    old = found.lock_file.read_text(encoding="utf-8", errors="replace") if found.lock_file.is_file() else ""
+    print_changes(err() if check else out(), drift(found.locked, found.found))
+    if check:
+        _end_check(found.lock_file, old, text)
+        return
+    if text != old:
+        _write(found.lock_file, text)
+    _print_findings(found, environment)
+    count = len(lock.definitions)
+    told = "is as it was" if text == old else "is written"
+    print_line(
+        out(),
+        f"{found.lock_file} {told}: {count} definition{'' if count == 1 else 's'} of {len(lock.upstreams)} upstreams",
+    )
+
+
+def _renewed(found: Compared, *, only_some: bool) -> Lock:
+    lock = found.assembled.lock
+    for each in found.brought:
+        lock = lock.with_upstream(each.upstream, each.definitions)
+    return lock if only_some else lock.only(upstreams_of(found.assembled.loaded))
+
+
+def _end_check(path: Path, old: str, new: str) -> None:
+    if old == new:
+        print_line(out(), ("✓", "green"), f" {path} is what the upstreams bring")
+        return
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), fromfile=path.as_posix(), tofile="what the upstreams bring", lineterm=""
+    )
+    for line in lines:
+        style = {"-": "red", "+": "green", "@": "cyan"}.get(line[:1], "")
+        print_line(out(), (line, style))
+    fail(f"{path} is not what the upstreams bring", "look at the difference, and run: gateway lock", code=1)
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing: whoever reads meanwhile reads the old one."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=".gateway.lock-", encoding="utf-8", delete=False
+        ) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(file.name, 0o644)  # as any other file of the project: it holds nothing secret
+        os.replace(file.name, path)
+    except OSError as error:
+        fail(f"{path} cannot be written: {(error.strerror or 'unknown').lower()}", code=1)
+
+
+def _print_findings(found: Compared, environment: str | None) -> None:
+    """What deserves a look in what was just locked."""
+    again = assembled(found.project, environment=environment, today=datetime.now(UTC).date())
+    lock = found.lock_file.as_posix()
+    findings = [each for each in again.diagnostics if each.position.file == lock]
+    if findings:
+        print_problems(err(), findings, sources_of(found.project))
