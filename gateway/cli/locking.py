@@ -46,10 +46,8 @@ def write_lock(
     _print_findings(found, environment)
     count = len(lock.definitions)
     told = "is as it was" if text == old else "is written"
-    print_line(
-        out(),
-        f"{found.lock_file} {told}: {count} definition{'' if count == 1 else 's'} of {len(lock.upstreams)} upstreams",
-    )
+    names = ", ".join(sorted(lock.upstreams)) or "none"
+    print_line(out(), f"{found.lock_file} {told}: {count} definition{'' if count == 1 else 's'}, upstreams: {names}")
 
 
 def _renewed(found: Compared, *, only_some: bool) -> Lock:

@@ -152,6 +152,11 @@ class Backends:
         await self._connections.close()
 
     @property
+    def connections(self) -> Connections:
+        """The sessions that everything here shares."""
+        return self._connections
+
+    @property
     def upstreams(self) -> Upstreams:
         """The servers whose tools are called here."""
         return self._upstreams

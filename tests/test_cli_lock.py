@@ -1,0 +1,141 @@
+"""`gateway lock` and `gateway drift`, run as a user runs them, with the example's wiki as the upstream."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.config.kinds import validate
+from gateway.config.lock_file import read_lock
+
+ROOT = Path(__file__).parent.parent
+LOCKED = (ROOT / "configs" / "gateway.lock").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "lock.md").read_text(encoding="utf-8")
+
+
+def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environ = {"PATH": os.environ["PATH"], "GATEWAY_PYTHON": sys.executable}
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("configs", "policies"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def lock_of(project: Path) -> Path:
+    return project / "configs" / "gateway.lock"
+
+
+def test_example_is_locked_as_its_server_is(project: Path) -> None:
+    checked, drifted = run(project, "lock", "--check"), run(project, "drift")
+
+    assert (checked.returncode, checked.stdout) == (0, "✓ configs/gateway.lock is what the upstreams bring\n")
+    assert (drifted.returncode, drifted.stdout) == (0, "0 changes of upstreams: wiki\n")
+
+
+def test_lock_is_written_anew_byte_for_byte(project: Path) -> None:
+    lock_of(project).unlink()
+
+    first, again = run(project, "lock"), run(project, "lock")
+
+    assert first.returncode == 0, first.stderr
+    assert "configs/gateway.lock is written: 2 definitions, upstreams: wiki" in first.stdout
+    assert "configs/gateway.lock is as it was" in again.stdout
+    assert lock_of(project).read_text(encoding="utf-8") == LOCKED
+    assert [each.name for each in lock_of(project).parent.iterdir() if "lock" in each.name] == ["gateway.lock"]
+
+
+def older(project: Path) -> None:
+    """A lock from before the server changed: made by hand, with a digest that fits."""
+    found, _ = read_lock(project / "configs")
+    from gateway.config.lock_text import lock_text
+    from gateway.governance.imports import ImportedDefinition
+
+    definitions = [
+        ImportedDefinition.read("wiki", {**each.given, "description": "Finds pages."})
+        for each in found.definitions
+        if each.name == "search_pages"
+    ]
+    lock_of(project).write_text(lock_text(found.with_upstream(found.upstreams["wiki"], definitions)), encoding="utf-8")
+
+
+def test_drift_tells_what_changed_and_check_shows_the_difference(project: Path) -> None:
+    older(project)
+
+    text, data, checked = (
+        run(project, "drift"),
+        run(project, "drift", "--output", "json"),
+        run(project, "lock", "--check"),
+    )
+
+    assert text.returncode == data.returncode == 2
+    assert "tool wiki.read_page\n  !  it is new, and is not served until it is locked" in text.stdout
+    assert "- Finds pages.\n       + Finds pages of the wiki that contain a text." in text.stdout
+    assert [each["what"] for each in json.loads(data.stdout)["changes"]] == ["added", "description-changed"]
+    assert checked.returncode == 1
+    assert (
+        '-  description: "Finds pages."\n+  description: "Finds pages of the wiki that contain a text."'
+        in checked.stdout
+    )
+    assert "configs/gateway.lock is not what the upstreams bring" in checked.stderr
+
+
+def test_tampered_lock_is_an_error_until_it_is_written_anew(project: Path) -> None:
+    lock_of(project).write_text(LOCKED.replace("Finds pages", "Finds all pages"), encoding="utf-8")
+
+    before, mended, after = run(project, "check"), run(project, "lock"), run(project, "check")
+
+    assert before.returncode == 1
+    assert "lock-tampered" in before.stdout + before.stderr
+    assert (mended.returncode, after.returncode) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("edit", "arguments", "told"),
+    [
+        (("", ""), ("lock", "-u", "wik"), "there is no upstream 'wik'; did you mean 'wiki'?"),
+        (("gateway.examples.wiki]", "gateway.examples.none]"), ("lock",), "upstream wiki: "),
+        (("search_pages, read_page]", "search_pages, 5]"), ("lock",), "wrong-type"),
+    ],
+    ids=["unknown", "dead", "wrong"],
+)
+def test_what_cannot_be_locked_is_told_and_nothing_is_written(
+    edit: tuple[str, str], arguments: tuple[str, ...], told: str, project: Path
+) -> None:
+    path = project / "configs" / "upstreams" / "wiki.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace(*edit), encoding="utf-8")
+
+    found = run(project, *arguments)
+
+    assert found.returncode in (1, 2)
+    assert told in found.stderr
+    assert "Traceback" not in found.stderr
+    assert lock_of(project).read_text(encoding="utf-8") == LOCKED
+
+
+def test_documents_of_the_page_have_the_right_shape() -> None:
+    examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(apiVersion.*?)```", DOCUMENT, re.DOTALL)]
+
+    assert [validate(each)[1] for each in examples] == [[]]
+
+
+def test_lock_of_the_page_is_that_of_the_example() -> None:
+    shown = re.findall(r"```yaml\n(version: 1.*?)```", DOCUMENT, re.DOTALL)
+
+    assert [each for each in shown if each not in LOCKED] == []
