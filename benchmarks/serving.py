@@ -59,7 +59,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--tools", type=int, nargs="+", default=[10, 10_000], help="sizes of the gateway's catalogue")
-    parser.add_argument("--server", choices=["echo", "fastmcp"], help=argparse.SUPPRESS)
+    parser.add_argument("--ratios", type=float, nargs="*", default=[0.01, 1.0], help="shares of traces that are sent")
+    parser.add_argument("--server", choices=["echo", "fastmcp", "collector"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.server:
         SERVERS[options.server](int(os.environ["PORT"]))
@@ -68,7 +69,7 @@ def main() -> None:
     print(f"{options.rounds} rounds of {options.seconds:g} s each; medians\n")
     print(f"{'server':34} {'calls/s':>8} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'of echo':>8} {'× FastMCP':>10}")
     with ExitStack() as servers:
-        runs = dict(started(options.tools, servers))
+        runs = dict(started(options.tools, options.ratios, servers))
         rounds = [{name: measured(run, options) for name, run in runs.items()} for _ in range(options.rounds)]
     for name in runs:
         show(name, rounds)
@@ -118,13 +119,17 @@ class Run:
     load: Load
 
 
-def started(sizes: Sequence[int], servers: ExitStack) -> Iterator[tuple[str, Run]]:
+def started(sizes: Sequence[int], ratios: Sequence[float], servers: ExitStack) -> Iterator[tuple[str, Run]]:
     for name, server in ((ECHO, "echo"), (FASTMCP, "fastmcp")):
         yield name, Run(*servers.enter_context(other(server)), LOADS[server])
     for tools in sizes:
         pid, port = servers.enter_context(gateway(tools))
         for name, load in GATEWAY_LOADS.items():
             yield f"gateway, {name}, {tools} tools", Run(pid, port, load)
+    for ratio in ratios:
+        _, collector = servers.enter_context(other("collector"))
+        pid, port = servers.enter_context(gateway(10, ratio, collector))
+        yield f"gateway, MCP, {ratio:.0%} of spans sent", Run(pid, port, GATEWAY_LOADS["MCP tools/call"])
 
 
 @contextmanager
@@ -145,11 +150,12 @@ def measured(run: Run, options: argparse.Namespace) -> Figures:
 
 
 @contextmanager
-def gateway(tools: int) -> Iterator[tuple[int, int]]:
+def gateway(tools: int, ratio: float | None = None, collector: int = 0) -> Iterator[tuple[int, int]]:
     with tempfile.TemporaryDirectory() as folder:
-        write_project(Path(folder), tools)
+        write_project(Path(folder), tools, ratio)
         command = [sys.executable, "-m", "gateway", "serve", "--configs", folder, "--port", "0", "--admin-port", "0"]
         environ = {**os.environ, "GATEWAY_PYTHON_PACKAGES": "bench_tools", "PYTHONPATH": folder}
+        environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector}"
         said = Path(folder, "output.txt")  # a pipe that nobody reads would fill with warnings and stop the gateway
         with said.open("w", encoding="utf-8") as output:
             process = subprocess.Popen(command, cwd=folder, env=environ, stdout=output)
@@ -170,12 +176,13 @@ def told_port(process: "subprocess.Popen[bytes]", said: Path) -> int:
     raise SystemExit(f"the gateway did not start:\n{said.read_text(encoding='utf-8')}")
 
 
-def write_project(folder: Path, tools: int) -> None:
+def write_project(folder: Path, tools: int, ratio: float | None) -> None:
     (folder / "configs").mkdir()
     (folder / "policies").mkdir()
     (folder / "bench_tools.py").write_text("def echo(text: str) -> str:\n    return text\n", encoding="utf-8")
     documents = [
-        ("Gateway", "bench", "{defaults: {pipeline: p, collisionPolicy: c, tier: t}, identity: [i], storage: s}"),
+        ("Gateway", "bench", f"{{{FRAME}{'' if ratio is None else ', telemetry: o'}}}"),
+        *([] if ratio is None else [("Telemetry", "o", f"{{traces: {{sample: {{ratio: {ratio}}}}}}}")]),
         ("IdentityProvider", "i", '{type: none, subject: "user:bench", roles: [role:bench]}'),
         ("Storage", "s", f"{{type: sqlite, path: {folder}/data/gateway.db}}"),
         ("CollisionPolicy", "c", "{onCollision: throw}"),
@@ -196,6 +203,7 @@ def write_project(folder: Path, tools: int) -> None:
     (folder / "policies" / "policy.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
+FRAME = "defaults: {pipeline: p, collisionPolicy: c, tier: t}, identity: [i], storage: s"
 TOOL = """
   version: 1.0.0
   description: Says what it is told.
@@ -300,7 +308,21 @@ def serve_fastmcp(port: int) -> None:
     server.run(transport="http", host="127.0.0.1", port=port, stateless_http=True, log_level="error", show_banner=False)
 
 
-SERVERS = {"echo": serve_echo, "fastmcp": serve_fastmcp}
+def serve_collector(port: int) -> None:
+    """Takes everything, and looks at nothing."""
+    import uvicorn
+
+    async def collect(scope: dict[str, object], receive: object, send: object) -> None:
+        while (await receive()).get("more_body"):  # type: ignore[operator]  # the shape of ASGI
+            pass
+        headers = [(b"content-type", b"application/x-protobuf"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})  # type: ignore[operator]  # likewise
+        await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]  # likewise
+
+    uvicorn.run(collect, host="127.0.0.1", port=port, log_level="error", lifespan="off", access_log=False)
+
+
+SERVERS = {"echo": serve_echo, "fastmcp": serve_fastmcp, "collector": serve_collector}
 
 
 if __name__ == "__main__":

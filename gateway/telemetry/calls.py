@@ -15,17 +15,22 @@ from gateway.telemetry import names
 from gateway.telemetry.parts import ToolParts
 from gateway.telemetry.silence import silently
 from gateway.telemetry.spans import Context, HopSpan, RequestSpan, links_to
-from gateway.telemetry.wire_format import CLIENT, INTERNAL, Value, span_name
+from gateway.telemetry.wire_format import CLIENT, INTERNAL, Value, of_span, span_name
 
 if TYPE_CHECKING:
     from gateway.telemetry.observing import Telemetry
 
 
 class CallSpan:
-    __slots__ = ("_call", "_content", "_context", "_others", "_parts", "_request", "_since", "_telemetry")
+    __slots__ = ("_call", "_content", "_context", "_ids", "_others", "_parts", "_request", "_since", "_telemetry")
 
     def __init__(
-        self, telemetry: "Telemetry", call: ServedCall, parts: ToolParts, context: Context, request: RequestSpan | None
+        self,
+        telemetry: "Telemetry",
+        call: ServedCall,
+        parts: ToolParts,
+        context: Context,
+        request: RequestSpan | None,
     ) -> None:
         self._since = time_ns()
         self._telemetry = telemetry
@@ -33,6 +38,7 @@ class CallSpan:
         self._parts = parts
         self._context = context
         self._request = request
+        self._ids: Sequence[bytes] | None = None
         self._others: list[bytes] | None = None
         """Spans of what the call did, until it is clear whether they are kept."""
         self._content: dict[str, Value] | None = None
@@ -40,6 +46,13 @@ class CallSpan:
     @property
     def since(self) -> int:
         return self._since
+
+    @property
+    def ids(self) -> Sequence[bytes]:
+        """Encoded when they are first needed: what is not sent needs none."""
+        if self._ids is None:
+            self._ids = self._telemetry.ids_of(self._call)
+        return self._ids
 
     @property
     def trace_id(self) -> str:
@@ -136,7 +149,7 @@ class CallSpan:
         decision = (call.decision or "", call.reason)
         if isinstance(error, CancelledError):
             if call.is_started:
-                self._telemetry.outcome_unknown(self._context, call, self._parts)
+                self._telemetry.outcome_unknown(self._context, self._parts, self.ids)
             self._end(decision, error=None, is_cancelled=True)
         elif isinstance(error, GatewayError):
             self._end(decision, error=error.code if error.status >= 500 else None)
@@ -190,13 +203,12 @@ class CallSpan:
     def _details(self) -> bytes:
         call, telemetry, parts = self._call, self._telemetry, self._parts
         attribute = telemetry.attribute
-        found = [
-            attribute(names.TOOL_CALL_ID, self._id),
-            attribute(names.CALL_ID, call.id),
-            telemetry.principal(call.principal),
-        ]
-        if call.turn is not None:
-            found.append(attribute(names.TURN_ID, call.turn.id))
+        own, _, *turn = self.ids
+        if call.approvals:
+            found = [of_span((own, *turn)), attribute(names.TOOL_CALL_ID, self._id)]
+        else:
+            found = [of_span(self.ids)]
+        found.append(telemetry.principal(call.principal))
         if call.definition:
             definition = call.definition
             found.append(telemetry.remembered.get(definition, lambda: attribute(names.DEFINITION, definition)))

@@ -1,6 +1,6 @@
 """Telemetry: the observer of a gateway. It gives requests and calls their place in a trace, and sends what ended."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from secrets import randbits
 from time import time_ns
@@ -115,7 +115,7 @@ class Telemetry:
             context = mine.context.child(self.new_span_id())
         observed = CallSpan(self, call, parts, context, mine)
         if self._tells_starts and context.is_sampled:
-            self._told(_STARTED, context, call, parts, at=observed.since, severity=INFO)
+            self._told(_STARTED, context, parts, observed.ids, at=observed.since, severity=INFO)
         return observed
 
     @silently
@@ -170,18 +170,22 @@ class Telemetry:
         """Whether what ended like this is kept whatever the ratio."""
         return decision in self._kept or (error is not None and self.keeps_errors)
 
-    def outcome_unknown(self, context: Context, call: ServedCall, parts: ToolParts) -> None:
+    def ids_of(self, call: ServedCall) -> Sequence[bytes]:
+        """The encoded names of a call: its own, the one that goes with all its spans, its turn's."""
+        encoded = self._encoder.encoded
+        found = [encoded(names.CALL_ID, call.id), encoded(names.TOOL_CALL_ID, call.id)]
+        if call.turn is not None:
+            found.append(encoded(names.TURN_ID, call.turn.id))
+        return found
+
+    def outcome_unknown(self, context: Context, parts: ToolParts, ids: Sequence[bytes]) -> None:
         if self.logs is not None:
-            self._told(_UNKNOWN, context, call, parts, at=time_ns(), severity=WARN)
+            self._told(_UNKNOWN, context, parts, ids, at=time_ns(), severity=WARN)
 
     def _told(
-        self, name: bytes, context: Context, call: ServedCall, parts: ToolParts, *, at: int, severity: int
+        self, name: bytes, context: Context, parts: ToolParts, ids: Sequence[bytes], *, at: int, severity: int
     ) -> None:
         assert self.logs is not None  # noqa: S101 - asked before
-        encoded = self._encoder.encoded
-        own = [encoded(names.TOOL_CALL_ID, call.id), encoded(names.CALL_ID, call.id)]
-        if call.turn is not None:
-            own.append(encoded(names.TURN_ID, call.turn.id))
         self.logs.put(
             log_record(
                 name,
@@ -190,7 +194,7 @@ class Telemetry:
                 span_id=context.span_id,
                 at=at,
                 severity=severity,
-                attributes=parts.of_start + of_log(own),
+                attributes=parts.of_start + of_log(ids),
             )
         )
 

@@ -59,6 +59,9 @@ class Attributes:
         """One attribute with its length before it, for either signal."""
         kind = type(value)
         if kind is str:
+            short = self._short(key, value)  # type: ignore[arg-type]  # it is one
+            if short is not None:
+                return short
             found = delimited(b"\x0a", text(value, self.limit))  # type: ignore[arg-type]  # it is one
         elif kind is bool:
             found = b"\x10\x01" if value else b"\x10\x00"
@@ -74,6 +77,21 @@ class Attributes:
             named = self._keys[key] = delimited(b"\x0a", key.encode())
         content = named + delimited(b"\x12", found)
         return varint(len(content)) + content
+
+    def _short(self, key: str, value: str) -> bytes | None:
+        """The same for most texts, whose lengths are bytes: a third of the time."""
+        named = self._keys.get(key)
+        if named is None or len(value) > self.limit:
+            return None
+        try:
+            content = value.encode()
+        except UnicodeEncodeError:
+            return None
+        size = len(content)
+        whole = len(named) + size + 4
+        if whole > 127:
+            return None
+        return b"%b%b\x12%b\x0a%b%b" % (_SMALL[whole], named, _SMALL[size + 2], _SMALL[size], content)
 
     def all(self, values: Mapping[str, Value]) -> tuple[bytes, ...]:
         return tuple(self.encoded(key, value) for key, value in values.items())

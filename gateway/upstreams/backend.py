@@ -37,11 +37,27 @@ class McpBackend:
 
     async def run(self, call: Invocation) -> Any:
         tool = self._tool
+        arguments = call.args if tool.arranged is None else tool.arranged(call.args)
+        params: dict[str, Any] = {"name": tool.name, "arguments": dict(arguments)}
+        if call.hops is None:
+            return await self._called(call, params)
+        hop = call.hops.mcp("tools/call", tool=tool.name, upstream=self._connection.name)
+        if hop is None:
+            return await self._called(call, params)
+        params["_meta"] = dict(hop.fields)
+        try:
+            value = await self._called(call, params)
+        except BaseException as error:
+            hop.end(error=error.word if isinstance(error, BackendFailed) else type(error).__name__)
+            raise
+        hop.end()
+        return value
+
+    async def _called(self, call: Invocation, params: Mapping[str, Any]) -> Any:
+        tool = self._tool
         served = current_call()
         deadline = Deadline(monotonic() + self._seconds, monotonic, current_deadline())
         relay = Relay(served.client, call.principal, deadline)
-        arguments = call.args if tool.arranged is None else tool.arranged(call.args)
-        params = {"name": tool.name, "arguments": dict(arguments)}
         try:
             async with asyncio.timeout(self._seconds) as scope:
                 deadline.scope = scope
