@@ -5,7 +5,7 @@ What the document says about servers is not read, so it cannot choose where cred
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from yarl import URL
@@ -16,6 +16,7 @@ from gateway.backends.http import HttpBackend, HttpRequest, Outgoing, check_head
 from gateway.backends.refusals import BackendUnusable
 from gateway.backends.urls import UrlTemplate
 from gateway.governance.ports import BackendFailed, Invocation
+from gateway.governance.principals import Principal
 from gateway.openapi.paging import next_arguments
 from gateway.openapi.refusals import NotWritable
 from gateway.openapi.requests import Request
@@ -26,6 +27,14 @@ Tell = Callable[[Any], None]
 """Sends a log message to whoever called."""
 
 
+class Proof(Protocol):
+    """Tokens that somebody grants to the gateway, for a caller or for itself."""
+
+    async def headers(self, principal: Principal, pool: Connections, /) -> Mapping[str, str]: ...
+
+    def renew(self, principal: Principal, /) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class OpenApiOperation:
     """An operation and the server that has it. `http` names the server's address, fixed headers and limits."""
@@ -33,6 +42,7 @@ class OpenApiOperation:
     http: HttpRequest
     request: Request
     key: QueryAuth | CookieAuth | None = None
+    proof: Proof | None = field(default=None, repr=False)
     tell: Tell | None = field(default=None, repr=False)
 
 
@@ -43,15 +53,33 @@ class OpenApiBackend:
         self._operation = operation
         if "{" in operation.http.url or "?" in operation.http.url:
             raise BackendUnusable("the server's address has a placeholder or a query", help="write its plain address")
-        http = replace(operation.http, seen=self._seen if operation.tell is not None else None)
+        self._connections = connections
+        self._request = replace(operation.http, seen=self._seen if operation.tell is not None else None)
         check_headers({each.name: "" for each in operation.request.parameters if each.place == "header"})
-        self._http = HttpBackend(http, connections, write=self._outgoing)
+        self._http = HttpBackend(self._request, connections, write=self._outgoing)
 
     async def run(self, call: Invocation) -> Any:
-        return await self._http.run(call)
+        proof = self._operation.proof
+        return await (self._http.run(call) if proof is None else self._proven(call, proof))
 
     async def close(self) -> None:
         """Nothing is held that others do not use."""
+
+    async def _proven(self, call: Invocation, proof: Proof) -> Any:
+        """A token that is refused is not used again; the call is not tried again, for it may have had an effect."""
+        granted = await proof.headers(call.principal, self._connections)
+
+        def write(http: HttpRequest, url: UrlTemplate, call: Invocation) -> Outgoing:
+            outgoing = self._outgoing(http, url, call)
+            secrets = tuple(text for value in granted.values() for text in (value, value.rpartition(" ")[2]))
+            return replace(outgoing, headers={**outgoing.headers, **granted}, secrets=(*outgoing.secrets, *secrets))
+
+        try:
+            return await HttpBackend(self._request, self._connections, write=write).run(call)
+        except BackendFailed as error:
+            if error.word == "not-permitted":
+                proof.renew(call.principal)
+            raise
 
     def _outgoing(self, http: HttpRequest, url: UrlTemplate, call: Invocation) -> Outgoing:
         operation, key = self._operation.request, self._operation.key

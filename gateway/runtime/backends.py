@@ -29,7 +29,13 @@ from gateway.config.specs.common import (
 from gateway.config.specs.tools import MediaOutput, ToolSpec
 from gateway.config.specs.upstream_auth import Granted, TokenExchangeAuth, UpstreamAuth
 from gateway.config.specs.upstreams import Health as HealthSpec
-from gateway.config.specs.upstreams import StdioTransport, StreamableHttpTransport, UpstreamDocument, UpstreamSpec
+from gateway.config.specs.upstreams import (
+    OpenApiTransport,
+    StdioTransport,
+    StreamableHttpTransport,
+    UpstreamDocument,
+    UpstreamSpec,
+)
 from gateway.errors import GatewayError, ProgramError
 from gateway.formats.jsondoc import SpooledJsonArtifact
 from gateway.formats.paths import Path
@@ -57,6 +63,7 @@ class Backends:
         self._host: HostControls | None = None
         self._connections = Connections(lookup=lookup)
         self._upstreams = Upstreams()
+        self._proofs: dict[str, Credentials] = {}
 
     def of(self, tool: DeclaredTool, spec: ToolSpec, *, artifact: type) -> Backend:
         """Raises `ProgramError` for a backend that cannot work here."""
@@ -78,7 +85,18 @@ class Backends:
 
     def operation(self, tool: DeclaredTool, upstream: UpstreamSpec, spec: ToolSpec | None) -> Backend:
         """The backend of an operation of an OpenAPI document, declared or not."""
-        return operation_backend(tool, upstream, spec, secrets=self._secrets, connections=self._connections)
+        name = tool.upstream or ""
+        if isinstance(upstream.auth, Granted) and name not in self._proofs:
+            networks = upstream.transport.networks if isinstance(upstream.transport, OpenApiTransport) else ()
+            self._proofs[name] = self._credentials(upstream.auth, tuple(map(ip_network, networks)))
+        return operation_backend(
+            tool,
+            upstream,
+            spec,
+            secrets=self._secrets,
+            connections=self._connections,
+            proof=self._proofs.get(name),
+        )
 
     def of_import(self, tool: DeclaredTool, *, artifact: type, limits: Limits | None = None) -> Backend:
         """The backend of a tool that an upstream brings. Raises `ProgramError` where there is no way to it."""

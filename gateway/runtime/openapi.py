@@ -8,11 +8,12 @@ from typing import Any, Final
 from gateway.backends import credentials
 from gateway.backends.connections import Connections
 from gateway.backends.http import HttpRequest
-from gateway.backends.openapi import OpenApiBackend, OpenApiOperation
+from gateway.backends.openapi import OpenApiBackend, OpenApiOperation, Proof
 from gateway.backends.results import MediaTemplate
 from gateway.config.specs.backends import OpenApiBackend as OpenApiBackendSpec
 from gateway.config.specs.common import BasicAuth, BearerAuth, CookieAuth, HeaderAuth, QueryAuth
 from gateway.config.specs.tools import ToolSpec
+from gateway.config.specs.upstream_auth import ClientCredentialsAuth, TokenExchangeAuth, UpstreamAuth
 from gateway.config.specs.upstreams import OpenApiTransport, UpstreamSpec
 from gateway.core.media import MediaKind
 from gateway.errors import ProgramError
@@ -26,9 +27,15 @@ _KINDS: Final[Mapping[str, MediaKind]] = {"image": "image", "audio": "audio", "v
 
 
 def operation_backend(
-    tool: DeclaredTool, upstream: UpstreamSpec, spec: ToolSpec | None, *, secrets: Secrets, connections: Connections
+    tool: DeclaredTool,
+    upstream: UpstreamSpec,
+    spec: ToolSpec | None,
+    *,
+    secrets: Secrets,
+    connections: Connections,
+    proof: Proof | None = None,
 ) -> Backend:
-    """Raises `ProgramError` for an operation that cannot be called here."""
+    """Raises `ProgramError` for an operation that cannot be called here. `proof` is where tokens are granted."""
     transport = upstream.transport
     if tool.request is None or not isinstance(transport, OpenApiTransport):
         raise ProgramError("its operation is not known", help="run: gateway lock")
@@ -49,11 +56,11 @@ def operation_backend(
         media=_media(tool, spec),
         timeout=(limits.timeout if limits else None) or timedelta(seconds=60),
     )
-    return OpenApiBackend(OpenApiOperation(http, request, key, log_message), connections)
+    return OpenApiBackend(OpenApiOperation(http, request, key, proof, log_message), connections)
 
 
 def _credentials(
-    auth: Any, secrets: Secrets
+    auth: UpstreamAuth | None, secrets: Secrets
 ) -> tuple[credentials.Auth | None, credentials.QueryAuth | credentials.CookieAuth | None]:
     match auth:
         case BearerAuth(token=token):
@@ -66,10 +73,8 @@ def _credentials(
             return None, credentials.QueryAuth(name, secrets.reader(value))
         case CookieAuth(name=name, value=value):
             return None, credentials.CookieAuth(name, secrets.reader(value))
-        case None:
+        case ClientCredentialsAuth() | TokenExchangeAuth() | None:
             return None, None
-        case _:
-            raise ProgramError("these credentials are not for OpenAPI documents", help="use bearer, basic or a key")
 
 
 def _media(tool: DeclaredTool, spec: ToolSpec | None) -> MediaTemplate | None:

@@ -16,6 +16,7 @@ from gateway.backends.openapi import OpenApiBackend, OpenApiOperation
 from gateway.backends.refusals import BackendUnusable
 from gateway.backends.results import MediaTemplate
 from gateway.governance.ports import BackendFailed
+from gateway.governance.principals import Principal
 from gateway.openapi.requests import Body, Parameter, Part, Request
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +37,7 @@ SECRET = "s3cret/&value"
 
 
 def backend(url: str, connections: Connections, *, request: Request = ISSUES, **rest: Any) -> OpenApiBackend:
-    operation = {name: rest.pop(name) for name in ("key", "tell") if name in rest}
+    operation = {name: rest.pop(name) for name in ("key", "proof", "tell") if name in rest}
     return OpenApiBackend(OpenApiOperation(HttpRequest("GET", url, **rest), request, **operation), connections)
 
 
@@ -102,6 +103,30 @@ async def test_credentials_are_added_to_the_headers(given: dict[str, Any], place
     got, *_ = await called(plain(), args={"owner": "a", "theme": "t"}, **given)
 
     assert got.headers[place] == text
+
+
+class Granting:
+    """Grants a token to each caller, and another one after it was refused."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+
+    async def headers(self, principal: Principal, pool: Connections) -> dict[str, str]:
+        return {"authorization": f"Bearer {principal.subject}-{self.refused}"}
+
+    def renew(self, principal: Principal) -> bool:
+        self.refused += 1
+        return True
+
+
+async def test_granted_token_is_sent_and_forgotten_once_it_is_refused() -> None:
+    granting = Granting()
+
+    error = await failure(plain(b"no ann-0 here", "401 Unauthorized"), args={"owner": "a"}, proof=granting)
+    got, *_ = await called(plain(), args={"owner": "a", "page": 1}, proof=granting)
+
+    assert error.message == "the service answered 401 Unauthorized: no [redacted] here"
+    assert (got.headers["authorization"], got.target) == ("Bearer ann-1", "/repos/a/issues?page=1")
 
 
 async def test_key_is_added_to_the_query() -> None:

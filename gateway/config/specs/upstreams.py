@@ -23,7 +23,7 @@ from gateway.config.specs.scalars import (
     Text,
     Url,
 )
-from gateway.config.specs.upstream_auth import Granted, UpstreamAuth
+from gateway.config.specs.upstream_auth import UpstreamAuth
 
 Finding = Literal[
     "hidden-text",
@@ -158,9 +158,6 @@ class UpstreamSpec(Spec):
         if self.auth is not None and self.transport.type == "stdio":
             yield Broken(("auth",), "a program takes no credentials", "give them in transport.env", at_key=True)
         if self.transport.type == "openapi":
-            if isinstance(self.auth, Granted):
-                message = "tokens are granted for MCP servers only"
-                yield Broken(("auth", "scheme"), message, "use another scheme")
             return
         if self.auth is not None and self.auth.scheme in ("query", "cookie"):
             yield Broken(("auth", "scheme"), "an MCP server takes credentials in a header", "use bearer or header")
