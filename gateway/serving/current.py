@@ -72,6 +72,11 @@ class Client(Protocol):
         ...
 
     @property
+    def meta(self) -> Mapping[str, Any]:
+        """What else came along with the request: none of it is looked at here."""
+        ...
+
+    @property
     def wants_progress(self) -> bool: ...
 
     @property

@@ -53,11 +53,13 @@ class McpBackend:
         hop.end()
         return value
 
-    async def _called(self, call: Invocation, params: Mapping[str, Any]) -> Any:
+    async def _called(self, call: Invocation, params: dict[str, Any]) -> Any:
         tool = self._tool
         served = current_call()
         deadline = Deadline(monotonic() + self._seconds, monotonic, current_deadline())
         relay = Relay(served.client, call.principal, deadline)
+        if meta := relay.meta:
+            params["_meta"] = {**meta, **params.get("_meta", {})}
         try:
             async with asyncio.timeout(self._seconds) as scope:
                 deadline.scope = scope

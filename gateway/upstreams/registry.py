@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.backends.refusals import excerpt
 from gateway.governance.ports import BackendFailed
-from gateway.upstreams.connections import Connection
+from gateway.upstreams.connections import Connection, Propagate
 
 _log: Final = logging.getLogger(__name__)
 
@@ -54,6 +54,11 @@ class Upstreams:
     def reason(self, name: str) -> str:
         """Why there is no connection of that name."""
         return self._unusable.get(name, f"the upstream server {name!r} is not one that MCP is spoken with")
+
+    def propagate(self, propagate: Propagate | None) -> None:
+        """Have every request carry the context of the trace that it is part of."""
+        for connection in self._connections.values():
+            connection.propagate = propagate
 
     def watch(self) -> None:
         """Meet every server, and ask each from time to time whether it is still there."""

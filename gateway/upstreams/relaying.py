@@ -9,19 +9,25 @@ from contextvars import Context, copy_context
 from typing import Any, Final, TypeGuard, get_args
 from urllib.parse import urlsplit
 
+import orjson
+
 from gateway.core.deadlines import Deadline
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
 from gateway.serving.current import AskMethod, Client, LogLevel, Question
+from gateway.serving.relayed import foreign_meta
 from gateway.upstreams.connections import Connection
 from gateway.upstreams.messages import Json, RemoteError
 from gateway.web.mcp.protocol import INVALID_PARAMS, LEVELS, METHOD_NOT_FOUND, ProtocolError
 
 MOST_ROUNDS: Final = 32
+MAX_BESIDE: Final = 16 << 10
+"""Bytes of what a caller sends along."""
 MOST_QUESTIONS: Final = 32
 
 _METHODS: Final = frozenset(get_args(AskMethod))
 _NOTHING: Final[Mapping[str, Any]] = {}
+_NOT_PASSED_ON: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage"})
 
 
 class Relay:
@@ -63,6 +69,14 @@ class Relay:
     async def _answered(self, client: Client, questions: Mapping[str, Question]) -> Mapping[str, Any]:
         with nullcontext() if self._deadline is None else self._deadline.paused():
             return await client.ask(questions)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What a caller sends along that is neither ours, nor the protocol's, nor that of a trace."""
+        if self._client is None:
+            return {}
+        found = {key: value for key, value in foreign_meta(self._client.meta).items() if key not in _NOT_PASSED_ON}
+        return found if found and len(orjson.dumps(found)) <= MAX_BESIDE else {}
 
     def lacks(self, needed: Mapping[str, Any]) -> None:
         if self._client is not None:

@@ -156,6 +156,8 @@ class StdioConnection(Connection):
                 self.introduction = await self._met(run)
                 self._known_era = self.introduction.era
                 self._run = run
+                if self._hearers and self.introduction.announces and self._known_era == "modern":
+                    run.asking.add(asyncio.create_task(self._listen(run, self.introduction.announces)))
                 return run
             except BackendFailed:
                 is_over = not run.program.is_running
@@ -169,6 +171,11 @@ class StdioConnection(Connection):
                 await self._end(run, None)
                 raise
         raise BackendFailed("unavailable", "the upstream server ends when it is spoken to")
+
+    async def _listen(self, run: _Run, announces: Mapping[str, bool]) -> None:
+        """A modern program announces what it was asked to, until it ends."""
+        with suppress(BackendFailed):
+            await self._asked(run, "subscriptions/listen", {"notifications": announces}, None, era="modern")
 
     def _rest(self) -> None:
         self._pause = min(max(self._pause * 2, 0.5), LONGEST_PAUSE)

@@ -33,6 +33,8 @@ class Exchange:
         self.capabilities = capabilities
         self.missing: dict[str, Any] | None = None
         """What the client would have had to declare for a question that was not asked."""
+        self.meta: Mapping[str, Any] = {}
+        """What else the client sent along with its request."""
         self._token = progress_token
         self._log_level = log_level
         self._progress = float("-inf")

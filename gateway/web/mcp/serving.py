@@ -95,6 +95,7 @@ class Served:
         """
         name, args = called(params)
         calls_itself(meta.get(META_CLIENT_INFO))
+        client.meta = meta
         handle, own = turn_id or _text(meta, META_TURN), _text(meta, META_KEY)
         return await self.service.call_alone(
             principal,
@@ -123,7 +124,9 @@ class Served:
     ) -> tuple[bytes, Settled]:
         """A call of a session, in its turn."""
         name, args = called(params)
-        key = _text(params.get("_meta") or {}, META_KEY)
+        meta = params.get("_meta")
+        client.meta = meta if isinstance(meta, dict) else {}
+        key = _text(meta or {}, META_KEY)
         settled = await self.service.call(turn, name, args, key=key, client=client, request=seen)
         return await self.told(settled, client, version=version), settled
 

@@ -1,0 +1,148 @@
+"""Streams that are lost and taken up again, lists that change, traces and notes that travel along, and no crossing."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from upstream_gateway import gateway, project, tool, upstream
+from upstream_serving import Era, legacy_only, listening, reference
+
+from gateway.backends.connections import Connections
+from gateway.upstreams.http import HttpConnection
+from gateway.upstreams.wire import Endpoint
+
+pytestmark = pytest.mark.anyio
+
+MODERN = "2026-07-28"
+ERAS: list[Era] = ["modern", "legacy"]
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[HttpConnection]:
+    pool = Connections()
+    connection = HttpConnection("remote", Endpoint(url), pool, ids=count(1))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        await pool.close()
+
+
+def letting_go() -> Any:
+    """An older server that ends the stream of a call before its answer, and gives the rest to whoever comes back."""
+    asked: dict[str, Any] = {}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope["headers"])
+        kind, body = b"text/event-stream", b""
+        if scope["method"] == "GET":
+            if b"last-event-id" not in headers:
+                await _sent(send, 405, b"application/json", b"{}")
+                return
+            assert headers[b"last-event-id"] == b"e1"
+            message = {"jsonrpc": "2.0", "id": asked["id"], "result": {"content": [], "late": True}}
+            body = f"id: e2\ndata: {json.dumps(message)}\n\n".encode()
+        else:
+            message = json.loads((await receive())["body"])
+            if message["method"] == "initialize":
+                found = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "letting go"}}
+                kind, body = (
+                    b"application/json",
+                    json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": found}).encode(),
+                )
+            elif message["method"] == "tools/call":
+                asked["id"] = message["id"]
+                body = b"id: e1\nretry: 10\ndata: \n\n"
+            elif "id" not in message:
+                await _sent(send, 202, kind, b"")
+                return
+        await _sent(send, 200, kind, body)
+
+    return legacy_only(app)
+
+
+async def _sent(send: Any, status: int, kind: bytes, body: bytes) -> None:
+    headers = [(b"content-type", kind), (b"mcp-session-id", b"s1")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def test_stream_that_a_server_lets_go_of_is_taken_up_again() -> None:
+    async with listening(letting_go()) as origin, connected(f"{origin}/mcp") as connection:
+        result = await connection.request("tools/call", {"name": "any", "arguments": {}})
+
+    assert result["late"] is True
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_change_of_a_list_is_announced(era: Era) -> None:
+    made: MCPServer = MCPServer("changing")
+
+    @made.tool()
+    async def change(ctx: Context) -> str:
+        await ctx.notify_tools_changed()
+        await ctx.session.send_tool_list_changed()
+        return "changed"
+
+    app: Any = made.streamable_http_app()
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    async with (
+        listening(legacy_only(app) if era == "legacy" else app, lifespan="on") as origin,
+        connected(f"{origin}/mcp") as connection,
+    ):
+        connection.on_notification(lambda method, params: heard.put_nowait(method))
+        await connection.list("tools")
+        async with asyncio.timeout(20):
+            while "notifications/tools/list_changed" not in [heard.get_nowait() for _ in range(heard.qsize())]:
+                await connection.request("tools/call", {"name": "change", "arguments": {}})
+                await asyncio.sleep(0.05)
+
+
+async def test_trace_and_notes_of_a_caller_travel_along(tmp_path: Path) -> None:
+    made: MCPServer = MCPServer("noting")
+
+    @made.tool()
+    async def noted(ctx: Context) -> str:
+        meta: Any = ctx.request_context.meta
+        return json.dumps({key: value for key, value in dict(meta or {}).items() if isinstance(value, str)})
+
+    async with listening(made.streamable_http_app(), lifespan="on") as origin:
+        remote = upstream("remote", {"type": "streamable-http", "url": f"{origin}/mcp"})
+        async with gateway(project(tmp_path / "project", remote, tool("noted"))) as started:
+            started.running.upstreams.propagate(lambda meta: meta.update(traceparent="00-ours"))
+            async with Client(started.url, mode=MODERN) as client:
+                meta: Any = {"acme/note": "kept", "gateway/turn": "", "traceparent": "00-theirs", "baggage": "a=b"}
+                meta.pop("gateway/turn")
+                result = await client.call_tool("noted", meta=meta)
+
+    assert '"acme/note": "kept"' in str(result.content)
+    assert "00-ours" in str(result.content)
+    assert "00-theirs" not in str(result.content)
+    assert "baggage" not in str(result.content)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_no_answer_reaches_another_caller(tmp_path: Path, era: Era) -> None:
+    async with reference(era) as url:
+        remote = upstream("remote", {"type": "streamable-http", "url": url})
+        folder = project(tmp_path / "project", remote, tool("echo", "text"))
+        async with gateway(folder) as started:
+
+            async def callers(number: int) -> list[bool]:
+                mode: Any = MODERN if number % 2 else "legacy"
+                async with Client(started.url, mode=mode) as client:
+                    words = [f"canary {number} {each}" for each in range(10)]
+                    answers = await asyncio.gather(*(client.call_tool("echo", {"text": word}) for word in words))
+                    return [word in str(answer.content) for word, answer in zip(words, answers, strict=True)]
+
+            found = await asyncio.gather(*(callers(number) for number in range(8)))
+
+    assert all(all(each) for each in found)
