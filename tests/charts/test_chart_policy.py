@@ -100,7 +100,6 @@ def test_services_and_policies_lead_to_the_pods_of_the_gateway_alone(case: str) 
     others += [each["spec"]["template"]["metadata"]["labels"] for each in of_kind(manifests, "Job")]
 
     selectors = [each["spec"]["selector"] for each in of_kind(manifests, "Service")]
-    selectors += [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(manifests, "NetworkPolicy")]
     selectors += [each["spec"]["selector"]["matchLabels"] for each in of_kind(manifests, "PodDisruptionBudget")]
     selectors.append(deployment["spec"]["selector"]["matchLabels"])
     for selector in selectors:
@@ -115,6 +114,18 @@ def test_admin_plane_is_not_part_of_any_route(case: str) -> None:
     assert "-admin" not in str(routes)
     (data,) = [each for each in of_kind(manifests, "Service") if not each["metadata"]["name"].endswith("-admin")]
     assert [port["targetPort"] for port in data["spec"]["ports"]] == ["http"]
+
+
+def test_every_pod_has_a_policy_of_its_own(case: str) -> None:
+    manifests = rendered(case)
+    policies = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(manifests, "NetworkPolicy")]
+    labels = [each["metadata"]["labels"] for each in of_kind(manifests, "Pod")]
+    labels += [
+        each["spec"]["template"]["metadata"]["labels"] for each in manifests if each["kind"] in ("Deployment", "Job")
+    ]
+
+    if policies:
+        assert [sum(policy.items() <= each.items() for policy in policies) for each in labels] == [1] * len(labels)
 
 
 def test_policy_denies_what_it_does_not_name(case: str) -> None:

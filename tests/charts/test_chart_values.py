@@ -84,6 +84,7 @@ TOGETHER = {
     "variable of the chart": ("env: {GATEWAY_PORT: 9}", "env.GATEWAY_PORT", "service.port"),
     "variable twice": ("secretEnv: [{name: A, secret: b, key: c}, {name: A, secret: d, key: e}]", "secretEnv: A"),
     "call of nobody": ("test: {tool: a, catalogue: b}", "test.tokenSecret.name"),
+    "metrics for nobody": ("serviceMonitor: {enabled: true}", "serviceMonitor.tokenSecret", "serviceMonitor.open"),
     "no service to scrape": (
         "serviceMonitor: {enabled: true}\nadminService: {enabled: false}",
         "serviceMonitor.enabled",

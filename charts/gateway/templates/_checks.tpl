@@ -52,6 +52,9 @@
 {{- if and .Values.serviceMonitor.enabled (not .Values.adminService.enabled) -}}
 {{- fail "serviceMonitor.enabled: metrics are scraped through the Service of the admin plane; set adminService.enabled: true" -}}
 {{- end -}}
+{{- if and .Values.serviceMonitor.enabled (not .Values.serviceMonitor.open) (not .Values.serviceMonitor.tokenSecret.name) -}}
+{{- fail "serviceMonitor: /metrics wants a credential; name one in serviceMonitor.tokenSecret, or set serviceMonitor.open: true and let the NetworkPolicy guard it" -}}
+{{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) -}}
 {{- fail "ingress.host: an Ingress needs the host it is for" -}}
 {{- end -}}
@@ -71,7 +74,7 @@
 {{- end -}}
 {{- $_ := set $seen $name true -}}
 {{- end -}}
-{{- $own := dict "GATEWAY_CONFIGS" "project" "GATEWAY_POLICIES" "project" "GATEWAY_DATA_DIR" "storage" "GATEWAY_ENVIRONMENT" "environment" "GATEWAY_HOST" "listen" "GATEWAY_PORT" "service.port" "GATEWAY_ADMIN_HOST" "listen" "GATEWAY_ADMIN_PORT" "adminService.port" "GATEWAY_WORKERS" "workers" "GATEWAY_PUBLIC_URL" "publicUrl" "GATEWAY_ALLOWED_HOSTS" "allowedHosts" "GATEWAY_ADMIN_ALLOWED_HOSTS" "adminService" "GATEWAY_ALLOWED_ORIGINS" "allowedOrigins" "GATEWAY_PYTHON_PACKAGES" "pythonPackages" "GATEWAY_MAX_BODY" "maxBody" "GATEWAY_GRACE" "graceSeconds" -}}
+{{- $own := dict "GATEWAY_CONFIGS" "project" "GATEWAY_POLICIES" "project" "GATEWAY_DATA_DIR" "storage" "GATEWAY_ENVIRONMENT" "environment" "GATEWAY_HOST" "listen" "GATEWAY_PORT" "service.port" "GATEWAY_ADMIN_HOST" "listen" "GATEWAY_ADMIN_PORT" "adminService.port" "GATEWAY_WORKERS" "workers" "GATEWAY_PUBLIC_URL" "publicUrl" "GATEWAY_ALLOWED_HOSTS" "allowedHosts" "GATEWAY_ADMIN_ALLOWED_HOSTS" "adminService" "GATEWAY_ALLOWED_ORIGINS" "allowedOrigins" "GATEWAY_METRICS_OPEN" "serviceMonitor.open" "GATEWAY_PYTHON_PACKAGES" "pythonPackages" "GATEWAY_MAX_BODY" "maxBody" "GATEWAY_GRACE" "graceSeconds" -}}
 {{- range $name := keys .Values.env | sortAlpha -}}
 {{- if hasKey $own $name -}}
 {{- fail (printf "env.%s: the chart sets it; use the value %s" $name (get $own $name)) -}}
