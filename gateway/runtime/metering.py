@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-from gateway.approvals.approving import Approvals
 from gateway.errors import StoreUnavailable
+from gateway.governance.ports import BackendFailed
 from gateway.governance.rules import Approval
 from gateway.middleware.build import SharedState
 from gateway.middleware.resilience import CircuitState
+from gateway.runtime.controlling import Controlling
 from gateway.runtime.observing import Observing
 from gateway.serving.service import Service
 from gateway.telemetry import names
@@ -20,6 +22,8 @@ from gateway.telemetry.instruments import Attributes, Family, Point, Values, mer
 from gateway.telemetry.meters import Meters
 from gateway.telemetry.passing import packed, unpacked
 from gateway.telemetry.prometheus_text import CONTENT_TYPES, exposition, wanted_format
+from gateway.upstreams.connections import Connection
+from gateway.upstreams.messages import RemoteError
 from gateway.web.edge import Receive, Scope, Send
 from gateway.web.problems import bytes_response
 
@@ -37,13 +41,15 @@ class Metering:
     """`others` and `worker` are set where several processes serve."""
 
     def __init__(
-        self, meters: Meters, service: Service, *, shared: SharedState, approvals: Approvals, observing: Observing
+        self, meters: Meters, service: Service, *, shared: SharedState, controlled: Controlling, observing: Observing
     ) -> None:
         self.meters = meters
         self._service = service
         self._shared = shared
-        self._approvals = approvals
+        self._controlled = controlled
         self._observing = observing
+        self._revision = service.published.snapshot.revision
+        service.on_change.add(self._published)
         self.worker: int | None = None
         self.others: Others | None = None
 
@@ -78,9 +84,55 @@ class Metering:
             *self.meters.read(),
             observed(names.RUNNING, [((), len(self._service.running))]),
             observed(names.CIRCUITS, self._circuits()),
+            observed(names.DEFINITION_CHANGES, self._changes()),
             observed(names.SPANS_PROCESSED, _processed(telemetry.spans if telemetry else None)),
             observed(names.LOGS_PROCESSED, _processed(telemetry.logs if telemetry else None)),
         ]
+
+    def measure(self, connections: Iterable[Connection]) -> None:
+        """Have every request to an upstream server counted."""
+        for connection in connections:
+            connection.metered = self._hopped
+
+    def _hopped(
+        self,
+        connection: Connection,
+        method: str,
+        params: Mapping[str, Any],
+        seconds: float,
+        outcome: BackendFailed | Mapping[str, Any],
+    ) -> None:
+        error: str | None = None
+        if isinstance(outcome, BackendFailed):
+            error = outcome.word
+        elif outcome.get("isError") is True:
+            error = names.TOOL_ERROR
+        known = connection.introduction
+        parts = urlsplit(str(getattr(connection, "address", "")))
+        is_http = parts.scheme in ("http", "https")
+        self.meters.hopped(
+            method,
+            seconds=seconds,
+            tool=str(params.get("name")) if method == names.TOOLS_CALL else None,
+            error=error,
+            code=outcome.number if isinstance(outcome, RemoteError) else None,
+            version=None if known is None else known.version,
+            host=parts.hostname if is_http else None,
+            port=(parts.port or (443 if parts.scheme == "https" else 80)) if is_http else None,
+            network=("tcp", "http", None) if is_http else ("pipe", None, None),
+        )
+
+    def _published(self) -> None:
+        """Told of every change of what is published; only another revision is another configuration."""
+        revision = self._service.published.snapshot.revision
+        if revision != self._revision:
+            self._revision = revision
+            self.meters.reloaded("published")
+
+    def _changes(self) -> Iterator[tuple[Values, float]]:
+        vigil = self._controlled.controls.vigil
+        for upstream, count in (vigil.changes if vigil is not None else {}).items():
+            yield (upstream,), count
 
     def _circuits(self) -> Iterator[tuple[Values, float]]:
         for key, state in self._shared.circuit_states().items():
@@ -92,7 +144,7 @@ class Metering:
         rules = self._service.published.snapshot.gates.values()
         none = {rule.name: 0 for rule in rules if isinstance(rule.check, Approval)}
         try:
-            pending = {**none, **await self._approvals.pending(datetime.now(UTC))}
+            pending = {**none, **await self._controlled.approvals.pending(datetime.now(UTC))}
         except StoreUnavailable:
             return []
         return [observed(names.APPROVALS_PENDING, [((rule,), count) for rule, count in pending.items()])]

@@ -245,13 +245,13 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         meter=meters,
         observer=observed.telemetry,
     )
-    service.on_change.add(lambda: meters.reloaded("published"))
     observed.hear(service.buses)
     await controlled.begin(closing)
     recovered = await store.recover(_now())
     backends.upstreams.watch()
     await watched(assembled, service, backends.upstreams, controlled, closing)
-    metering = Metering(meters, service, shared=shared, approvals=controlled.approvals, observing=observed)
+    metering = Metering(meters, service, shared=shared, controlled=controlled, observing=observed)
+    metering.measure(backends.upstreams)
     if sending := sending_metrics(prepared.telemetry, metering.read):
         sending.start()
         closing.push_async_callback(sending.close)

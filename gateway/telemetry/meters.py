@@ -17,6 +17,8 @@ _EXTENSION: Final = "extension"
 _PERMITTED: Final = ("allow", "permitted")
 _INVALID: Final = ("deny", "arguments-invalid")
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_CODES: Final = range(-32700, -31999)
+"""Of JSON-RPC, the reserved ones: others are whatever a server makes up."""
 _NETWORK: Final = ("tcp", "http", "1.1")
 _ENDINGS: Final = frozenset({"granted", "refused", "expired"})
 
@@ -37,7 +39,6 @@ class Meters:
         self._bytes = Counter(names.SPOOL_BYTES)
         self._unwritten = Counter(names.RECORDS_UNAVAILABLE)
         self._reloads = Counter(names.RELOADS)
-        self._changes = Counter(names.DEFINITION_CHANGES)
         self._limits = Counter(names.LIMITS)
         self._refused = Counter(names.REFUSED)
 
@@ -145,10 +146,9 @@ class Meters:
     ) -> None:
         """One MCP request to an upstream server. Every code of an error is one here: the fault may be ours."""
         operation = names.EXECUTE_TOOL if method == names.TOOLS_CALL else None
-        told = str(code) if code is not None else error
+        status = None if code is None else str(code) if code in _CODES else names.OTHER
         where = (host, None if port is None else str(port))
-        status = None if code is None else str(code)
-        self._hops.record((method, tool, operation, told, status, version, *network, *where), seconds)
+        self._hops.record((method, tool, operation, status or error, status, version, *network, *where), seconds)
 
     # --- everything else ---
 
@@ -165,6 +165,3 @@ class Meters:
     def reloaded(self, outcome: str) -> None:
         """Another configuration was published, or refused."""
         self._reloads.add((outcome,))
-
-    def definition_changed(self, upstream: str) -> None:
-        self._changes.add((upstream,))

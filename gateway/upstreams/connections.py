@@ -25,6 +25,8 @@ from gateway.web.mcp.protocol import LEVELS, META_CAPABILITIES, META_LOG_LEVEL, 
 ListKind = Literal["tools", "prompts", "resources", "resourceTemplates"]
 Propagate = Callable[[dict[str, Any]], None]
 """Adds the context of the current trace to the `_meta` of a request."""
+Metered = Callable[["Connection", str, Mapping[str, Any], float, BackendFailed | Json], None]
+"""Told of every request: its method and parameters, how many seconds it took, and its result or what went wrong."""
 Definitions = list[Json]
 Hearer = Callable[[str, Mapping[str, Any]], None]
 
@@ -99,6 +101,7 @@ class Connection(ABC):
         self.standing = Standing()
         self.introduction: Introduction | None = None
         self.propagate = propagate
+        self.metered: Metered | None = None
         self._ids = ids
         self._slots = Slots()
         self._hearers: list[Hearer] = []
@@ -141,6 +144,7 @@ class Connection(ABC):
         timeout: float | None = REQUEST_SECONDS,
     ) -> Json:
         """The result as it came. Raises `RemoteError` for an error of the server, else `BackendFailed`."""
+        began = monotonic()
         try:
             self._refuse_closed()
             if timeout is None:
@@ -151,8 +155,12 @@ class Connection(ABC):
         except BackendFailed as error:
             if error.word == "unavailable":
                 self.standing.failed(error.message, enough=3)
+            if self.metered is not None:
+                self.metered(self, method, params or {}, monotonic() - began, error)
             raise
         self.standing.answered()
+        if self.metered is not None:
+            self.metered(self, method, params or {}, monotonic() - began, result)
         return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
