@@ -23,6 +23,7 @@ class _Commands(LazyGroup):
         Subcommand("init", "gateway.cli.starting:init", "Write a small project that works."),
         Subcommand("serve", "gateway.cli.serving:serve_gateway", "Serve the configured catalogues over MCP and REST."),
         Subcommand("calls", "gateway.cli.calls:app", "Show the records of calls."),
+        Subcommand("trace", "gateway.cli.tracing:trace_call", "Draw one call: decisions, approvals, backend, times."),
         Subcommand("approvals", "gateway.cli.approvals:app", "Show and decide what waits for approval."),
         Subcommand(
             "quarantine", "gateway.cli.quarantine:app", "Stop a tool, a caller or an upstream at once, everywhere."

@@ -5,7 +5,7 @@ process and in every other one.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from json import dumps
@@ -203,6 +203,11 @@ class _Table:
 
     def _found(self, statement: Prepared, **wanted: Any) -> list[ApprovalRecord]:
         return _records(self._connection, statement.rows(self._connection, wanted))
+
+
+def found_approvals(connection: sqlite3.Connection, ids: Iterable[str]) -> list[ApprovalRecord]:
+    """Those of these ids that are kept."""
+    return [found for id in ids if is_storable(id) and (found := _Table(connection).find(id)) is not None]
 
 
 def _records(connection: sqlite3.Connection, rows: Sequence[dict[str, Any]]) -> list[ApprovalRecord]:

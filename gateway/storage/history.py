@@ -1,7 +1,8 @@
 """Looking at the calls of a store from outside: read-only, whether or not a gateway runs on it. Nothing is upgraded."""
 
+import json
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +12,9 @@ from urllib.parse import quote
 from sqlalchemy import Table, bindparam, select
 
 from gateway.errors import StoreUnavailable
+from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.records import CallFilter, StoredCall
+from gateway.storage.approvals import found_approvals
 from gateway.storage.links import unavailable
 from gateway.storage.prepared import Prepared
 from gateway.storage.rows import call_from, is_storable, microseconds
@@ -19,6 +22,7 @@ from gateway.storage.schema import calls, fresh
 
 _PATIENCE: Final = 2.0
 _ALL: Final = 1 << 31
+_ABOUT: Final = "SELECT body FROM audit WHERE instr(body, CAST(? AS BLOB))"
 _FILTERS: Final = ("tenant", "subject", "turn_id", "catalogue", "tool", "status")
 
 
@@ -50,16 +54,54 @@ def _newest(table: Table, wanted: Collection[str]) -> Prepared:
 
 def _read(path: Path, wanted: dict[str, Any]) -> list[StoredCall]:
     """Fresh calls are newer than the others, but for a moment: those that come together are put away together."""
-    with _told_plainly(path):
-        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_PATIENCE)
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("PRAGMA trusted_schema = OFF")
-            connection.execute("BEGIN")  # or calls that are put away meanwhile would be in neither table, or in both
-            found = [row for table in (fresh, calls) for row in _newest(table, wanted).rows(connection, wanted)]
-            return [call_from(row) for row in found[: wanted["limit"]]]
-        finally:
-            connection.close()
+    with _told_plainly(path), looking_at(path) as connection:
+        found = [row for table in (fresh, calls) for row in _newest(table, wanted).rows(connection, wanted)]
+        return [call_from(row) for row in found[: wanted["limit"]]]
+
+
+def approvals_of(path: Path, ids: Collection[str]) -> list[ApprovalRecord]:
+    """Those that are still kept, oldest first."""
+    with _told_plainly(path), looking_at(path) as connection:
+        return sorted(found_approvals(connection, ids), key=lambda each: each.created_at)
+
+
+def entries_about(path: Path, ids: Collection[str]) -> list[Mapping[str, Any]]:
+    """Entries of the decision log that are about one of these calls or approvals, oldest first."""
+    found: dict[bytes, Mapping[str, Any]] = {}
+    with _told_plainly(path), looking_at(path) as connection:
+        for id in ids:
+            for body, *_ in connection.execute(_ABOUT, (json.dumps(id, ensure_ascii=False),)):
+                entry = _entry(body)
+                if entry is not None and id in (_of(entry, "call", "id"), _of(entry, "gate", "approval")):
+                    found[body] = entry
+    return sorted(found.values(), key=lambda entry: int(entry["at"]))
+
+
+@contextmanager
+def looking_at(path: Path) -> Iterator[sqlite3.Connection]:
+    """As of one moment: calls that are put away meanwhile would be in neither table, or in both."""
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_PATIENCE)
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("BEGIN")
+        yield connection
+    finally:
+        connection.close()
+
+
+def _entry(body: object) -> Mapping[str, Any] | None:
+    """What somebody else has put into the table is passed over: verifying is another command's."""
+    try:
+        found = json.loads(body) if isinstance(body, bytes) else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and type(found.get("at")) is int else None
+
+
+def _of(entry: Mapping[str, Any], part: str, name: str) -> Any:
+    found = entry.get(part)
+    return found.get(name) if isinstance(found, dict) else None
 
 
 @contextmanager
