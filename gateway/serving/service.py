@@ -13,14 +13,11 @@ from time import perf_counter
 from typing import Any, Final, TypeGuard
 
 from gateway.audit.words import Reason
-from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.calls import ToolCall
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.ids import new_id
-from gateway.core.media import InMemoryMediaReader
 from gateway.core.pipeline import run_pipeline
 from gateway.core.settling import ProposedCall
-from gateway.core.spool import InMemoryReader
 from gateway.core.tools import Tool
 from gateway.errors import (
     GatewayError,
@@ -33,7 +30,7 @@ from gateway.errors import (
 )
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
-from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
+from gateway.governance.records import AuditBody, CallFilter, Store, StoredCall, StoredTurn, TurnEnding
 from gateway.serving.arguments import checksum_of, decoded_args
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
@@ -46,23 +43,11 @@ from gateway.serving.published import Published
 from gateway.serving.relayed import Aside
 from gateway.serving.rights import may_call, may_know, may_read, still_readable
 from gateway.serving.running_calls import RunningCalls
-from gateway.serving.turns import OpenTurns, Surroundings, Turn, new_turn
+from gateway.serving.turns import KEEPING_NOTHING, OpenTurns, Surroundings, Turn, new_turn
 from gateway.snapshot import DeclaredTool
 
 DEFAULT_LIFE: Final = timedelta(days=1)
 """How long calls are kept, and with them their turn, where nothing else is said."""
-
-
-def _nothing(*_: object) -> tuple[()]:
-    return ()
-
-
-_KEEPING_NOTHING: Final[Mapping[str, Callback]] = {
-    **dict.fromkeys(CALLBACKS, _nothing),
-    "store_media_bytes": lambda ctx, key, content: InMemoryMediaReader(content),
-    "store_retrievable_bytes": lambda ctx, key, content: InMemoryReader(content),
-}
-"""Of what a turn may hold besides calls, nothing outlives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +109,7 @@ class Service:
         self.observer = observer
         """Told of every call, and by wires of every request, if there is one."""
         self.running = RunningCalls()
-        callbacks = {**_KEEPING_NOTHING, "store_tool_call": self._store_record}
+        callbacks = {**KEEPING_NOTHING, "store_tool_call": self._store_record}
         self._around = Surroundings(callbacks, self.buses, spool)
 
     # --- what there is ---
@@ -391,6 +376,12 @@ class Service:
         artifact = next((piece.type for piece in stored.results), None)
         turn.memory.reads(turn.published.access.brought_by(stored.identity, artifact=artifact))
 
+    async def read_into(self, turn: Turn, stored: StoredCall) -> None:
+        """The same for what is read without a call. It is durable: any process may serve the next call of the turn."""
+        self.brought_into(turn, stored)
+        if turn.is_stored:
+            await self._remember(turn)
+
     # --- inside ---
 
     def _in_memory(self, stored: StoredCall) -> ToolCall | None:
@@ -411,14 +402,17 @@ class Service:
         told = await self._target_of(earlier, turn.principal)
         if earlier.turn_id != turn.id and told is not None:
             self.brought_into(turn, told)
-        audit = [self._auditor.replayed(call, earlier)] if self._auditor is not None else ()
+        await self._remember(turn, [self._auditor.replayed(call, earlier)] if self._auditor is not None else ())
+        return replayed
+
+    async def _remember(self, turn: Turn, audit: Sequence[AuditBody] = ()) -> None:
+        """Write down what the turn remembers by now, without a call that it is about."""
         memory, knowing = turn.memory.to_write()
         try:
             await self._store.note(audit, turn_id=turn.id, memory=memory, knowing=knowing)
         except StoreUnavailable:
             turn.memory.was_not_written(memory, knowing)
             raise
-        return replayed
 
     async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
         """What an earlier call settled as, in its own turn as long as that is open. Raises `UnknownCall`."""

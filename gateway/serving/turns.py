@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from gateway.core.callbacks import Callback
+from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.calls import ToolCall
 from gateway.core.context import TurnContext
 from gateway.core.events import Buses, Event
 from gateway.core.forging import forged_tools
 from gateway.core.ids import new_id, new_token, random_bytes
+from gateway.core.media import InMemoryMediaReader
 from gateway.core.registry import Registry
+from gateway.core.spool import InMemoryReader
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import Tool
 from gateway.governance.memory import TurnMemory, memory_of
@@ -27,6 +29,18 @@ from gateway.serving.published import Published
 
 HANDLE_BYTES: Final = 24
 """192 bits: nobody finds a turn by trying."""
+
+
+def _nothing(*_: object) -> tuple[()]:
+    return ()
+
+
+KEEPING_NOTHING: Final[Mapping[str, Callback]] = {
+    **dict.fromkeys(CALLBACKS, _nothing),
+    "store_media_bytes": lambda ctx, key, content: InMemoryMediaReader(content),
+    "store_retrievable_bytes": lambda ctx, key, content: InMemoryReader(content),
+}
+"""Of what a turn may hold besides calls, nothing outlives it."""
 
 
 @dataclass(frozen=True, slots=True)

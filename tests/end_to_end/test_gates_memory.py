@@ -109,6 +109,25 @@ async def test_reading_a_resource_of_another_turn_taints_a_session(tmp_path: Pat
         assert backend.paths == ["/keep"]
 
 
+async def test_reading_a_resource_with_a_handle_taints_its_turn(tmp_path: Path) -> None:
+    async with mailing(tmp_path) as (_, backend, ana):
+        made = await in_turn(ana, "keep")
+        uri = f"artifact://calls/{made['_meta']['gateway/turn']}/{made['_meta']['gateway/call']}"
+        handle = (await in_turn(ana, "send"))["_meta"]["gateway/turn"]
+
+        read = await ana.modern("desk", "resources/read", {"uri": uri}, **{"gateway/turn": handle})
+        wrong = [
+            await ana.modern("desk", "resources/read", {"uri": uri}, **{"gateway/turn": each}) for each in ("x", 7)
+        ]
+        held = await in_turn(ana, "send", handle)
+        elsewhere = await in_turn(ana, "send")
+
+        assert "result" in read.json, read.body
+        assert [each.json["error"]["code"] for each in wrong] == [-32602, -32602]
+        assert (is_held(held), is_held(elsewhere)) == (True, False)
+        assert backend.paths == ["/keep", "/send", "/send"]
+
+
 async def test_first_calls_of_a_session_share_what_they_see(tmp_path: Path) -> None:
     async with mailing(tmp_path) as (_, backend, ana):
         session = await ana.begin_legacy("desk")

@@ -221,6 +221,7 @@ async def test_handle_is_tainted_whichever_worker_is_asked(forks: Forking, tmp_p
     async with counting() as backend:
         tools = [
             http_tool("read", backend.port, flags=["untrusted-output"]),
+            http_tool("keep", backend.port, flags=["untrusted-output"], output={"artifact": "text", "inline": False}),
             http_tool("send", backend.port, flags=["egress"]),
         ]
         project = write(tmp_path / "p", desk(backend.port, tools=tools, rules=[untrusted]))
@@ -230,6 +231,15 @@ async def test_handle_is_tainted_whichever_worker_is_asked(forks: Forking, tmp_p
                     handle = (await call(ana, "plain"))["gateway/turn"]
                     reading = [call(ana, "read", handle), *(call(ana, "plain", handle) for _ in range(5))]
                     await asyncio.gather(*reading)
+                    sent = await asyncio.gather(*(call(ana, "send", handle) for _ in range(4)))
+
+                    assert ["gateway/pending" in each for each in sent] == [True] * 4
+
+                made = await call(ana, "keep")
+                uri = f"artifact://calls/{made['gateway/turn']}/{made['gateway/call']}"
+                for _ in range(5):
+                    handle = (await call(ana, "plain"))["gateway/turn"]
+                    await ana.modern("desk", "resources/read", {"uri": uri}, **{"gateway/turn": handle})
                     sent = await asyncio.gather(*(call(ana, "send", handle) for _ in range(4)))
 
                     assert ["gateway/pending" in each for each in sent] == [True] * 4

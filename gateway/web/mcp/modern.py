@@ -25,6 +25,7 @@ from gateway.web.mcp.protocol import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     META_LOG_LEVEL,
+    META_TURN,
     MODERN,
     MODERN_VERSIONS,
     UNSUPPORTED_VERSION,
@@ -33,7 +34,7 @@ from gateway.web.mcp.protocol import (
 from gateway.web.mcp.replies import Presence, Reply
 from gateway.web.mcp.resources import list_resources, read_resource
 from gateway.web.mcp.results import dumped
-from gateway.web.mcp.serving import Served, called, progress_token, protocol_error, request_seen
+from gateway.web.mcp.serving import Served, called, progress_token, protocol_error, request_seen, text_of
 from gateway.web.mcp.streams import Send, Stream
 from gateway.web.mcp.tasks import METHODS, TASKS, Tasks, declares_tasks
 
@@ -268,10 +269,11 @@ class ModernWire:
         return self._cacheable({"resourceTemplates": []})
 
     async def _read_resource(self, request: ModernRequest, principal: Principal) -> bytes:
-        uri = request.params.get("uri")
-        served = self._served
+        uri, handle = request.params.get("uri"), text_of(request.meta, META_TURN)
+        service, catalogue = self._served.service, self._served.catalogue
+        turn = None if handle is None else await service.find_turn(principal, handle, catalogue=catalogue)
         try:
-            contents = await read_resource(served.service, principal, catalogue=served.catalogue, uri=uri)
+            contents = await read_resource(service, principal, catalogue=catalogue, uri=uri, into=turn)
         except Missing:
             raise ProtocolError(INVALID_PARAMS, "there is no such resource", {"uri": uri}) from None
         return self._cacheable({"contents": contents}, ttl_ms=0)

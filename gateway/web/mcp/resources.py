@@ -54,7 +54,7 @@ async def read_resource(
     if stored.catalogue != catalogue or not _is_kept(stored) or not service.may_read(principal, stored):
         raise Missing()
     if into is not None:
-        service.brought_into(into, stored)
+        await service.read_into(into, stored)
     return [await _contents(service, principal, stored, record, uri, int(piece or 0))]
 
 

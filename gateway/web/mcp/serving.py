@@ -96,7 +96,7 @@ class Served:
         name, args = called(params)
         calls_itself(meta.get(META_CLIENT_INFO))
         client.meta = meta
-        handle, own = turn_id or _text(meta, META_TURN), _text(meta, META_KEY)
+        handle, own = turn_id or text_of(meta, META_TURN), text_of(meta, META_KEY)
         return await self.service.call_alone(
             principal,
             self.catalogue,
@@ -126,7 +126,7 @@ class Served:
         name, args = called(params)
         meta = params.get("_meta")
         client.meta = meta if isinstance(meta, dict) else {}
-        key = _text(meta or {}, META_KEY)
+        key = text_of(meta or {}, META_KEY)
         settled = await self.service.call(turn, name, args, key=key, client=client, request=seen)
         return await self.told(settled, client, version=version), settled
 
@@ -212,7 +212,8 @@ def protocol_error(error: Exception) -> ProtocolError:
     return ProtocolError(INTERNAL_ERROR, "the gateway failed")
 
 
-def _text(meta: Mapping[str, Any], key: str) -> str | None:
+def text_of(meta: Mapping[str, Any], key: str) -> str | None:
+    """What `_meta` says under a key. Raises for anything but a text."""
     value = meta.get(key) if isinstance(meta, dict) else None
     if value is not None and not isinstance(value, str):
         raise ProtocolError(INVALID_PARAMS, f"_meta[{key!r}] is a string")
