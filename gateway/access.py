@@ -181,6 +181,22 @@ class Access:
         """What the policy says about an action on a tool."""
         return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
 
+    def approves(self, principal: Principal, *, catalogue: str, tool: str) -> AccessDecision:
+        """Whether the policy lets somebody decide about calls of a tool: by the tool itself, or by the class it yields.
+
+        A row that denies either of them decides.
+        """
+        declared = self.snapshot.tools.get(tool)
+        if declared is None:
+            return AccessDecision(False, "there is no such tool")
+        objects = [declared.object]
+        if declared.artifact in self.snapshot.artifacts:
+            objects.append(f"class:{declared.artifact}")
+        tier = declared.trust.tier.name
+        found = [self._decided(principal, "approve", catalogue=catalogue, object=each, tier=tier) for each in objects]
+        denied = next((each for each in found if not each.allowed and each.row is not None), None)
+        return denied or next((each for each in found if each.allowed), found[0])
+
     def rules_about(self, tool: DeclaredTool, catalogue: str) -> list[GateRule]:
         """The gate rules that have a say in calls of the tool through the catalogue, by name, whatever the arguments.
 

@@ -16,6 +16,7 @@ from gateway.core.canonical import call_id
 from gateway.errors import NotPermitted
 from gateway.governance.cases import Because
 from gateway.governance.conditions import Scope
+from gateway.governance.diagnostics import Position
 from gateway.governance.memory import TurnMemory
 from gateway.governance.ports import AccessDecision, AccessRequest
 from gateway.governance.principals import Principal
@@ -295,6 +296,43 @@ def test_permission_that_a_rule_asks_for_counts_with_its_row(access: Access) -> 
 
     assert (permitted.decision, sorted(row.line for row in permitted.rows)) == ("allow", [2, 4])
     assert (refused_at(refused), refused.because) == ("gates", Because("gate", "large-refunds"))
+
+
+class Granting:
+    """Lets everybody approve what is listed with `True`, and nobody what a row forbids."""
+
+    def __init__(self, rows: dict[str, bool]) -> None:
+        self.rows = rows
+
+    def held_by(self, names: frozenset[str]) -> frozenset[str]:
+        return names
+
+    def decide(self, request: AccessRequest) -> AccessDecision:
+        assert request.action == "approve"
+        found = self.rows.get(request.object)
+        return AccessDecision(bool(found), str(found), None if found is None else Position("policy.csv", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "allowed"),
+    [
+        ({}, False),
+        ({"tool:refund_pay": True}, True),
+        ({"class:receipt": True}, True),
+        ({"class:other": True}, False),
+        ({"tool:refund_pay": True, "class:receipt": False}, False),
+        ({"tool:refund_pay": False, "class:receipt": True}, False),
+    ],
+    ids=["nothing", "tool", "class", "another class", "class denied", "tool denied"],
+)
+def test_deciding_is_permitted_by_the_tool_or_its_class(access: Access, rows: dict[str, bool], allowed: bool) -> None:
+    declared = replace(access.snapshot.tools["refund_pay"], artifact="receipt")
+    tools = {**access.snapshot.tools, "refund_pay": declared}
+    known = replace(access.snapshot, tools=tools, artifacts={"receipt": next(iter(access.snapshot.artifacts.values()))})
+    asked = Access(known, Granting(rows))
+
+    assert asked.approves(ANA, catalogue="desk", tool="refund_pay").allowed is allowed
+    assert not asked.approves(ANA, catalogue="desk", tool="unheard-of").allowed
 
 
 class Exploding:

@@ -31,7 +31,7 @@ from gateway.approvals.waiting import Watch
 from gateway.core.events import now
 from gateway.core.ids import new_token
 from gateway.core.schemas import Schema
-from gateway.errors import GatewayError, ValidationException
+from gateway.errors import GatewayError, NotPermitted, ValidationException
 from gateway.governance.approvals import (
     Action,
     ApprovalChange,
@@ -51,6 +51,9 @@ from gateway.governance.principals import Principal
 Held = Callable[[Principal], frozenset[str]]
 """Everything somebody is and holds at this moment: the subject, and every role that comes with it. It is asked from the
 thread that writes, too, and must not wait."""
+
+MayApprove = Callable[[Principal, Action], bool]
+"""Whether the policy lets somebody decide about an action. Rules say who is asked, the policy who may answer."""
 
 MOST_PENDING: Final = 100
 """Approvals one requester may wait for: more is noise that makes people agree without looking."""
@@ -93,6 +96,7 @@ class Approvals:
         store: ApprovalStore,
         *,
         held: Held,
+        may_approve: MayApprove = lambda approver, action: True,
         clock: Callable[[], datetime] = now,
         most_pending: int = MOST_PENDING,
         subscribers: Mapping[ApprovalEvent, Sequence[str]] | None = None,
@@ -102,6 +106,7 @@ class Approvals:
     ) -> None:
         self._store = store
         self._names = held
+        self._may_approve = may_approve
         self._clock = clock
         self._most_pending = most_pending
         self._subscribers = dict(subscribers or {})
@@ -204,14 +209,18 @@ class Approvals:
     ) -> ApprovalRecord:
         """Add one approver's vote. Without `shown_digest` they were shown what there is.
 
-        Raises `UnknownApproval`, `OwnRequest`, `ApprovalClosed`, `AlreadyDecided`, `ShownOtherwise`, and for a
-        resolution that does not fit `InvalidResolution`; the approval then stays as it was.
+        Raises `UnknownApproval`, `OwnRequest`, `ApprovalClosed`, `NotPermitted`, `AlreadyDecided`, `ShownOtherwise`,
+        and for a resolution that does not fit `InvalidResolution`; the approval then stays as it was.
         """
         record = await self.find(id, approver)
         if is_requester(record, approver):
             raise OwnRequest()
         if record.state != "pending":
             raise ApprovalClosed(record.state)
+        if not self._may_approve(approver, record.request.action):
+            raise NotPermitted(
+                "the policy does not let you decide about this call", help="a row has to allow approve on the tool"
+            )
         accepted = _accepted(record, resolution) if vote == "grant" else None
         seen = await shown_of(record)
 
@@ -233,7 +242,8 @@ class Approvals:
         """Whether the viewer could still vote on it."""
         is_open = record.state == "pending" and not is_requester(record, viewer)
         has_voted = any(each.approver.subject == viewer.subject for each in record.entries)
-        return is_open and not has_voted and is_approver(record, viewer, self.holds)
+        is_asked = is_open and not has_voted and is_approver(record, viewer, self.holds)
+        return is_asked and self._may_approve(viewer, record.request.action)
 
     def holds(self, principal: Principal, name: str) -> bool:
         return name in self._names_of(principal)

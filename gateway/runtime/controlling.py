@@ -21,6 +21,7 @@ from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.core.events import now
 from gateway.errors import StoreUnavailable
+from gateway.governance.approvals import Action
 from gateway.governance.principals import Principal
 from gateway.governance.records import AuditBody, StoredCall
 from gateway.identity.identities import Identities
@@ -125,6 +126,7 @@ def controlling(
     approvals = Approvals(
         asked,
         held=lambda principal: _held(published, principal),
+        may_approve=lambda approver, action: _may_approve(published, approver, action),
         subscribers=subscribers(webhooks),
         announce=announce,
     )
@@ -151,6 +153,10 @@ def _also_told(auditor: Auditor, observer: Observer) -> Callable[[StoredCall], A
 
 def _held(published: Callable[[], Published], principal: Principal) -> frozenset[str]:
     return published().access.held_by(principal)
+
+
+def _may_approve(published: Callable[[], Published], approver: Principal, action: Action) -> bool:
+    return published().access.approves(approver, catalogue=action.catalogue, tool=action.tool).allowed
 
 
 def _log_of(key: ContentKey) -> AuditLog:

@@ -21,7 +21,8 @@ from gateway.approvals.refusals import (
     TooManyPending,
     UnknownApproval,
 )
-from gateway.governance.approvals import ApprovalEntry
+from gateway.errors import NotPermitted
+from gateway.governance.approvals import Action, ApprovalEntry
 from gateway.governance.principals import Principal
 
 pytestmark = pytest.mark.anyio
@@ -646,3 +647,26 @@ async def test_each_outcome_has_its_own_code(desk: Desk) -> None:
 
     assert refusal_of(taken, desk.clock()) is None
     assert {state: error.code for state, error in told.items() if error} == states
+
+
+# What the policy says
+
+
+async def test_policy_is_asked_before_a_vote_counts(tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def may_approve(approver: Principal, about: Action) -> bool:
+        asked.append((approver.subject, about.tool))
+        return approver == LEO
+
+    async with desk_at(tmp_path / "gateway.db", may_approve=may_approve) as desk:
+        id = await desk.pending()
+        record = await desk.approvals.find(id, LEA)
+        may = [desk.approvals.may_decide(record, each) for each in (LEA, LEO)]
+        with pytest.raises(NotPermitted):
+            await desk.approvals.decide(id, LEA, "grant")
+        decided = await desk.approvals.decide(id, LEO, "grant")
+
+    assert may == [False, True]
+    assert [each.approver for each in decided.entries] == [LEO]
+    assert set(asked) == {("user:lea", "payments/refund"), ("user:leo", "payments/refund")}

@@ -31,6 +31,7 @@ PEOPLE = (ANA, EVA, LEO, LIZ)
 POLICY = """\
 p, role:agent, *, tool:*, discover|invoke|read, community, allow
 p, role:lead, desk, tool:plain, discover, internal, allow
+p, role:lead, *, tool:*, approve, community, allow
 """
 
 FLAGS = ("egress", "untrusted-output")

@@ -23,6 +23,7 @@ POLICY = """\
 p, role:agent, *, tool:*, discover|invoke|read, community, allow
 p, role:agent, *, tool:secret, discover|invoke|read, community, deny
 p, role:agent, *, tool:shown, invoke, community, deny
+p, role:lead, *, tool:*, approve, community, allow
 """
 
 
