@@ -579,7 +579,8 @@ async def test_clock_that_jumps_ahead_ends_everything(desk: Desk) -> None:
 async def test_sweeping_ends_all_that_ran_out_of_time(tmp_path: Path) -> None:
     async with desk_at(tmp_path / "gateway.db", most_pending=1000) as desk:
         requests = [refund(action(arguments={"n": n})) for n in range(250)]
-        await asyncio.gather(*(desk.pending(each) for each in requests))
+        for some in range(0, len(requests), 25):  # a busy disk has to be fast enough for all of them at once
+            await asyncio.gather(*(desk.pending(each) for each in requests[some : some + 25]))
         desk.clock.advance(minutes=30)
 
         assert await desk.approvals.sweep() == 250

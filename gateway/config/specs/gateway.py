@@ -5,15 +5,19 @@ Ports, log levels and folders are settings of the process, not configuration: th
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
 from gateway.config.specs.audit import Audit
 from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec, exactly_one, one_of_missing
 from gateway.config.specs.common import Auth, Document, OwnedMetadata, Secret
+from gateway.config.specs.hosts import is_private
 from gateway.config.specs.scalars import Day, Duration, FilePath, Line, Name, Role, Subject, Text, Url
 from gateway.config.specs.webhooks import Webhook, names_taken_twice
+
+_MOST_SKEW: Final = timedelta(seconds=60)
+"""A token that ended counts that much longer."""
 
 SubjectPrefix = Annotated[
     str,
@@ -60,10 +64,12 @@ class KeySet(Spec):
     model_config = ConfigDict(json_schema_extra=exactly_one("fromFile", "fromUrl"))
 
     from_file: Maybe[FilePath] = Field(None, description="JWKS file, relative to the configuration folder.")
-    from_url: Maybe[Url] = Field(None, description="JWKS address of the issuer.")
+    from_url: Maybe[Url] = Field(None, description="JWKS address of the issuer; https, unless it is on this host.")
 
     def broken_rules(self) -> Iterable[Broken]:
         yield from one_of_missing({"fromFile": self.from_file, "fromUrl": self.from_url}, "a key set")
+        if self.from_url is not None and not is_private(self.from_url):
+            yield Broken(("fromUrl",), "keys are only fetched over https", "write https://", "bad-url")
 
 
 class SubjectClaim(Spec):
@@ -99,8 +105,14 @@ class JwtProviderSpec(Spec):
     subject: Maybe[SubjectClaim] = Field(None, description="Which claim names the caller.")
     roles: Maybe[RoleClaim] = Field(None, description="Which roles a token carries.")
     tenant: Maybe[TenantClaim] = Field(None, description="Which claim names the tenant.")
-    clock_skew: Duration = Field(timedelta(seconds=30), description="Difference between clocks that is forgiven.")
+    clock_skew: Duration = Field(
+        timedelta(seconds=30), description="Difference between clocks that is forgiven, at most a minute."
+    )
     trace: TraceUse = Field("link", description=_TRACE)
+
+    def broken_rules(self) -> Iterable[Broken]:
+        if self.clock_skew > _MOST_SKEW:
+            yield Broken(("clockSkew",), "more than a minute is forgiven", "write at most 60s, and set the clocks")
 
 
 class StaticToken(Spec):

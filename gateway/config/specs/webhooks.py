@@ -1,14 +1,13 @@
 """Who is told of approvals."""
 
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from gateway.config.specs.base import Broken, Many, Some, Spec
 from gateway.config.specs.common import Secret
+from gateway.config.specs.hosts import is_private
 from gateway.config.specs.scalars import Name, PrivateNetwork, Url
 
 Event = Literal["requested", "decided", "expired"]
@@ -26,7 +25,7 @@ class Webhook(Spec):
     )
 
     def broken_rules(self) -> Iterable[Broken]:
-        if not self.url.startswith("https:") and not _is_this_host(urlsplit(self.url).hostname or ""):
+        if not is_private(self.url):
             yield Broken(("url",), "a message only leaves this host over https", "write https://", "bad-url")
 
 
@@ -38,10 +37,3 @@ def names_taken_twice(webhooks: Sequence[Webhook]) -> Iterable[Broken]:
             message = "the name of a webhook is given twice"
             yield Broken(("webhooks", index, "name"), message, "give each its own")
         known.add(webhook.name)
-
-
-def _is_this_host(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.rstrip(".").lower() == "localhost"
