@@ -57,6 +57,8 @@ class Assembled:
     policies: PolicySet
     diagnostics: tuple[Diagnostic, ...]
     lock: Lock = field(default_factory=Lock)
+    imports: tuple[ImportedDefinition, ...] = ()
+    """What upstreams bring, as far as it is known here."""
 
     @property
     def has_errors(self) -> bool:
@@ -92,11 +94,11 @@ def assemble(
     of_imports = [*of_lock, *idle, *read.diagnostics]
     diagnostics = in_order([*linked.diagnostics, *of_imports, *of_files, *lint(policies, names)])
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
-        return Assembled(None, loaded, policies, tuple(diagnostics), lock)
+        return Assembled(None, loaded, policies, tuple(diagnostics), lock, tuple(known))
     diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies, today)])
     aliases = {} if INTERPRETER in environ else {sys.executable: f"${{{INTERPRETER}}}"}
     access = _access(linked.snapshot, policies, aliases=aliases)
-    return Assembled(access, loaded, policies, tuple(diagnostics), lock)
+    return Assembled(access, loaded, policies, tuple(diagnostics), lock, tuple(known))
 
 
 def _unapproved(snapshot: Snapshot, policies: PolicySet, today: date) -> Iterable[Diagnostic]:

@@ -87,7 +87,7 @@ ARROWS: dict[str, set[str]] = {
     "snapshot": {"core", "governance"},
     "access": {"errors", "core", "governance", "snapshot"},
     "advertising": {"snapshot"},
-    "review": {"core", "governance", "snapshot", "access", "review"},
+    "review": {"core", "definitions", "governance", "snapshot", "access", "review"},
     "definitions": {"governance", "definitions"},
     "config": {"errors", "core", "definitions", "formats", "governance", "snapshot", "openapi", "config"},
     "assembly": {"governance", "snapshot", "access", "config", "authz"},

@@ -38,6 +38,7 @@ def side(found: Assembled, access: Access, *, naming: Naming, environment: str |
         rows=tuple(_rows(found, place)),
         cases=tuple(replace(case, position=place(case.position)) for case in access.snapshot.cases),
         texts={_identity(each): _written(each) for each in found.loaded.documents},
+        definitions=found.imports,
     )
 
 

@@ -6,9 +6,13 @@ Two sides are compared on one day in one environment. Nothing is read from files
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from typing import Literal
 
 from gateway.access import Access
+from gateway.definitions.drift import Change as DefinitionChange
+from gateway.definitions.drift import drift
 from gateway.governance.cases import PolicyCase
+from gateway.governance.imports import ImportedDefinition
 from gateway.review.cases import CaseChange, case_changes, case_findings
 from gateway.review.changes import DocumentChange, Documents, Pair, Texts, document_change, dotted, pairs
 from gateway.review.controls import control_findings
@@ -31,6 +35,8 @@ class Side:
     rows: Sequence[PolicyRow | MemberRow] = ()
     cases: Sequence[PolicyCase] = ()
     texts: Texts = field(default_factory=dict)
+    definitions: Sequence[ImportedDefinition] = ()
+    """What upstreams bring."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -57,6 +63,17 @@ class Tests:
 
 
 @dataclass(frozen=True, slots=True)
+class NameWon:
+    """Two tools want one name in a catalogue; `source` is an upstream, or `tools` for our own documents."""
+
+    catalogue: str
+    name: str
+    existing: str
+    incoming: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     before: str
     after: str
@@ -68,10 +85,14 @@ class Plan:
     findings: tuple[Finding, ...]
     waivers: tuple[WaiverInForce, ...]
     tests: Tests | None = None
+    definitions: tuple[DefinitionChange, ...] = ()
+    """What upstreams bring, part by part, where it is not what it was."""
+    collisions: tuple[NameWon, ...] = ()
+    """Names that two tools want, and who gets them, where that is new."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.documents or self.policies or self.cases or self.access)
+        return not (self.documents or self.policies or self.cases or self.access or self.definitions)
 
     @property
     def risk(self) -> Weight | None:
@@ -82,6 +103,7 @@ class Plan:
         changes = [each.change for each in self.documents]
         changes += [each.change for each in self.policies]
         changes += [each.change for each in self.cases]
+        changes += {each.about: definition_sign(each) for each in self.definitions}.values()
         return sum(each == change for each in changes)
 
 
@@ -98,6 +120,7 @@ def make_plan(
     documents, changed = _documents(before, after)
     policies = row_changes(before.rows, after.rows)
     cases = case_changes(before.cases, after.cases)
+    definitions = tuple(drift(before.definitions, after.definitions))
     reaches = (Reach(side.access, side.rows, at) for side in (before, after))
     access = access_changes(*reaches, progress=progress)
     ranks = {**before.snapshot.ranks, **after.snapshot.ranks}
@@ -108,8 +131,9 @@ def make_plan(
         *_overlay_findings(documents),
         *_access_findings(access),
         *_test_findings(tests),
+        *_definition_findings(definitions),
     ]
-    if documents or policies or cases:
+    if documents or policies or cases or definitions:
         findings.append(Finding("changed", "plan"))
     return Plan(
         before.snapshot.revision,
@@ -122,6 +146,8 @@ def make_plan(
         tuple(dict.fromkeys(findings)),
         tuple(_waivers(after.snapshot)),
         tests,
+        definitions,
+        tuple(_names_won(before.snapshot, after.snapshot)),
     )
 
 
@@ -190,6 +216,37 @@ def _access_findings(access: Sequence[AccessChange]) -> Iterator[Finding]:
 def _test_findings(tests: Tests | None) -> Iterator[Finding]:
     if tests is not None and tests.failed:
         yield Finding("tests-fail", "tests", note=str(tests.failed))
+
+
+def definition_sign(change: DefinitionChange) -> Literal["added", "removed", "changed"]:
+    match change.what:
+        case "added" | "removed" as whole:
+            return whole
+        case _:
+            return "changed"
+
+
+def _definition_findings(changes: Sequence[DefinitionChange]) -> Iterator[Finding]:
+    for each in changes:
+        match each.grade:
+            case "high":
+                yield Finding("definition-turned", each.about, each.path, each.words)
+            case "medium":
+                yield Finding("definition-changed", each.about, each.path, each.words)
+            case "low":
+                yield Finding("definition-edited", each.about, each.path, each.words)
+
+
+def _names_won(before: Snapshot, after: Snapshot) -> Iterator[NameWon]:
+    known = set(_collisions(before))
+    yield from (each for each in _collisions(after) if each not in known)
+
+
+def _collisions(snapshot: Snapshot) -> Iterator[NameWon]:
+    for catalogue in snapshot.catalogues.values():
+        for each in catalogue.collisions:
+            name = each.incoming.name
+            yield NameWon(catalogue.name, name, each.existing.source, each.incoming.source, each.outcome)
 
 
 def _waivers(snapshot: Snapshot) -> Iterator[WaiverInForce]:

@@ -6,6 +6,8 @@
      "policies":  [{"change", "position", "text", "before": row or null, "after": row or null}],
      "tests":     {"passed", "failed"} or null,
      "cases":     [{"change", "suite", "name", "position"}],
+     "definitions": [{"upstream", "kind", "name", "what", "grade", "words", "path", "before", "after"}],
+     "collisions": [{"catalogue", "name", "existing", "incoming", "outcome": "throw|replace|keep"}],
      "access":    [{"caller", "catalogue", "tool", "before": "none|sees|calls", "after"}],
      "findings":  [{"code", "weight": "low|medium|high", "about", "path", "words"}],
      "waivers":   [{"catalogue", "flags", "until", "by", "because"}],
@@ -34,6 +36,17 @@ def plan_data(plan: Plan, *, accepted: Weight | None = None) -> dict[str, Any]:
         "cases": [
             {"change": each.change, "suite": each.suite, "name": each.name, "position": _place(each.position)}
             for each in plan.cases
+        ],
+        "definitions": [each.as_data() for each in plan.definitions],
+        "collisions": [
+            {
+                "catalogue": each.catalogue,
+                "name": each.name,
+                "existing": each.existing,
+                "incoming": each.incoming,
+                "outcome": each.outcome,
+            }
+            for each in plan.collisions
         ],
         "access": [
             {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gateway.review.changes import DocumentChange
-from gateway.review.plan import Plan
+from gateway.review.plan import NameWon, Plan, definition_sign
 from gateway.review.reach import AccessChange
 from gateway.review.risk import WEIGHTS, Finding, Weight, is_accepted
 from gateway.review.values import difference, visible
@@ -94,6 +94,8 @@ def _entries(plan: Plan) -> Iterator[_Entry]:
         yield _Entry(line, tuple(by_about.pop(row.about, ())))
     for case in plan.cases:
         yield _Entry((_sign(case.change), Span(visible(case.about))), tuple(by_about.pop(case.about, ())))
+    for about, sign in {each.about: definition_sign(each) for each in plan.definitions}.items():
+        yield _Entry((_sign(sign), Span(visible(about), "strong")), _gravest_first(by_about.pop(about, [])))
     # What is left is about documents that did not change: they mean something else because others did.
     for about, findings in by_about.items():
         if about not in ("plan", "access", "tests"):
@@ -150,9 +152,17 @@ def _note(found: Finding) -> Line:
 def _blocks(plan: Plan) -> Iterator[Line]:
     yield from _block("access", list(_access(plan.access)))
     waivers = [f"{' + '.join(each.flags)} in {each.catalogue} until {each.until} ({each.by})" for each in plan.waivers]
+    won = [f"{each.name} in {each.catalogue}: {_winner(each)}" for each in plan.collisions]
+    yield from _block("names", [(Span(visible(each)),) for each in won])
     yield from _block("waivers", [(Span(visible(waiver)),) for waiver in waivers])
     if plan.tests is not None:
         yield from _block("tests", [_tests(plan.tests.passed, plan.tests.failed)])
+
+
+def _winner(won: NameWon) -> str:
+    """Who gets a name. One that nobody gets is an error, and there is no plan."""
+    first, second = (won.incoming, won.existing) if won.outcome == "replace" else (won.existing, won.incoming)
+    return f"of {first}, not of {second}"
 
 
 def _tests(passed: int, failed: int) -> Line:

@@ -122,6 +122,9 @@ RISKS: Final[Mapping[str, Risk]] = {
     "tests-not-run": Risk("medium", "a reload no longer runs the policy tests"),
     "import-unpinned": Risk("high", "changed imports are served without a look"),
     "import-widened": Risk("medium", "more tools may be imported"),
+    "definition-turned": Risk("high", "an upstream's definition could be turned against its callers"),
+    "definition-changed": Risk("medium", "an upstream defines something else"),
+    "definition-edited": Risk("low", "an upstream's definition reads differently"),
     "upstream-added": Risk("medium", "another server brings tools"),
     "upstream-changed": Risk("medium", "another server answers"),
     # Policies.

@@ -249,7 +249,8 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     await controlled.begin(closing)
     recovered = await store.recover(_now())
     backends.upstreams.watch()
-    await watched(assembled, service, backends.upstreams, controlled, closing)
+    watching = watched(assembled, service, backends.upstreams, controlled)
+    closing.push_async_callback(watching.close)
     metering = Metering(meters, service, shared=shared, controlled=controlled, observing=observed)
     metering.measure(backends.upstreams)
     if sending := sending_metrics(prepared.telemetry, metering.read):

@@ -7,7 +7,6 @@ terms accept changes are not compared.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -133,9 +132,7 @@ class Watching:
             _log.exception("the decision log does not say that definitions of an upstream have changed")
 
 
-async def watched(
-    assembled: Assembled, service: Service, upstreams: Upstreams, controlled: Controlling, closing: AsyncExitStack
-) -> None:
+def watched(assembled: Assembled, service: Service, upstreams: Upstreams, controlled: Controlling) -> Watching:
     """Compare from now on, but for upstreams whose terms accept changes. What nobody locked is withheld at once."""
     vigil = controlled.controls.vigil
     assert vigil is not None, "a running gateway has one"  # noqa: S101 - made where the controls are
@@ -144,7 +141,7 @@ async def watched(
     every = {name: (spec.health or Health.model_construct()).every.total_seconds() for name, spec in terms.items()}
     watching = Watching(service, vigil, controlled.store, controlled.auditor, every)
     watching.start(upstreams)
-    closing.push_async_callback(watching.close)
+    return watching
 
 
 def digests(upstream: str, listed: Iterable[Any]) -> dict[str, str]:
