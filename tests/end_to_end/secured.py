@@ -139,6 +139,8 @@ class Counting:
     port: int = 0
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     answer: Callable[[bytes], bytes] = field(default=lambda body: body)
+    goes_on: asyncio.Event | None = None
+    """If there is one, answers wait for it."""
 
     @property
     def paths(self) -> list[str]:
@@ -147,6 +149,8 @@ class Counting:
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
         self.requests.append((request.path, dict(request.headers), body))
+        if self.goes_on is not None:
+            await self.goes_on.wait()
         return web.Response(body=self.answer(body), content_type="text/plain", charset="utf-8")
 
 

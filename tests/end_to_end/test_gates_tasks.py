@@ -311,6 +311,24 @@ async def test_task_is_refused_where_another_rule_has_come_to_hold_it(tmp_path: 
         assert "/pay" not in backend.paths
 
 
+async def test_slow_call_goes_on_while_nobody_looks(tmp_path: Path) -> None:
+    async with gated(tmp_path, LEADS) as (gateway, backend):
+        backend.goes_on = asyncio.Event()
+        ana = gateway.caller(ANA)
+        id = (await pay(ana))["taskId"]
+        await grant(gateway.caller(LIZ), id)
+
+        running = await get(ana, id)
+        cancelled = await ask(ana, "tasks/cancel", id)
+        backend.goes_on.set()
+        done = await settled(ana, id)
+
+        assert (running["status"], running["pollIntervalMs"]) == ("working", 1000)
+        assert cancelled.json["result"]["resultType"] == "complete"
+        assert (done["status"], done["result"]["isError"]) == ("completed", False)
+        assert backend.paths == ["/pay"]
+
+
 async def test_hundred_racing_polls_run_the_call_once(tmp_path: Path) -> None:
     async with gated(tmp_path, LEADS) as (gateway, backend):
         ana = gateway.caller(ANA)
@@ -359,6 +377,28 @@ async def test_task_outlives_the_process_and_runs_when_somebody_looks(forks: For
     assert backend.paths == ["/pay"]
     events = [json.loads(line).get("event") or line for line in log.splitlines()]
     assert log.count("approval-used") == 1, events
+
+
+async def test_task_whose_process_died_at_work_is_not_run_again(forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend:
+        backend.goes_on = asyncio.Event()
+        project, data = written(tmp_path, backend), tmp_path / "data"
+        with forked(forks, project, data) as gateway:
+            async with callers(gateway, ANA, LIZ) as [ana, liz]:
+                id = (await pay(ana))["taskId"]
+                await grant(liz, id)
+                running = [await get(ana, id), await get(ana, id)]
+            gateway.kill()
+        with forked(forks, project, data) as gateway:
+            async with callers(gateway, ANA) as [ana]:
+                lost = await settled(ana, id)
+            gateway.kill()
+        backend.goes_on.set()
+
+    assert [(each["status"], each["statusMessage"]) for each in running] == [("working", "the call runs")] * 2
+    assert (lost["status"], lost["statusMessage"]) == ("failed", "what became of the call is not known")
+    assert lost["error"]["code"] == -32603
+    assert backend.paths == ["/pay"]
 
 
 async def test_racing_polls_run_once_over_workers(forks: Forking, tmp_path: Path) -> None:
