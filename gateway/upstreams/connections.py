@@ -8,6 +8,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Literal, Protocol
@@ -18,7 +19,7 @@ from gateway.backends.refusals import excerpt
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
 from gateway.upstreams.introductions import Introduction
-from gateway.upstreams.messages import META_CLIENT_INFO, Era, Json, client_info
+from gateway.upstreams.messages import META_CLIENT_INFO, Era, Json, RemoteError, client_info
 from gateway.upstreams.slots import Slots
 from gateway.web.mcp.protocol import LEVELS, META_CAPABILITIES, META_LOG_LEVEL, META_VERSION, MODERN
 
@@ -196,10 +197,8 @@ class Connection(ABC):
         """Ask the server whether it is there. Gives the seconds that took; raises `BackendFailed`."""
         begun = monotonic()
         known = await self.connect()
-        if known.era == "modern":
-            await self.request("server/discover", timeout=PROBE_SECONDS)
-        else:
-            await self.request("ping", timeout=PROBE_SECONDS)
+        with suppress(RemoteError):  # whoever answers with an error is there
+            await self.request("server/discover" if known.era == "modern" else "ping", timeout=PROBE_SECONDS)
         return monotonic() - begun
 
     async def close(self) -> None:

@@ -103,8 +103,15 @@ class HttpWire:
     async def body(self, answer: aiohttp.ClientResponse, *, limit: int | None = None) -> bytes:
         """Everything at once. Raises `BackendFailed` for too much of it."""
         limit = self._endpoint.max_message if limit is None else limit
-        if (answer.content_length or 0) > limit:
-            raise too_large(limit)
+        length = answer.content_length
+        if length is not None:
+            if length > limit:
+                raise too_large(limit)
+            if answer.headers.get("Content-Encoding") in (None, "identity"):  # no more than it says can come
+                try:
+                    return await answer.read()
+                except (aiohttp.ClientError, OSError, ValueError) as error:
+                    raise told(error) from error
         parts: list[bytes] = []
         size = 0
         async with aclosing(_chunks(answer, limit=limit)) as chunks:
@@ -136,8 +143,8 @@ class HttpWire:
                 )
                 if answer.status not in _REDIRECTS:
                     return answer
-                self._url = self._moved(answer)
                 answer.close()
+                self._url = self._moved(answer)
         except (aiohttp.ClientError, OSError, ValueError) as error:  # a timeout is an OSError
             raise told(error) from error
         raise BackendFailed("failed", "the upstream server redirects too often")

@@ -30,6 +30,16 @@ for line in sys.stdin:
             sys.stderr.write("complaining \x1b[31m about TOP-SECRET\n" * 1000)
             say({"jsonrpc": "2.0", "id": "nobody", "result": {}})
             say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": "after the noise"}]}})
+        elif name == "ask":
+            schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+            form = {"message": "Who?", "requestedSchema": schema}
+            say({"jsonrpc": "2.0", "id": "q1", "method": "elicitation/create", "params": form})
+            while (answer := json.loads(sys.stdin.readline())).get("id") != "q1":
+                if "id" in answer:
+                    busy = {"code": -32603, "message": "busy"}
+                    say({"jsonrpc": "2.0", "id": answer["id"], "error": busy})
+            text = f"hello {answer['result']['content']['name']}" if "result" in answer else "nobody would say"
+            say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
         elif name == "flood":
             sys.stdout.write("x" * (20 << 20))
             sys.stdout.flush()

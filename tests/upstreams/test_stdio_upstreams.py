@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 from mcp import Client
 from upstream_gateway import gateway, project, tool, upstream
@@ -123,6 +124,33 @@ async def test_calls_that_come_at_once_start_one_process() -> None:
 def test_program_that_is_none_is_refused_when_it_is_declared() -> None:
     with pytest.raises(BackendUnusable, match="is no program"):
         StdioConnection("program", Program(("/no/such/program",)), HOST, ids=count(1))
+
+
+async def elicited(context: Any, params: Any) -> Any:
+    return types.ElicitResult(action="accept", content={"name": "Ana"})
+
+
+@pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
+async def test_programs_of_either_era_ask_callers_of_either_era(tmp_path: Path, mode: Any) -> None:
+    reference = str(Path(__file__).with_name("reference_upstream.py"))
+    documents = [
+        upstream("older", {"type": "stdio", "argv": [sys.executable, STUBBORN]}),
+        upstream("modern", {"type": "stdio", "argv": [sys.executable, reference], "env": {"LANG": "C.UTF-8"}}),
+        tool("ask", upstream="older"),
+        tool("greet", upstream="modern"),
+    ]
+    async with gateway(project(tmp_path / "project", *documents)) as running:
+        async with Client(running.url, mode=mode, elicitation_callback=elicited) as client:
+            asked = await client.call_tool("ask")
+            greeted = await client.call_tool("greet")
+        async with Client(running.url, mode=mode) as silent:
+            unasked = await silent.call_tool("ask")
+        eras = {each["name"]: each["era"] for each in running.running.upstreams.status()}
+
+    assert eras == {"older": "legacy", "modern": "modern"}
+    assert "hello Ana" in str(asked.content)
+    assert "hello Ana" in str(greeted.content)
+    assert "nobody would say" in str(unasked.content)
 
 
 async def test_wiki_is_searched_and_read_through_the_gateway(tmp_path: Path) -> None:
