@@ -128,8 +128,18 @@ class TurnMemories(Protocol):
 
     async def memory_of_turn(self, turn_id: str) -> bytes | None: ...
 
-    async def reserve_call(self, turn_id: str, checksum: str, *, bounds: Bounds) -> Reserved:
+    async def reserve_call(
+        self,
+        turn_id: str,
+        checksum: str,
+        *,
+        bounds: Bounds,
+        memory: bytes | None = None,
+        knowing: bytes | None = None,
+    ) -> Reserved:
         """Count a call that is about to be made, if the turn has made fewer than it may; durable when this returns.
+
+        `memory` is what the caller knows of the turn, which is written first, as in `Store.settle_call`.
 
         What a caller that was cancelled or refused did not learn of is taken back. Raises `RecordConflict` for a turn
         that is not kept, and `MemoryUnreadable` for one whose memory is none.

@@ -6,6 +6,7 @@ for; and calls that rules count are counted where all processes count, so that n
 
 from typing import Final
 
+from gateway.errors import StoreUnavailable
 from gateway.governance.memory import Bounds
 from gateway.governance.records import TurnMemories
 from gateway.serving.turns import Turn
@@ -28,6 +29,13 @@ class SharedTurns:
         if not turn.is_stored:
             turn.memory.reserves(checksum)
             return True
-        reserved = await self._memories.reserve_call(turn.id, checksum, bounds=bounds)
+        memory, knowing = turn.memory.to_write()
+        try:
+            reserved = await self._memories.reserve_call(
+                turn.id, checksum, bounds=bounds, memory=memory, knowing=knowing
+            )
+        except StoreUnavailable:
+            turn.memory.was_not_written(memory, knowing)
+            raise
         turn.is_reminded(reserved.memory)
         return reserved.is_made

@@ -215,11 +215,21 @@ class SqliteStore:
     async def memory_of_turn(self, turn_id: str) -> bytes | None:
         return await self._read(lambda connection: recalled(connection, turn_id), turn_id=turn_id)
 
-    async def reserve_call(self, turn_id: str, checksum: str, *, bounds: Bounds) -> Reserved:
+    async def reserve_call(
+        self,
+        turn_id: str,
+        checksum: str,
+        *,
+        bounds: Bounds,
+        memory: bytes | None = None,
+        knowing: bytes | None = None,
+    ) -> Reserved:
         reservation = Reservation(turn_id, checksum, bounds)
 
         def reserve(connection: sqlite3.Connection) -> Reserved:
             put_turn_away(connection, MOVES, turn_id)
+            if memory is not None:
+                remember(connection, turn_id, memory, knowing)
             return reservation.make(connection)
 
         return await self._writer.run(reserve, within=_BEFORE_RUNNING, undo=reservation.undo)

@@ -589,7 +589,15 @@ class Full:
     async def memory_of_turn(self, turn_id: str) -> bytes | None:
         return None
 
-    async def reserve_call(self, turn_id: str, checksum: str, *, bounds: Bounds) -> Reserved:
+    async def reserve_call(
+        self,
+        turn_id: str,
+        checksum: str,
+        *,
+        bounds: Bounds,
+        memory: bytes | None = None,
+        knowing: bytes | None = None,
+    ) -> Reserved:
         self.asked += 1
         return Reserved(False, None)
 
