@@ -70,11 +70,14 @@ class McpBackend:
             raise BackendFailed("unavailable", f"no result within {self._seconds:g} s") from error
         finally:
             deadline.scope = None
-        blocks = result_blocks(result)
-        if result.get("isError") is True:
-            raise failure_of(blocks)
-        value = value_of(result, blocks, json_results=tool.json_results, media=tool.media)
-        served.aside = aside_of(result, json_results=tool.json_results)
+        try:
+            blocks = result_blocks(result)
+            if result.get("isError") is True:
+                raise failure_of(blocks)
+            value = value_of(result, blocks, json_results=tool.json_results, media=tool.media)
+            served.aside = aside_of(result, json_results=tool.json_results)
+        except (TypeError, ValueError, RecursionError) as error:  # what was read cannot always be written again
+            raise BackendFailed("failed", "the upstream server's result is nested too deeply") from error
         return value
 
     async def close(self) -> None:

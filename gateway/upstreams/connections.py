@@ -42,6 +42,9 @@ MOST_PAGES: Final = 1_000
 LIST_BYTES: Final = 32 << 20
 PROBE_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 60.0
+MOST_COMPLAINTS: Final = 20
+"""Lines about one server on the log in a minute."""
+_QUIET_AFTER: Final = 60.0
 
 _log: Final = logging.getLogger(__name__)
 
@@ -108,6 +111,8 @@ class Connection(ABC):
         self._hearers: list[Hearer] = []
         self._connecting = asyncio.Lock()
         self._closed = False
+        self._complained = 0.0
+        self._complaints = 0
 
     @property
     def era(self) -> Era | None:
@@ -182,7 +187,7 @@ class Connection(ABC):
             if not isinstance(page, list) or not all(isinstance(each, dict) for each in page):
                 raise BackendFailed("failed", f"the upstream server's list of {kind} is not a list of definitions")
             found += page
-            size += len(orjson.dumps(page))
+            size += _size(page, kind)
             if len(found) > MOST_LISTED or size > LIST_BYTES:
                 raise BackendFailed("failed", f"the upstream server's list of {kind} is too long")
             cursor = result.get("nextCursor")
@@ -275,8 +280,22 @@ class Connection(ABC):
             exchange.notified(method, params)
 
     def _complain(self, what: str, about: str = "") -> None:
-        """On the operator's log: somebody else's words in one short line."""
+        """On the operator's log: somebody else's words in one short line, and not too many of them."""
+        if monotonic() - self._complained > _QUIET_AFTER:
+            self._complained, self._complaints = monotonic(), 0
+        self._complaints += 1
+        if self._complaints == MOST_COMPLAINTS:
+            _log.warning("upstream %s: more of that is not logged for a while", self.name)
+        if self._complaints >= MOST_COMPLAINTS:
+            return
         _log.warning("upstream %s: %s%s", self.name, what, f": {excerpt(about, limit=200)}" if about else "")
+
+
+def _size(page: Definitions, kind: ListKind) -> int:
+    try:
+        return len(orjson.dumps(page))
+    except (TypeError, RecursionError) as error:
+        raise BackendFailed("failed", f"the upstream server's list of {kind} is nested too deeply") from error
 
 
 class _within:  # noqa: N801 - reads as a statement

@@ -297,8 +297,10 @@ class HttpConnection(Connection):
 
     async def _listened(self, known: Introduction) -> bool:
         """One stream to its end; whether another one is worth asking for."""
+        session: Session | None = None
         if known.era == "legacy":
-            answer = await self._wire.opened((await self._sessions.of(NOBODY, None)).headers, None)
+            session = await self._sessions.of(NOBODY, None)
+            answer = await self._wire.opened(session.headers, None)
         elif known.announces:
             params = {"notifications": known.announces}
             message = self._message(next(self._ids), "subscriptions/listen", params, None, era="modern")
@@ -306,6 +308,9 @@ class HttpConnection(Connection):
         else:
             return False
         try:
+            if answer.status == 404 and session is not None and session.id is not None:
+                self._sessions.forget(session)
+                return True
             if answer.status != 200 or answer.content_type != STREAM:
                 return answer.status not in (200, 404, 405, 406)
             async with aclosing(self._wire.events(answer)) as events:

@@ -303,6 +303,25 @@ async def test_what_a_server_says_of_trust_counts_for_nothing(tmp_path: Path) ->
     assert "tier" not in told["_meta"]
 
 
+async def nested(message: dict[str, Any], send: Any) -> None:
+    deep = "[" * 900 + "]" * 900
+    body = f'{{"jsonrpc":"2.0","id":{message["id"]},"result":{{"content":[],"structuredContent":{deep}}}}}'
+    await sent(send, body.encode())
+
+
+async def test_result_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    async with listening(hostile(nested)) as origin:
+        remote = upstream("remote", {"type": "streamable-http", "url": f"{origin}/mcp"})
+        async with (
+            gateway(project(tmp_path / "project", remote, tool("any"))) as started,
+            Client(started.url, mode=MODERN) as client,
+        ):
+            answer = await client.call_tool("any")
+
+    assert answer.is_error
+    assert "nested too deeply" in str(answer.content)
+
+
 async def test_server_that_is_not_there_keeps_nobody_from_starting(tmp_path: Path) -> None:
     remote = upstream("remote", {"type": "streamable-http", "url": "http://127.0.0.1:9/mcp"})
     async with gateway(project(tmp_path / "project", remote, tool("any"))) as started:
