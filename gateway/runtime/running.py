@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ from gateway.governance.diagnostics import Diagnostic
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
 from gateway.middleware.build import SharedState
+from gateway.runtime.accepting import Again, accepted
 from gateway.runtime.auditing import Auditing, auditing_of
 from gateway.runtime.backends import Backends
 from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
@@ -137,18 +139,22 @@ class Prepared:
     auditing: Auditing
     webhooks: tuple[Webhook, ...]
     telemetry: TelemetrySettings | None
+    again: Again
+    """The same project with other imports."""
 
 
 def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None) -> Prepared:
     """Read and judge everything; open, start and write nothing. Raises `ConfigInvalid` or `StartRefused`."""
     environ = os.environ if environ is None else environ
-    assembled = assemble(
+    again = partial(
+        assemble,
         settings.project,
         environ=environ,
         today=today or datetime.now(UTC).date(),
         environment=settings.environment,
         packages=settings.python_packages,
     )
+    assembled = again()
     if assembled.access is None:
         raise ConfigInvalid(assembled.diagnostics)
     folder = settings.project.configs
@@ -175,6 +181,7 @@ def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, to
         auditing,
         tuple(webhooks),
         telemetry,
+        lambda imports: again(imports=imports),
     )
 
 
@@ -207,6 +214,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     backends = Backends(prepared.secrets, settings.python_packages)
     closing.push_async_callback(backends.close)
     backends.connect(each.spec for each in assembled.loaded.documents if isinstance(each.spec, UpstreamDocument))
+    assembled, access = await accepted(assembled, prepared.access, backends.upstreams, prepared.again)
     shared = SharedState()
     meters = Meters()
 
@@ -227,7 +235,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     )
     published, unworkable = publish(
         assembled,
-        prepared.access,
+        access,
         backends=backends,
         journal=journal,
         shared=shared,

@@ -163,3 +163,10 @@ def test_broken_lock_is_an_error(tmp_path: Path) -> None:
 
     assert assembled(found).access is None
     assert codes(assembled(found)) == {"bad-lock"}
+
+
+def test_tool_that_its_server_does_not_describe_can_be_published(tmp_path: Path) -> None:
+    found = assembled(project(tmp_path, {"name": "find", "description": " "}))
+
+    assert found.access is not None
+    assert found.access.snapshot.tools["wiki.find"].description == "Its server says nothing about it."

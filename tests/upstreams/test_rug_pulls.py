@@ -170,3 +170,30 @@ async def test_tool_that_nobody_locked_is_not_served(tmp_path: Path) -> None:
         assert await names(client) == {"remote_find"}
         assert "nobody has looked at its definition" in (await called(client, "open_page"))[1]
         assert found.server.called == []
+
+
+async def test_terms_that_accept_take_what_the_server_has(tmp_path: Path) -> None:
+    server = ChangingServer({**FIND, "description": "Seeks."}, OPEN, {"name": "two words"})
+    async with listening(server.app) as origin:
+        terms = {**TERMS, "onChange": "accept", "include": ["find", "two*"]}
+        document = upstream("remote", {"type": "streamable-http", "url": f"{origin}/mcp"}, **{"import": terms})
+        async with gateway(project(tmp_path / "project", document)) as started:
+            found = Served(server, started, tmp_path, [])
+            async with found.client() as client:
+                [listed] = [each for each in (await client.list_tools()).tools if each.name == "remote_find"]
+                answer = await called(client, "remote_find", query="a")
+                assert await names(client) == {"remote_find"}
+
+    assert listed.description == "Seeks."
+    assert answer[0] is False
+
+
+async def test_server_whose_tools_would_break_the_project_brings_none(tmp_path: Path) -> None:
+    server = ChangingServer({**FIND, "description": "Finds\u202e pages."})
+    async with listening(server.app) as origin:
+        terms = {**TERMS, "onChange": "accept"}
+        document = upstream("remote", {"type": "streamable-http", "url": f"{origin}/mcp"}, **{"import": terms})
+        async with gateway(project(tmp_path / "project", document)) as started:
+            found = Served(server, started, tmp_path, [])
+            async with found.client() as client:
+                assert await names(client) == set()

@@ -22,6 +22,7 @@ from gateway.openapi.importing import ANSWER, REQUEST
 from gateway.snapshot import DeclaredTool, Deprecation
 
 _USE: Final = ("spec", "deprecation", "use")
+_UNDESCRIBED: Final = "Its server says nothing about it."
 _NAME: Final = re.compile(NAME)
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 
@@ -277,7 +278,7 @@ def _imported_tool(
     request, artifact = _operation(tool if is_openapi else None)
     return DeclaredTool(
         tool.identity,
-        tool.description,
+        tool.description if tool.description.strip() else _UNDESCRIBED,
         trust,
         "openapi" if is_openapi else "mcp",
         entry.at("spec", "import"),
