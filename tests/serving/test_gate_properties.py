@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gating import ANA, ASKS_LEADS, LEA, Desk, desk
+from serving_gateway import ANA
+from test_gating import ASKS_LEADS, LEA, Desk, desk
 
 from gateway.errors import GatewayError
 from gateway.governance.rules import Budget, Check, Loop, Quota
