@@ -1,0 +1,270 @@
+"""Telemetry of real gateways: clients whose trace goes on, killed processes, calls of every kind, and secrets."""
+
+import asyncio
+import json
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from collecting import Collector, collecting, observed, sending_to
+from gated import ANA, HELD, LIZ, PEOPLE, desk, grant, pending_id, rule, write
+from secured import Caller, Counting, Document, counting, document, environ_of, http_tool, over_http, started
+from served import Served, served
+
+from gateway.governance.records import CallFilter
+from gateway.telemetry import names
+
+pytestmark = pytest.mark.anyio
+
+CANARY = "canary-7f3a9c1e"
+CLIENT = """
+import asyncio, json, sys
+import mcp
+from mcp.client.streamable_http import streamable_http_client
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+kept = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(kept))
+trace.set_tracer_provider(provider)
+
+async def main():
+    async with mcp.Client(streamable_http_client(sys.argv[1])) as client:
+        with trace.get_tracer("agent").start_as_current_span("agent"):
+            await client.call_tool("plain", {"text": "hello"})
+
+asyncio.run(main())
+ended = kept.get_finished_spans()
+print(json.dumps([[s.name, f"{s.context.trace_id:032x}", f"{s.context.span_id:016x}"] for s in ended]))
+"""
+
+
+@asynccontextmanager
+async def project(
+    tmp_path: Path, *, rules: Sequence[Document] = (), tools: Sequence[Any] = (), is_open: bool = False, **spec: Any
+) -> AsyncIterator[tuple[Path, Collector, Counting]]:
+    async with collecting() as collector, counting() as backend:
+        made = desk(backend.port, tools=[make(backend.port) for make in tools], rules=rules)
+        documents = observed(made, **spec)
+        if is_open:
+            nobody = {"type": "none", "subject": "user:ana", "roles": ["role:agent"]}
+            documents = [
+                document("IdentityProvider", "tokens", nobody) if each["kind"] == "IdentityProvider" else each
+                for each in documents
+            ]
+        yield write(tmp_path / "p", documents), collector, backend
+
+
+def environ(collector: Collector) -> dict[str, str]:
+    return {**environ_of(PEOPLE), **sending_to(collector)}
+
+
+async def test_the_trace_of_an_mcp_client_goes_through_to_the_service(tmp_path: Path) -> None:
+    async with project(tmp_path, is_open=True) as (folder, collector, backend):
+        with served(folder, tmp_path / "data", env=environ(collector)) as gateway:
+            client = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", CLIENT, gateway.mcp("/desk")), stdout=asyncio.subprocess.PIPE
+            )
+            said, _ = await client.communicate()
+            assert client.returncode == 0
+            [server] = await collector.named("tools/call plain")
+            [hop] = await collector.named("POST")
+    spans = {name: (trace, id) for name, trace, id in json.loads(said.splitlines()[-1])}
+
+    assert server.trace == spans["agent"][0]
+    assert (server.trace, server.parent) in set(spans.values()) - {spans["agent"]}
+    assert backend.requests[0][1]["traceparent"] == f"00-{server.trace}-{hop.id}-01"
+
+
+async def test_a_killed_process_leaves_starts_and_the_next_one_tells_the_rest(tmp_path: Path) -> None:
+    arrived = asyncio.Event()
+
+    async def never(request: web.Request) -> web.Response:
+        arrived.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with project(tmp_path) as (folder, collector, backend):
+        silent = web.Application()
+        silent.router.add_route("*", "/{path:.*}", never)
+        runner = web.AppRunner(silent, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        text = (folder / "configs" / "all.yaml").read_text(encoding="utf-8")
+        moved = text.replace(f":{backend.port}/pay", f":{runner.addresses[0][1]}/pay")
+        (folder / "configs" / "all.yaml").write_text(moved, encoding="utf-8")
+        async with aiohttp.ClientSession() as session:
+            with served(folder, tmp_path / "data", env=environ(collector)) as gateway:
+                asking = asyncio.create_task(_caller(session, gateway).rest_call("desk", "pay", {"text": "x"}))
+                await arrived.wait()
+                await collector.until(lambda known: known.told(names.CALL_STARTED))
+                gateway.stop(signal.SIGKILL)
+                with pytest.raises(aiohttp.ClientError):
+                    await asking
+            with served(folder, tmp_path / "data", env=environ(collector)) as again:
+                await collector.until(lambda known: known.told(names.CALL_UNKNOWN))
+                await asyncio.to_thread(again.stop)
+        await runner.cleanup()
+
+    [start] = collector.told(names.CALL_STARTED)
+    [unknown] = collector.told(names.CALL_UNKNOWN)
+    assert unknown.address == start.address
+    assert unknown[names.CALL_ID] == start[names.CALL_ID]
+    assert collector.of("execute_tool pay") == []
+
+
+async def test_every_start_has_its_end_whatever_becomes_of_the_call(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    never = {"type": "arguments", "require": "args.text != 'no'", "message": "not here"}
+    rules = [rule("money", HELD, tools=("pay",)), rule("never", never, tools=("plain",))]
+    async with (
+        project(tmp_path, rules=rules, tools=[_failing]) as (folder, collector, _),
+        started(folder, tmp_path / "data", people=PEOPLE, environ=sending_to(collector)) as gateway,
+    ):
+        ana, liz = gateway.caller(ANA), gateway.caller(LIZ)
+        for _ in range(15):
+            await asyncio.gather(*(_one(chance, ana, liz) for _ in range(40)))
+        service = gateway.running.service
+        stored, cursor = await service.list_calls(CallFilter(), limit=1000)
+        found = gateway.running.observing.telemetry
+        assert found is not None
+        assert found.spans is not None
+        assert found.logs is not None
+    assert cursor is None
+    assert not found.spans.dropped
+    assert not found.logs.dropped
+
+    executions = [each for each in collector.spans if each.name.startswith("execute_tool ")]
+    starts, ends = collector.told(names.CALL_STARTED), Counter(each.address for each in executions)
+    assert set(ends.values()) == {1}
+    assert {each.address for each in starts} == set(ends)
+    assert {(each.trace_id, each.span_id) for each in stored} == set(ends)
+    assert len(stored) == len(executions) >= 600
+    known = {each.address for each in collector.spans}
+    assert {link for each in collector.spans for link in each.links} <= known
+    assert {(each.trace, each.parent) for each in collector.spans if each.parent} <= known
+    decided = {each.id: each.decision for each in stored}
+    told = {each[names.CALL_ID]: each[names.DECISION] for each in executions if not each[names.IS_CANCELLED]}
+    assert {"allow", "hold", "deny"} <= set(told.values())
+    assert all(told[id] == (decided[id] or "deny") for id in told)
+    cancelled = {each[names.CALL_ID] for each in executions if each[names.IS_CANCELLED]}
+    assert cancelled
+    errors = {each.id for each in stored if each.is_error and each.decision == "allow"}
+    assert {each[names.CALL_ID] for each in executions if each.is_error} == errors - cancelled
+
+
+async def test_no_secret_is_in_anything_that_is_sent(tmp_path: Path) -> None:
+    """Each in another place; the answers are asserted to have had them where they should."""
+    env = {"SECRET_TOKEN": f"{CANARY}-env"}
+
+    def tools(port: int) -> list[Document]:
+        spec = {"type": "http", "method": "GET", "url": f"http://127.0.0.1:{port}/{CANARY}-path/{{text}}?q={CANARY}"}
+        auth = {"scheme": "bearer", "token": {"fromEnv": "SECRET_TOKEN"}}
+        tool = http_tool("look", port)
+        return [{**tool, "spec": {**tool["spec"], "backend": {**spec, "auth": auth}}}]
+
+    async with project(tmp_path, tools=[lambda port: tools(port)[0], _failing]) as (folder, collector, backend):
+        backend.answer = lambda body: f"{CANARY}-result".encode()
+        secrets = {**sending_to(collector), **env, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=visible-to-the-collector"}
+        people = (replace(ANA, tenant=None), *PEOPLE[1:])
+        async with started(folder, tmp_path / "data", people=people, environ=secrets) as gateway:
+            ana = gateway.caller(ANA)
+            ana.headers += [("x-secret", CANARY), ("cookie", CANARY), ("tracestate", f"v={CANARY}")]
+            answer = await ana.modern_call("desk", "look", {"text": CANARY}, baggage=f"a={CANARY}", other=CANARY)
+            assert answer.status == 200
+            await ana.rest_call("desk", "pay", {"text": CANARY})
+            await ana.rest_call("desk", "gone", {"text": CANARY})
+            await ana.rest_call("desk", "pay", {"text": 1, CANARY: CANARY})
+            await ana.rest_call(CANARY, CANARY, {CANARY: CANARY})
+            await ana.rest_call("desk", CANARY, CANARY)
+            await ana.rest("GET", f"/v1/calls/{CANARY}?{CANARY}={CANARY}")
+            await ana.modern_call("desk", CANARY, {})
+            await ana.modern("desk", CANARY, {CANARY: CANARY}, traceparent=CANARY)
+            await ana.raw("POST", "/desk/mcp", CANARY.encode(), content_type="application/json", accept="*/*")
+            await ana.raw("POST", f"/{CANARY}/mcp", b"{}", content_type="application/json", accept="*/*")
+            session = await ana.begin_legacy("desk")
+            await ana.legacy("desk", CANARY, {"uri": CANARY}, session=session)
+            await ana.legacy("desk", "resources/read", {"uri": f"artifact://{CANARY}"}, session=session)
+            await Caller(gateway.ask, CANARY).rest_call("desk", "pay", {"text": CANARY})
+
+    sent = [headers for path, headers, _ in backend.requests if "path" in path]
+    assert sent[0]["Authorization"] == f"Bearer {CANARY}-env"
+    assert f"{CANARY}-result" in json.dumps(answer.json)
+    assert len(collector.spans) > 15
+    everything = b"".join(collector.payloads)
+    for secret in (CANARY, ANA.token, "user:ana", "visible-to-the-collector"):
+        assert secret.encode() not in everything
+    assert {each[1]["x-key"] for each in collector.requests} == {"visible-to-the-collector"}
+
+
+async def test_a_collector_that_is_gone_changes_nothing_for_callers(tmp_path: Path) -> None:
+    async with project(tmp_path) as (folder, _, backend):
+        nowhere = {**environ_of(PEOPLE), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+        async with aiohttp.ClientSession() as session:
+            with served(folder, tmp_path / "data", env=nowhere) as gateway:
+                answers = [
+                    await _caller(session, gateway).rest_call("desk", "plain", {"text": str(number)})
+                    for number in range(20)
+                ]
+                assert gateway.stop() == 0
+
+    assert [each.status for each in answers] == [200] * 20
+    assert len(backend.requests) == 20
+
+
+async def test_what_waits_at_the_end_is_sent(tmp_path: Path) -> None:
+    async with project(tmp_path) as (folder, collector, _), aiohttp.ClientSession() as session:
+        late = {**environ(collector), "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+        with served(folder, tmp_path / "data", env=late) as gateway:
+            await _caller(session, gateway).rest_call("desk", "plain", {"text": "x"})
+            stopping = asyncio.create_task(asyncio.to_thread(gateway.stop))
+            await collector.named("execute_tool plain")
+            assert await stopping == 0
+
+    assert sorted(each.name for each in collector.spans) == ["POST", "execute_tool plain", "tools/call plain"]
+
+
+def _caller(session: aiohttp.ClientSession, gateway: Served) -> Caller:
+    return Caller(over_http(session, gateway.url), ANA.token)
+
+
+async def _one(chance: random.Random, ana: Caller, liz: Caller) -> None:
+    """A call of some kind: one that works, fails, is refused, is invalid, is held and decided, or is cancelled."""
+    number = str(chance.random())
+    match chance.randrange(7):
+        case 0 | 1:
+            await ana.modern_call("desk", "plain", {"text": number})
+        case 2:
+            await ana.rest_call("desk", "gone", {"text": number})
+        case 3:
+            await ana.modern_call("desk", "plain", {"text": "no"})
+        case 4:
+            await ana.rest_call("desk", "plain", {"text": 7})
+        case 5:
+            approval = pending_id(await ana.rest_call("desk", "pay", {"text": number}))
+            await grant(liz, approval)
+            await ana.rest_call("desk", "pay", {"text": number})
+        case _:
+            asking = asyncio.create_task(ana.rest_call("desk", "plain", {"text": number}))
+            for _ in range(chance.randrange(12)):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+
+def _failing(port: int) -> Document:
+    tool = http_tool("gone", port)
+    backend = {"type": "http", "method": "GET", "url": "http://127.0.0.1:9/nobody"}
+    return {**tool, "spec": {**tool["spec"], "backend": backend}}
