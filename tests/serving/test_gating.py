@@ -53,6 +53,7 @@ from gateway.serving.gating import Controls
 from gateway.serving.handlers import Handling, handler_for
 from gateway.serving.sharing import SharedTurns
 from gateway.serving.turns import Turn
+from gateway.serving.withholding import DefinitionChanged, Vigil
 from gateway.snapshot import DeclaredTool
 from gateway.storage.approvals import SqliteApprovals
 from gateway.storage.limits import SqliteQuotas
@@ -193,6 +194,36 @@ async def test_quarantined_call_does_not_run(target: str, tmp_path: Path) -> Non
     assert (call.decision, call.reason, call.because) == ("deny", "quarantined", f"quarantine of {target}")
     assert call.error == "E_QUARANTINED"
     assert found.ran == ["c1"]
+
+
+async def test_approval_does_not_outlive_the_definition_it_was_given_for(tmp_path: Path) -> None:
+    vigil = Vigil()
+    pinned: dict[str, Any] = {"upstream": "bank", "remote_name": "pay", "pinned_digest": "a" * 64}
+    async with desk(tmp_path, ASKS_LEADS, **pinned) as found:
+        controls = replace(found.controls, vigil=vigil)
+        await found.refused(ApprovalPending, controls=controls)
+        await found.vote("grant")
+        vigil.see("bank", [found.gateway.plan.tools["pay"][0]], {"pay": "b" * 64})
+        call = await found.refused(DefinitionChanged, controls=controls)
+
+    assert (call.decision, call.reason, call.because) == ("deny", "definition-changed", "changed at bank")
+    assert call.error == "E_DEFINITION_CHANGED"
+
+
+async def test_call_whose_tool_changes_while_people_are_asked_does_not_run(tmp_path: Path) -> None:
+    vigil = Vigil()
+    pinned: dict[str, Any] = {"upstream": "bank", "remote_name": "pay", "pinned_digest": "a" * 64}
+    async with desk(tmp_path, ASKS_LEADS, hold_for=HOUR, **pinned) as found:
+        controls = replace(found.controls, vigil=vigil)
+        calling = asyncio.create_task(found.refused(DefinitionChanged, controls=controls))
+        async with asyncio.timeout(5):
+            while not (await found.approvals.page(LEA, state="pending"))[0]:
+                await asyncio.sleep(0.01)
+        vigil.see("bank", [found.gateway.plan.tools["pay"][0]], {"pay": "b" * 64})
+        await found.vote("grant")
+        call = await calling
+
+    assert call.reason == "definition-changed"
 
 
 # --- rules ---

@@ -20,6 +20,7 @@ from gateway.config.lock_file import LOCK_FILE
 from gateway.config.lock_text import lock_text
 from gateway.governance.imports import ImportedDefinition
 from gateway.governance.locks import Lock, LockedUpstream
+from gateway.runtime.status import status_of
 from gateway.serving.withholding import DefinitionTurned
 
 pytestmark = pytest.mark.anyio
@@ -116,10 +117,12 @@ async def test_one_byte_between_list_and_call_withholds_the_tool(tmp_path: Path)
         assert len(found.server.called) == 1
         assert await names(client) == {"open_page"}
         assert (await called(client, "open_page"))[0] is False
-        status = found.gateway.running.service.published.vigil
-        assert status is not None
-        assert [each.why for each in status.all()] == ["changed"]
-        assert status.changes == {"remote": 1}
+        status = await status_of(found.gateway.running)
+        assert [(each["tool"], each["why"]) for each in status["withheld"]] == [("find", "changed")]
+        assert status["collisions"] == []
+        vigil = found.gateway.running.service.published.vigil
+        assert vigil is not None
+        assert vigil.changes == {"remote": 1}
 
     assert ("definition-changed", "remote.find") in found.audited()
     assert ("call-decided", "definition-changed") in found.audited()
