@@ -1,0 +1,189 @@
+"""Telemetry through other people's programs: a real collector in between, and a dashboard that tells what it was told.
+
+The collector is installed once into the user's cache folder. The dashboard is a large package, so it is only asked
+where GATEWAY_HEAVY_TESTS is set.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from collecting import Collector, collecting, observed
+from gated import ANA, PEOPLE, desk, write
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from secured import counting, started
+
+from gateway.telemetry import names
+
+pytestmark = pytest.mark.anyio
+
+ROTEL = "rotel==0.0.1a15"
+ASPIRE = "@microsoft/aspire-cli-linux-x64@13.5.4"
+WITHIN = 60
+
+
+def cache(name: str) -> Path:
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = caches / "agent-gateway-tests" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def installed(command: list[str], program: Path, *, what: str) -> Path:
+    """The program, installed if it is not there yet."""
+    if not program.exists():
+        try:
+            found = subprocess.run(command, capture_output=True, timeout=300)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            pytest.skip(f"{what} could not be installed: {type(error).__name__}")
+        if found.returncode or not program.exists():
+            pytest.skip(f"{what} could not be installed; is a package registry reachable?")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(scope="module")
+def rotel() -> Path:
+    if sys.platform != "linux":
+        pytest.skip("the collector is installed for Linux only")
+    folder = cache(ROTEL)
+    python = str(Path(sys.base_prefix, "bin", "python3"))  # an environment need not have pip
+    command = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), ROTEL]
+    return installed(command, folder / "rotel" / "rotel-agent", what="rotel, a collector")
+
+
+@pytest.fixture(scope="module")
+def aspire() -> Path:
+    if not os.environ.get("GATEWAY_HEAVY_TESTS"):
+        pytest.skip("the Aspire dashboard is a package of 128 MB: set GATEWAY_HEAVY_TESTS to install and ask it")
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    folder = cache("aspire")
+    program = folder / "node_modules" / "@microsoft" / "aspire-cli-linux-x64" / "bin" / "aspire"
+    command = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", ASPIRE]
+    return installed(command, program, what="the Aspire dashboard")
+
+
+async def test_all_signals_pass_through_a_real_collector(tmp_path: Path, rotel: Path) -> None:
+    async with collecting() as collector, counting() as backend:
+        ways = free_ports(2)
+        options = [
+            *("start", "--otlp-http-endpoint", f"127.0.0.1:{ways[0]}", "--otlp-grpc-endpoint", f"127.0.0.1:{ways[1]}"),
+            *("--exporter", "otlp", "--otlp-exporter-protocol", "http", "--otlp-exporter-endpoint", collector.url),
+            *("--otlp-exporter-compression", "none", "--batch-timeout", "100ms"),
+            *("--pid-file", str(tmp_path / "pid")),
+        ]
+        project = write(tmp_path / "p", observed(desk(backend.port)))
+        async with program(rotel, options, tmp_path, ready=lambda: listens(ways[0])):
+            env = environ(f"http://127.0.0.1:{ways[0]}")
+            async with started(project, tmp_path / "data", people=PEOPLE, environ=env) as gateway:
+                await gateway.caller(ANA).modern_call("desk", "plain", {"text": "x"})
+                [executed] = await collector.named("execute_tool plain")
+                [received] = await collector.named("tools/call plain")
+                await collector.until(lambda known: known.told(names.CALL_STARTED))
+                await collector.until(durations)
+
+    assert executed.parent == received.id
+    assert collector.told(names.CALL_STARTED)[0].address == executed.address
+    assert executed.resource["service.name"] == "agent-gateway"
+
+
+async def test_dashboard_shows_the_trace_of_a_call(tmp_path: Path, aspire: Path) -> None:
+    front, over_http, over_grpc = free_ports(3)
+    url = f"http://127.0.0.1:{front}"
+    options = [
+        *("dashboard", "run", "--nologo", "--non-interactive", "--allow-anonymous", "--frontend-url", url),
+        *("--otlp-http-url", f"http://127.0.0.1:{over_http}", "--otlp-grpc-url", f"http://127.0.0.1:{over_grpc}"),
+    ]
+    async with counting() as backend, aiohttp.ClientSession() as session:
+        project = write(tmp_path / "p", observed(desk(backend.port)))
+        home = {"HOME": str(cache("aspire-home"))}
+        Path(home["HOME"]).mkdir(parents=True, exist_ok=True)
+        async with program(aspire, options, tmp_path, ready=lambda: listens(over_http), env=home):
+            env = environ(f"http://127.0.0.1:{over_http}")
+            async with started(project, tmp_path / "data", people=PEOPLE, environ=env) as gateway:
+                await gateway.caller(ANA).modern_call("desk", "plain", {"text": "x"})
+                shown = await spans_shown(session, url, count=3)
+
+    assert {"tools/call plain", "execute_tool plain", "POST"} <= {each["name"] for each in shown}
+    assert len({each["traceId"] for each in shown}) == 1
+
+
+def environ(endpoint: str) -> dict[str, str]:
+    quick = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_METRIC_EXPORT_INTERVAL": "100"}
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **quick}
+
+
+def durations(collector: Collector) -> bool:
+    for body, (path, _) in zip(collector.payloads, collector.requests, strict=True):
+        if path == "/v1/metrics":
+            for told in MetricsData.FromString(body).resource_metrics:
+                found = {metric.name for scoped in told.scope_metrics for metric in scoped.metrics}
+                if names.EXECUTE_DURATION.name in found:
+                    return True
+    return False
+
+
+async def spans_shown(session: aiohttp.ClientSession, url: str, *, count: int) -> list[dict[str, Any]]:
+    """Ask until the dashboard has as many: nobody tells when it has taken them in."""
+    async with asyncio.timeout(WITHIN):
+        while True:
+            async with session.get(f"{url}/api/telemetry/traces") as answer:
+                told = await answer.json()
+            resources = (told.get("data") or {}).get("resourceSpans") or []
+            found = [span for each in resources for scoped in each["scopeSpans"] for span in scoped["spans"]]
+            if len(found) >= count:
+                return found
+            await asyncio.sleep(0.1)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@asynccontextmanager
+async def program(
+    path: Path, options: list[str], folder: Path, *, ready: Callable[[], bool], env: Mapping[str, str] | None = None
+) -> AsyncIterator[None]:
+    """Somebody else's program, with all that it starts, for as long as the block runs."""
+    output = folder / "program.txt"
+    with output.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            str(path),
+            *options,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env={**os.environ, **(env or {})},
+        )
+    try:
+        async with asyncio.timeout(WITHIN):
+            while not ready():
+                assert process.returncode is None, output.read_text(encoding="utf-8", errors="replace")
+                await asyncio.sleep(0.05)
+        yield
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, 9)
+        await process.wait()
