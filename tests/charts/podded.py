@@ -3,15 +3,19 @@
 Folders are below one that is given, and the names of Services lead to ports of this machine; all else is as rendered.
 """
 
+import http.client
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from charted import Manifest, containers_of, of_kind, pods_of
 
@@ -26,6 +30,30 @@ def resolved(host, port, *rest, **more):
     return plain("127.0.0.1", known[host], *rest, **more) if host in known else plain(host, port, *rest, **more)
 socket.getaddrinfo = resolved
 """
+
+TOKEN: Final = "agw_ana_0123456789abcdef0123456789abcdef"
+SECRETS: Final = {"gateway-callers": {"ana-token": TOKEN, "ana-sha256": sha256(TOKEN.encode()).hexdigest()}}
+"""Of the caller in the small examples."""
+
+SERVED: Final = "Deployment/gateway"
+TESTED: Final = "Pod/gateway-test"
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("0.0.0.0", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+def asked(address: str, port: int, path: str, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(address, port, timeout=30)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
 
 
 @dataclass
@@ -63,18 +91,19 @@ class Cluster:
     def _prepared(self, pod: str, container: str) -> tuple[list[str], dict[str, str]]:
         spec = pods_of(self.manifests)[pod]
         (found,) = [each for each in containers_of(spec) if each["name"] == container]
-        self._mount(spec, found)
+        self.mount(spec, found)
         resolver = self.folder / "resolver"
         resolver.mkdir(exist_ok=True)
         (resolver / "sitecustomize.py").write_text(_RESOLVER, encoding="utf-8")
-        services = str(self.services).replace("'", '"')
-        env = {**self._variables(found), "SERVICES": services, "PYTHONPATH": str(resolver), "PATH": os.environ["PATH"]}
+        services = json.dumps(self.services)
+        env = {**self.variables(found), "SERVICES": services, "PYTHONPATH": str(resolver), "PATH": os.environ["PATH"]}
         program = found.get("command", ["gateway"])
         assert program[0] in ("gateway", "python"), "a program that the image has"
         start = [sys.executable, "-m", "gateway"] if program[0] == "gateway" else [sys.executable]
         return [*start, *program[1:], *map(self.here, found.get("args", []))], env
 
-    def _variables(self, container: Manifest) -> dict[str, str]:
+    def variables(self, container: Manifest, *, paths: bool = True) -> dict[str, str]:
+        """What a container finds in its environment; `paths` are those of this machine, or as they are rendered."""
         found: dict[str, str] = {}
         for each in container.get("env", []):
             source = each.get("valueFrom", {})
@@ -85,10 +114,11 @@ class Cluster:
                 found[each["name"]] = POD_IP
             else:  # as Kubernetes does: variables that were named before are filled in
                 value = re.sub(r"\$\((\w+)\)", lambda name: found.get(name[1], name[0]), each["value"])
-                found[each["name"]] = self.here(value)
+                found[each["name"]] = self.here(value) if paths else value
         return found
 
-    def _mount(self, pod: Manifest, container: Manifest) -> None:
+    def mount(self, pod: Manifest, container: Manifest) -> None:
+        """Put the volumes of a container where it will find them."""
         maps = {each["metadata"]["name"]: each["data"] for each in of_kind(self.manifests, "ConfigMap")}
         volumes = {each["name"]: each for each in pod["volumes"]}
         for mount in container.get("volumeMounts", []):

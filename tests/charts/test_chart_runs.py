@@ -1,39 +1,13 @@
 """The manifests say how a gateway is started and tested; here that is done, without a cluster around it."""
 
-import http.client
-import json
 import signal
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 from charted import of_kind, rendered
-from podded import POD_IP, Cluster
-
-TOKEN = "agw_ana_0123456789abcdef0123456789abcdef"
-SECRETS = {"gateway-callers": {"ana-token": TOKEN, "ana-sha256": sha256(TOKEN.encode()).hexdigest()}}
-SERVED, TESTED = "Deployment/gateway", "Pod/gateway-test"
-
-
-def free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        for each in (first, second):
-            each.bind(("0.0.0.0", 0))
-        return first.getsockname()[1], second.getsockname()[1]
-
-
-def asked(address: str, port: int, path: str, **headers: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(address, port, timeout=30)
-    try:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
+from podded import POD_IP, SECRETS, SERVED, TESTED, TOKEN, Cluster, asked, free_ports
 
 
 @pytest.fixture(scope="module", params=["minimal", "prod"])
