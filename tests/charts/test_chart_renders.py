@@ -123,6 +123,29 @@ def test_long_release_names_still_make_valid_names() -> None:
     assert max(len(each["metadata"]["name"]) for each in manifests) <= 63
 
 
+@pytest.mark.parametrize(
+    ("case", "more", "told"),
+    [
+        ("minimal", (), {"helm test gateway"}),
+        ("production", (), {"helm test gateway"}),
+        ("ephemeral", (), {"storage.sqlite.persistent is false", "networkPolicy.enabled is false"}),
+        ("replicated", (), {"helm test gateway", "does not serve storage of type postgres yet"}),
+        ("scaled", (), {"helm test gateway", "of type postgres yet", "controller of your Gateway"}),
+        ("minimal", ("ingress.host=a.example.com,ingress.enabled=true",), {"helm test", "controller of your Ingress"}),
+    ],
+)
+def test_notes_tell_what_to_know_and_no_more(case: str, more: tuple[str, ...], told: set[str]) -> None:
+    files = [word for path in CASES[case] for word in ("--values", str(path))]
+    sets = [word for each in more for word in ("--set", each)]
+
+    done = helm("install", "gateway", CHART, "--namespace", "agents", "--dry-run=client", *files, *sets)
+
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("\nNOTES:\n")[2]
+    assert [each for each in told if each not in notes] == []
+    assert notes.count("WARNING") + notes.count("controller") + notes.count("helm test") == len(told)
+
+
 def test_gitops_example_names_what_the_production_values_name() -> None:
     folder = CHART / "examples" / "gitops"
     application, kustomization = (
