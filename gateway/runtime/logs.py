@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from gateway.runtime.settings import Settings
-from gateway.telemetry.log_lines import JsonLines, TextLines
+from gateway.telemetry.log_lines import JsonLog, TextLog
 
 _CHATTY: Final = ("uvicorn", "asyncio", "aiohttp", "alembic", "sqlalchemy")
 """Libraries whose everyday news is nobody's business."""
@@ -30,7 +30,7 @@ def logs_as_lines(settings: Settings) -> Iterator[None]:
     before = root.handlers[:], root.level
     handler = _Output()
     is_json = settings.log_format == "json" or (settings.log_format is None and not _is_terminal())
-    handler.setFormatter(JsonLines() if is_json else TextLines())
+    handler.setFormatter(JsonLog() if is_json else TextLog())
     level = settings.log_level.upper()
     quiet = [logging.getLogger(name) for name in _CHATTY] if level != "DEBUG" else []
     levels = [each.level for each in quiet]

@@ -26,14 +26,14 @@ _MOST_PLACES: Final = 12
 _PACKAGE: Final = Path(__file__).parent.parent
 
 
-class JsonLines(Formatter):
+class JsonLog(Formatter):
     """One JSON object a line."""
 
     def format(self, record: LogRecord) -> str:
         return json.dumps(fields_of(record), ensure_ascii=False, separators=(",", ":"))
 
 
-class TextLines(Formatter):
+class TextLog(Formatter):
     """For whoever looks at a terminal."""
 
     def format(self, record: LogRecord) -> str:

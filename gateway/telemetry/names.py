@@ -218,14 +218,6 @@ SERVER_SESSION: Final = Metric(
     (ERROR_TYPE, MCP_VERSION, *_NETWORK),
     OPERATION_BUCKETS,
 )
-CLIENT_SESSION: Final = Metric(
-    "mcp.client.session.duration",
-    "histogram",
-    "s",
-    "our sessions with upstream servers",
-    (ERROR_TYPE, MCP_VERSION, *_NETWORK, *_OF_PEER),
-    OPERATION_BUCKETS,
-)
 EXECUTE_DURATION: Final = Metric(
     "gen_ai.execute_tool.duration",
     "histogram",
@@ -272,7 +264,6 @@ RELOADS: Final = Metric("gateway.config.reloads", "counter", "{reload}", "reload
 DEFINITION_CHANGES: Final = Metric(
     "gateway.definition.changes", "counter", "{change}", "tools that upstream servers changed", (UPSTREAM,)
 )
-REDACTIONS: Final = Metric("gateway.redactions", "counter", "{value}", "values that were masked", (ARTIFACT_CLASS,))
 LIMITS: Final = Metric(
     "gateway.limits", "counter", "{call}", "calls that a limit stopped", (LIMIT_KIND, CATALOGUE, POLICY_RULE)
 )
@@ -299,7 +290,6 @@ METRICS: Final = (
     SERVER_DURATION,
     CLIENT_DURATION,
     SERVER_SESSION,
-    CLIENT_SESSION,
     EXECUTE_DURATION,
     HTTP_DURATION,
     DECISIONS,
@@ -312,7 +302,6 @@ METRICS: Final = (
     CIRCUITS,
     RELOADS,
     DEFINITION_CHANGES,
-    REDACTIONS,
     LIMITS,
     REFUSED,
     RUNNING,

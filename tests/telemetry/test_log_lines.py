@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.governance.principals import Principal
 from gateway.serving.current import ServedCall, serving
-from gateway.telemetry.log_lines import LONGEST, JsonLines, TextLines, fields_of
+from gateway.telemetry.log_lines import LONGEST, JsonLog, TextLog, fields_of
 
 CANARY = "canary-4711"
-FORMATS = [pytest.param(JsonLines(), id="json"), pytest.param(TextLines(), id="text")]
+FORMATS = [pytest.param(JsonLog(), id="json"), pytest.param(TextLog(), id="text")]
 
 
 def record(message: str, *args: Any, error: BaseException | None = None, name: str = "gateway.x") -> logging.LogRecord:
@@ -130,4 +130,4 @@ def test_long_message_is_cut() -> None:
 
 
 def test_json_line_is_json() -> None:
-    assert json.loads(JsonLines().format(record('a "quoted" \\ text')))["message"] == 'a "quoted" \\ text'
+    assert json.loads(JsonLog().format(record('a "quoted" \\ text')))["message"] == 'a "quoted" \\ text'
