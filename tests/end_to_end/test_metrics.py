@@ -18,7 +18,7 @@ from collecting import attributes_of, collecting, observed, sending_to
 from forked import Forked, Forking
 from gated import ANA, HELD, LIZ, PEOPLE, desk, gated, grant, pay, pending_id, rule, write
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
-from secured import Caller, counting, environ_of, http_tool, over_http, started
+from secured import LEGACY, Caller, counting, environ_of, http_tool, over_http, started
 
 from gateway.runtime.metering import INSIDE, Metering
 from gateway.telemetry import names
@@ -86,6 +86,27 @@ async def test_calls_decisions_and_approvals_are_counted(tmp_path: Path) -> None
     assert after["gateway_records_write_duration_seconds_count"] == 7
     assert after['gateway_spool_bytes_total{gateway_catalogue_name="desk"}'] > 0
     assert after["gateway_calls_running"] == 0
+
+
+async def test_sessions_and_their_requests_are_counted(tmp_path: Path) -> None:
+    async with gated(tmp_path) as (gateway, _):
+        ana = gateway.caller(ANA)
+        session = await ana.begin_legacy("desk")
+        for arguments in ({"text": "x"}, {"wrong": 1}):
+            await ana.legacy("desk", "tools/call", {"name": "plain", "arguments": arguments}, session=session)
+        await ana.legacy("desk", "nobody/asks_this", session=session)
+        ended = await ana.raw("DELETE", "/desk/mcp", mcp_session_id=session, mcp_protocol_version=LEGACY)
+        found = await samples(gateway.running.metering)
+
+    version = f'mcp_protocol_version="{LEGACY}"'
+    server = "mcp_server_operation_duration_seconds_count{mcp_method_name="
+    plain = 'gen_ai_tool_name="plain",gen_ai_operation_name="execute_tool"'
+    assert ended.status == 204
+    assert found[f"mcp_server_session_duration_seconds_count{{{version}}}"] == 1
+    assert found[f'{server}"initialize",{version}}}'] == 1
+    assert found[f'{server}"tools/call",{plain},{version}}}'] == 1
+    assert found[f'{server}"tools/call",{plain},error_type="tool_error",{version}}}'] == 1
+    assert found[f'{server}"_other",rpc_response_status_code="-32601",{version}}}'] == 1
 
 
 @pytest.mark.parametrize(
