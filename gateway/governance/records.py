@@ -210,8 +210,8 @@ class Store(Protocol):
         """
         ...
 
-    async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> None:
-        """Mark a call that was started and cut off as `unknown`; one that has an outcome keeps it."""
+    async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> bool:
+        """Mark a call that was started and cut off as `unknown`; whether it is. One that has an outcome keeps it."""
         ...
 
     async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:

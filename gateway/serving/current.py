@@ -168,6 +168,8 @@ class ServedCall:
     """Whether a start record is durable: from then on the outcome is unknown until it settles."""
     is_cancelled: bool = False
     """Whether its caller went away before it ended."""
+    is_unknown: bool = False
+    """Whether it is on record that nobody saw its outcome."""
     seen: "SeenCall | None" = None
     """Whoever observes it."""
     stored: StoredCall | None = None

@@ -332,7 +332,7 @@ class Service:
         with suppress(RecordConflict, StoreUnavailable):  # it has an outcome, or whoever recovers next finds out
             if call.is_started:
                 audit = [self._auditor.unknown(call)] if self._auditor is not None else ()
-                await self._store.give_up_call(call.id, turn_id=turn.id, at=now(), audit=audit)
+                call.is_unknown = await self._store.give_up_call(call.id, turn_id=turn.id, at=now(), audit=audit)
             else:
                 await refused(turn, proposed, call, GatewayError("the call was cancelled before it ended"))
 

@@ -234,14 +234,16 @@ class SqliteStore:
 
         return await self._writer.run(reserve, within=_BEFORE_RUNNING, undo=reservation.undo)
 
-    async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> None:
+    async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> bool:
         row = {"call": id, "turn": turn_id, "at": microseconds(at)}
 
-        def give_up(connection: sqlite3.Connection) -> None:
-            statements.GIVE_UP_CALL.run(connection, row)
+        def give_up(connection: sqlite3.Connection) -> bool:
+            if not statements.GIVE_UP_CALL.run(connection, row).rowcount:
+                return False
             self._note(connection, audit)
+            return True
 
-        await self._writer.run(give_up)
+        return await self._writer.run(give_up)
 
     async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:
         if not is_storable(id) or not is_storable(turn_id or ""):

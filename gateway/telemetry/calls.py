@@ -148,7 +148,7 @@ class CallSpan:
         call = self._call
         decision = (call.decision or "", call.reason)
         if isinstance(error, CancelledError):
-            if call.is_started:
+            if call.is_unknown:
                 self._telemetry.outcome_unknown(self._context, self._parts, self.ids)
             self._end(decision, error=None, is_cancelled=True)
         elif isinstance(error, GatewayError):

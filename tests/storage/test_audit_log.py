@@ -140,12 +140,24 @@ async def test_call_and_its_entry_are_written_together_or_not_at_all(store: Sqli
 async def test_start_that_is_given_up_keeps_both_of_its_entries(store: SqliteStore, path: Path) -> None:
     await store.open_turn(turn())
     await store.start_call(call(), audit=[body(1)])
-    await store.give_up_call("call", turn_id="turn", at=NOON, audit=[body(2)])
+    assert await store.give_up_call("call", turn_id="turn", at=NOON, audit=[body(2)])
 
     found = await store.find_call("call", ADA)
     assert found is not None
     assert found.status == "unknown"
     assert ends(path) == {"shard-1": 3}
+
+
+async def test_outcome_that_is_known_is_not_given_up_and_has_no_other_entry(store: SqliteStore, path: Path) -> None:
+    await store.open_turn(turn())
+    await store.start_call(call(), audit=[body(1)])
+    await store.settle_call(settled(), audit=[body(2)])
+
+    assert not await store.give_up_call("call", turn_id="turn", at=NOON, audit=[body(3)])
+    found = await store.find_call("call", ADA)
+    assert found is not None
+    assert found.status == "settled"
+    assert [each["at"] for each in written(path)] == [0, 1, 2]
 
 
 async def test_bad_call_of_a_group_takes_no_entry_of_the_others_with_it(store: SqliteStore, path: Path) -> None:
