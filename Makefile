@@ -39,8 +39,9 @@ ifdef COVERAGE
 endif
 
 .PHONY: test-long
-test-long: $(READY) ## kill gateways 220 times and workers 40 times; compare ten million decisions with the reference (most of an hour)
+test-long: $(READY) ## kill gateways 220 times and workers 40 times; trace 10,000 calls; compare ten million decisions with the reference (most of an hour)
 	KILL_ROUNDS=200 $(BIN)/pytest -q tests/end_to_end/test_durability.py tests/end_to_end/test_audit_crashes.py
+	TELEMETRY_CALLS=10000 $(BIN)/pytest -q tests/end_to_end/test_telemetry_random.py
 	$(BIN)/python tests/authz/long_differential.py
 
 .PHONY: conformance

@@ -1,11 +1,9 @@
-"""Telemetry of real gateways: clients whose trace goes on, killed processes, calls of every kind, and secrets."""
+"""Telemetry of real gateways: clients whose trace goes on, killed processes, collectors that are gone, and secrets."""
 
 import asyncio
 import json
-import random
 import signal
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,11 +14,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 from collecting import Collector, collecting, observed, sending_to
-from gated import ANA, HELD, LIZ, PEOPLE, desk, grant, pending_id, rule, write
+from gated import ANA, PEOPLE, desk, write
 from secured import Caller, Counting, Document, counting, document, environ_of, http_tool, over_http, started
 from served import Served, served
 
-from gateway.governance.records import CallFilter
 from gateway.telemetry import names
 
 pytestmark = pytest.mark.anyio
@@ -125,46 +122,6 @@ async def test_a_killed_process_leaves_starts_and_the_next_one_tells_the_rest(tm
     assert collector.of("execute_tool pay") == []
 
 
-async def test_every_start_has_its_end_whatever_becomes_of_the_call(tmp_path: Path) -> None:
-    chance = random.Random(7)
-    never = {"type": "arguments", "require": "args.text != 'no'", "message": "not here"}
-    rules = [rule("money", HELD, tools=("pay",)), rule("never", never, tools=("plain",))]
-    async with (
-        project(tmp_path, rules=rules, tools=[_failing]) as (folder, collector, _),
-        started(folder, tmp_path / "data", people=PEOPLE, environ=sending_to(collector)) as gateway,
-    ):
-        ana, liz = gateway.caller(ANA), gateway.caller(LIZ)
-        for _ in range(15):
-            await asyncio.gather(*(_one(chance, ana, liz) for _ in range(40)))
-        service = gateway.running.service
-        stored, cursor = await service.list_calls(CallFilter(), limit=1000)
-        found = gateway.running.observing.telemetry
-        assert found is not None
-        assert found.spans is not None
-        assert found.logs is not None
-    assert cursor is None
-    assert not found.spans.dropped
-    assert not found.logs.dropped
-
-    executions = [each for each in collector.spans if each.name.startswith("execute_tool ")]
-    starts, ends = collector.told(names.CALL_STARTED), Counter(each.address for each in executions)
-    assert set(ends.values()) == {1}
-    assert {each.address for each in starts} == set(ends)
-    assert {(each.trace_id, each.span_id) for each in stored} == set(ends)
-    assert len(stored) == len(executions) >= 600
-    known = {each.address for each in collector.spans}
-    assert {link for each in collector.spans for link in each.links} <= known
-    assert {(each.trace, each.parent) for each in collector.spans if each.parent} <= known
-    decided = {each.id: each.decision for each in stored}
-    told = {each[names.CALL_ID]: each[names.DECISION] for each in executions if not each[names.IS_CANCELLED]}
-    assert {"allow", "hold", "deny"} <= set(told.values())
-    assert all(told[id] == (decided[id] or "deny") for id in told)
-    cancelled = {each[names.CALL_ID] for each in executions if each[names.IS_CANCELLED]}
-    assert cancelled
-    errors = {each.id for each in stored if each.is_error and each.decision == "allow"}
-    assert {each[names.CALL_ID] for each in executions if each.is_error} == errors - cancelled
-
-
 async def test_no_secret_is_in_anything_that_is_sent(tmp_path: Path) -> None:
     """Each in another place; the answers are asserted to have had them where they should."""
     env = {"SECRET_TOKEN": f"{CANARY}-env"}
@@ -238,30 +195,6 @@ async def test_what_waits_at_the_end_is_sent(tmp_path: Path) -> None:
 
 def _caller(session: aiohttp.ClientSession, gateway: Served) -> Caller:
     return Caller(over_http(session, gateway.url), ANA.token)
-
-
-async def _one(chance: random.Random, ana: Caller, liz: Caller) -> None:
-    """A call of some kind: one that works, fails, is refused, is invalid, is held and decided, or is cancelled."""
-    number = str(chance.random())
-    match chance.randrange(7):
-        case 0 | 1:
-            await ana.modern_call("desk", "plain", {"text": number})
-        case 2:
-            await ana.rest_call("desk", "gone", {"text": number})
-        case 3:
-            await ana.modern_call("desk", "plain", {"text": "no"})
-        case 4:
-            await ana.rest_call("desk", "plain", {"text": 7})
-        case 5:
-            approval = pending_id(await ana.rest_call("desk", "pay", {"text": number}))
-            await grant(liz, approval)
-            await ana.rest_call("desk", "pay", {"text": number})
-        case _:
-            asking = asyncio.create_task(ana.rest_call("desk", "plain", {"text": number}))
-            for _ in range(chance.randrange(12)):
-                await asyncio.sleep(0)
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
 
 
 def _failing(port: int) -> Document:

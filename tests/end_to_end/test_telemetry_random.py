@@ -1,0 +1,179 @@
+"""Every start has its end, whatever becomes of the call, the caller or the process: random calls and a kill.
+
+TELEMETRY_CALLS is about how many calls are made: half of them in a process that is killed, half in the next one.
+"""
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import pytest
+from collecting import Collector, collecting, observed, sending_to
+from gated import ANA, HELD, LIZ, PEOPLE, desk, grant, pending_id, rule, write
+from secured import Caller, Counting, Document, Started, counting, environ_of, http_tool, over_http, started
+from served import served
+
+from gateway.governance.records import CallFilter, StoredCall
+from gateway.telemetry import names
+
+pytestmark = pytest.mark.anyio
+
+CALLS: Final = int(os.environ.get("TELEMETRY_CALLS", "1500"))
+AT_ONCE: Final = 40
+CUT_OFF: Final = 6
+"""Calls of each kind that run when the process is killed."""
+NEVER: Final = {"type": "arguments", "require": "args.text != 'no'", "message": "not here"}
+
+
+async def test_every_start_has_an_end_or_is_told_to_be_unknown(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    async with collecting() as collector, counting() as backend, aiohttp.ClientSession() as session:
+        folder = write(tmp_path / "p", _documents(backend.port))
+        with served(folder, tmp_path / "data", env={**environ_of(PEOPLE), **sending_to(collector)}) as gateway:
+            ask = over_http(session, gateway.url)
+            ana, liz = Caller(ask, ANA.token), Caller(ask, LIZ.token)
+            made = await _many(chance, ana, liz, CALLS // 2)
+            await collector.until(lambda known: len(_ends(known)) == len(known.told(names.CALL_STARTED)) == made)
+            asking = await _running(ana, liz, backend, collector)
+            held = len(_ends(collector)) - made
+            gateway.stop(signal.SIGKILL)
+            cut_off = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(each, aiohttp.ClientError) for each in cut_off)
+        assert backend.goes_on is not None
+        backend.goes_on.set()
+        known = sending_to(collector)
+        async with started(folder, tmp_path / "data", people=PEOPLE, environ=known) as again:
+            ana, liz = again.caller(ANA), again.caller(LIZ)
+            made += held + await _many(chance, ana, liz, CALLS - CALLS // 2, cancels=True)
+            stored = await _stored(again)
+            telemetry = again.running.observing.telemetry
+    assert telemetry is not None
+    for queue in (telemetry.spans, telemetry.logs):
+        assert queue is not None
+        assert not queue.dropped
+
+    _all_are_told_of(collector, stored, lost=len(cut_off))
+    _all_are_told_rightly(collector, stored)
+    assert len(stored) >= made
+    assert made >= CALLS
+
+
+def _all_are_told_of(collector: Collector, stored: dict[tuple[str | None, str | None], StoredCall], lost: int) -> None:
+    """Starts, ends, outcomes that nobody saw, and records: the same calls, each once; every link leads somewhere."""
+    starts = Counter(each.address for each in collector.told(names.CALL_STARTED))
+    ends = Counter(_ends(collector))
+    unknown = Counter(each.address for each in collector.told(names.CALL_UNKNOWN))
+    assert set(starts.values()) == set(ends.values()) == set(unknown.values()) == {1}
+    assert len(starts - ends) == lost
+    assert set(starts - ends) <= set(unknown)
+    assert set(starts) == set(ends) | set(unknown) == set(stored)
+    assert set(unknown) == {address for address, call in stored.items() if call.status == "unknown"}
+    spans = {each.address for each in collector.spans}
+    assert len(spans) == len(collector.spans)
+    lost_parents = set(starts - ends)
+    assert {link for each in collector.spans for link in each.links} <= spans
+    assert {(each.trace, each.parent) for each in collector.spans if each.parent} <= spans | lost_parents
+
+
+def _all_are_told_rightly(collector: Collector, stored: dict[tuple[str | None, str | None], StoredCall]) -> None:
+    executions = [each for each in collector.spans if each.name.startswith("execute_tool ")]
+    ended = [each for each in executions if not each[names.IS_CANCELLED]]
+    assert {each[names.DECISION] for each in ended} == {"allow", "hold", "deny"}
+    for each in ended:
+        record = stored[each.address]
+        assert each[names.CALL_ID] == record.id
+        assert each[names.DECISION] == (record.decision or "deny")
+        assert each.is_error == (record.is_error and record.decision == "allow")
+    assert len(ended) < len(executions)
+    requests = {each.address: each for each in collector.spans if each.name.startswith("tools/call")}
+    for each in ended:
+        assert requests[each.trace, each.parent].is_error == each.is_error
+
+
+async def _many(chance: random.Random, ana: Caller, liz: Caller, count: int, *, cancels: bool = False) -> int:
+    """How many calls were answered; whether one that was cancelled came to be one, only records tell."""
+    made = 0
+    while made < count:
+        made += sum(await asyncio.gather(*(_one(chance, ana, liz, cancels) for _ in range(AT_ONCE))))
+    return made
+
+
+async def _one(chance: random.Random, ana: Caller, liz: Caller, cancels: bool) -> int:
+    """A call of some kind: one that works, fails, is refused, is invalid, is held and decided, or is cancelled."""
+    number = str(chance.random())
+    match chance.randrange(8 if cancels else 6):
+        case 0:
+            await ana.modern_call("desk", "plain", {"text": number})
+        case 1:
+            await ana.rest_call("desk", "send", {"text": number})
+        case 2:
+            await ana.rest_call("desk", "gone", {"text": number})
+        case 3:
+            await ana.modern_call("desk", "plain", {"text": "no"})
+        case 4:
+            await ana.rest_call("desk", "plain", {"text": 7})
+        case 5:
+            await _granted(ana, liz, number)
+            await ana.rest_call("desk", "pay", {"text": number})
+            return 2
+        case kind:
+            asking = asyncio.create_task(ana.rest_call("desk", "plain" if kind == 6 else "send", {"text": number}))
+            for _ in range(chance.randrange(40)):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            return 0
+    return 1
+
+
+async def _granted(ana: Caller, liz: Caller, text: str) -> None:
+    approval = pending_id(await ana.rest_call("desk", "pay", {"text": text}))
+    assert (await grant(liz, approval)).status == 200
+
+
+async def _running(ana: Caller, liz: Caller, backend: Counting, collector: Collector) -> list["asyncio.Task[object]"]:
+    """Calls that could change something and have begun, half of them after people let them; nobody sees their end."""
+    for number in range(CUT_OFF):
+        await _granted(ana, liz, f"cut off {number}")
+    backend.goes_on = asyncio.Event()
+    ends = len(backend.requests) + 2 * CUT_OFF
+    asking: list[asyncio.Task[object]] = [
+        asyncio.create_task(ana.rest_call("desk", tool, {"text": f"cut off {number}"}))
+        for tool in ("send", "pay")
+        for number in range(CUT_OFF)
+    ]
+    told = names.CALL_STARTED
+    await collector.until(lambda known: len(known.told(told)) == len(_ends(known)) + 2 * CUT_OFF)
+    while len(backend.requests) < ends:
+        await asyncio.sleep(0.01)
+    return asking
+
+
+def _ends(collector: Collector) -> list[tuple[str, str]]:
+    return [each.address for each in collector.spans if each.name.startswith("execute_tool ")]
+
+
+async def _stored(gateway: Started) -> dict[tuple[str | None, str | None], StoredCall]:
+    found: list[StoredCall] = []
+    cursor = None
+    while True:
+        page, cursor = await gateway.running.service.list_calls(CallFilter(), limit=1000, before=cursor)
+        found += page
+        if cursor is None:
+            break
+    by_span = {(each.trace_id, each.span_id): each for each in found}
+    assert len(by_span) == len(found)
+    return by_span
+
+
+def _documents(port: int) -> list[Document]:
+    gone = http_tool("gone", port)
+    backend = {"type": "http", "method": "GET", "url": "http://127.0.0.1:9/nobody"}
+    nobody = {**gone, "spec": {**gone["spec"], "backend": backend}}
+    rules = [rule("money", HELD, tools=("pay",)), rule("never", NEVER, tools=("plain",))]
+    return observed(desk(port, tools=[nobody, http_tool("send", port, flags=["writes"])], rules=rules))
