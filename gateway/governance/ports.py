@@ -59,8 +59,11 @@ class Hop(Protocol):
     @property
     def fields(self) -> Mapping[str, str]: ...
 
-    def end(self, *, status: int | None = None, error: str | None = None) -> None:
-        """`status` is what was answered, `error` one word for what went wrong. Only the first time counts."""
+    def end(self, *, status: int | None = None, error: str | None = None, code: int | None = None) -> None:
+        """`status` is what was answered, or the `code` of a JSON-RPC error; `error` is one word for what went wrong.
+
+        Only the first time counts.
+        """
         ...
 
 

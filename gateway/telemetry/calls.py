@@ -85,6 +85,7 @@ class CallSpan:
         told: dict[str, Value] = {names.MCP_METHOD: method, names.TOOL_NAME: tool, names.UPSTREAM: upstream}
         if method == names.TOOLS_CALL:
             told[names.OPERATION] = names.EXECUTE_TOOL
+        told[names.NETWORK_TRANSPORT] = "pipe" if host is None else "tcp"
         if host is not None:
             told[names.SERVER_ADDRESS] = host
         if port is not None:

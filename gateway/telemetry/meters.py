@@ -17,8 +17,6 @@ _EXTENSION: Final = "extension"
 _PERMITTED: Final = ("allow", "permitted")
 _INVALID: Final = ("deny", "arguments-invalid")
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_CODES: Final = range(-32700, -31999)
-"""Of JSON-RPC, the reserved ones: others are whatever a server makes up."""
 _NETWORK: Final = ("tcp", "http", "1.1")
 _ENDINGS: Final = frozenset({"granted", "refused", "expired"})
 
@@ -146,7 +144,7 @@ class Meters:
     ) -> None:
         """One MCP request to an upstream server. Every code of an error is one here: the fault may be ours."""
         operation = names.EXECUTE_TOOL if method == names.TOOLS_CALL else None
-        status = None if code is None else str(code) if code in _CODES else names.OTHER
+        status = None if code is None else names.code_word(code)
         where = (host, None if port is None else str(port))
         self._hops.record((method, tool, operation, status or error, status, version, *network, *where), seconds)
 

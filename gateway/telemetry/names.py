@@ -317,6 +317,9 @@ CALLER_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002, -32020
 The last four are MCP's own: no such resource, headers that do not match, a capability or a version that is not there.
 """
 
+ERROR_CODES: Final = range(-32700, -31999)
+"""Of JSON-RPC, the reserved ones: others are whatever a server makes up."""
+
 MCP_METHODS: Final = frozenset(
     {
         *("initialize", "ping", "server/discover", "subscriptions/listen", "logging/setLevel", "completion/complete"),
@@ -329,6 +332,11 @@ MCP_METHODS: Final = frozenset(
 
 QUEUE_FULL: Final = "queue_full"
 """Why a span or log record was dropped: more of them came than could be sent."""
+
+
+def code_word(code: int) -> str:
+    """Of a JSON-RPC error that somebody else answered with."""
+    return str(code) if code in ERROR_CODES else OTHER
 
 
 def call_span(tool: str | None) -> str:

@@ -233,10 +233,12 @@ class HopSpan:
         self.fields = fields_of(context)
 
     @silently
-    def end(self, *, status: int | None = None, error: str | None = None) -> None:
+    def end(self, *, status: int | None = None, error: str | None = None, code: int | None = None) -> None:
         if self._is_over:
             return
         self._is_over = True
+        if code is not None:
+            error = self._told[names.RESPONSE_CODE] = names.code_word(code)
         if status is not None:
             self._told[names.HTTP_STATUS] = status
             if status >= 400:

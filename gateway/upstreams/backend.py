@@ -9,9 +9,10 @@ from typing import Any
 
 from gateway.backends.results import MediaTemplate
 from gateway.core.deadlines import Deadline, current_deadline
-from gateway.governance.ports import BackendFailed, Invocation
+from gateway.governance.ports import BackendFailed, Hop, Invocation
 from gateway.serving.current import current_call
 from gateway.upstreams.connections import Connection
+from gateway.upstreams.messages import RemoteError
 from gateway.upstreams.relaying import Relay, conversed
 from gateway.upstreams.results import aside_of, failure_of, result_blocks, value_of
 
@@ -40,20 +41,25 @@ class McpBackend:
         arguments = call.args if tool.arranged is None else tool.arranged(call.args)
         params: dict[str, Any] = {"name": tool.name, "arguments": dict(arguments)}
         if call.hops is None:
-            return await self._called(call, params)
-        hop = call.hops.mcp("tools/call", tool=tool.name, upstream=self._connection.name)
+            return await self._called(call, params, None)
+        host, port = self._connection.peer or (None, None)
+        hop = call.hops.mcp("tools/call", tool=tool.name, upstream=self._connection.name, host=host, port=port)
         if hop is None:
-            return await self._called(call, params)
+            return await self._called(call, params, None)
         params["_meta"] = dict(hop.fields)
         try:
-            value = await self._called(call, params)
+            value = await self._called(call, params, hop)
+        except RemoteError as error:
+            hop.end(code=error.number)
+            raise
         except BaseException as error:
-            hop.end(error=error.word if isinstance(error, BackendFailed) else type(error).__name__)
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            hop.end(error=error.word if isinstance(error, BackendFailed) else ("failed", "cancelled")[is_cancelled])
             raise
         hop.end()
         return value
 
-    async def _called(self, call: Invocation, params: dict[str, Any]) -> Any:
+    async def _called(self, call: Invocation, params: dict[str, Any], hop: Hop | None) -> Any:
         tool = self._tool
         served = current_call()
         deadline = Deadline(monotonic() + self._seconds, monotonic, current_deadline())
@@ -73,6 +79,8 @@ class McpBackend:
         try:
             blocks = result_blocks(result)
             if result.get("isError") is True:
+                if hop is not None:
+                    hop.end(error="tool_error")
                 raise failure_of(blocks)
             value = value_of(result, blocks, json_results=tool.json_results, media=tool.media)
             served.aside = aside_of(result, json_results=tool.json_results)

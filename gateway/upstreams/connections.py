@@ -224,6 +224,11 @@ class Connection(ABC):
     @abstractmethod
     async def _introduced(self) -> Introduction: ...
 
+    @property
+    def peer(self) -> tuple[str, int] | None:
+        """Host and port, where the server is on a network."""
+        return None
+
     @abstractmethod
     async def _requested(self, method: str, params: Mapping[str, Any], exchange: Exchange | None) -> Json: ...
 

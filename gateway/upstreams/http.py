@@ -36,6 +36,7 @@ _MODERN_ERRORS: Final = frozenset({HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPOR
 _MOST_RESUMED: Final = 100
 _LONGEST_RETRY: Final = 10.0
 _LONGEST_PAUSE: Final = 60.0
+_TRACE_FIELDS: Final = ("traceparent", "tracestate", "baggage")
 _LAST_WORDS: Final = 5.0
 
 
@@ -63,6 +64,10 @@ class HttpConnection(Connection):
     @property
     def address(self) -> str:
         return str(self._wire.origin)
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        return self._wire.origin.host, self._wire.origin.port
 
     async def close(self) -> None:
         await super().close()
@@ -125,7 +130,7 @@ class HttpConnection(Connection):
     ) -> Json:
         id = next(self._ids)
         body = encoded(self._message(id, method, params, exchange, era="modern"))
-        headers = {**_modern_headers(method, params), **extra}
+        headers = {**_modern_headers(method, params), **_trace_headers(params), **extra}
         answer = await self._wire.posted(body, headers, None if exchange is None else exchange.principal)
         return await self._answer(answer, id, exchange, None)
 
@@ -153,7 +158,8 @@ class HttpConnection(Connection):
         id = next(self._ids)
         body = encoded(self._message(id, method, params, exchange, era="legacy"))
         try:
-            answer = await self._wire.posted(body, session.headers, None if exchange is None else exchange.principal)
+            headers = {**session.headers, **_trace_headers(params)}
+            answer = await self._wire.posted(body, headers, None if exchange is None else exchange.principal)
             return await self._answer(answer, id, exchange, session)
         except asyncio.CancelledError:
             self._in_the_background(self._taken_back(session, id, exchange))
@@ -334,3 +340,9 @@ def _modern_headers(method: str, params: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(named, str):
         headers["mcp-name"] = header_value(named)
     return headers
+
+
+def _trace_headers(params: Mapping[str, Any]) -> dict[str, str]:
+    """What `_meta` says of the trace, once more: proxies, and servers that do not know `_meta`, read headers."""
+    meta = params.get("_meta")
+    return {name: meta[name] for name in _TRACE_FIELDS if name in meta} if meta else {}
