@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.anyio
 
 STUBBORN = str(Path(__file__).with_name("stubborn_upstream.py"))
 HOST = HostControls.of_this_host()
+RESTARTS = int(os.environ.get("RESTART_ROUNDS", "6"))
 
 
 @asynccontextmanager
@@ -76,23 +78,59 @@ async def test_server_that_keeps_ending_is_left_alone_for_a_while() -> None:
 
 
 async def test_nothing_is_left_behind_by_many_ends() -> None:
-    left = []
-    for _ in range(5):
+    """Half of them are closed, half are killed while they have a child of their own, and started again."""
+    ours, left = set(children()), []
+    for number in range(RESTARTS):
         async with started() as connection:
             left += [int(await text(connection, "pid")), int(await text(connection, "child"))]
+            if number % 2:
+                os.kill(left[-2], signal.SIGKILL)
+                left.append(await another(connection, left[-2]))
 
     async with asyncio.timeout(10):  # what was killed takes a moment to be gone
         while [pid for pid in left if is_alive(pid)]:
             await asyncio.sleep(0.01)
+    assert set(children()) <= ours
 
 
-async def test_environment_is_the_declared_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GATEWAY_TOKEN", "ours")
+async def another(connection: StdioConnection, killed: int) -> int:
+    """The process that answers after one was killed. A request that was on its way meanwhile may fail."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                if (found := int(await text(connection, "pid"))) != killed:
+                    return found
+            except BackendFailed as failed:
+                assert failed.word == "unavailable"
+                await asyncio.sleep(0.01)
+
+
+def children() -> list[str]:
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+
+
+async def test_environment_is_the_declared_one() -> None:
     async with started(GIVEN="yes", SECRET=lambda: "hush") as connection:
         seen = json.loads(await text(connection, "env"))
 
+    assert "PATH" in os.environ
     assert {name for name in seen if not name.startswith("LC_")} == {"GIVEN", "SECRET"}
     assert seen["SECRET"] == "hush"
+
+
+async def test_secrets_of_the_gateway_are_not_inherited(tmp_path: Path) -> None:
+    transport = {"type": "stdio", "argv": [sys.executable, STUBBORN], "env": {"API_KEY": {"fromEnv": "WIKI_KEY"}}}
+    documents = [upstream("remote", transport), tool("env")]
+    environ = {"WIKI_KEY": "for-the-wiki", "OTHER_KEY": "for-nobody-else"}
+    async with (
+        gateway(project(tmp_path / "project", *documents), environ=environ) as running,
+        Client(running.url, mode="2026-07-28") as client,
+    ):
+        seen = str((await client.call_tool("env")).content)
+
+    assert "API_KEY" in seen
+    for hidden in ("OTHER_KEY", "for-nobody-else", "WIKI_KEY", "PATH"):
+        assert hidden not in seen
 
 
 async def test_noise_is_skipped_and_complaints_are_logged_briefly(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from upstream_serving import Era, reference
+from reference_upstream import server
+from upstream_serving import App, Era, legacy_only, listening, reference
 
 from gateway.backends.connections import Connections
 from gateway.backends.processes import HostControls
@@ -133,13 +134,33 @@ async def test_error_of_a_server_keeps_its_number(era: Era) -> None:
 
 
 async def test_session_that_is_gone_is_begun_again() -> None:
-    async with connected("legacy") as connection:
+    forgotten: set[bytes] = set()
+    seen: list[bytes] = []
+
+    def forgetful(app: App) -> App:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            session = dict(scope.get("headers", ())).get(b"mcp-session-id")
+            if session is not None:
+                seen.append(session)
+            if session in forgotten:
+                await send({"type": "http.response.start", "status": 404, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+                return
+            await app(scope, receive, send)
+
+        return answer
+
+    pool = Connections()
+    async with listening(forgetful(legacy_only(server().streamable_http_app())), lifespan="on") as origin:
+        connection = HttpConnection("reference", Endpoint(f"{origin}/mcp"), pool, ids=count(1))
         await called(connection, "echo", text="one")
-        [session] = connection._sessions._open.values()
-        await connection._wire.ended(session.headers)
+        forgotten.update(seen)
         again = await called(connection, "echo", text="two")
+        await connection.close()
+        await pool.close()
 
     assert again["content"][0]["text"] == "two"
+    assert len(set(seen)) == 2
 
 
 async def test_wiki_answers_over_stdio() -> None:
