@@ -112,11 +112,11 @@ FASTMCP = "FastMCP server, tools/call"
 
 @dataclass(frozen=True)
 class Run:
-    """A server that runs, and what it is asked."""
+    """A server that runs, and what it is asked: by each connection the same, or by each its own."""
 
     pid: int
     port: int
-    load: Load
+    load: Load | Sequence[Load]
 
 
 def started(sizes: Sequence[int], ratios: Sequence[float], servers: ExitStack) -> Iterator[tuple[str, Run]]:
@@ -150,9 +150,12 @@ def measured(run: Run, options: argparse.Namespace) -> Figures:
 
 
 @contextmanager
-def gateway(tools: int, ratio: float | None = None, collector: int = 0) -> Iterator[tuple[int, int]]:
+def gateway(tools: int, ratio: float | None = None, collector: int = 0, *, more: str = "") -> Iterator[tuple[int, int]]:
+    """`more` are further documents of its project."""
     with tempfile.TemporaryDirectory() as folder:
         write_project(Path(folder), tools, ratio)
+        if more:
+            Path(folder, "configs", "more.yaml").write_text(more, encoding="utf-8")
         command = [sys.executable, "-m", "gateway", "serve", "--configs", folder, "--port", "0", "--admin-port", "0"]
         environ = {**os.environ, "GATEWAY_PYTHON_PACKAGES": "bench_tools", "PYTHONPATH": folder}
         environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector}"
@@ -212,15 +215,16 @@ TOOL = """
   backend: {type: python, entrypoint: "bench_tools:echo", run: loop}"""
 
 
-async def busy(port: int, load: Load, *, pid: int, options: argparse.Namespace) -> Figures:
+async def busy(port: int, load: Load | Sequence[Load], *, pid: int, options: argparse.Namespace) -> Figures:
     """Keep the connections busy, the first second unmeasured."""
-    request = wire_request(port, load)
+    loads = [load] * options.connections if isinstance(load, Load) else load
+    requests = [wire_request(port, each) for each in loads]
     times: list[float] = []
     until = time.perf_counter() + 1.0
-    await asyncio.gather(*(client(port, request, until, []) for _ in range(options.connections)))
+    await asyncio.gather(*(client(port, request, until, []) for request in requests))
     before, started = cpu_seconds(pid), time.perf_counter()
     until = started + options.seconds
-    await asyncio.gather(*(client(port, request, until, times) for _ in range(options.connections)))
+    await asyncio.gather(*(client(port, request, until, times) for request in requests))
     took, cpu = time.perf_counter() - started, cpu_seconds(pid) - before
     times.sort()
     count = len(times)

@@ -33,6 +33,9 @@ INSIDE: Final = "/.gateway/metrics"
 Others = Callable[[str], Awaitable[Mapping[int, bytes]]]
 """What the other workers answer to a path, each by its number; one that does not answer is left out."""
 
+Place = tuple[str | None, int | None, tuple[str | None, str | None, str | None]]
+"""Host and port of an upstream server, and how it is spoken to."""
+
 _STATES: Final[Mapping[CircuitState, int]] = {"closed": 0, "half-open": 1, "open": 2}
 _log: Final = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class Metering:
         self._observing = observing
         self._revision = service.published.snapshot.revision
         service.on_change.add(self._published)
+        self._places: dict[str, Place] = {}
         self.worker: int | None = None
         self.others: Others | None = None
 
@@ -108,8 +112,10 @@ class Metering:
         elif outcome.get("isError") is True:
             error = names.TOOL_ERROR
         known = connection.introduction
-        parts = urlsplit(str(getattr(connection, "address", "")))
-        is_http = parts.scheme in ("http", "https")
+        where = self._places.get(connection.name)
+        if where is None:
+            where = self._places[connection.name] = _place_of(connection)
+        host, port, network = where
         self.meters.hopped(
             method,
             seconds=seconds,
@@ -117,9 +123,9 @@ class Metering:
             error=error,
             code=outcome.number if isinstance(outcome, RemoteError) else None,
             version=None if known is None else known.version,
-            host=parts.hostname if is_http else None,
-            port=(parts.port or (443 if parts.scheme == "https" else 80)) if is_http else None,
-            network=("tcp", "http", None) if is_http else ("pipe", None, None),
+            host=host,
+            port=port,
+            network=network,
         )
 
     def _published(self) -> None:
@@ -156,6 +162,13 @@ class Metering:
             ("service.version", _version()),
             (names.CONFIG_REVISION, snapshot.short_revision),
         )
+
+
+def _place_of(connection: Connection) -> Place:
+    parts = urlsplit(str(getattr(connection, "address", "")))
+    if parts.scheme not in ("http", "https"):
+        return None, None, ("pipe", None, None)
+    return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), ("tcp", "http", None)
 
 
 def _of_worker(worker: int, families: Sequence[Family]) -> list[Family]:

@@ -1,0 +1,337 @@
+"""What one hop to an MCP server behind costs: through the gateway, FastMCP's proxy, and ContextForge.
+
+All of them pass the same call on to the same server, which does next to nothing, in turns and in several rounds; a
+ratio is the median of the ratios of each round. The gateway authenticates, decides, validates, records durably and
+sends its spans to a collector. FastMCP's proxy reuses one connected client, which is the fastest it can be.
+ContextForge is given a session with each caller; it is installed into an environment of its own in a cache folder
+(CONTEXTFORGE_HOME), and left out, with the reason, where that is not possible.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.request import Request, urlopen
+
+from serving import META, MODERN, Figures, Load, Run, free_port, gateway, measured, other, wait_for
+
+CONTEXTFORGE = "mcp-contextforge-gateway==1.0.7.post20260921"
+PROXY = "FastMCP proxy, connected client"
+OTHER = "ContextForge, sessions"
+SECRET = "benchmark-only-" + "0123456789abcdef" * 4
+
+
+class NotAvailable(Exception):
+    pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long each gateway is kept busy in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--ratios", type=float, nargs="*", default=[0.01, 1.0], help="shares of traces that are sent")
+    parser.add_argument("--without-contextforge", action="store_true")
+    parser.add_argument("--server", choices=["upstream", "proxy"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.server:
+        SERVERS[options.server](int(os.environ["PORT"]))
+        return
+    print(f"Python {platform.python_version()}, {options.connections} connections, ", end="")
+    print(f"{options.rounds} rounds of {options.seconds:g} s each; medians\n")
+    with ExitStack() as servers:
+        runs = dict(started(options, servers))
+        rounds = [{name: measured(run, options) for name, run in runs.items()} for _ in range(options.rounds)]
+    print(f"{'one hop through':38} {'calls/s':>8} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'× proxy':>8} {'× CF':>8}")
+    for name in runs:
+        show(name, rounds)
+
+
+def show(name: str, rounds: Sequence[Mapping[str, Figures]]) -> None:
+    figures = [each[name] for each in rounds]
+    print(
+        f"{name:38} {median(each.per_second for each in figures):8.0f} {median(each.cpu for each in figures):8.0f} "
+        f"{median(each.p50 for each in figures):8.1f} {median(each.p99 for each in figures):8.1f} "
+        f"{compared(name, PROXY, rounds):>8} {compared(name, OTHER, rounds):>8}",
+        flush=True,
+    )
+
+
+def compared(name: str, reference: str, rounds: Sequence[Mapping[str, Figures]]) -> str:
+    if reference not in rounds[0]:
+        return "-"
+    return f"{median(each[name].per_second / each[reference].per_second for each in rounds):.1f}"
+
+
+def started(options: argparse.Namespace, servers: ExitStack) -> Iterator[tuple[str, Run]]:
+    _, behind = servers.enter_context(helper("upstream"))
+    os.environ["UPSTREAM_PORT"] = str(behind)
+    yield PROXY, Run(*servers.enter_context(helper("proxy")), Load("/mcp", {**MODERN, "mcp-name": "echo"}, CALL))
+    for ratio in options.ratios:
+        _, collector = servers.enter_context(other("collector"))
+        pid, port = servers.enter_context(gateway(1, ratio, collector, more=DOCUMENTS % behind))
+        yield f"gateway, {ratio:.0%} of spans sent", Run(pid, port, Load("/bench/mcp", MODERN_HOP, HOP))
+    if options.without_contextforge:
+        return
+    try:
+        yield OTHER, servers.enter_context(contextforge(behind, sessions=options.connections))
+    except NotAvailable as why:
+        print(f"without ContextForge: {why}\n")
+
+
+@contextmanager
+def helper(server: str) -> Iterator[tuple[int, int]]:
+    port = free_port()
+    command = [sys.executable, __file__, "--server", server]
+    process = subprocess.Popen(command, env={**os.environ, "PORT": str(port)}, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(port)
+        yield process.pid, port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def call_of(name: str, **params: Any) -> bytes:
+    given = {"name": name, "arguments": {"text": "hello"}, **params}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": given}
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+CALL = call_of("echo", _meta=META)
+HOP = call_of("hop", _meta=META)
+MODERN_HOP = {**MODERN, "mcp-name": "hop"}
+DOCUMENTS = """
+apiVersion: gateway/v1
+kind: Upstream
+metadata: {name: behind, owner: team}
+spec:
+  transport: {type: streamable-http, url: "http://127.0.0.1:%d/mcp"}
+  import: {include: [echo], trust: {tier: t}, onChange: accept}
+---
+apiVersion: gateway/v1
+kind: Tool
+metadata: {name: hop, owner: team}
+spec:
+  version: 1.0.0
+  description: Says what it is told.
+  trust: {tier: t}
+  input: {schema: {type: object, required: [text], properties: {text: {type: string}}}}
+  backend: {type: mcp, upstream: behind, tool: echo}
+"""
+
+
+# --- ContextForge ---
+
+
+@contextmanager
+def contextforge(behind: int, *, sessions: int) -> Iterator[Run]:
+    python = installed()
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder, "output.txt")
+        environ = {**os.environ, **settings(folder)}
+        command = [str(python), "-m", "uvicorn", "mcpgateway.main:app", "--host", "127.0.0.1", "--port", str(port)]
+        with said.open("w", encoding="utf-8") as output:
+            quiet = ["--log-level", "error", "--no-access-log"]
+            process = subprocess.Popen(
+                [*command, *quiet], cwd=folder, env=environ, stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            origin = f"http://127.0.0.1:{port}"
+            wait_until_healthy(origin, process, said)
+            headers = authorised(token(python, environ))
+            path, tool = offered(origin, behind, headers)
+            loads = [session_at(f"{origin}{path}", path, tool, headers) for _ in range(sessions)]
+            yield Run(process.pid, port, loads)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def installed() -> Path:
+    """The interpreter of the environment that has it."""
+    home = os.environ.get("CONTEXTFORGE_HOME")
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(home) if home else caches / "agent-gateway-benchmarks" / CONTEXTFORGE.replace("==", "-")
+    python, done = folder / "bin" / "python", folder / "installed.txt"
+    if not done.exists():
+        uv = Path(sys.executable).with_name("uv")
+        steps = [[uv, "venv", "-q", "--clear", folder], [uv, "pip", "install", "-q", "--python", python, CONTEXTFORGE]]
+        if not uv.exists():
+            raise NotAvailable("uv is not installed here")
+        for step in steps:
+            if subprocess.run([str(part) for part in step]).returncode != 0:
+                raise NotAvailable("it could not be installed; is a package index reachable?")
+        done.write_text(f"{CONTEXTFORGE}\n", encoding="utf-8")
+    return python
+
+
+def settings(folder: str) -> dict[str, str]:
+    """As it comes, but for what keeps it from talking to a server on loopback and from being asked often."""
+    return {
+        "DATABASE_URL": f"sqlite:///{folder}/mcp.db",
+        "JWT_SECRET_KEY": SECRET,
+        "AUTH_ENCRYPTION_SECRET": SECRET,
+        "PLATFORM_ADMIN_EMAIL": "bench@example.com",
+        "PLATFORM_ADMIN_PASSWORD": SECRET,
+        "SSRF_ALLOW_LOCALHOST": "true",
+        "SSRF_ALLOW_PRIVATE_NETWORKS": "true",
+        "USE_STATEFUL_SESSIONS": "true",
+        "JSON_RESPONSE_ENABLED": "true",
+        "RATE_LIMITING_ENABLED": "false",
+        "TOOL_RATE_LIMIT": "1000000000",
+        "CACHE_TYPE": "memory",
+    }
+
+
+def wait_until_healthy(origin: str, process: "subprocess.Popen[bytes]", said: Path) -> None:
+    until = time.monotonic() + 180
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with urlopen(f"{origin}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise NotAvailable(f"it does not start: {said.read_text(encoding='utf-8', errors='replace')[-500:]}")
+
+
+def token(python: Path, environ: Mapping[str, str]) -> str:
+    claims = ["--username", "bench@example.com", "--exp", "600", "--secret", SECRET, "--admin"]
+    command = [str(python), "-m", "mcpgateway.utils.create_jwt_token", *claims]
+    made = subprocess.run(command, env=environ, capture_output=True, text=True)
+    lines = made.stdout.strip().splitlines()
+    if made.returncode != 0 or not lines:
+        raise NotAvailable(f"it makes no token: {made.stderr[-300:]}")
+    return lines[-1]
+
+
+def authorised(bearer: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {bearer}", "content-type": "application/json"}
+
+
+def offered(origin: str, behind: int, headers: Mapping[str, str]) -> tuple[str, str]:
+    """The path of a virtual server that has the tool of the server behind, and the tool's name there."""
+    given = {"name": "behind", "url": f"http://127.0.0.1:{behind}/mcp", "transport": "STREAMABLEHTTP"}
+    posted(f"{origin}/gateways", given, headers)
+    [tool] = [each for each in fetched(f"{origin}/tools", headers) if each["name"].endswith("echo")]
+    server = {"server": {"name": "bench", "associated_tools": [tool["id"]]}}
+    made, _ = posted(f"{origin}/servers", server, headers)
+    return f"/servers/{made['id']}/mcp", tool["name"]
+
+
+def session_at(url: str, path: str, tool: str, headers: Mapping[str, str]) -> Load:
+    """What a caller in a session of its own sends."""
+    headers = {**headers, "accept": MODERN["accept"], "mcp-protocol-version": "2025-06-18"}
+    info = {"name": "bench", "version": "1"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
+    _, told = posted(url, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}, headers)
+    if session := told.get("mcp-session-id"):
+        headers["mcp-session-id"] = session
+    posted(url, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
+    answer, _ = posted(url, json.loads(call_of(tool)), headers)
+    if "hello" not in json.dumps(answer):
+        raise NotAvailable(f"it does not pass the call on: {json.dumps(answer)[:300]}")
+    return Load(path, headers, call_of(tool))
+
+
+def posted(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
+    return asked(Request(url, json.dumps(body).encode(), dict(headers)))
+
+
+def fetched(url: str, headers: Mapping[str, str]) -> Any:
+    return asked(Request(url, headers=dict(headers)))[0]
+
+
+def asked(request: Request) -> tuple[Any, dict[str, str]]:
+    try:
+        with urlopen(request, timeout=60) as answer:
+            content = answer.read()
+            told = {name.lower(): value for name, value in answer.headers.items()}
+    except OSError as error:
+        detail = getattr(error, "read", lambda: b"")()[:300]
+        raise NotAvailable(f"it refuses {request.full_url}: {error} {detail!r}") from error
+    return (json.loads(content) if content.strip() else None), told
+
+
+# --- what runs in processes of its own ---
+
+
+def serve_upstream(port: int) -> None:
+    """Speaks both eras and answers every call from memory: what is measured is the way there."""
+    import orjson
+    import uvicorn
+
+    schema = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+    tools = [{"name": "echo", "description": "Says what it is told.", "inputSchema": schema}]
+    capabilities: dict[str, Any] = {"tools": {}}
+    info = {"name": "behind", "version": "1"}
+
+    def result(method: str, params: dict[str, Any]) -> Any:
+        match method:
+            case "tools/call":
+                content = [{"type": "text", "text": params["arguments"]["text"]}]
+                return {"content": content, "isError": False, "resultType": "complete"}
+            case "tools/list":
+                return {"tools": tools, "resultType": "complete", "ttlMs": 60000, "cacheScope": "public"}
+            case "server/discover":
+                meta = {"io.modelcontextprotocol/serverInfo": info}
+                found = {"supportedVersions": ["2026-07-28"], "capabilities": capabilities, "_meta": meta}
+                return {**found, "resultType": "complete", "ttlMs": 60000, "cacheScope": "public"}
+            case "initialize":
+                version = params["protocolVersion"]
+                return {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
+            case "ping":
+                return {}
+        return None
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while (event := await receive()).get("more_body"):
+            body += event["body"]
+        message = orjson.loads((body + event.get("body", b"")) or b"{}")
+        status, content = 202, b""
+        if scope["method"] != "POST":
+            status = 405
+        elif "id" in message:
+            found = result(message["method"], message.get("params") or {})
+            part = {"error": {"code": -32601, "message": "no such method"}} if found is None else {"result": found}
+            status, content = 200, orjson.dumps({"jsonrpc": "2.0", "id": message["id"], **part})
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    uvicorn.run(answer, host="127.0.0.1", port=port, log_level="error", lifespan="off", access_log=False)
+
+
+def serve_proxy(port: int) -> None:
+    import asyncio
+
+    from fastmcp import Client
+    from fastmcp.server import create_proxy
+
+    async def served() -> None:
+        async with Client(f"http://127.0.0.1:{os.environ['UPSTREAM_PORT']}/mcp") as client:
+            proxy = create_proxy(client)
+            await proxy.run_http_async(
+                host="127.0.0.1", port=port, stateless_http=True, json_response=True, log_level="error",
+                show_banner=False,
+            )  # fmt: skip
+
+    asyncio.run(served())
+
+
+SERVERS = {"upstream": serve_upstream, "proxy": serve_proxy}
+
+
+if __name__ == "__main__":
+    main()
