@@ -212,7 +212,7 @@ class HttpConnection(Connection):
         try:
             if answer.content_type != "application/json":
                 raise BackendFailed("failed", "the upstream server answered something else than JSON")
-            message = read(await self._wire.body(answer))
+            message = await self._wire.message(answer)
         finally:
             let_go(answer)
         for each in message if isinstance(message, list) else (message,):

@@ -20,8 +20,12 @@ Era = Literal["modern", "legacy"]
 Json = dict[str, Any]
 
 META_CLIENT_INFO: Final = "io.modelcontextprotocol/clientInfo"
-MAX_MESSAGE: Final = 16 << 20
+MAX_MESSAGE: Final = 64 << 20
 """Bytes of one message from a server, and of one answer."""
+MANY_AT_ONCE: Final = 16 << 20
+"""Bytes of messages that are read side by side; larger ones of a server are read one after the other."""
+MOST_PARTS: Final = 4_000_000
+"""Brackets in such a large message: each may become a hundred times what it was on the wire."""
 
 _WORDS: Final[Mapping[int, ErrorWord]] = {INVALID_PARAMS: "invalid"}
 _LEGAL: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -46,6 +50,19 @@ class RemoteError(BackendFailed):
         return needed if self.number == MISSING_CAPABILITY and isinstance(needed, dict) else None
 
 
+class MessageTooLarge(BackendFailed):
+    """A server sent more than is read of it. Nothing of the message is kept."""
+
+    code = "E_UPSTREAM_TOO_LARGE"
+
+    def __init__(self, message: str) -> None:
+        super().__init__("failed", message, help="have the tool give less at a time, or a link to the rest")
+
+
+def too_large(limit: int) -> MessageTooLarge:
+    return MessageTooLarge(f"the upstream server sent a message of more than {limit} bytes")
+
+
 @cache
 def client_info() -> Mapping[str, str]:
     """Who we are, to servers."""
@@ -64,6 +81,8 @@ def encoded(message: Mapping[str, Any]) -> bytes:
 
 def read(content: bytes) -> Any:
     """Raises `BackendFailed` for what is not JSON."""
+    if len(content) > MANY_AT_ONCE and content.count(b"{") + content.count(b"[") > MOST_PARTS:
+        raise MessageTooLarge("the upstream server sent a large message of too many parts")
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:

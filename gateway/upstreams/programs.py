@@ -12,14 +12,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Literal
 
-import orjson
-
 from gateway.backends.command import environment_of
 from gateway.backends.processes import Child, Confinement, HostControls, start
 from gateway.backends.refusals import excerpt
 from gateway.governance.ports import BackendFailed
-from gateway.upstreams.messages import MAX_MESSAGE
-from gateway.upstreams.sse import too_large
+from gateway.upstreams.messages import MAX_MESSAGE, MessageTooLarge, read, too_large
 
 WRITE_SECONDS: Final = 10.0
 """How long a program may leave what we write unread."""
@@ -134,8 +131,10 @@ class RunningProgram:
                 parts, size = [each], len(each)
                 if line.strip():
                     try:
-                        yield orjson.loads(line)
-                    except orjson.JSONDecodeError:
+                        yield read(line)
+                    except MessageTooLarge:
+                        raise
+                    except BackendFailed:
                         self._complain("it wrote a line that is not JSON", "")
             if size > self._limit:
                 raise too_large(self._limit)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.governance.ports import BackendFailed
+from gateway.upstreams.messages import too_large
 
 
 @dataclass(slots=True)
@@ -21,20 +21,25 @@ class EventReader:
         self._limit = limit
         self._line: list[bytes] = []
         self._line_size = 0
-        self._held = False
+        self._half = False
         self._data: list[bytes] = []
         self._size = 0
         self._id: str | None = None
         self._retry: int | None = None
 
+    @property
+    def held(self) -> int:
+        """Bytes of an event that has not ended yet."""
+        return self._line_size + self._size
+
     def events(self, chunk: bytes) -> Iterator[Event]:
         """Raises `BackendFailed` for an event that is too large."""
-        if self._held or b"\r" in chunk:
+        if self._half or b"\r" in chunk:
             chunk = self._unified(chunk)
         first, *others = chunk.split(b"\n")
         self._line.append(first)  # joined once it has ended: a long line comes in many pieces
         self._line_size += len(first)
-        if self._line_size + self._size > self._limit:
+        if self.held > self._limit:
             raise too_large(self._limit)
         for each in others:
             line = b"".join(self._line)
@@ -46,9 +51,9 @@ class EventReader:
 
     def _unified(self, chunk: bytes) -> bytes:
         """A carriage return may be the first half of a line's end, so the last one waits."""
-        text = b"\r" + chunk if self._held else chunk
-        self._held = text.endswith(b"\r")
-        return (text[:-1] if self._held else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        text = b"\r" + chunk if self._half else chunk
+        self._half = text.endswith(b"\r")
+        return (text[:-1] if self._half else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
@@ -69,7 +74,3 @@ class EventReader:
         event = Event(b"\n".join(self._data), self._id, self._retry)
         self._data, self._size, self._retry = [], 0, None
         return event
-
-
-def too_large(limit: int) -> BackendFailed:
-    return BackendFailed("failed", f"the upstream server sent a message of more than {limit} bytes")

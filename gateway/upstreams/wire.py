@@ -5,9 +5,9 @@ What is in a message is not looked at here, except for the error in a refusal.
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from yarl import URL
@@ -20,8 +20,8 @@ from gateway.backends.urls import parsed
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
 from gateway.upstreams.auth import NO_CREDENTIALS, Credentials
-from gateway.upstreams.messages import MAX_MESSAGE, error_of, read
-from gateway.upstreams.sse import Event, EventReader, too_large
+from gateway.upstreams.messages import MANY_AT_ONCE, MAX_MESSAGE, error_of, read, too_large
+from gateway.upstreams.sse import Event, EventReader
 
 STREAM: Final = "text/event-stream"
 
@@ -66,6 +66,8 @@ class HttpWire:
         self._fixed = {name.lower(): value for name, value in endpoint.headers.items()}
         self._fixed |= {"accept": _ACCEPT, "content-type": "application/json", "accept-encoding": "identity"}
         self._pool = pool
+        self._large = asyncio.Lock()
+        """Held by whoever reads a large message."""
 
     async def posted(
         self, body: bytes, headers: Mapping[str, str], principal: Principal | None
@@ -100,35 +102,50 @@ class HttpWire:
         answer = await self._sent("DELETE", None, {**self._fixed, **headers}, None)
         answer.close()
 
-    async def body(self, answer: aiohttp.ClientResponse, *, limit: int | None = None) -> bytes:
-        """Everything at once. Raises `BackendFailed` for too much of it."""
+    async def message(self, answer: aiohttp.ClientResponse, *, limit: int | None = None) -> Any:
+        """Everything at once, as JSON. Raises `BackendFailed` for too much of it, and for what is none."""
         limit = self._endpoint.max_message if limit is None else limit
         length = answer.content_length
         if length is not None:
             if length > limit:
                 raise too_large(limit)
-            if answer.headers.get("Content-Encoding") in (None, "identity"):  # no more than it says can come
+            is_plain = answer.headers.get("Content-Encoding") in (None, "identity")
+            if is_plain and length <= MANY_AT_ONCE:  # no more than it says can come
                 try:
-                    return await answer.read()
+                    return read(await answer.read())
                 except (aiohttp.ClientError, OSError, ValueError) as error:
                     raise told(error) from error
         parts: list[bytes] = []
         size = 0
-        async with aclosing(_chunks(answer, limit=limit)) as chunks:
+        async with AsyncExitStack() as stack:
+            chunks = await stack.enter_async_context(aclosing(_chunks(answer, limit=limit)))
             async for chunk in chunks:
+                if size <= MANY_AT_ONCE < size + len(chunk):
+                    await stack.enter_async_context(self._large)
                 size += len(chunk)
                 if size > limit:
                     raise too_large(limit)
                 parts.append(chunk)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            return read(b"".join(parts))
 
     async def events(self, answer: aiohttp.ClientResponse) -> AsyncGenerator[Event, None]:
         """A stream as it comes. It may go on for ever: whoever reads has a deadline."""
         reader = EventReader(self._endpoint.max_message)
-        async with aclosing(_chunks(answer, limit=_ENDLESS)) as chunks:
-            async for chunk in chunks:
-                for event in reader.events(chunk):
-                    yield event
+        is_alone = False
+        try:
+            async with aclosing(_chunks(answer, limit=_ENDLESS)) as chunks:
+                async for chunk in chunks:
+                    if not is_alone and reader.held > MANY_AT_ONCE:
+                        await self._large.acquire()
+                        is_alone = True
+                    for event in reader.events(chunk):
+                        yield event
+                    if is_alone and reader.held <= MANY_AT_ONCE:
+                        self._large.release()
+                        is_alone = False
+        finally:
+            if is_alone:
+                self._large.release()
 
     async def _sent(
         self, method: str, body: bytes | None, headers: Mapping[str, str], principal: Principal | None
@@ -169,7 +186,7 @@ class HttpWire:
         message = None
         with suppress(BackendFailed, TimeoutError):  # that an error cannot be read is no second error
             async with asyncio.timeout(_ERROR_SECONDS):
-                message = read(await self.body(answer, limit=_ERROR_BODY))
+                message = await self.message(answer, limit=_ERROR_BODY)
         if isinstance(message, dict) and isinstance(message.get("error"), dict):
             return error_of(message["error"])
         word = WORDS.get(status, "unavailable" if status >= 500 else "failed")

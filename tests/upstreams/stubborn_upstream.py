@@ -41,9 +41,12 @@ for line in sys.stdin:
             text = f"hello {answer['result']['content']['name']}" if "result" in answer else "nobody would say"
             say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
         elif name == "flood":
-            sys.stdout.write("x" * (20 << 20))
+            sys.stdout.write("x" * (70 << 20))
             sys.stdout.flush()
             time.sleep(60)
+        elif name == "much":
+            text = "a line of text that is not short\n" * 1_000_000
+            say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
         elif name == "pid":
             say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": str(os.getpid())}]}})
         elif name == "env":

@@ -176,7 +176,7 @@ async def loud_error(message: dict[str, Any], send: Any) -> None:
         (not_json_on_a_stream, "not JSON"),
         (no_object, "something else than a result"),
         (html, "something else than JSON"),
-        (bomb, "more than"),
+        (bomb, "out of proportion"),
         (elsewhere, "another host"),
         (around, "too often"),
         (broken, "500"),
