@@ -111,6 +111,7 @@ RISKS: Final[Mapping[str, Risk]] = {
     "identity-changed": Risk("high", "other proofs of identity are accepted"),
     "algorithm-added": Risk("high", "another signature algorithm is accepted"),
     "clock-skew-raised": Risk("medium", "expired tokens are accepted for longer"),
+    "trace-joined": Risk("medium", "callers may write into any trace"),
     "token-added": Risk("high", "another token is accepted"),
     "token-prolonged": Risk("medium", "a token is accepted for longer"),
     "role-granted": Risk("high", "a caller is given another role"),

@@ -207,6 +207,7 @@ def test_check_that_asks_less_is_named(tmp_path: Path, base: str, old: str, new:
     [
         pytest.param(JWT, "[RS256]", "[RS256, ES256]", "algorithm-added", id="algorithm"),
         pytest.param(JWT, "}}}", "}}, clockSkew: 45s}", "clock-skew-raised", id="skew"),
+        pytest.param(JWT, "}}}", "}}, trace: parent}", "trace-joined", id="trace"),
         pytest.param(JWT, "audience: [gateway]", "audience: [gateway, other]", "identity-changed", id="audience"),
         pytest.param(JWT, "desk: role:clerk", "desk: role:clerk, all: role:lead", "role-granted", id="mapped-role"),
         pytest.param(TOKEN, "[role:clerk]", "[role:clerk, role:lead]", "role-granted", id="token-role"),

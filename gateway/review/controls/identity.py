@@ -25,8 +25,14 @@ def weaker_provider(before: Spec, after: Spec) -> Iterator[Weakness]:
         yield Weakness("algorithm-added", "algorithms", ", ".join(names))
     if is_longer(at(before, "clockSkew", _DEFAULT_SKEW), at(after, "clockSkew", _DEFAULT_SKEW)):
         yield Weakness("clock-skew-raised", "clockSkew")
+    if _trace_use(after) == "parent" != _trace_use(before):
+        yield Weakness("trace-joined", "trace")
     yield from _granted_roles(before, after)
     yield from _tokens(before, after)
+
+
+def _trace_use(spec: Spec) -> str:
+    return str(at(spec, "trace", "parent" if at(spec, "type") == "none" else "link"))
 
 
 def _granted_roles(before: Spec, after: Spec) -> Iterator[Weakness]:
