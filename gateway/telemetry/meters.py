@@ -12,8 +12,6 @@ from gateway.snapshot import DeclaredTool
 from gateway.telemetry import names
 from gateway.telemetry.instruments import Counter, Family, Histogram
 
-_FUNCTION: Final = "function"
-_EXTENSION: Final = "extension"
 _PERMITTED: Final = ("allow", "permitted")
 _INVALID: Final = ("deny", "arguments-invalid")
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -80,7 +78,7 @@ class Meters:
         self._unwritten.add()
 
     def _ran(self, call: ServedCall, tool: DeclaredTool | None, error: str | None, seconds: float) -> None:
-        kind = _EXTENSION if tool is not None and tool.upstream is not None else _FUNCTION
+        kind = names.tool_type(None if tool is None else tool.backend)
         tier = None if tool is None else tool.trust.tier.name
         values = (names.EXECUTE_TOOL, call.tool, kind, error, call.catalogue, tier)
         seen = call.seen

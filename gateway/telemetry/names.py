@@ -100,7 +100,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     TOOL_CALL_ID: "id of the call, unique in its turn; the same on every span of the call",
     TOOL_NAME: "name of the tool as it is published",
     TOOL_RESULT: "result as its artifact class shows it; only where capture is opted in",
-    TOOL_TYPE: "`function` for tools that run here, `extension` for those elsewhere",
+    TOOL_TYPE: "`function` for tools that run here, `extension` for those elsewhere, `datastore` for query tools",
     URL_SCHEME: "scheme of a service that is called",
     APPROVAL_ID: "approvals that a held call waits for, or that let it run",
     APPROVAL_STATE: "state of an approval after a decision",
@@ -330,8 +330,15 @@ MCP_METHODS: Final = frozenset(
 )
 """Methods that become part of a name; whatever else callers write does not."""
 
+_ELSEWHERE: Final = frozenset({"http", "mcp", "command"})
+
 QUEUE_FULL: Final = "queue_full"
 """Why a span or log record was dropped: more of them came than could be sent."""
+
+
+def tool_type(backend: str | None) -> str:
+    """Query tools are not declared, and have no backend."""
+    return "datastore" if backend is None else "extension" if backend in _ELSEWHERE else "function"
 
 
 def code_word(code: int) -> str:

@@ -17,7 +17,6 @@ from gateway.telemetry.wire_format import (
 
 _MOST: Final = 16_384
 _MOST_KEYS: Final = 32
-_ELSEWHERE: Final = frozenset({"http", "mcp", "command"})
 
 
 class Remembered:
@@ -66,13 +65,12 @@ class ToolParts:
             names.CATALOGUE: catalogue,
         }
         more: dict[str, Value] = {
-            names.TOOL_TYPE: "datastore",
+            names.TOOL_TYPE: names.tool_type(None if tool is None else tool.backend),
             names.CONFIG_REVISION: revision,
             names.POLICY_REVISION: revision,
         }
         if tool is not None:
             common[names.TIER] = tool.trust.tier.name
-            more[names.TOOL_TYPE] = "extension" if tool.backend in _ELSEWHERE else "function"
             more[names.TOOL_KIND] = tool.backend
             more[names.ARTIFACT_CLASS] = tool.artifact
             if tool.trust.flags:
