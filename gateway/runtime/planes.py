@@ -32,6 +32,9 @@ class Planes:
     close: Callable[[], Awaitable[None]]
     metering: Metering
 
+    def refused(self, method: str) -> None:
+        self.metering.meters.responded(method, route=None, status=503, seconds=0.0)
+
 
 def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
     """The apps of a running gateway. `base_url` is how callers reach the data plane."""

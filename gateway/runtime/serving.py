@@ -70,6 +70,11 @@ class Apps(Protocol):
         ...
 
     @property
+    def refused(self) -> Callable[[str], None]:
+        """Has it counted that a request of that method was refused because of a stop."""
+        ...
+
+    @property
     def close(self) -> Callable[[], Awaitable[None]]:
         """Ends whatever outlives a request."""
         ...
@@ -96,7 +101,7 @@ async def serve(
 
     `besides` are further ways to the data plane.
     """
-    draining = [Draining(app, stopping) for app in (apps.data, *(app for app, _ in besides))]
+    draining = [Draining(app, stopping, apps.refused) for app in (apps.data, *(app for app, _ in besides))]
     data = [_server(app, settings) for app in draining]
     admin = _server(apps.admin, settings)
     servers = [*data, admin]

@@ -58,9 +58,11 @@ class Calls(Protocol):
 class Draining:
     """The data plane, wrapped: it counts what is being answered, and refuses everything once a stop was asked for."""
 
-    def __init__(self, app: App, stopping: Stopping) -> None:
+    def __init__(self, app: App, stopping: Stopping, refused: Callable[[str], None]) -> None:
+        """`refused` is told the method of every request that is not answered because of the stop."""
         self._app = app
         self._stopping = stopping
+        self._refused = refused
         self._requests: dict[asyncio.Task[Any], _Request] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,6 +70,7 @@ class Draining:
             await self._app(scope, receive, send)
             return
         if self._stopping.times:
+            self._refused(scope["method"])
             await _REFUSAL(scope, receive, send)
             return
         request = _Request(scope["method"], send)
@@ -79,6 +82,8 @@ class Draining:
         except asyncio.CancelledError:
             if not request.is_cut_off:
                 raise
+            if not request.has_begun:
+                self._refused(scope["method"])
             await request.finish(scope, receive)
         finally:
             del self._requests[task]
@@ -127,13 +132,13 @@ async def _until(is_so: Callable[[], bool], *, seconds: float) -> None:
 class _Request:
     """One request that is being answered, and how far its answer is."""
 
-    __slots__ = ("_has_begun", "_is_over", "_is_stream", "_method", "_send", "is_cut_off")
+    __slots__ = ("_is_over", "_is_stream", "_method", "_send", "has_begun", "is_cut_off")
 
     def __init__(self, method: str, send: Callable[[Any], Awaitable[None]]) -> None:
         self.is_cut_off = False
         self._method = method
         self._send = send
-        self._has_begun = self._is_over = self._is_stream = False
+        self.has_begun = self._is_over = self._is_stream = False
 
     @property
     def only_listens(self) -> bool:
@@ -141,7 +146,7 @@ class _Request:
 
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            self._has_begun = True
+            self.has_begun = True
             for name, value in message["headers"]:
                 if name == b"content-type" and value.startswith(_STREAM):
                     self._is_stream = True
@@ -151,7 +156,7 @@ class _Request:
 
     async def finish(self, scope: Scope, receive: Receive) -> None:
         """The end of an answer that was cut off. A stream ends whole; half a file must not look like one."""
-        if not self._has_begun:
+        if not self.has_begun:
             await _CUT_OFF(scope, receive, self._send)
         elif self._is_stream and not self._is_over:
             await self._send({"type": "http.response.body", "body": b""})

@@ -44,6 +44,14 @@ async def readiness(gateway: Forked) -> tuple[int, Any]:
         return answer.status, await answer.json()
 
 
+async def refusals(gateway: Forked) -> float:
+    """How many requests were counted that were refused because of the stop."""
+    async with aiohttp.ClientSession() as session, session.get(f"{gateway.admin_url}/metrics") as answer:
+        text = await answer.text()
+    name = 'gateway_requests_refused_total{http_response_status_code="503"} '
+    return sum(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
+
+
 async def until_not_ready(gateway: Forked) -> Any:
     async with asyncio.timeout(30):
         while (state := await readiness(gateway))[0] == 200:
@@ -89,6 +97,7 @@ async def test_running_calls_finish_while_readiness_is_gone_and_new_ones_are_ref
 
         assert (await until_not_ready(gateway))["reasons"] == ["stopping"]
         await _until_refused(shop)
+        assert await refusals(gateway) >= 1
         assert is_alive(gateway.pid)
         for name, _ in _wires(shop):
             orders.release(name)

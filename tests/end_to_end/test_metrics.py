@@ -69,9 +69,9 @@ async def test_calls_decisions_and_approvals_are_counted(tmp_path: Path) -> None
     assert MADE_UP not in str(after)
     assert [name for name in after if name.startswith(server) and '"tools/call",gen_ai_tool_name="_other"' in name]
     assert [name for name in after if name.startswith(server) and 'mcp_method_name="_other"' in name]
-    assert after[f'{execute}"plain",gen_ai_tool_type="function",{where}}}'] == 1
-    assert after[f'{execute}"down",gen_ai_tool_type="function",error_type="tool_error",{where}}}'] == 1
-    assert after[f'{execute}"pay",gen_ai_tool_type="function",{where}}}'] == 1
+    assert after[f'{execute}"plain",gen_ai_tool_type="extension",{where}}}'] == 1
+    assert after[f'{execute}"down",gen_ai_tool_type="extension",error_type="tool_error",{where}}}'] == 1
+    assert after[f'{execute}"pay",gen_ai_tool_type="extension",{where}}}'] == 1
     assert after[f'{decided}"hold",gateway_decision_reason="approval-pending",{where},{by_rule}}}'] == 1
     assert after[f'{decided}"allow",gateway_decision_reason="approval-approved",{where},{by_rule}}}'] == 1
     assert after[f'{decided}"deny",gateway_decision_reason="arguments-invalid",{where}}}'] == 1
@@ -296,6 +296,36 @@ async def test_collector_that_is_down_changes_nothing_but_the_log(tmp_path: Path
 
     assert [each for each in caplog.messages if "metrics were not sent (unreachable)" in each]
     assert len(caplog.messages) < 5
+
+
+async def test_tools_that_fail_in_a_batch_are_errors_on_their_spans_and_in_their_metrics(tmp_path: Path) -> None:
+    version = "2025-03-26"
+    async with collecting() as collector, counting() as backend:
+        project = write(tmp_path / "p", observed(desk(backend.port, tools=[http_tool("down", 1)])))
+        async with started(project, tmp_path / "data", people=PEOPLE, environ=sending_to(collector)) as gateway:
+            ana = gateway.caller(ANA)
+            params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}}
+            begun = await ana.legacy("desk", "initialize", params)
+            session = begun.header("mcp-session-id")
+            assert session is not None
+            called = {tool: {"name": tool, "arguments": {"text": "x"}} for tool in ("plain", "down")}
+            batch = [
+                {"jsonrpc": "2.0", "id": tool, "method": "tools/call", "params": each} for tool, each in called.items()
+            ]
+            more = {"content_type": "application/json", "accept": "application/json, text/event-stream"}
+            told = {"mcp_session_id": session, "mcp_protocol_version": version}
+            answer = await ana.raw("POST", "/desk/mcp", json.dumps(batch).encode(), **more, **told)
+            counted = await samples(gateway.running.metering)
+
+    assert [each["result"]["isError"] for each in answer.json] == [False, True]
+    spans = {each[names.REQUEST_ID]: each for each in collector.spans if each.name.startswith("tools/call ")}
+    assert (spans["plain"].is_error, spans["down"].is_error) == (False, True)
+    assert spans["down"][names.ERROR_TYPE] == "tool_error"
+    server = 'mcp_server_operation_duration_seconds_count{mcp_method_name="tools/call",gen_ai_tool_name='
+    rest = f'gen_ai_operation_name="execute_tool",%smcp_protocol_version="{version}"}}'
+    assert counted[f'{server}"plain",{rest % ""}'] == 1
+    failed = rest % 'error_type="tool_error",'
+    assert counted[f'{server}"down",{failed}'] == 1
 
 
 async def test_what_is_logged_is_sent_where_the_document_says_so(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ class LegacyWire:
             await reply.answer(error_bytes(message["id"], given_up))
 
     async def _answered(
-        self, session: Session, message: Mapping[str, Any], headers: Headers, reply: Reply | None
+        self, session: Session, message: Mapping[str, Any], headers: Headers, reply: Reply
     ) -> bytes | None:
         """The response; `None` if the client took its request back."""
         id, method = message["id"], message["method"]
@@ -213,7 +213,7 @@ class LegacyWire:
         if refusal is not None:
             counted(code=refusal.code)
             return error_bytes(id, refusal)
-        counted(is_error=reply is not None and reply.is_error)
+        counted(is_error=reply.is_error)
         return result_bytes(id, task.result())
 
     async def _result(
@@ -221,7 +221,7 @@ class LegacyWire:
         session: Session,
         method: str,
         params: Mapping[str, Any],
-        reply: Reply | None,
+        reply: Reply,
         seen: SeenRequest | None = None,
     ) -> bytes:
         if method == "tools/call":
@@ -231,9 +231,7 @@ class LegacyWire:
             raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
         return await answer(session, params)
 
-    async def _call(
-        self, session: Session, params: Mapping[str, Any], reply: Reply | None, seen: SeenRequest | None
-    ) -> bytes:
+    async def _call(self, session: Session, params: Mapping[str, Any], reply: Reply, seen: SeenRequest | None) -> bytes:
         turn = await session.its_turn(self._served.service, self._served.catalogue)
         exchange = LegacyExchange(reply, session, token=progress_token(params.get("_meta")))
         version = session.version
@@ -294,13 +292,17 @@ class LegacyWire:
         if "id" not in message:
             self._notified(session, message)
             return None
-        return await self._answered(session, message, headers, None)
+        return await self._answered(session, message, headers, Reply(_unused))
 
 
 def _brings_tools(settled: Settled) -> bool:
     """Whether there is something new to ask about."""
     record = settled.record
     return not record.is_error and not record.from_artifact_tool and is_artifact(record.results)
+
+
+async def _unused(message: Any) -> None:
+    """One of a batch is not answered by itself, and has no stream."""
 
 
 def _let_go(reply: Reply) -> None:
