@@ -1,13 +1,15 @@
-"""Writes what is said about values twice: `python charts/documented.py`.
+"""Writes what is said twice: `python charts/documented.py`.
 
 The comments of values.yaml are the source. From them come the table of charts/gateway/README.md, between its two marks,
-and the descriptions in values.schema.json, which editors show. With --check nothing is written: exit code 1 says that
-something is old.
+and the descriptions in values.schema.json, which editors show. The rules of dashboards/alerts.yaml are copied to
+files/metrics.yaml: a chart is packed without what is outside of its folder. With --check nothing is written: exit code
+1 says that something is old.
 """
 
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ from typing import Any, Final
 import yaml
 
 CHART: Final = Path(__file__).parent / "gateway"
+ALERTS: Final = CHART.parent.parent / "dashboards" / "alerts.yaml"
+COPIED: Final = "# Copied from dashboards/alerts.yaml by make charts.\n"
 BEGIN: Final = "<!-- values: written by make charts -->"
 END: Final = "<!-- end of values -->"
 
@@ -94,6 +98,12 @@ def described(schema: dict[str, Any], values: list[Value]) -> dict[str, Any]:
     return schema
 
 
+def rules_of(alerts: str) -> str:
+    """The rules of the only group, as they stand there."""
+    _, _, rules = alerts.partition("    rules:\n")
+    return COPIED + textwrap.dedent(rules)
+
+
 def written() -> dict[Path, str]:
     """What each file should contain."""
     values = list(values_of((CHART / "values.yaml").read_text(encoding="utf-8")))
@@ -102,13 +112,14 @@ def written() -> dict[Path, str]:
     _, _, after = rest.partition(END)
     known = json.loads(schema.read_text(encoding="utf-8"))
     return {
+        CHART / "files" / "metrics.yaml": rules_of(ALERTS.read_text(encoding="utf-8")),
         readme: f"{before}{BEGIN}\n\n{table(values)}\n{END}{after}",
         schema: json.dumps(described(known, values), indent=2, ensure_ascii=False) + "\n",
     }
 
 
 def main() -> int:
-    old = {path: text for path, text in written().items() if path.read_text(encoding="utf-8") != text}
+    old = {path: text for path, text in written().items() if not path.exists() or path.read_text("utf-8") != text}
     for path, text in old.items():
         if "--check" in sys.argv:
             print(f"{path.relative_to(CHART.parent.parent)} is old; run: make charts", file=sys.stderr)
