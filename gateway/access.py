@@ -165,11 +165,19 @@ class Access:
 
     def administers(self, principal: Principal) -> bool:
         """Whether the caller may administer the gateway: a row about `config` says so, in whichever catalogue."""
+        return self._does_to_config(principal, "administer")
+
+    def observes(self, principal: Principal) -> bool:
+        """Whether the caller may read what the gateway counts; whoever administers it may, too."""
+        return self._does_to_config(principal, "observe") or self._does_to_config(principal, "administer")
+
+    def _does_to_config(self, principal: Principal, action: str) -> bool:
+        """Whether a row about `config` lets the caller do that."""
         if self._held_by(principal) is None:
             return False
         tier = min(self.snapshot.tiers.values(), key=lambda each: each.rank).name
         return any(
-            self._decided(principal, "administer", catalogue=name, object=CONFIG, tier=tier).allowed
+            self._decided(principal, action, catalogue=name, object=CONFIG, tier=tier).allowed
             for name in self.snapshot.catalogues
         )
 

@@ -452,5 +452,19 @@ def test_only_a_row_about_the_configuration_lets_somebody_administer(tmp_path: P
     assert found is not None
 
     assert found.administers(KIM)
+    assert found.observes(KIM)
     assert not found.administers(ANA)
+    assert not found.observes(ANA)
     assert not found.administers(Principal("user:eve", frozenset({"user:kim"})))
+
+
+def test_whoever_may_only_observe_does_not_administer(tmp_path: Path) -> None:
+    shutil.copytree(SMALL, tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "policies" / "policy.csv").open("a", encoding="utf-8") as file:
+        file.write("p, role:lead, desk, config, observe, internal, allow\n")
+    found = assemble(Project.at(tmp_path), environ={}, today=NOON.date()).access
+    assert found is not None
+
+    assert found.observes(KIM)
+    assert not found.administers(KIM)
+    assert not found.observes(ANA)

@@ -11,7 +11,7 @@ from typing import Final
 from gateway.governance.globs import glob_matches
 from gateway.governance.names import CONFIG, NAME, OBJECT_KINDS, PATTERN, SUBJECT_KINDS, SUBJECT_NAME
 
-ACTIONS: Final = ("discover", "invoke", "read", "approve", "administer")
+ACTIONS: Final = ("discover", "invoke", "read", "approve", "observe", "administer")
 EFFECTS: Final = ("allow", "deny")
 
 _NAME: Final = re.compile(NAME)

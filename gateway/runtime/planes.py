@@ -77,6 +77,9 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
     def administers(who: Principal) -> bool:
         return service.published.access.administers(who)
 
+    def observes(who: Principal) -> bool:
+        return service.published.access.observes(who)
+
     is_open = running.settings.are_metrics_open
     admin = admin_plane(
         running.identities.authenticate,
@@ -84,7 +87,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         ready=ready,
         routes=[
             *status_routes(administers, lambda: status_of(running)),
-            *metrics_routes(metering.exposed, None if is_open else administers),
+            *metrics_routes(metering.exposed, None if is_open else observes),
         ],
     )
     return Planes(Metered(data, metering.meters), admin, hush, close, metering)

@@ -27,7 +27,7 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._may is not None and not self._may(scope[PRINCIPAL]):
-            response = refusal(NotPermitted(help="a policy row has to allow administer on config"))
+            response = refusal(NotPermitted(help="a policy row has to allow observe on config"))
         elif scope["method"] not in ("GET", "HEAD"):
             response = problem_response(405, "metrics are only read", headers={b"allow": b"GET, HEAD"})
         else:

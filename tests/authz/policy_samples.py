@@ -27,7 +27,7 @@ OBJECT_PATTERNS = [
         "tool:*pay",
     ),
 ]
-ACTIONS = ["discover", "invoke", "read", "approve", "administer"]
+ACTIONS = ["discover", "invoke", "read", "approve", "observe", "administer"]
 CEILINGS = ["internal", "partner", "vendor", "quarantine", "quarantine", "quarantine"]
 STRANGE = ["", "*", "tool:", "nobody", "user:\n", "tool:pay_out\n", "TOOL:log", "ａ", "role:zzz", "x" * 300]
 

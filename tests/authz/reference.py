@@ -10,7 +10,7 @@ from gateway.authz.rules import Link, Permission, PolicySet
 from gateway.governance.diagnostics import Position
 from gateway.governance.ports import AccessRequest
 
-ACTIONS = {"discover", "invoke", "read", "approve", "administer"}
+ACTIONS = {"discover", "invoke", "read", "approve", "observe", "administer"}
 NAME = r"[A-Za-z0-9_.-]{1,128}"
 SUBJECT = r"(user|agent|service|role):[A-Za-z0-9_.@+=/:~|-]{1,256}"
 OBJECT = rf"config|(tool|class|catalogue|approval|prompt|resource):{NAME}"

@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 from collecting import attributes_of, collecting, observed, sending_to
 from forked import Forked, Forking
-from gated import ANA, HELD, LIZ, PEOPLE, desk, gated, grant, pay, pending_id, rule, write
+from gated import ANA, HELD, LIZ, PEOPLE, POLICY, desk, gated, grant, pay, pending_id, rule, write
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
-from secured import LEGACY, Caller, counting, environ_of, http_tool, over_http, started
+from secured import LEGACY, Caller, Person, counting, environ_of, http_tool, over_http, started
 
 from gateway.runtime.metering import INSIDE, Metering
 from gateway.telemetry import names
@@ -123,6 +123,10 @@ async def test_metrics_need_a_credential_unless_they_are_open(
                     assert answer.status == status
                 async with session.post(f"{gateway.admin_url}/metrics", headers=bearer()) as answer:
                     assert answer.status == (403 if setting is False else 405)
+                async with session.get(f"{gateway.admin_url}/metrics", headers=bearer(LIZ)) as answer:
+                    assert answer.status == 200
+                async with session.get(f"{gateway.admin_url}/status", headers=bearer(LIZ)) as answer:
+                    assert answer.status == 403
                 async with session.get(f"{gateway.url}/metrics", headers=bearer()) as answer:
                     assert answer.status == 404
                 async with session.get(f"{gateway.admin_url}/metrics", headers={"host": "evil.example"}) as answer:
@@ -179,7 +183,7 @@ async def test_prometheus_scrapes_and_answers_queries(tmp_path: Path, forks: For
 def serving(
     forks: Forking, folder: Path, port: int, *, env: dict[str, str] | None = None, options: tuple[str, ...] = ()
 ) -> Iterator[Forked]:
-    project = write(folder / "p", desk(port))
+    project = write(folder / "p", desk(port), policy=f"{POLICY}p, user:liz, desk, config, observe, internal, allow\n")
     environ = {**environ_of(PEOPLE), "GATEWAY_DATA_DIR": str(folder / "data"), **(env or {})}
     gateway = forks.start(project, folder / "data", env=environ, options=options)
     try:
@@ -188,8 +192,8 @@ def serving(
         gateway.kill()
 
 
-def bearer() -> dict[str, str]:
-    return {"authorization": f"Bearer {ANA.token}"}
+def bearer(person: Person = ANA) -> dict[str, str]:
+    return {"authorization": f"Bearer {person.token}"}
 
 
 async def scraped(session: aiohttp.ClientSession, gateway: Forked) -> dict[str, float]:

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 Labels = dict[Name, Line]
 BaseArtifact = Literal["text", "json", "markdown", "yaml", "xml", "toon", "source"]
 OnCollision = Literal["throw", "replace", "keep"]
-Action = Literal["discover", "invoke", "read", "approve", "administer"]
+Action = Literal["discover", "invoke", "read", "approve", "observe", "administer"]
 
 _CREDENTIAL_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"})
 
