@@ -24,7 +24,7 @@ from gateway.governance.names import CONFIG
 from gateway.governance.ports import AccessDecision, AccessRequest, Authoriser
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Decision, Flow, GateRule, MayDo, Outcome, judge_rules
-from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Snapshot
+from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Offer, Snapshot
 
 StepName = Literal["audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates"]
 STEPS: Final[tuple[StepName, ...]] = ("audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates")
@@ -158,6 +158,18 @@ class Access:
         used = self.asks(principal, "invoke", catalogue=catalogue, tool=tool)
         return used if used.allowed or used.row is not None else seen
 
+    def offers(self, principal: Principal, *, catalogue: str, offer: Offer) -> AccessDecision:
+        """Whether the caller may have a prompt, or read resources of a group. Whoever may not does not know of it.
+
+        A row that hides it decides; else the one about `invoke`, or about `read`.
+        """
+        if not offer.trust.callable:
+            return AccessDecision(False, f"what is of tier {offer.trust.tier.name!r} cannot be had")
+        seen = self.asks(principal, "discover", catalogue=catalogue, tool=offer)
+        if not seen.allowed and seen.row is not None:
+            return seen
+        return self.asks(principal, "invoke" if offer.kind == "prompt" else "read", catalogue=catalogue, tool=offer)
+
     def admits(self, principal: Principal, catalogue: str) -> bool:
         """Whether the caller is in the catalogue's audience."""
         found, held = self.snapshot.catalogues.get(catalogue), self._held_by(principal)
@@ -185,8 +197,8 @@ class Access:
         """The caller's names and every role that comes with them."""
         return self.authoriser.held_by(principal.names)
 
-    def asks(self, principal: Principal, action: str, *, catalogue: str, tool: DeclaredTool) -> AccessDecision:
-        """What the policy says about an action on a tool."""
+    def asks(self, principal: Principal, action: str, *, catalogue: str, tool: DeclaredTool | Offer) -> AccessDecision:
+        """What the policy says about an action on a tool, or on what else an upstream offers."""
         return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
 
     def approves(self, principal: Principal, *, catalogue: str, tool: str) -> AccessDecision:
@@ -231,6 +243,10 @@ class Access:
         """What a call of the tool brings into its turn."""
         artifact = tool.artifact if tool.artifact in self.snapshot.artifacts else None
         return Brought(tool.name, tuple(sorted(tool.trust.flags)), tool.trust.tier.name, artifact)
+
+    def brought_with(self, offer: Offer) -> Brought:
+        """What a prompt, or a resource, brings into a turn that it is read in."""
+        return Brought(offer.object, tuple(sorted(offer.trust.flags)), offer.trust.tier.name, None)
 
     def brought_by(self, identity: str, *, artifact: str | None = None) -> Brought:
         """What reading an artifact brings into a turn, by the tool that made it, in whichever turn.

@@ -124,6 +124,8 @@ def _access(snapshot: Snapshot, policies: PolicySet, *, aliases: Mapping[str, st
         classes=_classes(snapshot.artifacts, policies),
         catalogues=frozenset(snapshot.catalogues),
         tiers=snapshot.ranks,
+        prompts=_offered(snapshot, "prompt"),
+        resources=_offered(snapshot, "resource"),
     )
     authoriser = CasbinAuthoriser(complete, ranks=snapshot.ranks, known=known)
     revision = revision_of(snapshot, list(_rows(policies)), aliases=aliases)
@@ -143,6 +145,12 @@ def _conceivable(loaded: Loaded, snapshot: Snapshot | None, policies: PolicySet)
         for upstream in upstreams
         for pattern in upstream.spec.import_.include
     }
+    prompts = {
+        f"{upstream.metadata.name}.{pattern.replace('*', '')}"
+        for upstream in upstreams
+        for pattern in upstream.spec.import_.prompts
+    }
+    groups = {f"{each.metadata.name}.{group.name}" for each in upstreams for group in each.spec.import_.resources}
     imported = frozenset(snapshot.tools) if snapshot else frozenset()
     return KnownNames(
         tools=names.get("Tool", frozenset()) | imported | brought,
@@ -150,7 +158,13 @@ def _conceivable(loaded: Loaded, snapshot: Snapshot | None, policies: PolicySet)
         catalogues=names.get("Catalogue", frozenset()),
         tiers=snapshot.ranks if snapshot else None,
         roles=snapshot.roles if snapshot else None,
+        prompts=frozenset(prompts) | (_offered(snapshot, "prompt") if snapshot else frozenset()),
+        resources=frozenset(groups),
     )
+
+
+def _offered(snapshot: Snapshot, kind: str) -> frozenset[str]:
+    return frozenset(each.name for each in snapshot.offers.values() if each.kind == kind)
 
 
 def _classes(artifacts: Iterable[str], policies: PolicySet) -> frozenset[str]:

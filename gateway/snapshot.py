@@ -16,6 +16,7 @@ from gateway.governance.cases import PolicyCase
 from gateway.governance.catalogues import Combination, GovernedTool
 from gateway.governance.collisions import Collision, CollisionRules
 from gateway.governance.diagnostics import Position
+from gateway.governance.globs import glob_matches
 from gateway.governance.rules import GateRule
 from gateway.governance.stages import Phase
 from gateway.governance.trust import EffectiveTrust, Flag, Hint, Tier
@@ -78,6 +79,8 @@ class DeclaredTool:
     ephemeral: bool = False
     on_collision: Literal["throw", "replace", "keep"] = "throw"
     input_schema: Mapping[str, Any] | None = None
+    dialect: str | None = None
+    """The `$schema` that an upstream gives its input, which says nothing to us: there is one dialect."""
     hints: Mapping[Hint, bool] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
@@ -99,6 +102,42 @@ class DeclaredTool:
         if self.lifecycle not in IN_USE:
             return False
         return self.deprecation is None or self.lifecycle != "deprecated" or today <= self.deprecation.remove_after
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A prompt, or a group of resources, of an upstream. `name` is its identity in policies: upstream.name."""
+
+    kind: Literal["prompt", "resource"]
+    name: str
+    upstream: str
+    remote_name: str
+    trust: EffectiveTrust
+    position: Position
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The definition of a prompt as its server gives it."""
+    uris: tuple[str, ...] = ()
+    """Patterns of the URIs of a group."""
+    templates: tuple[Mapping[str, Any], ...] = ()
+    """Templates of a group as their server defines them."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pinned_digest: str | None = None
+
+    @property
+    def object(self) -> str:
+        """What policy rows call it, and what tells it from everything else in a snapshot."""
+        return f"{self.kind}:{self.name}"
+
+    @property
+    def governed(self) -> GovernedTool:
+        """What selectors of catalogues look at."""
+        tier = self.trust.tier
+        return GovernedTool(
+            self.name, tier.name, tier.rank, self.trust.flags, self.labels, self.upstream, kind=self.kind
+        )
+
+    def owns(self, uri: str) -> bool:
+        return any(glob_matches(uri, pattern) for pattern in self.uris)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +208,10 @@ class Catalogue:
     collisions: tuple[Collision, ...] = ()
     combinations: tuple[Combination, ...] = ()
     """Forbidden combinations that are completed; in a linked snapshot each has a waiver."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """From the advertised name to the prompt's object."""
+    resources: tuple[str, ...] = ()
+    """Objects of the groups of resources that are served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +235,8 @@ class Snapshot:
     """Every role that an identity provider can give."""
     subjects: frozenset[str] = frozenset()
     """Every subject that an identity provider names; those of an issuer outside are not known."""
+    offers: Mapping[str, Offer] = field(default_factory=dict)
+    """Prompts and groups of resources of upstreams, by their object."""
     revision: str = ""
 
     @property
@@ -215,7 +260,7 @@ def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]], *, aliases: M
     What follows from the day (a review that grew old) is left out, so that equal folders have equal revisions.
     `aliases` are texts that only this machine has, and what stands for them.
     """
-    meaning = {
+    meaning: dict[str, Any] = {
         "documents": {
             kind: {name: _aliased(each.data, aliases or {}) for name, each in registry.items()}
             for kind, registry in snapshot.documents.items()
@@ -227,7 +272,16 @@ def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]], *, aliases: M
         "catalogues": {each.name: [dict(each.tools), sorted(each.hidden)] for each in snapshot.catalogues.values()},
         "policy": sorted(map(list, {tuple(row) for row in rows})),
     }
+    if snapshot.offers:
+        meaning["offers"] = {key: _offered(each) for key, each in snapshot.offers.items()}
+        served = {each.name: [dict(each.prompts), sorted(each.resources)] for each in snapshot.catalogues.values()}
+        meaning["offered"] = served
     return sha256(canonical(copy_containers(meaning)).encode()).hexdigest()
+
+
+def _offered(offer: Offer) -> list[Any]:
+    trust = offer.trust
+    return [trust.tier.name, sorted(trust.flags), trust.trusted, offer.given, list(offer.uris), list(offer.templates)]
 
 
 def _aliased(value: Any, aliases: Mapping[str, str]) -> Any:

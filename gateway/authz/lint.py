@@ -36,10 +36,13 @@ class KnownNames:
     catalogues: frozenset[str] | None = None
     tiers: Mapping[str, int] | None = None
     roles: frozenset[str] | None = None
+    prompts: frozenset[str] | None = None
+    resources: frozenset[str] | None = None
 
     def of_kind(self, kind: str) -> frozenset[str] | None:
         """The known names behind an object's prefix."""
-        return {"tool": self.tools, "class": self.classes, "catalogue": self.catalogues}.get(kind)
+        known = {"tool": self.tools, "class": self.classes, "catalogue": self.catalogues}
+        return {**known, "prompt": self.prompts, "resource": self.resources}.get(kind)
 
 
 class _Declared:

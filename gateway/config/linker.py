@@ -20,6 +20,7 @@ from gateway.config.linking.frozen import frozen
 from gateway.config.linking.gates import link_gates
 from gateway.config.linking.mentions import unknown_tools
 from gateway.config.linking.naming import link_collision_policies, prefix_of
+from gateway.config.linking.offers import link_offers
 from gateway.config.linking.pipelines import link_pipelines
 from gateway.config.linking.prospects import find_prospects
 from gateway.config.linking.reviewing import review_imports
@@ -69,10 +70,12 @@ def _snapshot(
     scale = link_scale(found, default_tier=defaults.tier if defaults else None)
     artifacts, problems = link_artifacts(found, packages=packages)
     tools, of_tools = link_tools(found, scale, imports=imports, packages=packages)
+    offers, of_offers = link_offers(found, scale, imports=imports)
     prospects = find_prospects(found, scale, imports=imports)
     gates, of_gates = link_gates(found, tools, prospects=prospects)
     problems += [
         *of_tools,
+        *of_offers,
         *review_imports(found, imports),
         *of_gates,
         *expired_tokens(found),
@@ -81,7 +84,8 @@ def _snapshot(
     if gateway is None or defaults is None:
         return None, problems
     pipelines, policies = link_pipelines(found), link_collision_policies(found)
-    parts = Parts(tools, scale.tiers, pipelines, policies, defaults.pipeline, defaults.collision_policy, prospects)
+    named = (defaults.pipeline, defaults.collision_policy)
+    parts = Parts(tools, scale.tiers, pipelines, policies, *named, prospects, offers)
     catalogues, of_catalogues = link_catalogues(found, parts)
     problems += of_catalogues
     problems += unknown_calls(
@@ -105,6 +109,7 @@ def _snapshot(
         cases=tuple(link_cases(found)),
         roles=roles,
         subjects=subjects,
+        offers=offers,
     )
     return frozen(snapshot), problems
 

@@ -6,7 +6,7 @@ A definition is pinned if the Upstream document still names the place that it ca
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gateway.config.linking.mentions import is_imported
+from gateway.config.linking.mentions import is_let_in
 from gateway.config.loader import Checked, Loaded
 from gateway.config.lock_file import LOCK_FILE
 from gateway.config.nodes import Document
@@ -55,7 +55,7 @@ def is_wanted(definition: ImportedDefinition, upstream: Checked, loaded: Loaded)
     """Whether the upstream's terms let a definition in, or a Tool document publishes it."""
     spec = upstream.spec
     assert isinstance(spec, UpstreamDocument), "asked about upstreams only"  # noqa: S101 - narrows a union
-    if is_imported(definition.name, spec.spec.import_):
+    if is_let_in(definition, spec.spec.import_):
         return True
     published = published_tools(loaded).get(definition.upstream, frozenset())
     return definition.kind == "tool" and definition.name in published

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
+from typing import Literal
 
 from gateway.governance.globs import glob_matches
 
@@ -25,6 +26,7 @@ class GovernedTool:
     labels: Mapping[str, str] = field(default_factory=dict)
     upstream: str | None = None
     artifact: str | None = None
+    kind: Literal["tool", "prompt", "resource"] = "tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Selector:
     tiers: tuple[str, ...] = ()
     artifacts: tuple[str, ...] = ()
     max_rank: int | None = None
+    prompts: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
 
     def chooses(self, tool: GovernedTool) -> bool:
         return (
@@ -47,8 +51,15 @@ class Selector:
             and (not self.tiers or tool.tier in self.tiers)
             and (not self.artifacts or tool.artifact in self.artifacts)
             and (not self.upstreams or any(glob_matches(tool.upstream, pattern) for pattern in self.upstreams))
-            and (not self.tools or any(glob_matches(tool.name, pattern) for pattern in self.tools))
+            and self._names(tool)
         )
+
+    def _names(self, tool: GovernedTool) -> bool:
+        """Names of one kind leave out the others; without any, all are meant."""
+        if not (self.tools or self.prompts or self.resources):
+            return True
+        meant = self.tools if tool.kind == "tool" else self.prompts if tool.kind == "prompt" else self.resources
+        return any(glob_matches(tool.name, pattern) for pattern in meant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +102,9 @@ class Shelf:
         return {number for number in self._candidates(selector) if selector.chooses(self.tools[number])}
 
     def _candidates(self, selector: Selector) -> Iterator[int]:
-        if not selector.tools:
+        if not (selector.tools or selector.prompts or selector.resources):
             yield from range(len(self.tools))
-        for pattern in selector.tools:
+        for pattern in (*selector.tools, *selector.prompts, *selector.resources):
             head = pattern.partition("*")[0]
             for name, number in islice(self._names, bisect_left(self._names, (head,)), None):
                 if not name.startswith(head):

@@ -5,20 +5,23 @@ A server that does not answer in time brings what is locked of it. What would br
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from gateway.access import Access
 from gateway.assembly import Assembled
 from gateway.config.pins import is_wanted, upstreams_of
-from gateway.config.specs.upstreams import UpstreamDocument
-from gateway.governance.imports import BadDefinition, ImportedDefinition
+from gateway.config.specs.upstreams import Import, UpstreamDocument
+from gateway.governance.imports import BadDefinition, DefinitionKind, ImportedDefinition
 from gateway.governance.ports import BackendFailed
-from gateway.upstreams.connections import Connection
+from gateway.upstreams.connections import Connection, Definitions, ListKind
+from gateway.upstreams.messages import Json, RemoteError
 from gateway.upstreams.registry import Upstreams
 
 ANSWER_WITHIN: Final = 5.0
 """Seconds that a start waits for each of them; all are asked at once."""
+
+_KINDS: Final[Mapping[ListKind, DefinitionKind]] = {"prompts": "prompt", "resourceTemplates": "resourceTemplate"}
 
 Again = Callable[[Collection[ImportedDefinition]], Assembled]
 _log: Final = logging.getLogger(__name__)
@@ -51,24 +54,47 @@ def _accepts(assembled: Assembled, name: str) -> bool:
     return isinstance(spec, UpstreamDocument) and spec.spec.import_.on_change == "accept"
 
 
+def _wanted(terms: Import) -> Sequence[ListKind]:
+    return [*(["prompts"] if terms.prompts else ()), *(["resourceTemplates"] if terms.resources else ())]
+
+
+def _terms(spec: object) -> Import:
+    assert isinstance(spec, UpstreamDocument), "asked about upstreams only"  # noqa: S101 - narrows a union
+    return spec.spec.import_
+
+
 async def _brought(connection: Connection, assembled: Assembled) -> tuple[str, list[ImportedDefinition] | None]:
     """What a server has and documents ask for; `None` if it does not answer."""
+    checked = upstreams_of(assembled.loaded)[connection.name]
+    terms = _terms(checked.spec)
+    listed: list[tuple[DefinitionKind, Json]]
     try:
         async with asyncio.timeout(ANSWER_WITHIN):
-            listed = await connection.list("tools")
+            listed = [("tool", given) for given in await connection.list("tools")]
+            for each in _wanted(terms):
+                listed += [(_KINDS[each], given) for given in await _offered(connection, each)]
     except (BackendFailed, TimeoutError):
         return connection.name, None
-    found: dict[str, ImportedDefinition] = {}
-    checked = upstreams_of(assembled.loaded)[connection.name]
-    for given in listed:
+    found: dict[tuple[str, str], ImportedDefinition] = {}
+    for kind, given in listed:
         try:
-            definition = ImportedDefinition.read(connection.name, given)
+            definition = ImportedDefinition.read(connection.name, given, kind=kind)
         except BadDefinition as error:
-            _log.warning("upstream %s: a tool is left out: %s", connection.name, error)
+            _log.warning("upstream %s: a %s is left out: %s", connection.name, kind, error)
             continue
-        locked = assembled.lock.find(connection.name, "tool", definition.name)
+        locked = assembled.lock.find(connection.name, kind, definition.name)
         if locked is not None and locked.digest == definition.digest:
             definition = next((each for each in assembled.imports if each == locked), definition)
         if is_wanted(definition, checked, assembled.loaded):
-            found[definition.name] = definition
+            found[kind, definition.name] = definition
     return connection.name, list(found.values())
+
+
+async def _offered(connection: Connection, kind: ListKind) -> Definitions:
+    """A server that says that it has none is not asked, and one that has no list has nothing on it."""
+    if ("prompts" if kind == "prompts" else "resources") not in connection.capabilities:
+        return []
+    try:
+        return await connection.list(kind)
+    except RemoteError:
+        return []

@@ -30,8 +30,10 @@ from gateway.runtime.backends import Backends
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.gating import Controls
 from gateway.serving.handlers import Handling, Journal, handler_for
+from gateway.serving.offers import Offers
 from gateway.serving.published import Inlining, Published, PublishedCatalogue
 from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Pipeline, Snapshot
+from gateway.upstreams.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ def publish(
     made, unworkable = _backends(snapshot, specs, types, backends, upstreams=upstreams, limits=limits)
     parts = _Parts(access, types, limits, made, journal, shared, controls)
     catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
-    return Published(access, catalogues, types, list(made.values()), vigil=controls.vigil), unworkable
+    offers = None
+    if snapshot.offers:
+        offers = Offers(access, Sources(backends.upstreams), switch=controls.switch, vigil=controls.vigil)
+    return Published(access, catalogues, types, list(made.values()), vigil=controls.vigil, offers=offers), unworkable
 
 
 def _backends(

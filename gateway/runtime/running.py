@@ -30,6 +30,7 @@ from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
 from gateway.middleware.build import SharedState
 from gateway.runtime.accepting import Again, accepted
+from gateway.runtime.announcing import relay_announcements
 from gateway.runtime.auditing import Auditing, auditing_of
 from gateway.runtime.backends import Backends
 from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
@@ -256,6 +257,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     observed.hear(service.buses)
     await controlled.begin(closing)
     recovered = await store.recover(_now())
+    relay_announcements(service, backends.upstreams)
     backends.upstreams.watch()
     watching = watched(assembled, service, backends.upstreams, controlled)
     closing.push_async_callback(watching.close)

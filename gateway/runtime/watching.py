@@ -13,14 +13,14 @@ from typing import Any, Final, Protocol
 from gateway.assembly import Assembled
 from gateway.config.specs.upstreams import Health, UpstreamDocument
 from gateway.errors import StoreUnavailable
-from gateway.governance.imports import BadDefinition, ImportedDefinition
+from gateway.governance.imports import BadDefinition, DefinitionKind, ImportedDefinition
 from gateway.governance.ports import BackendFailed
 from gateway.governance.records import AuditBody
 from gateway.runtime.controlling import Controlling
 from gateway.serving.auditing import Auditor
 from gateway.serving.service import Service
-from gateway.serving.withholding import DefinitionTurned, Vigil
-from gateway.snapshot import DeclaredTool
+from gateway.serving.withholding import DefinitionTurned, Vigil, offered_name
+from gateway.snapshot import DeclaredTool, Offer
 from gateway.upstreams.registry import Upstreams
 
 FIRST_TRY_AGAIN: Final = 0.5
@@ -29,7 +29,7 @@ FIRST_TRY_AGAIN: Final = 0.5
 UNREADABLE: Final = "unreadable"
 """Stands for the digest of what is no definition, or of two under one name: it fits nothing."""
 
-_LISTS: Final = frozenset({"notifications/tools/list_changed"})
+_LISTS: Final = frozenset({"notifications/tools/list_changed", "notifications/prompts/list_changed"})
 _log: Final = logging.getLogger(__name__)
 
 
@@ -91,10 +91,17 @@ class Watching:
     async def look(self, connection: Lister) -> list[DefinitionTurned]:
         """Compare now. Raises `BackendFailed` if the server cannot be asked."""
         found = digests(connection.name, await connection.list("tools"))
-        return self.vigil.see(connection.name, self._tools(connection.name), found)
+        served = self._tools(connection.name)
+        if any(isinstance(each, Offer) for each in served):
+            prompts = digests(connection.name, await connection.list("prompts"), kind="prompt")
+            found |= {offered_name(name): digest for name, digest in prompts.items()}
+        return self.vigil.see(connection.name, served, found)
 
-    def _tools(self, upstream: str) -> Collection[DeclaredTool]:
-        return [tool for tool in self.service.published.snapshot.tools.values() if tool.upstream == upstream]
+    def _tools(self, upstream: str) -> Collection[DeclaredTool | Offer]:
+        """What of the upstream is served by its definition: tools, and prompts."""
+        snapshot = self.service.published.snapshot
+        prompts = [each for each in snapshot.offers.values() if each.kind == "prompt" and each.upstream == upstream]
+        return [*(tool for tool in snapshot.tools.values() if tool.upstream == upstream), *prompts]
 
     async def _watched(self, connection: Lister, woken: asyncio.Event) -> None:
         every = self.every[connection.name]
@@ -117,7 +124,7 @@ class Watching:
         for each in turned:
             withheld = each.withheld
             what = "is served again: it is what it was" if each.lifted else f"is withheld: {withheld.words}"
-            _log.warning("tool %r of upstream %s %s", withheld.tool, withheld.upstream, what)
+            _log.warning("%r of upstream %s %s", withheld.tool, withheld.upstream, what)
             self.service.buses.emit(each)
         # Another object is another list: caches are dropped, turns go on with it, and clients are told.
         self.service.published = replace(self.service.published)
@@ -144,12 +151,12 @@ def watched(assembled: Assembled, service: Service, upstreams: Upstreams, contro
     return watching
 
 
-def digests(upstream: str, listed: Iterable[Any]) -> dict[str, str]:
-    """The digest of each tool by its name. What cannot be read, or comes twice, fits nothing."""
+def digests(upstream: str, listed: Iterable[Any], *, kind: DefinitionKind = "tool") -> dict[str, str]:
+    """The digest of each definition by its name. What cannot be read, or comes twice, fits nothing."""
     found: dict[str, str] = {}
     for given in listed:
         try:
-            definition = ImportedDefinition.read(upstream, given)
+            definition = ImportedDefinition.read(upstream, given, kind=kind)
         except BadDefinition:
             name = given.get("name") if isinstance(given, Mapping) else None
             if isinstance(name, str):

@@ -34,7 +34,7 @@ from gateway.governance.revocations import RevocationChange
 from gateway.serving.current import ServedCall
 from gateway.serving.origins import NOWHERE, Origin, current_origin
 from gateway.serving.withholding import DefinitionTurned
-from gateway.snapshot import DeclaredTool
+from gateway.snapshot import DeclaredTool, Offer
 
 _EVENTS: Final[dict[ApprovalChange, Event]] = {
     "requested": "approval-requested",
@@ -72,6 +72,12 @@ class Auditor:
         """Somebody asked for what is not there for them."""
         call.decide("deny", reason, None)
         return self._body("call-decided", call, None, _decided(call, None), OutcomePart("refused"))
+
+    def had(self, call: ServedCall, offer: Offer) -> AuditBody:
+        """Somebody is told a prompt, or a resource, of another server."""
+        call.identity = offer.object
+        call.decide("allow", "permitted", None)
+        return self._body("call-settled", call, offer, _decided(call, None), OutcomePart("ok"))
 
     def unknown(self, call: ServedCall) -> AuditBody:
         """A call was cut off after its start; nobody saw how it ended."""
@@ -137,7 +143,7 @@ class Auditor:
         self,
         event: Event,
         call: ServedCall,
-        tool: DeclaredTool | None,
+        tool: DeclaredTool | Offer | None,
         decided: DecisionPart | None,
         outcome: OutcomePart | None = None,
     ) -> AuditBody:

@@ -10,6 +10,7 @@ from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool
 from gateway.governance.ports import Backend
 from gateway.serving.artifact_types import ArtifactTypes
+from gateway.serving.offers import Offers
 from gateway.serving.withholding import Vigil
 from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
 
@@ -43,6 +44,8 @@ class Published:
     limits: Mapping[str, Any] = field(default_factory=dict)
     vigil: Vigil | None = None
     """Which tools of upstreams are withheld."""
+    offers: Offers | None = None
+    """Prompts and resources of upstreams, if there are any."""
     snapshot: Snapshot = field(init=False)
 
     def __post_init__(self) -> None:

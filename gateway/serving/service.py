@@ -36,9 +36,11 @@ from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
 from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, Unconfirmed, current_call
 from gateway.serving.dispatching import inlining, refused, settled_call
+from gateway.serving.having import Having
 from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
 from gateway.serving.metering import Meter
 from gateway.serving.observing import Observer, SeenRequest
+from gateway.serving.offers import Announcement
 from gateway.serving.published import Published
 from gateway.serving.relayed import Aside
 from gateway.serving.rights import may_call, may_know, may_read, still_readable
@@ -97,6 +99,8 @@ class Service:
     ) -> None:
         self.on_change: set[Callable[[], None]] = set()
         """Told after another revision was published."""
+        self.on_announcement: set[Callable[[Announcement], None]] = set()
+        """Told what servers behind us announce to everybody."""
         self._published = published
         self.buses = Buses()
         """Everything that happens in any turn."""
@@ -110,6 +114,7 @@ class Service:
         """Told of every call, and by wires of every request, if there is one."""
         self.running = RunningCalls()
         callbacks = {**KEEPING_NOTHING, "store_tool_call": self._store_record}
+        self.having = Having(store, auditor, remember=self._remember, write_down=self._write_down)
         self._around = Surroundings(callbacks, self.buses, spool)
 
     # --- what there is ---
@@ -123,6 +128,10 @@ class Service:
         self._published = published
         for tell in tuple(self.on_change):
             tell()
+
+    def announce(self, announcement: Announcement) -> None:
+        for tell in tuple(self.on_announcement):
+            tell(announcement)
 
     def admit(self, principal: Principal, catalogue: str) -> None:
         """Raises `UnknownCatalogue` unless the caller is in the audience."""

@@ -13,7 +13,13 @@ from typing import Any, ClassVar, Final, Literal
 
 from gateway.core.events import Event, now
 from gateway.errors import Refused
-from gateway.snapshot import DeclaredTool
+from gateway.snapshot import DeclaredTool, Offer
+
+
+def offered_name(prompt: str) -> str:
+    """What a prompt is called among the names of a server: a tool may have the same one."""
+    return f"prompt {prompt}"
+
 
 Why = Literal["changed", "gone", "not-locked"]
 
@@ -98,11 +104,11 @@ class Vigil:
         """Have calls wait until the definitions of an upstream were compared for the first time."""
         self._seen.setdefault(upstream, asyncio.Event())
 
-    def begin(self, upstream: str, tools: Iterable[DeclaredTool]) -> None:
+    def begin(self, upstream: str, tools: Iterable[DeclaredTool | Offer]) -> None:
         """Withhold what nobody locked."""
         for tool in tools:
             if tool.pinned_digest is None:
-                name = tool.remote_name or ""
+                name = name_of(tool)
                 self._withheld[upstream, name] = Withheld(upstream, name, "not-locked", now())
 
     async def compared(self, upstream: str, *, within: float = COMPARED_WITHIN) -> None:
@@ -116,14 +122,16 @@ class Vigil:
         except TimeoutError:
             raise NotCompared(help="the server does not answer: try again later") from None
 
-    def see(self, upstream: str, tools: Iterable[DeclaredTool], found: Mapping[str, str]) -> list[DefinitionTurned]:
+    def see(
+        self, upstream: str, tools: Iterable[DeclaredTool | Offer], found: Mapping[str, str]
+    ) -> list[DefinitionTurned]:
         """Compare the tools that we serve with what their server brings now: digests by name.
 
         A tool that is what it was is served again, at once.
         """
         turned: list[DefinitionTurned] = []
         for tool in tools:
-            name = tool.remote_name or ""
+            name = name_of(tool)
             before = self._withheld.get((upstream, name))
             after = _judged(upstream, name, tool.pinned_digest, found.get(name))
             if after is None and before is not None:
@@ -140,6 +148,11 @@ class Vigil:
         if turned and self.on_change is not None:
             self.on_change(turned)
         return turned
+
+
+def name_of(tool: DeclaredTool | Offer) -> str:
+    """What a tool or a prompt is known by among what its server has."""
+    return offered_name(tool.remote_name) if isinstance(tool, Offer) else tool.remote_name or ""
 
 
 def _judged(upstream: str, name: str, pinned: str | None, found: str | None) -> Withheld | None:

@@ -109,6 +109,7 @@ class Connection(ABC):
         self._ids = ids
         self._slots = Slots()
         self._hearers: list[Hearer] = []
+        self._subscribed: set[str] = set()
         self._connecting = asyncio.Lock()
         self._closed = False
         self._complained = 0.0
@@ -129,6 +130,22 @@ class Connection(ABC):
     def on_notification(self, hearer: Hearer) -> None:
         """`hearer` is told, in the loop, of what the server announces to nobody in particular: lists that changed."""
         self._hearers.append(hearer)
+
+    async def subscribe(self, uri: str) -> None:
+        """Have changes of a resource announced to whoever listens. Raises `BackendFailed`."""
+        known = await self.connect()
+        self._subscribed.add(uri)
+        if known.era == "legacy":
+            await self.request("resources/subscribe", {"uri": uri})
+        else:
+            self._listen_anew()
+
+    async def unsubscribe(self, uri: str) -> None:
+        self._subscribed.discard(uri)
+        if self.era == "legacy":
+            await self.request("resources/unsubscribe", {"uri": uri})
+        elif self.era == "modern":
+            self._listen_anew()
 
     async def connect(self) -> Introduction:
         """Who the server is and how it talks, asked once. Raises `BackendFailed`."""
@@ -235,7 +252,16 @@ class Connection(ABC):
     @abstractmethod
     async def _notified(self, method: str, params: Mapping[str, Any]) -> None: ...
 
+    @abstractmethod
+    def _listen_anew(self) -> None:
+        """Ask a modern server to announce what is wanted by now."""
+
     # --- what carriers share ---
+
+    def _announces(self, known: Introduction) -> dict[str, Any]:
+        """What a modern server is asked to announce."""
+        wanted: dict[str, Any] = dict(known.announces)
+        return {**wanted, "resourceSubscriptions": sorted(self._subscribed)} if self._subscribed else wanted
 
     def _listed(self, kind: ListKind, found: Definitions) -> Definitions:
         if kind == "tools":

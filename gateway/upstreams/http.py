@@ -307,8 +307,8 @@ class HttpConnection(Connection):
         if known.era == "legacy":
             session = await self._sessions.of(NOBODY, None)
             answer = await self._wire.opened(session.headers, None)
-        elif known.announces:
-            params = {"notifications": known.announces}
+        elif announces := self._announces(known):
+            params = {"notifications": announces}
             message = self._message(next(self._ids), "subscriptions/listen", params, None, era="modern")
             answer = await self._wire.posted(encoded(message), _modern_headers("subscriptions/listen", params), None)
         else:
@@ -327,6 +327,15 @@ class HttpConnection(Connection):
         finally:
             answer.close()
         return True
+
+    def _listen_anew(self) -> None:
+        if self.introduction is None or not self._hearers:
+            return
+        if self._listener is not None:
+            self._behind.add(self._listener)
+            self._listener.add_done_callback(self._behind.discard)
+            self._listener.cancel()
+        self._listener = asyncio.create_task(self._listen(self.introduction))
 
     def _in_the_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

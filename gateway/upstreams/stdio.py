@@ -54,6 +54,7 @@ class _Run:
     reading: "asyncio.Task[None] | None" = None
     asking: "set[asyncio.Task[None]]" = field(default_factory=set)
     level: str | None = None
+    listening: "asyncio.Task[None] | None" = None
 
 
 class StdioConnection(Connection):
@@ -156,8 +157,7 @@ class StdioConnection(Connection):
                 self.introduction = await self._met(run)
                 self._known_era = self.introduction.era
                 self._run = run
-                if self._hearers and self.introduction.announces and self._known_era == "modern":
-                    run.asking.add(asyncio.create_task(self._listen(run, self.introduction.announces)))
+                self._listen_anew()
                 return run
             except BackendFailed:
                 is_over = not run.program.is_running
@@ -172,7 +172,19 @@ class StdioConnection(Connection):
                 raise
         raise BackendFailed("unavailable", "the upstream server ends when it is spoken to")
 
-    async def _listen(self, run: _Run, announces: Mapping[str, bool]) -> None:
+    def _listen_anew(self) -> None:
+        run, known = self._run, self.introduction
+        if run is None or known is None or known.era != "modern" or not self._hearers:
+            return
+        if run.listening is not None:
+            run.listening.cancel()
+            run.listening = None
+        if announces := self._announces(known):
+            run.listening = asyncio.create_task(self._listen(run, announces))
+            run.asking.add(run.listening)
+            run.listening.add_done_callback(run.asking.discard)
+
+    async def _listen(self, run: _Run, announces: Mapping[str, Any]) -> None:
         """A modern program announces what it was asked to, until it ends."""
         with suppress(BackendFailed):
             await self._asked(run, "subscriptions/listen", {"notifications": announces}, None, era="modern")

@@ -1,4 +1,6 @@
-"""Runs the official MCP conformance suite against the conformance project: `python tests/conformance/run.py`.
+"""Runs the official MCP conformance suite: `python tests/conformance/run.py`.
+
+It talks to two gateways: one whose tools are its own, and one that has everything from a server behind it.
 
 The suite is a program for Node 22. Both are installed with npm, in fixed versions, into a cache folder
 (MCP_CONFORMANCE_HOME) on first use. Exit codes: 0 as expected, 1 not as expected, 2 the suite cannot be had here.
@@ -19,7 +21,8 @@ from urllib.request import urlopen
 
 HERE = Path(__file__).parent
 PACKAGES = ("node@22.23.3", "@modelcontextprotocol/conformance@0.2.0-alpha.12")
-REVISIONS = ("2026-07-28", "2025-11-25")
+REQUIREMENTS = ("2026-07-28", "2025-11-25")
+WIRES = ("2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
 
 class NotAvailable(Exception):
@@ -48,12 +51,13 @@ def installed_suite(cache: Path) -> list[str]:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """A server of the conformance project, and its address."""
+def started(program: str, *arguments: str, **environ: str) -> Iterator[str]:
+    """The address of a server that is started as a program of this folder; the port comes before its arguments."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, str(HERE / "serve.py"), str(port), str(folder)])
+    command = [sys.executable, str(HERE / program), str(port), *arguments]
+    server = subprocess.Popen(command, env={**os.environ, **environ})
     try:
         url = f"http://127.0.0.1:{port}/mcp"
         _wait_for(url, server)
@@ -69,14 +73,43 @@ def served(folder: Path) -> Iterator[str]:
 def _wait_for(url: str, server: "subprocess.Popen[bytes]") -> None:
     for _ in range(300):
         if server.poll() is not None:
-            raise SystemExit("the server of the conformance project did not start")
+            raise SystemExit("a server of the conformance tests did not start")
         try:
             urlopen(url, timeout=5)
         except HTTPError:  # a refusal is an answer
             return
         except URLError:
             time.sleep(0.1)
-    raise SystemExit("the server of the conformance project does not answer")
+    raise SystemExit("a server of the conformance tests does not answer")
+
+
+def asked(suite: list[str], folder: str, title: str, *options: str) -> int:
+    done = subprocess.run([*suite, "server", *options], cwd=folder, capture_output=True, text=True)
+    _, _, summary = done.stdout.partition("=== SUMMARY ===")
+    print(f"--- {title} ---\n{summary.strip() or done.stdout + done.stderr}\n", flush=True)
+    return done.returncode
+
+
+def of_its_own(suite: list[str], folder: str) -> Iterator[int]:
+    """What a gateway offers itself; what it does not offer is expected to fail."""
+    baseline = str(HERE / "expected-failures.yaml")
+    with started("serve.py", f"{folder}/own") as url:
+        for revision in REQUIREMENTS:
+            options = ("--url", url, "--requirements", revision, "--expected-failures", baseline)
+            yield asked(suite, folder, f"its own tools, requirements of {revision}", *options)
+
+
+def relayed(suite: list[str], folder: str) -> Iterator[int]:
+    """Everything of a server behind the gateway; nothing is expected to fail."""
+    with (
+        started("everything_upstream.py") as upstream,
+        started("serve.py", f"{folder}/relayed", "relayed", EVERYTHING_URL=upstream) as url,
+    ):
+        for revision in REQUIREMENTS:
+            yield asked(suite, folder, f"relayed, requirements of {revision}", "--url", url, "--requirements", revision)
+        for wire in WIRES:
+            options = ("--url", url, "--suite", "all", "--spec-version", wire)
+            yield asked(suite, folder, f"relayed, everything of {wire}", *options)
 
 
 def main() -> int:
@@ -85,15 +118,8 @@ def main() -> int:
     except NotAvailable as error:
         print(f"the MCP conformance suite cannot be run: {error}", file=sys.stderr)
         return 2
-    baseline = str(HERE / "expected-failures.yaml")
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as url:
-        codes = []
-        for revision in REVISIONS:
-            command = [*suite, "server", "--url", url, "--requirements", revision, "--expected-failures", baseline]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-            _, _, summary = done.stdout.partition("=== SUMMARY ===")
-            print(f"--- requirements of {revision} ---\n{summary.strip() or done.stdout + done.stderr}\n")
-            codes.append(done.returncode)
+    with tempfile.TemporaryDirectory() as folder:
+        codes = [*of_its_own(suite, folder), *relayed(suite, folder)]
     return 1 if any(codes) else 0
 
 

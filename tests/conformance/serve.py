@@ -1,6 +1,6 @@
-"""Serves the conformance project on loopback: `python tests/conformance/serve.py PORT FOLDER`.
+"""Serves a conformance project on loopback: `python tests/conformance/serve.py PORT FOLDER [PROJECT]`.
 
-`FOLDER` is where the records of the run go. One thing differs from a gateway in use: a tool may publish another
+`FOLDER` is where the records of the run go. One thing differs from a gateway in use: a native tool may publish another
 revision, because the suite wants to hear of one.
 """
 
@@ -21,10 +21,10 @@ from gateway.web.mcp.sessions import SessionLimits
 HERE = Path(__file__).parent
 
 
-async def served(port: int, folder: Path) -> None:
+async def served(port: int, folder: Path, project: Path) -> None:
     package = conformance_tools.__name__
     environ = {**os.environ, "GATEWAY_DATA_DIR": str(folder), "GATEWAY_PYTHON_PACKAGES": package}
-    settings = Settings.model_validate({"configs": HERE / "project", "python_packages": (package,)})
+    settings = Settings.model_validate({"configs": project, "python_packages": (package,)})
     async with running(settings, environ=environ) as gateway:
         service = gateway.service
 
@@ -42,4 +42,5 @@ async def served(port: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(served(int(sys.argv[1]), Path(sys.argv[2])))
+    project = HERE / (sys.argv[3] if len(sys.argv) > 3 else "project")
+    asyncio.run(served(int(sys.argv[1]), Path(sys.argv[2]), project))

@@ -1,11 +1,11 @@
 """Catalogues: which tools each one gets, under which names, and which combinations of abilities meet in it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.gates import selector_of
-from gateway.config.linking.naming import NamedTools, name_tools
+from gateway.config.linking.naming import NamedTools, name_prompts, name_tools
 from gateway.config.linking.pipelines import pipeline_problems
 from gateway.config.linking.prospects import could_choose
 from gateway.config.nodes import Path
@@ -22,7 +22,7 @@ from gateway.governance.catalogues import (
 from gateway.governance.diagnostics import Diagnostic, Position, did_you_mean
 from gateway.governance.globs import glob_matches
 from gateway.governance.trust import Tier
-from gateway.snapshot import Catalogue, CollisionPolicy, DeclaredTool, Pipeline
+from gateway.snapshot import Catalogue, CollisionPolicy, DeclaredTool, Offer, Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,14 @@ class Parts:
     default_pipeline: str
     default_policy: str
     prospects: Sequence[GovernedTool] = ()
+    offers: Mapping[str, Offer] = field(default_factory=dict)
 
 
 def link_catalogues(entries: Entries, parts: Parts) -> tuple[dict[str, Catalogue], list[Diagnostic]]:
     linked: dict[str, Catalogue] = {}
     problems: list[Diagnostic] = []
-    shelf = Shelf(tool.governed for tool in parts.tools.values())
+    offered = (each.governed for each in parts.offers.values())
+    shelf = Shelf([*(tool.governed for tool in parts.tools.values()), *offered])
     for name, entry in entries.of(CatalogueDocument).items():
         catalogue, found = _catalogue(entry, entries, parts, shelf)
         problems += found
@@ -64,11 +66,14 @@ def _catalogue(
         return None, []
     includes, excludes = _selectors(spec.include, parts), _selectors(spec.exclude, parts)
     selection = select(shelf, includes, excludes)
-    chosen = [parts.tools[tool.name] for tool in selection.tools]
+    chosen = [parts.tools[tool.name] for tool in selection.tools if tool.kind == "tool"]
+    offers = [parts.offers[f"{each.kind}:{each.name}"] for each in selection.tools if each.kind != "tool"]
     named, problems = name_tools(entry, chosen, policy)
+    prompts, of_prompts = name_prompts(entry, [each for each in offers if each.kind == "prompt"], policy)
+    problems += of_prompts
     tools = list(named.tools.values())
     problems += pipeline_problems(entry, pipeline, tools)
-    combinations, found = _combinations(entry, entries, tools)
+    combinations, found = _combinations(entry, entries, [*tools, *offers])
     problems += found
     if entries.is_complete:
         for field, selectors, idle in (
@@ -78,7 +83,8 @@ def _catalogue(
             problems += [_idle(entry, field, at) for at in idle if not could_choose(selectors[at], parts.prospects)]
         problems += _idle_hidden(entry, named, parts.prospects)
     catalogue = _linked(entry, named, pipeline=pipeline, combinations=combinations)
-    return catalogue, problems
+    groups = tuple(each.object for each in offers if each.kind == "resource")
+    return replace(catalogue, prompts={name: each.object for name, each in prompts.items()}, resources=groups), problems
 
 
 def _linked(
@@ -108,12 +114,13 @@ def _selectors(specs: Sequence[CatalogueSelector], parts: Parts) -> list[Selecto
     selectors = []
     for spec in specs:
         tier = parts.tiers.get(spec.max_tier) if spec.max_tier else None
-        selectors.append(selector_of(spec, max_rank=tier.rank if tier else None))
+        selector = selector_of(spec, max_rank=tier.rank if tier else None)
+        selectors.append(replace(selector, prompts=spec.prompts, resources=spec.resources))
     return selectors
 
 
 def _combinations(
-    entry: Entry[CatalogueDocument], entries: Entries, tools: Sequence[DeclaredTool]
+    entry: Entry[CatalogueDocument], entries: Entries, tools: Sequence[DeclaredTool | Offer]
 ) -> tuple[list[Combination], list[Diagnostic]]:
     spec = entry.document.spec
     waivers = [Waiver(frozenset(each.forbid_together), each.until, each.by, each.because) for each in spec.waivers]
@@ -138,7 +145,7 @@ def _place(forbidden: Sequence[frozenset[str]], waivers: Sequence[Waiver], flags
 
 
 def _met(
-    entry: Entry[CatalogueDocument], combination: Combination, tools: Sequence[DeclaredTool], *, place: Path
+    entry: Entry[CatalogueDocument], combination: Combination, tools: Sequence[DeclaredTool | Offer], *, place: Path
 ) -> Diagnostic:
     together = " and ".join(sorted(combination.flags))
     positions = {tool.name: tool.position for tool in tools}
@@ -170,7 +177,7 @@ def _idle(entry: Entry[CatalogueDocument], field: str, index: int) -> Diagnostic
     """An entry that has one criterion is told there; of several, which one is wrong is anybody's guess."""
     selector = entry.source.data["spec"][field][index]
     place: Path = ("spec", field, index)
-    message = "the entry chooses no tool" if field == "include" else "the entry leaves out no tool that is included"
+    message = "the entry chooses nothing" if field == "include" else "the entry leaves out nothing that is included"
     if len(selector) == 1:
         place = (*place, *selector)
     help = "correct or remove it"

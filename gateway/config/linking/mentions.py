@@ -9,6 +9,7 @@ from gateway.config.specs.gates import GateRuleDocument
 from gateway.config.specs.upstreams import Import, UpstreamDocument
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
 from gateway.governance.globs import glob_matches
+from gateway.governance.imports import ImportedDefinition
 
 
 def unknown_tools(entries: Entries) -> Iterator[Diagnostic]:
@@ -44,6 +45,16 @@ def _may_be_brought(entries: Entries, name: str, upstream: str) -> bool:
     """Whether an upstream's terms let the tool in; what terms of the wrong shape let in nobody knows."""
     found = entries.of(UpstreamDocument).get(upstream)
     return found is None or is_imported(name.removeprefix(f"{upstream}."), found.document.spec.import_)
+
+
+def is_let_in(definition: ImportedDefinition, terms: Import) -> bool:
+    """Whether an upstream's terms let in a definition, of whichever kind."""
+    if definition.kind == "tool":
+        return is_imported(definition.name, terms)
+    if definition.kind == "prompt":
+        return any(glob_matches(definition.name, pattern) for pattern in terms.prompts)
+    uri = definition.given.get("uriTemplate")
+    return any(glob_matches(uri, pattern) for group in terms.resources for pattern in group.uris)
 
 
 def is_imported(name: str, terms: Import) -> bool:

@@ -9,7 +9,7 @@ from gateway.config.specs.catalogues import CatalogueDocument
 from gateway.config.specs.collisions import CollisionPolicyDocument, CollisionPolicySpec, Imports, Names
 from gateway.governance.collisions import Collision, CollisionRules, Merged, NamedTool, merge
 from gateway.governance.diagnostics import Diagnostic
-from gateway.snapshot import CollisionPolicy, DeclaredTool
+from gateway.snapshot import CollisionPolicy, DeclaredTool, Offer
 
 DECLARED: Final = "tools"
 
@@ -44,6 +44,22 @@ def name_tools(
     return NamedTools(advertised, merged.collisions), list(_problems(catalogue, merged, policy.name))
 
 
+def name_prompts(
+    catalogue: Entry[CatalogueDocument], prompts: Sequence[Offer], policy: CollisionPolicy
+) -> tuple[dict[str, Offer], list[Diagnostic]]:
+    """The same for prompts, which have names of their own: a tool and a prompt may be called alike."""
+    incoming = [
+        NamedTool(
+            prefix_of(policy, each.upstream) + each.remote_name, each.upstream, each.trust.tier.rank, each.position
+        )
+        for each in prompts
+    ]
+    offer_of = {id(named): each for named, each in zip(incoming, prompts, strict=True)}
+    merged = merge(incoming, policy.rules)
+    named = {each.name: offer_of[id(each)] for each in merged.tools}
+    return named, list(_problems(catalogue, merged, policy.name, what="prompt"))
+
+
 def _policy(name: str, spec: CollisionPolicySpec) -> CollisionPolicy:
     names = spec.names or Names.model_construct()
     rules = CollisionRules(
@@ -70,18 +86,20 @@ def _named(tool: DeclaredTool, policy: CollisionPolicy) -> NamedTool:
     return NamedTool(name, upstream, rank, tool.position, tool.on_collision)
 
 
-def _problems(catalogue: Entry[CatalogueDocument], merged: Merged, policy: str) -> Iterator[Diagnostic]:
+def _problems(
+    catalogue: Entry[CatalogueDocument], merged: Merged, policy: str, *, what: str = "tool"
+) -> Iterator[Diagnostic]:
     here = ("in the catalogue", catalogue.position)
     for collision in merged.collisions:
         if collision.is_error:
             existing, incoming = collision.existing, collision.incoming
             message = f"the name {incoming.name!r} is taken by {existing.name!r} ({collision.reason})"
             help = f"rename one of them, or let CollisionPolicy {policy} replace or keep"
-            related = [("the other tool", existing.position), here]
+            related = [(f"the other {what}", existing.position), here]
             yield Diagnostic("name-collision", message, incoming.position, help=help, related=related)
     for pair in merged.look_alikes:
         message = f"the name {pair.second.name!r} looks like {pair.first.name!r}"
-        related = [("the other tool", pair.first.position), here]
+        related = [(f"the other {what}", pair.first.position), here]
         yield Diagnostic("look-alike", message, pair.second.position, help="rename one of them", related=related)
     for tool in merged.reserved:
         message = f"the name {tool.name!r} is reserved"

@@ -32,8 +32,9 @@ def could_choose(selector: Selector, prospects: Sequence[GovernedTool]) -> bool:
 
 
 def _reaches(selector: Selector, stand_in: GovernedTool) -> bool:
-    by_name = not selector.tools or any(_meets(pattern, stand_in.name) for pattern in selector.tools)
-    return by_name and replace(selector, tools=()).chooses(stand_in)
+    names = (*selector.tools, *selector.prompts, *selector.resources)
+    by_name = not names or any(_meets(pattern, stand_in.name) for pattern in names)
+    return by_name and replace(selector, tools=(), prompts=(), resources=()).chooses(stand_in)
 
 
 def _meets(pattern: str, start: str) -> bool:

@@ -24,6 +24,7 @@ from gateway.snapshot import DeclaredTool, Deprecation
 _USE: Final = ("spec", "deprecation", "use")
 _UNDESCRIBED: Final = "Its server says nothing about it."
 _NAME: Final = re.compile(NAME)
+_DIALECT: Final = re.compile(r"https?://[A-Za-z0-9./_-]{1,200}#?")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 
 KnownTools = Mapping[tuple[str, str], ImportedDefinition]
@@ -155,6 +156,12 @@ def _enforced(definition: ImportedDefinition) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return schema.describe() if schema.describes_object else None
+
+
+def _dialect(definition: ImportedDefinition) -> str | None:
+    """Passed on where it is the address of one."""
+    given = definition.input_schema.get("$schema")
+    return given if isinstance(given, str) and _DIALECT.fullmatch(given) else None
 
 
 def _operation(definition: ImportedDefinition | None) -> tuple[Mapping[str, Any] | None, str]:
@@ -291,6 +298,7 @@ def _imported_tool(
         request=request,
         artifact=artifact,
         input_schema=_enforced(tool),
+        dialect=_dialect(tool),
         pinned_digest=tool.digest if tool.is_pinned else None,
         hints=hints_of(trust.flags, scale.flags),
     )

@@ -24,7 +24,13 @@ Combination = Annotated[Some[Name], Field(min_length=2)]
 
 
 class CatalogueSelector(Selector):
-    """Chooses tools: all given keys must hold; within a key, any entry."""
+    """Chooses what is served: all given keys must hold; within a key, any entry.
+
+    An entry that names tools, prompts or resources chooses only what it names; without names it chooses all of them.
+    """
+
+    prompts: Many[Pattern] = Field((), description="Names or patterns of prompts: upstream.name.")
+    resources: Many[Pattern] = Field((), description="Names or patterns of groups of resources: upstream.name.")
 
     max_tier: Maybe[Name] = Field(None, description="Least trusted TrustTier that is let in.")
 

@@ -45,6 +45,17 @@ HostPattern = Annotated[
 ]
 
 
+UriPattern = Annotated[
+    str,
+    Text(
+        "a URI",
+        "write a URI with its scheme, in which '*' stands for any run of characters: file:///notes/*",
+        r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\x00-\x20*]*(?:\*[^\s\x00-\x20*]*)*",
+        code="bad-url",
+    ),
+]
+
+
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ADDRESS: Final = re.compile(r"https?://", re.IGNORECASE)
 _PLAIN_HTTP: Final = re.compile(r"http://(?!(?:localhost|127\.[0-9.]+|\[::1\])(?:[:/]|$))", re.IGNORECASE)
@@ -108,16 +119,31 @@ class Select(Spec):
             yield Broken((), "nothing is selected", "name tags, paths or methods, or remove it")
 
 
+class ResourceGroup(Spec):
+    """Resources of a server that policies know by one name."""
+
+    name: Name = Field(description="What policies call them: resource:UPSTREAM.NAME.")
+    uris: Some[UriPattern] = Field(description="URIs, or patterns of them; * stands for any run of characters.")
+
+
 class Import(Spec):
-    """Which tools are imported, and on which terms."""
+    """What is imported, and on which terms."""
 
     include: Some[Pattern] = Field(description="Names or patterns of tools to import.")
     exclude: Many[Pattern] = Field((), description="Names or patterns to leave out again.")
+    prompts: Many[Pattern] = Field((), description="Names or patterns of prompts to import.")
+    resources: Many[ResourceGroup] = Field((), description="Resources that may be read, in groups; none without one.")
     select: Maybe[Select] = Field(None, description="Which operations of an OpenAPI document are looked at.")
-    trust: Maybe[Trust] = Field(None, description="Trust of imported tools that no Tool document declares.")
+    trust: Maybe[Trust] = Field(None, description="Trust of everything imported that no Tool document declares.")
     on_change: Literal["quarantine", "accept"] = Field(
-        "quarantine", description="What happens to a tool whose definition differs from the lock file."
+        "quarantine", description="What happens to a tool or prompt whose definition differs from the lock file."
     )
+
+    def broken_rules(self) -> Iterable[Broken]:
+        names = [group.name for group in self.resources]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield Broken(("resources", index, "name"), f"two groups are called {name!r}", "rename one of them")
 
 
 class Health(Spec):
@@ -158,6 +184,9 @@ class UpstreamSpec(Spec):
         if self.auth is not None and self.transport.type == "stdio":
             yield Broken(("auth",), "a program takes no credentials", "give them in transport.env", at_key=True)
         if self.transport.type == "openapi":
+            for field in ("prompts", "resources"):
+                if getattr(self.import_, field):
+                    yield Broken(("import", field), f"an OpenAPI document has no {field}", "remove them", at_key=True)
             return
         if self.auth is not None and self.auth.scheme in ("query", "cookie"):
             yield Broken(("auth", "scheme"), "an MCP server takes credentials in a header", "use bearer or header")

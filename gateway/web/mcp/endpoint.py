@@ -56,8 +56,8 @@ class McpEndpoint:
         self._max_body = max_body
         served = Served(service, catalogue)
         self._parking = Parking(secret)
-        self._listening = Listening(service)
-        self.sessions = Sessions(service, limits)
+        self._listening = Listening(service, served.offering)
+        self.sessions = Sessions(service, limits, may_hear=served.offering.may_hear)
         self._held = None if approvals is None else HeldTasks(service, approvals, catalogue)
         tasks = None if self._held is None else Tasks(served, self._held)
         self._modern = ModernWire(served, self._parking, self._listening, tasks)

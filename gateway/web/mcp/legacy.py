@@ -43,6 +43,9 @@ BATCHING: Final = "2025-03-26"
 Answer = Callable[[Session, Mapping[str, Any]], Awaitable[bytes]]
 
 
+Relayed = Callable[[Session, Mapping[str, Any], LegacyExchange], Awaitable[bytes]]
+
+
 class LegacyWire:
     def __init__(self, served: Served, sessions: Sessions) -> None:
         self._served = served
@@ -52,8 +55,15 @@ class LegacyWire:
             "logging/setLevel": _set_level,
             "tools/list": self._list_tools,
             "resources/list": self._list_resources,
-            "resources/templates/list": _list_templates,
+            "resources/templates/list": self._list_templates,
             "resources/read": self._read_resource,
+            "resources/subscribe": self._subscribe,
+            "resources/unsubscribe": self._unsubscribe,
+            "prompts/list": self._list_prompts,
+        }
+        self._elsewhere: dict[str, Relayed] = {
+            "prompts/get": self._get_prompt,
+            "completion/complete": self._complete,
         }
 
     async def post(self, message: Any, headers: Headers, *, principal: Principal, send: Send) -> None:
@@ -204,7 +214,8 @@ class LegacyWire:
             if seen is not None:
                 seen.abandoned()
             return None
-        known = method if method in self._answers or method == "tools/call" else None
+        is_known = method in self._answers or method in self._elsewhere or method == "tools/call"
+        known = method if is_known else None
         counted = partial(self._served.answered, known, message.get("params"), began=began, version=session.version)
         error = task.exception()
         refusal = protocol_error(error) if isinstance(error, Exception) else None
@@ -226,10 +237,20 @@ class LegacyWire:
     ) -> bytes:
         if method == "tools/call":
             return await self._call(session, params, reply, seen)
+        if method == "resources/read" and self._served.offering.has_resource(params.get("uri")):
+            return await self._read_elsewhere(session, params, self._exchange(session, params, reply))
+        if method in self._elsewhere:
+            return await self._elsewhere[method](session, params, self._exchange(session, params, reply))
         answer = self._answers.get(method)
         if answer is None:
             raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
         return await answer(session, params)
+
+    def _exchange(self, session: Session, params: Mapping[str, Any], reply: Reply) -> LegacyExchange:
+        meta = params.get("_meta")
+        exchange = LegacyExchange(reply, session, token=progress_token(meta))
+        exchange.meta = meta if isinstance(meta, dict) else {}
+        return exchange
 
     async def _call(self, session: Session, params: Mapping[str, Any], reply: Reply, seen: SeenRequest | None) -> bytes:
         turn = await session.its_turn(self._served.service, self._served.catalogue)
@@ -251,7 +272,45 @@ class LegacyWire:
         served = self._served
         cursor = params.get("cursor")
         found = await list_resources(served.service, session.principal, catalogue=served.catalogue, cursor=cursor)
+        if not cursor:
+            theirs = await served.offering.resources(session.principal, session.version)
+            found["resources"] = [*theirs, *found["resources"]]
         return dumped(found)
+
+    async def _list_templates(self, session: Session, params: Mapping[str, Any]) -> bytes:
+        return dumped({"resourceTemplates": self._served.offering.templates(session.principal, session.version)})
+
+    async def _list_prompts(self, session: Session, params: Mapping[str, Any]) -> bytes:
+        return dumped({"prompts": self._served.offering.prompts(session.principal, session.version)})
+
+    async def _get_prompt(self, session: Session, params: Mapping[str, Any], exchange: LegacyExchange) -> bytes:
+        turn = await session.its_turn(self._served.service, self._served.catalogue)
+        return dumped(await self._served.offering.prompt(session.principal, params, exchange, into=turn))
+
+    async def _complete(self, session: Session, params: Mapping[str, Any], exchange: LegacyExchange) -> bytes:
+        return dumped(await self._served.offering.completed(session.principal, params, exchange))
+
+    async def _read_elsewhere(self, session: Session, params: Mapping[str, Any], exchange: LegacyExchange) -> bytes:
+        uri, turn = params.get("uri"), await session.its_turn(self._served.service, self._served.catalogue)
+        try:
+            contents = await self._served.offering.read(session.principal, uri, exchange, into=turn)
+        except Missing:
+            raise _no_resource(uri) from None
+        return dumped({"contents": contents})
+
+    async def _subscribe(self, session: Session, params: Mapping[str, Any]) -> bytes:
+        uri = params.get("uri")
+        try:
+            ending = self._served.offering.subscribed(session.principal, uri)
+        except Missing:
+            raise _no_resource(uri) from None
+        session.subscribe(str(uri), ending)
+        return b"{}"
+
+    async def _unsubscribe(self, session: Session, params: Mapping[str, Any]) -> bytes:
+        self._served.offering.require_resources()
+        session.unsubscribe(params.get("uri"))
+        return b"{}"
 
     async def _read_resource(self, session: Session, params: Mapping[str, Any]) -> bytes:
         served, uri = self._served, params.get("uri")
@@ -260,7 +319,7 @@ class LegacyWire:
         try:
             contents = await read_resource(service, session.principal, catalogue=catalogue, uri=uri, into=turn)
         except Missing:
-            raise ProtocolError(RESOURCE_NOT_FOUND, "there is no such resource", {"uri": uri}) from None
+            raise _no_resource(uri) from None
         return dumped({"contents": contents})
 
     # --- batches ---
@@ -323,5 +382,5 @@ async def _set_level(session: Session, params: Mapping[str, Any]) -> bytes:
     return b"{}"
 
 
-async def _list_templates(session: Session, params: Mapping[str, Any]) -> bytes:
-    return b'{"resourceTemplates":[]}'
+def _no_resource(uri: Any) -> ProtocolError:
+    return ProtocolError(RESOURCE_NOT_FOUND, "there is no such resource", {"uri": uri})

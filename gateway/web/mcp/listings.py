@@ -130,6 +130,8 @@ def _cursor(name: str) -> str:
 
 def _dialect(published: Published, tool: DeclaredTool) -> dict[str, str]:
     """The `$schema` that a document gives its input, which says nothing to us: there is one dialect."""
+    if tool.dialect is not None:
+        return {"$schema": tool.dialect}
     document = published.snapshot.documents.get("Tool", {}).get(tool.name)
     given = document.data.get("spec", {}).get("input") if document is not None else None
     schema = given.get("schema") if isinstance(given, Mapping) else None

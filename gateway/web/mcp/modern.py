@@ -26,6 +26,8 @@ from gateway.web.mcp.protocol import (
     INVALID_PARAMS,
     META_LOG_LEVEL,
     META_TURN,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
     MODERN,
     MODERN_VERSIONS,
     UNSUPPORTED_VERSION,
@@ -60,10 +62,12 @@ class ModernWire:
             "resources/list": self._list_resources,
             "resources/templates/list": self._list_templates,
             "resources/read": self._read_resource,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._no_prompts,
         }
         if tasks is not None:
             self._answers |= dict.fromkeys(METHODS, tasks.answer)
-        self._methods = frozenset({*self._answers, "tools/call", "subscriptions/listen"})
+        self._methods = frozenset({*self._answers, "tools/call", "completion/complete", "subscriptions/listen"})
 
     async def request(
         self, message: dict[str, Any], headers: Headers, *, principal: Principal, receive: Receive, send: Send
@@ -75,10 +79,10 @@ class ModernWire:
         seen = None if observer is None else request_seen(observer, message, headers, principal, version=MODERN)
         try:
             request = climb(message, headers, self._methods)
-            if request.method == "tools/call":
+            if request.method == "tools/call" or self._is_elsewhere(request):
                 answered = await self._call(request, principal, receive, reply, seen)
             elif request.method == "subscriptions/listen":
-                await self._listening.listen(request, receive, send)
+                await self._listening.listen(request, receive, send, principal=principal)
                 if seen is not None:
                     seen.answered()
                 return
@@ -122,9 +126,11 @@ class ModernWire:
         self, request: ModernRequest, principal: Principal, receive: Receive, reply: Reply, seen: SeenRequest | None
     ) -> bytes | None:
         params, meta = request.params, request.meta
-        name, arguments = called(params)
-        if marked := self._served.listings.marked(name):
-            self._check_params(request, principal, marked, name, arguments)
+        is_call = request.method == "tools/call"
+        if is_call:
+            name, arguments = called(params)
+            if marked := self._served.listings.marked(name):
+                self._check_params(request, principal, marked, name, arguments)
         token, level = progress_token(meta), meta.get(META_LOG_LEVEL)
         state = params.get("requestState")
         bound = b""
@@ -138,7 +144,10 @@ class ModernWire:
         else:
             ahead = params.get("inputResponses")
             exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level, ahead=ahead)
-            calling = self._called(request, principal, exchange, state, seen=seen)
+            if is_call:
+                calling = self._called(request, principal, exchange, state, seen=seen)
+            else:
+                calling = self._had(request, principal, exchange)
             if not exchange.can_be_asked:
                 return await self._call_without_questions(calling, receive, reply)
             task = asyncio.create_task(calling)
@@ -263,10 +272,51 @@ class ModernWire:
         served = self._served
         cursor = request.params.get("cursor")
         found = await list_resources(served.service, principal, catalogue=served.catalogue, cursor=cursor)
+        if not cursor:
+            found["resources"] = [*await served.offering.resources(principal, MODERN), *found["resources"]]
         return self._cacheable(found, ttl_ms=0)
 
     async def _list_templates(self, request: ModernRequest, principal: Principal) -> bytes:
-        return self._cacheable({"resourceTemplates": []})
+        _refuse_cursor(request.params)
+        return self._cacheable({"resourceTemplates": self._served.offering.templates(principal, MODERN)})
+
+    async def _list_prompts(self, request: ModernRequest, principal: Principal) -> bytes:
+        told = self._served.offering.prompts(principal, MODERN)
+        _refuse_cursor(request.params)
+        return self._cacheable({"prompts": told})
+
+    async def _no_prompts(self, request: ModernRequest, principal: Principal) -> bytes:
+        raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
+
+    def _is_elsewhere(self, request: ModernRequest) -> bool:
+        """Whether a server behind us is asked, which may want to know something first."""
+        if request.method == "resources/read":
+            return self._served.offering.has_resource(request.params.get("uri"))
+        return request.method in ("prompts/get", "completion/complete")
+
+    async def _had(self, request: ModernRequest, principal: Principal, exchange: ModernExchange) -> bytes:
+        """A prompt, a resource or a completion of another server."""
+        served, params = self._served, request.params
+        exchange.meta = request.meta
+        handle = text_of(request.meta, META_TURN)
+        service, catalogue = served.service, served.catalogue
+        turn = None if handle is None else await service.find_turn(principal, handle, catalogue=catalogue)
+        try:
+            if request.method == "prompts/get":
+                told = await served.offering.prompt(principal, params, exchange, into=turn)
+                return dumped({**told, "resultType": "complete", "_meta": served.meta})
+            if request.method == "completion/complete":
+                told = await served.offering.completed(principal, params, exchange)
+                return dumped({**told, "resultType": "complete", "_meta": served.meta})
+            contents = await served.offering.read(principal, params.get("uri"), exchange, into=turn)
+        except Missing:
+            raise ProtocolError(INVALID_PARAMS, "there is no such resource", {"uri": params.get("uri")}) from None
+        except ProtocolError as error:
+            if error.code == INTERNAL_ERROR and exchange.missing is not None:
+                data = {"requiredCapabilities": exchange.missing}
+                raise ProtocolError(MISSING_CAPABILITY, "the client lacks a capability that is needed", data) from None
+            raise
+        return self._cacheable({"contents": contents}, ttl_ms=0)
 
     async def _read_resource(self, request: ModernRequest, principal: Principal) -> bytes:
         uri, handle = request.params.get("uri"), text_of(request.meta, META_TURN)
@@ -282,3 +332,9 @@ class ModernWire:
         """Private, always: what is told depends on who asks."""
         told = {"resultType": "complete", "ttlMs": ttl_ms, "cacheScope": "private", "_meta": self._served.meta}
         return dumped({**result, **told})
+
+
+def _refuse_cursor(params: Mapping[str, Any]) -> None:
+    """Lists of one page have no cursor that leads anywhere."""
+    if params.get("cursor"):
+        raise ProtocolError(INVALID_PARAMS, "the cursor is not one of this list")

@@ -19,6 +19,7 @@ from gateway.web.mcp.exchanges import Exchange
 from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.listings import Listings
 from gateway.web.mcp.messages import RequestId
+from gateway.web.mcp.offering import Offering
 from gateway.web.mcp.protocol import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -49,6 +50,7 @@ class Served:
         self.service = service
         self.catalogue = catalogue
         self.listings = Listings(service, catalogue)
+        self.offering = Offering(service, catalogue)
         self._contents = Contents()
         self._meta: dict[str, Any] = {}
         self._meta_of = ""
@@ -75,7 +77,7 @@ class Served:
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        return {"tools": {"listChanged": True}, "resources": {}, "logging": {}}
+        return {"tools": {"listChanged": True}, "resources": {}, "logging": {}, **self.offering.capabilities}
 
     async def call_alone(
         self,

@@ -16,6 +16,7 @@ from gateway.errors import GatewayError, UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.serving.asking import CallerCannotAnswer
 from gateway.serving.current import Question
+from gateway.serving.offers import Announcement
 from gateway.serving.service import Service
 from gateway.serving.turns import Turn
 from gateway.web.mcp.exchanges import Exchange, checked_answer
@@ -26,6 +27,8 @@ from gateway.web.mcp.streams import Stream
 
 PRIMED_SINCE: Final = "2025-11-25"
 KEPT_STREAMS: Final = 64
+MOST_SUBSCRIPTIONS: Final = 256
+"""Of one session."""
 ANSWER_WITHIN: Final = 600.0
 _OWN_STREAM: Final = "0"
 
@@ -63,6 +66,8 @@ class Session:
     readers: int = 0
     """Connections that are open now."""
     _streams: OrderedDict[str, Stream] = field(default_factory=OrderedDict)
+    subscriptions: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """What ends each, by the resource whose changes are told."""
     _count: int = 0
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -92,6 +97,20 @@ class Session:
     def tell_changed(self) -> None:
         self.own.put(notification_bytes("notifications/tools/list_changed"))
 
+    def subscribe(self, uri: str, ending: Callable[[], None]) -> None:
+        """A second time is once; the oldest is given up for one too many."""
+        if uri in self.subscriptions:
+            ending()
+            return
+        if len(self.subscriptions) >= MOST_SUBSCRIPTIONS:
+            self.unsubscribe(next(iter(self.subscriptions)))
+        self.subscriptions[uri] = ending
+
+    def unsubscribe(self, uri: Any) -> None:
+        ending = self.subscriptions.pop(uri, None) if isinstance(uri, str) else None
+        if ending is not None:
+            ending()
+
     def answered(self, id: RequestId, response: Mapping[str, Any]) -> None:
         """The client answers what it was asked; answers to nothing are dropped."""
         question, answer = self.asked.pop(id, (None, None))
@@ -117,6 +136,8 @@ class Session:
             return self.turn
 
     def stop(self) -> None:
+        for uri in tuple(self.subscriptions):
+            self.unsubscribe(uri)
         for task in self.running.values():
             task.cancel()
         for stream in (self.own, *self._streams.values()):
@@ -154,13 +175,23 @@ class LegacyExchange(Exchange):
 
 
 class Sessions:
-    def __init__(self, service: Service, limits: SessionLimits, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        service: Service,
+        limits: SessionLimits,
+        *,
+        clock: Callable[[], float] = monotonic,
+        may_hear: Callable[[Principal, Announcement], bool] | None = None,
+    ) -> None:
+        """`may_hear` says whether somebody may know of a change of a resource; without it nobody is told of any."""
         self.limits = limits
+        self._may_hear = may_hear
         self._service = service
         self._clock = clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
         service.on_change.add(self._tell_changed)
+        service.on_announcement.add(self._announced)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -205,6 +236,7 @@ class Sessions:
 
     async def close(self) -> None:
         self._service.on_change.discard(self._tell_changed)
+        self._service.on_announcement.discard(self._announced)
         for session in list(self._sessions.values()):
             self._end_soon(session)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -233,6 +265,17 @@ class Sessions:
             await self.end(session)
         except GatewayError:  # its turn is over or cannot be reached: nothing is left to end
             return
+
+    def _announced(self, announcement: Announcement) -> None:
+        """Passed on as it came: that a list changed to everybody, of a resource to whoever subscribed to it."""
+        uri = announcement.uri
+        told = notification_bytes(announcement.method, None if uri is None else {"uri": uri})
+        for session in self._sessions.values():
+            if uri is None or (uri in session.subscriptions and self._hears(session, announcement)):
+                session.own.put(told)
+
+    def _hears(self, session: Session, announcement: Announcement) -> bool:
+        return self._may_hear is not None and self._may_hear(session.principal, announcement)
 
     def _tell_changed(self) -> None:
         for session in self._sessions.values():
