@@ -14,3 +14,21 @@ async def boom(text: str) -> str:
     await asyncio.wait({task})
     del task
     raise ValueError(f"cannot do {text}")
+
+
+class Spilled(Exception):
+    """Says all it knows, however it is looked at."""
+
+    def __init__(self, *secrets: str) -> None:
+        super().__init__(*secrets)
+        self.add_note(f"a note about {secrets}")
+
+    def __repr__(self) -> str:
+        return f"Spilled({', '.join(self.args)})"
+
+
+def spill(text: str) -> str:
+    try:
+        raise KeyError(text)
+    except KeyError as error:
+        raise Spilled(text, os.environ.get("VENDOR_KEY", "not here")) from error

@@ -1,28 +1,25 @@
-"""Telemetry of real gateways: clients whose trace goes on, killed processes, collectors that are gone, and secrets."""
+"""Telemetry of real gateways: clients whose trace goes on, killed processes, collectors that are gone."""
 
 import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 from collecting import Collector, collecting, observed, sending_to
 from gated import ANA, PEOPLE, desk, write
-from secured import Caller, Counting, Document, counting, document, environ_of, http_tool, over_http, started
+from secured import Caller, Counting, counting, document, environ_of, over_http
 from served import Served, served
 
 from gateway.telemetry import names
 
 pytestmark = pytest.mark.anyio
 
-CANARY = "canary-7f3a9c1e"
 CLIENT = """
 import asyncio, json, sys
 import mcp
@@ -49,12 +46,9 @@ print(json.dumps([[s.name, f"{s.context.trace_id:032x}", f"{s.context.span_id:01
 
 
 @asynccontextmanager
-async def project(
-    tmp_path: Path, *, rules: Sequence[Document] = (), tools: Sequence[Any] = (), is_open: bool = False, **spec: Any
-) -> AsyncIterator[tuple[Path, Collector, Counting]]:
+async def project(tmp_path: Path, *, is_open: bool = False) -> AsyncIterator[tuple[Path, Collector, Counting]]:
     async with collecting() as collector, counting() as backend:
-        made = desk(backend.port, tools=[make(backend.port) for make in tools], rules=rules)
-        documents = observed(made, **spec)
+        documents = observed(desk(backend.port))
         if is_open:
             nobody = {"type": "none", "subject": "user:ana", "roles": ["role:agent"]}
             documents = [
@@ -122,50 +116,6 @@ async def test_a_killed_process_leaves_starts_and_the_next_one_tells_the_rest(tm
     assert collector.of("execute_tool pay") == []
 
 
-async def test_no_secret_is_in_anything_that_is_sent(tmp_path: Path) -> None:
-    """Each in another place; the answers are asserted to have had them where they should."""
-    env = {"SECRET_TOKEN": f"{CANARY}-env"}
-
-    def tools(port: int) -> list[Document]:
-        spec = {"type": "http", "method": "GET", "url": f"http://127.0.0.1:{port}/{CANARY}-path/{{text}}?q={CANARY}"}
-        auth = {"scheme": "bearer", "token": {"fromEnv": "SECRET_TOKEN"}}
-        tool = http_tool("look", port)
-        return [{**tool, "spec": {**tool["spec"], "backend": {**spec, "auth": auth}}}]
-
-    async with project(tmp_path, tools=[lambda port: tools(port)[0], _failing]) as (folder, collector, backend):
-        backend.answer = lambda body: f"{CANARY}-result".encode()
-        secrets = {**sending_to(collector), **env, "OTEL_EXPORTER_OTLP_HEADERS": "x-key=visible-to-the-collector"}
-        people = (replace(ANA, tenant=None), *PEOPLE[1:])
-        async with started(folder, tmp_path / "data", people=people, environ=secrets) as gateway:
-            ana = gateway.caller(ANA)
-            ana.headers += [("x-secret", CANARY), ("cookie", CANARY), ("tracestate", f"v={CANARY}")]
-            answer = await ana.modern_call("desk", "look", {"text": CANARY}, baggage=f"a={CANARY}", other=CANARY)
-            assert answer.status == 200
-            await ana.rest_call("desk", "pay", {"text": CANARY})
-            await ana.rest_call("desk", "gone", {"text": CANARY})
-            await ana.rest_call("desk", "pay", {"text": 1, CANARY: CANARY})
-            await ana.rest_call(CANARY, CANARY, {CANARY: CANARY})
-            await ana.rest_call("desk", CANARY, CANARY)
-            await ana.rest("GET", f"/v1/calls/{CANARY}?{CANARY}={CANARY}")
-            await ana.modern_call("desk", CANARY, {})
-            await ana.modern("desk", CANARY, {CANARY: CANARY}, traceparent=CANARY)
-            await ana.raw("POST", "/desk/mcp", CANARY.encode(), content_type="application/json", accept="*/*")
-            await ana.raw("POST", f"/{CANARY}/mcp", b"{}", content_type="application/json", accept="*/*")
-            session = await ana.begin_legacy("desk")
-            await ana.legacy("desk", CANARY, {"uri": CANARY}, session=session)
-            await ana.legacy("desk", "resources/read", {"uri": f"artifact://{CANARY}"}, session=session)
-            await Caller(gateway.ask, CANARY).rest_call("desk", "pay", {"text": CANARY})
-
-    sent = [headers for path, headers, _ in backend.requests if "path" in path]
-    assert sent[0]["Authorization"] == f"Bearer {CANARY}-env"
-    assert f"{CANARY}-result" in json.dumps(answer.json)
-    assert len(collector.spans) > 15
-    everything = b"".join(collector.payloads)
-    for secret in (CANARY, ANA.token, "user:ana", "visible-to-the-collector"):
-        assert secret.encode() not in everything
-    assert {each[1]["x-key"] for each in collector.requests} == {"visible-to-the-collector"}
-
-
 async def test_a_collector_that_is_gone_changes_nothing_for_callers(tmp_path: Path) -> None:
     async with project(tmp_path) as (folder, _, backend):
         nowhere = {**environ_of(PEOPLE), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
@@ -195,9 +145,3 @@ async def test_what_waits_at_the_end_is_sent(tmp_path: Path) -> None:
 
 def _caller(session: aiohttp.ClientSession, gateway: Served) -> Caller:
     return Caller(over_http(session, gateway.url), ANA.token)
-
-
-def _failing(port: int) -> Document:
-    tool = http_tool("gone", port)
-    backend = {"type": "http", "method": "GET", "url": "http://127.0.0.1:9/nobody"}
-    return {**tool, "spec": {**tool["spec"], "backend": backend}}
