@@ -14,7 +14,7 @@ from rich.console import Console
 from gateway.cli.bringing import Upstreams, compare
 from gateway.cli.console import out, print_line
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder
-from gateway.definitions.drift import Change, Grade, drift, gravest
+from gateway.vetting.drift import Change, Grade, drift, gravest
 
 _MARKS: Final[dict[Grade, tuple[str, str]]] = {
     "high": ("!!", "bold red"),

@@ -19,8 +19,8 @@ from gateway.cli.problems import print_problems
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, sources_of
 from gateway.config.lock_text import lock_text
 from gateway.config.pins import upstreams_of
-from gateway.definitions.drift import drift
 from gateway.governance.locks import Lock
+from gateway.vetting.drift import drift
 
 
 def write_lock(
@@ -32,7 +32,7 @@ def write_lock(
         bool, typer.Option("--check", help="Write nothing; exit code 1 if the lock would change.")
     ] = False,
 ) -> None:
-    """Ask every upstream what it brings, show what changed, and pin it in gateway.lock."""
+    """Pin what upstreams bring in gateway.lock: ask each of them, show what changed, and write it down."""
     found = compare(folder, policies, environment, upstream)
     lock = _renewed(found, only_some=bool(upstream))
     text = lock_text(lock)

@@ -9,8 +9,6 @@ from datetime import date, datetime
 from typing import Literal
 
 from gateway.access import Access
-from gateway.definitions.drift import Change as DefinitionChange
-from gateway.definitions.drift import drift
 from gateway.governance.cases import PolicyCase
 from gateway.governance.imports import ImportedDefinition
 from gateway.review.cases import CaseChange, case_changes, case_findings
@@ -20,6 +18,8 @@ from gateway.review.reach import AccessChange, Progress, Reach, access_changes
 from gateway.review.risk import Finding, Weight, gravest
 from gateway.review.rows import MemberRow, PolicyRow, RowChange, row_changes, row_findings
 from gateway.snapshot import Snapshot
+from gateway.vetting.drift import Change as DefinitionChange
+from gateway.vetting.drift import drift
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.definitions.phrases import PHRASES, phrase_in
-from gateway.definitions.reviewing import Surroundings, others_of, review
 from gateway.governance.imports import ImportedDefinition
+from gateway.vetting.phrases import PHRASES, phrase_in
+from gateway.vetting.reviewing import Surroundings, others_of, review
 
 CORPUS = Path(__file__).parents[3] / "shared" / "data" / "envelope_corpus.jsonl"
 OTHERS = others_of(

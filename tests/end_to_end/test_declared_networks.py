@@ -49,7 +49,7 @@ async def called(folder: Path) -> bytes:
     backends = Backends(Secrets({}, folder), (), lookup=inside)
     try:
         backend = backends.of(found.access.snapshot.tools["page"], document.spec, artifact=SpooledArtifact)
-        call: Any = SimpleNamespace(args={}, keep=keep, idempotency_key=None)
+        call: Any = SimpleNamespace(args={}, keep=keep, idempotency_key=None, hops=None)
         async with asyncio.timeout(30):
             await backend.run(call)
     finally:

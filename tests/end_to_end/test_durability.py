@@ -91,7 +91,10 @@ class Trial:
         return found
 
     def half_files(self) -> list[Path]:
-        return [path for path in (self.data / "data" / "spool" / "incoming").glob("*/*") if path.is_file()]
+        try:
+            return [path for path in (self.data / "data" / "spool" / "incoming").glob("*/*") if path.is_file()]
+        except FileNotFoundError:  # swept away at this very moment
+            return self.half_files()
 
 
 async def check_answered(attempt: Attempt, shop: Shop, rows: dict[str, list[dict[str, Any]]]) -> None:

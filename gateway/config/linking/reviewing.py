@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.specs.tools import ToolDocument
 from gateway.config.specs.upstreams import DefinitionReview, DefinitionWaiver, StdioTransport, UpstreamDocument
-from gateway.definitions.reviewing import Surroundings, others_of, review
 from gateway.governance.diagnostics import Diagnostic
 from gateway.governance.globs import glob_matches
 from gateway.governance.imports import ImportedDefinition
+from gateway.vetting.reviewing import Surroundings, others_of, review
 
 OURS = "this gateway"
 

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway.definitions.phrases import phrase_in
 from gateway.governance.diagnostics import Diagnostic, Position
 from gateway.governance.globs import glob_matches
 from gateway.governance.imports import ImportedDefinition, texts_in
 from gateway.governance.names import skeleton
 from gateway.governance.unseen import hidden_in, is_bidirectional
+from gateway.vetting.phrases import phrase_in
 
 Path = tuple[str | int, ...]
 

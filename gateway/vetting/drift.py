@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from gateway.definitions.phrases import phrase_in
 from gateway.governance.imports import ImportedDefinition
 from gateway.governance.unseen import hidden_in
+from gateway.vetting.phrases import phrase_in
 
 Grade = Literal["high", "medium", "low"]
 GRADES: Final[tuple[Grade, ...]] = ("high", "medium", "low")
