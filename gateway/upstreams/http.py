@@ -7,12 +7,14 @@ and who it is, is said once per session over there. A session that is gone is be
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from contextlib import aclosing, suppress
+from contextvars import Context
 from typing import Any, Final
 
 import aiohttp
 
 from gateway.backends.connections import Connections
 from gateway.governance.ports import BackendFailed
+from gateway.governance.principals import Principal
 from gateway.upstreams.asking import answer_to
 from gateway.upstreams.auth import NO_CREDENTIALS, Credentials
 from gateway.upstreams.connections import Connection, Definitions, Exchange, ListKind, Propagate
@@ -38,6 +40,11 @@ _LONGEST_RETRY: Final = 10.0
 _LONGEST_PAUSE: Final = 60.0
 _TRACE_FIELDS: Final = ("traceparent", "tracestate", "baggage")
 _LAST_WORDS: Final = 5.0
+_OPENED_WITHIN: Final = 2.0
+_MOST_ATTENDED: Final = 32
+"""Streams of sessions that are held at once: each has a connection, and calls need some, too."""
+_MOST_ASKED: Final = 64
+"""Requests of a server that are being answered at once on one stream."""
 
 
 class HttpConnection(Connection):
@@ -60,6 +67,7 @@ class HttpConnection(Connection):
         self._marks = Marks()
         self._behind: set[asyncio.Task[Any]] = set()
         self._listener: asyncio.Task[None] | None = None
+        self._attended_now = 0
 
     @property
     def address(self) -> str:
@@ -97,7 +105,7 @@ class HttpConnection(Connection):
     async def _requested(self, method: str, params: Mapping[str, Any], exchange: Exchange | None) -> Json:
         known = self.introduction or await self.connect()
         if self._hearers and self._listener is None:
-            self._listener = asyncio.create_task(self._listen(known))
+            self._listener = asyncio.create_task(self._listen(known), context=Context())  # nobody's in particular
         if known.era == "modern":
             return await self._modern(method, params, exchange)
         return await self._in_session(method, params, exchange)
@@ -149,6 +157,8 @@ class HttpConnection(Connection):
                 return await self._asked_in(session, method, params, exchange)
             except SessionGone:  # what was asked was not even looked at
                 self._sessions.forget(session)
+                if session.listener is not None:
+                    session.listener.cancel()
         raise BackendFailed("unavailable", "the upstream server forgets its sessions at once")
 
     async def _asked_in(
@@ -157,6 +167,9 @@ class HttpConnection(Connection):
         await self._levelled(session, exchange)
         id = next(self._ids)
         body = encoded(self._message(id, method, params, exchange, era="legacy"))
+        if exchange is not None:
+            await self._attended(session, exchange)
+            session.callers.append(exchange)
         try:
             headers = {**session.headers, **_trace_headers(params)}
             answer = await self._wire.posted(body, headers, None if exchange is None else exchange.principal)
@@ -164,6 +177,9 @@ class HttpConnection(Connection):
         except asyncio.CancelledError:
             self._in_the_background(self._taken_back(session, id, exchange))
             raise
+        finally:
+            if exchange is not None:
+                session.callers.remove(exchange)
 
     async def _levelled(self, session: Session, exchange: Exchange | None) -> None:
         """Older servers know one level of messages per session: the most talkative that anybody asked for."""
@@ -198,6 +214,8 @@ class HttpConnection(Connection):
         return session
 
     async def _dropped(self, session: Session) -> None:
+        if session.listener is not None:
+            session.listener.cancel()
         if session.id is not None:
             with suppress(BackendFailed):
                 await self._wire.ended(session.headers)
@@ -277,6 +295,8 @@ class HttpConnection(Connection):
             self._complain("it answered something that nobody asked")
         elif "id" not in message:
             self._passed_on(message.get("method"), message.get("params"), exchange)
+        elif session is not None and len(asking) >= _MOST_ASKED:
+            self._complain("it asks more than can be answered")
         elif session is not None:
             task = asyncio.create_task(self._replied(message, exchange, session))
             asking.add(task)
@@ -286,6 +306,43 @@ class HttpConnection(Connection):
         principal = None if exchange is None else exchange.principal
         with suppress(BackendFailed, SessionGone):
             await self._wire.told(encoded(await answer_to(message, exchange, self._slots)), session.headers, principal)
+
+    # --- what a server says in a session, outside of its answers ---
+
+    async def _attended(self, session: Session, exchange: Exchange) -> None:
+        """Have a stream for what an older server asks there. It is asked for where somebody can answer."""
+        if session.is_deaf or session.id is None or not exchange.capabilities:
+            return
+        if (session.listener is None or session.listener.done()) and self._attended_now < _MOST_ATTENDED:
+            opened = asyncio.Event()
+            attending = asyncio.create_task(self._attending(session, exchange.principal, opened), context=Context())
+            session.listener = self._kept(attending)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_OPENED_WITHIN):
+                    await opened.wait()
+
+    async def _attending(self, session: Session, principal: Principal | None, opened: asyncio.Event) -> None:
+        self._attended_now += 1
+        try:
+            answer = await self._wire.opened(session.headers, principal)
+            opened.set()
+            try:
+                if answer.status != 200 or answer.content_type != STREAM:
+                    session.is_deaf = True
+                    return
+                async with aclosing(self._wire.events(answer)) as events:
+                    async for event in events:
+                        message = read(event.data) if event.data.strip() else []
+                        for each in message if isinstance(message, list) else (message,):
+                            self._heard(each, session.only_caller, session, self._behind)
+            finally:
+                answer.close()
+        except BackendFailed as error:
+            if error.word != "unavailable":  # that a stream ends is no fault: the next call asks for another one
+                self._complain("what it says outside of its answers cannot be heard", error.message)
+        finally:
+            self._attended_now -= 1
+            opened.set()
 
     # --- what a server announces to everybody ---
 
@@ -322,8 +379,8 @@ class HttpConnection(Connection):
             async with aclosing(self._wire.events(answer)) as events:
                 async for event in events:
                     told = read(event.data) if event.data.strip() else None
-                    if isinstance(told, dict) and "id" not in told:
-                        self._announced(told.get("method"), told.get("params"))
+                    if isinstance(told, dict) and "method" in told:
+                        self._heard(told, None, session, self._behind)
         finally:
             answer.close()
         return True
@@ -338,9 +395,12 @@ class HttpConnection(Connection):
         self._listener = asyncio.create_task(self._listen(self.introduction))
 
     def _in_the_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        self._kept(asyncio.create_task(work))
+
+    def _kept(self, task: "asyncio.Task[None]") -> "asyncio.Task[None]":
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
+        return task
 
 
 def _modern_headers(method: str, params: Mapping[str, Any]) -> dict[str, str]:

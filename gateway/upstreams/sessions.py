@@ -7,7 +7,7 @@ credentials are their own, have other sessions: what a server keeps of one calle
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -44,6 +44,16 @@ class Session:
     id: str | None
     introduction: Introduction
     level: str | None = None
+    callers: list[Exchange] = field(default_factory=list)
+    """Whoever it works for at the moment."""
+    listener: "asyncio.Task[None] | None" = None
+    is_deaf: bool = False
+    """Whether the server has nothing to say outside of its answers."""
+
+    @property
+    def only_caller(self) -> Exchange | None:
+        """Whom a message that belongs to no call is for: a server that works for several does not say."""
+        return self.callers[0] if len(self.callers) == 1 else None
 
     @property
     def headers(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 from mcp import Client
 from mcp.server import MCPServer
@@ -146,3 +147,67 @@ async def test_no_answer_reaches_another_caller(tmp_path: Path, era: Era) -> Non
             found = await asyncio.gather(*(callers(number) for number in range(8)))
 
     assert all(all(each) for each in found)
+
+
+FORM: Any = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def asking_aside(together: int = 1) -> MCPServer:
+    """Asks on the stream of its session, not on that of the call, once that many callers are there."""
+    made: MCPServer = MCPServer("aside")
+    there: list[asyncio.Event] = []
+
+    @made.tool()
+    async def aside(ctx: Context) -> str:
+        there.append(asyncio.Event())
+        if len(there) == together:
+            for each in there:
+                each.set()
+        await there[-1].wait()
+        try:
+            answer = await ctx.session.elicit("Who?", FORM)
+        except Exception as error:
+            return f"nobody says: {error}"
+        return f"hello {(answer.content or {}).get('name')}"
+
+    @made.tool()
+    async def where(ctx: Context) -> str:
+        return str([each.uri for each in (await ctx.session.list_roots()).roots])
+
+    return made
+
+
+async def named(context: Any, params: Any) -> Any:
+    return types.ElicitResult(action="accept", content={"name": "Ana"})
+
+
+async def rooted(context: Any) -> Any:
+    return types.ListRootsResult(roots=[types.Root(uri="file:///here")])  # type: ignore[arg-type]  # read as an address
+
+
+@pytest.mark.parametrize("mode", [MODERN, "legacy"])
+async def test_older_server_asks_outside_of_the_stream_of_a_call(tmp_path: Path, mode: Any) -> None:
+    async with listening(legacy_only(asking_aside().streamable_http_app()), lifespan="on") as origin:
+        remote = upstream("remote", {"type": "streamable-http", "url": f"{origin}/mcp"})
+        async with (
+            gateway(project(tmp_path / "project", remote, tool("aside"), tool("where"))) as started,
+            Client(started.url, mode=mode, elicitation_callback=named, list_roots_callback=rooted) as client,
+        ):
+            greeted = await client.call_tool("aside")
+            found = await client.call_tool("where")
+
+    assert "hello Ana" in str(greeted.content)
+    assert "file:///here" in str(found.content)
+
+
+async def test_question_that_could_be_for_either_caller_is_for_none(tmp_path: Path) -> None:
+    async with listening(legacy_only(asking_aside(together=2).streamable_http_app()), lifespan="on") as origin:
+        remote = upstream("remote", {"type": "streamable-http", "url": f"{origin}/mcp"})
+        async with (
+            gateway(project(tmp_path / "project", remote, tool("aside"))) as started,
+            Client(started.url, mode=MODERN, elicitation_callback=named) as client,
+        ):
+            both = await asyncio.gather(client.call_tool("aside"), client.call_tool("aside"))
+
+    assert any("nobody says" in str(each.content) for each in both)
+    assert "nobody here can answer that" in str([each.content for each in both])
