@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -23,6 +24,14 @@ HERE = Path(__file__).parent
 PACKAGES = ("node@22.23.3", "@modelcontextprotocol/conformance@0.2.0-alpha.12")
 REQUIREMENTS = ("2026-07-28", "2025-11-25")
 WIRES = ("2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+AS_A_CLIENT = (
+    *(("2025-11-25", name) for name in ("initialize", "tools_call", "sse-retry", "json-schema-2020-12-preservation")),
+    *(("2026-07-28", name) for name in ("tools_call", "request-metadata", "sep-2322-client-request-state")),
+    *(("2026-07-28", f"http-{name}-headers") for name in ("standard", "custom", "invalid-tool")),
+    *(("2026-07-28", f"json-schema-{name}") for name in ("ref-no-deref", "2020-12-preservation")),
+)
+"""What the suite asks of clients, but for authorisation, which is between a client and the gateway, and
+elicitation-sep1034-client-defaults: its server asks outside of the call's own stream, where nobody listens."""
 
 
 class NotAvailable(Exception):
@@ -112,6 +121,25 @@ def relayed(suite: list[str], folder: str) -> Iterator[int]:
             yield asked(suite, folder, f"relayed, everything of {wire}", *options)
 
 
+def as_a_client(suite: list[str], folder: str) -> Iterator[int]:
+    """The suite's own servers behind the gateway: what they are asked is the gateway's doing."""
+    client = f"{sys.executable} {HERE / 'relayed_client.py'}"
+
+    def asked(revision: str, scenario: str) -> tuple[str, int]:
+        options = ("--scenario", scenario, "--spec-version", revision, "--timeout", "90000")
+        command = [*suite, "client", "--command", client, *options]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        shown = "✓" if done.returncode == 0 else "✗"
+        return f"{shown} {scenario} ({revision})\n" + (done.stdout + done.stderr) * (
+            done.returncode != 0
+        ), done.returncode
+
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        answers = list(pool.map(lambda each: asked(*each), AS_A_CLIENT))
+    print("--- as a client ---\n" + "".join(told for told, _ in answers), flush=True)
+    yield from (code for _, code in answers)
+
+
 def main() -> int:
     try:
         suite = installed_suite(cache_folder())
@@ -119,7 +147,7 @@ def main() -> int:
         print(f"the MCP conformance suite cannot be run: {error}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
-        codes = [*of_its_own(suite, folder), *relayed(suite, folder)]
+        codes = [*of_its_own(suite, folder), *relayed(suite, folder), *as_a_client(suite, folder)]
     return 1 if any(codes) else 0
 
 

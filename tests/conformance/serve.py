@@ -7,6 +7,8 @@ revision, because the suite wants to hear of one.
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import conformance_tools
@@ -21,9 +23,11 @@ from gateway.web.mcp.sessions import SessionLimits
 HERE = Path(__file__).parent
 
 
-async def served(port: int, folder: Path, project: Path) -> None:
+@asynccontextmanager
+async def endpoint(project: Path, folder: Path, environ: Mapping[str, str]) -> AsyncIterator[Edge]:
+    """The only catalogue of a project, as an ASGI application."""
     package = conformance_tools.__name__
-    environ = {**os.environ, "GATEWAY_DATA_DIR": str(folder), "GATEWAY_PYTHON_PACKAGES": package}
+    environ = {**environ, "GATEWAY_DATA_DIR": str(folder), "GATEWAY_PYTHON_PACKAGES": package}
     settings = Settings.model_validate({"configs": project, "python_packages": (package,)})
     async with running(settings, environ=environ) as gateway:
         service = gateway.service
@@ -32,13 +36,21 @@ async def served(port: int, folder: Path, project: Path) -> None:
             service.published = service.published
 
         conformance_tools.when_tools_change.append(change)
-        endpoint = McpEndpoint(service, "conformance", limits=SessionLimits(poll_after=1.0))
-        app = Edge(endpoint, EdgeRules(hosts=settings.hosts), gateway.identities.authenticate)
-        config = uvicorn.Config(
-            app, port=port, loop="none", lifespan="off", ws="none", log_level="warning", timeout_graceful_shutdown=1
-        )
-        await uvicorn.Server(config).serve()
-        await endpoint.close()
+        made = McpEndpoint(service, "conformance", limits=SessionLimits(poll_after=1.0))
+        yield Edge(made, EdgeRules(hosts=settings.hosts), gateway.identities.authenticate)
+        await made.close()
+
+
+def server(app: Edge, port: int) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app, port=port, loop="none", lifespan="off", ws="none", log_level="warning", timeout_graceful_shutdown=1
+    )
+    return uvicorn.Server(config)
+
+
+async def served(port: int, folder: Path, project: Path) -> None:
+    async with endpoint(project, folder, os.environ) as app:
+        await server(app, port).serve()
 
 
 if __name__ == "__main__":

@@ -197,6 +197,17 @@ async def test_prompts_that_nobody_looked_at_are_withheld(tmp_path: Path) -> Non
     assert "prompt greet" in withheld
 
 
+async def test_nothing_of_a_tier_that_cannot_be_called_is_offered(tmp_path: Path) -> None:
+    async with offered(tmp_path, terms={**TERMS, "trust": {"tier": "quarantine"}}) as started:
+        _, had = await posted(started.url, "prompts/get", name="remote_greet", arguments={"name": "A"})
+        _, listed = await posted(started.url, "prompts/list")
+        _, read = await posted(started.url, "resources/read", uri="notes://today")
+
+    assert had["error"]["message"] == "there is no such prompt"
+    assert listed["result"]["prompts"] == []
+    assert read["error"]["message"] == "there is no such resource"
+
+
 async def test_nothing_is_offered_that_no_document_asks_for(tmp_path: Path) -> None:
     terms = {key: value for key, value in TERMS.items() if key not in ("prompts", "resources")}
     async with offered(tmp_path, terms=terms) as started:
