@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.governance.imports import ImportedDefinition
@@ -134,6 +134,7 @@ def test_order_of_definitions_and_keys_is_no_drift() -> None:
     assert drift(found(FIND, other), found(other, dict(reversed(FIND.items())))) == []
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_difference_is_told(data: st.DataObject) -> None:
     values = st.recursive(st.integers(-(2**53), 2**53) | st.text(max_size=5) | st.booleans(), st.lists, max_leaves=3)
