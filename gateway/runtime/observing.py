@@ -71,7 +71,7 @@ def telemetry_settings(
         log_lines=spec.logs is not None,
         start_records=spec.start_records,
         sampling=_sampling(spec, environ),
-        capture=_capture(spec.capture),
+        capture=_capture(spec.capture, environ),
         baggage=frozenset(spec.baggage),
         longest_value=environment.longest_value(environ, LONGEST_VALUE),
         spans=environment.batching("OTEL_BSP", environ, Batching()),
@@ -145,8 +145,8 @@ def _sampling(spec: specs.TelemetrySpec, environ: Mapping[str, str]) -> Sampling
     return Sampling(sample.ratio, frozenset(sample.always))
 
 
-def _capture(spec: specs.Capture | None) -> Capture:
-    return Capture() if spec is None else Capture(spec.arguments, spec.results)
+def _capture(spec: specs.Capture | None, environ: Mapping[str, str]) -> Capture:
+    return environment.capture(environ) if spec is None else Capture(spec.arguments, spec.results)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from gateway.telemetry.settings import Batching, Exporter, Lines, Otlp, Sampling, Signal, TelemetryUnusable
+from gateway.telemetry.settings import Batching, Capture, Exporter, Lines, Otlp, Sampling, Signal, TelemetryUnusable
 
 Protocol = Literal["http", "grpc"]
 T = TypeVar("T")
@@ -90,6 +90,18 @@ def metrics_every(environ: Mapping[str, str]) -> float:
     if not milliseconds >= 1:
         raise _unreadable(variable, "write a number above 0")
     return milliseconds / 1000
+
+
+def capture(environ: Mapping[str, str]) -> Capture:
+    """Whether contents are shown on spans: the words are those of the instrumentations for GenAI, of both ages."""
+    variable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+    match environ.get(variable, "").strip().lower():
+        case "" | "false" | "no_content" | "event_only":
+            return Capture()
+        case "true" | "span_only" | "span_and_event":
+            return Capture("values", "values")
+        case _:
+            raise _unreadable(variable, "write true or false, or one of NO_CONTENT, SPAN_ONLY and SPAN_AND_EVENT")
 
 
 def longest_value(environ: Mapping[str, str], default: int) -> int:

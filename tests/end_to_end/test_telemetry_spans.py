@@ -333,6 +333,34 @@ async def test_contents_are_shown_only_where_everybody_agrees_and_masked(tmp_pat
     assert "hunter2" not in hidden[names.TOOL_RESULT]
 
 
+@pytest.mark.parametrize(
+    ("document", "shown"),
+    [({}, True), ({"capture": {"arguments": "keys"}}, False)],
+    ids=["alone", "document-says-otherwise"],
+)
+async def test_the_environment_opts_in_within_what_the_documents_allow(
+    document: dict[str, Any], shown: bool, tmp_path: Path
+) -> None:
+    strict = {"description": "Kept.", "base": "json", "capture": {"arguments": "keys"}}
+    kept = {
+        **http_tool("x", 1),
+        "kind": "ArtifactClass",
+        "metadata": {"name": "strict", "owner": "team"},
+        "spec": strict,
+    }
+    tools = [lambda port: _yielding("open", port, "json"), lambda port: _yielding("closed", port, "strict")]
+    environ = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+    async with gateway(tmp_path, tools=tools, rules=[kept], environ=environ, **document) as (running, collector, _):
+        for tool in ("open", "closed"):
+            await running.caller(ANA).rest_call("desk", tool, {"text": "hunter2"})
+        [open_span] = await collector.named("execute_tool open")
+        [closed] = await collector.named("execute_tool closed")
+
+    assert open_span[names.TOOL_ARGUMENTS] == ('{"text":"hunter2"}' if shown else None)
+    assert ("hunter2" in str(open_span[names.TOOL_RESULT])) is shown
+    assert (closed[names.TOOL_ARGUMENTS], closed[names.TOOL_RESULT]) == (None, None)
+
+
 def _failing(port: int) -> Document:
     tool = http_tool("gone", port)
     backend = {"type": "http", "method": "GET", "url": "http://127.0.0.1:9/nobody"}

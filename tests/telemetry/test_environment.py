@@ -84,6 +84,17 @@ def test_batches_and_limits() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "results"),
+    [("", "none"), ("false", "none"), ("EVENT_ONLY", "none"), ("True", "values"), ("SPAN_AND_EVENT", "values")],
+)
+def test_contents_are_shown_where_the_environment_says_so(word: str, results: str) -> None:
+    found = environment.capture({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": word})
+
+    assert found.results == results
+    assert found.arguments == ("values" if results == "values" else "keys")
+
+
+@pytest.mark.parametrize(
     ("variable", "value"),
     [
         ("OTEL_TRACES_EXPORTER", "zipkin"),
@@ -97,6 +108,7 @@ def test_batches_and_limits() -> None:
         ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
         ("OTEL_TRACES_SAMPLER_ARG", "2"),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+        ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "some"),
     ],
 )
 def test_a_wrong_value_names_its_variable_and_never_itself(variable: str, value: str) -> None:
@@ -114,4 +126,5 @@ def _everything(environ: dict[str, str]) -> None:
     environment.exporter("traces", environ)
     environment.resource(environ)
     environment.sampling(environ)
+    environment.capture(environ)
     environment.batching("OTEL_BSP", environ, Batching())
