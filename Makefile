@@ -67,6 +67,7 @@ bench: $(READY) ## print what operations, decisions and configurations cost
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/gates.py
 	$(BIN)/python benchmarks/limits.py
+	$(BIN)/python benchmarks/telemetry.py
 	$(BIN)/python benchmarks/large.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/upstreams.py

@@ -1,0 +1,143 @@
+"""What observing one plain call costs: turned off, dropped by the ratio, and sent with its start record.
+
+The reference is the same two spans made with the SDK of OpenTelemetry, with the same attributes: in the caller's thread
+until they are queued, and what its exporter does with them afterwards. Nothing is sent over a network.
+"""
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.trace import SpanKind
+
+from gateway.core.calls import ToolCall
+from gateway.core.ids import new_id
+from gateway.core.tokens import Tokenizable
+from gateway.governance.principals import Principal
+from gateway.serving.current import ServedCall
+from gateway.serving.service import Settled
+from gateway.telemetry import names
+from gateway.telemetry.exporting import Queue
+from gateway.telemetry.observing import Telemetry
+from gateway.telemetry.settings import Batching, Sampling, Settings
+
+ADA = Principal("user:ada", roles=frozenset({"role:agent"}))
+ARGS = {"order": "A-1001", "verbose": True}
+NOW = datetime.now(UTC)
+REPEATS = 5
+BATCH = Batching(queue=1 << 20, batch=2048, delay=1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure each, per repeat")
+    seconds = parser.parse_args().seconds
+    print(f"Python {platform.python_version()}, µs for each call, best of {REPEATS}\n")
+    made = best(lambda: served_call(), seconds)
+    print(f"{'a call that nobody observes (taken off below)':58} {made:8.2f}")
+    for name, ratio in (("dropped by the ratio", 0.0), ("two spans and a start record, encoded", 1.0)):
+        print(f"{name:58} {best(observed(ratio), seconds) - made:8.2f}")
+    queue = Kept()
+    print(f"{'SDK: two spans, until they are queued':58} {best(with_sdk(queue), seconds):8.2f}")
+    batch = queue.spans[:2048]
+    encoding = best(lambda: encode_spans(batch).SerializeToString(), seconds) / len(batch) * 2
+    print(f"{'SDK: encoding them afterwards':58} {encoding:8.2f}")
+
+
+def served_call() -> ServedCall:
+    call = ServedCall(new_id(), "order_read", ARGS, ADA, "desk", "r" * 64, definition="d" * 64)
+    call.decide("allow", "permitted", None)
+    call.argument_digest, call.result_digest = "a" * 64, "b" * 64
+    return call
+
+
+def observed(ratio: float) -> Callable[[], None]:
+    spans, logs = Queue(BATCH), Queue(BATCH)
+    settings = replace(Settings({"service.name": "bench"}), sampling=Sampling(ratio))
+    telemetry = Telemetry(settings, spans=spans, logs=logs, digest=lambda text: text.ljust(64, "0"))
+    record = ToolCall.of_settled(
+        id="call",
+        tool="order_read",
+        args=ARGS,
+        checksum="c" * 64,
+        is_error=False,
+        results=Tokenizable("done"),
+        from_artifact_tool=False,
+        inline=True,
+        trusted=False,
+        created_at=NOW,
+        completed_at=NOW,
+    )
+    turn: Any = None
+    settled = Settled(record, turn)
+    peer = ("127.0.0.1", 50_000)
+
+    def one() -> None:
+        call = served_call()
+        request = telemetry.received("tools/call", ADA, fields={}, peer=peer, id=1, version="2026-07-28")
+        seen = telemetry.called(call, None, request)
+        seen.settled(settled)
+        request.answered()
+        if len(spans) >= BATCH.batch:
+            spans.take()
+            logs.take()
+
+    return one
+
+
+class Kept(SpanProcessor):
+    """Where spans would wait to be sent."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if len(self.spans) > 10_000:
+            del self.spans[5_000:]
+        self.spans.append(span)
+
+
+def with_sdk(queue: Kept) -> Callable[[], None]:
+    provider = TracerProvider()
+    provider.add_span_processor(queue)
+    tracer = provider.get_tracer("bench")
+    shared = {names.OPERATION: "execute_tool", names.TOOL_NAME: "order_read", names.CATALOGUE: "desk"}
+    request = {**shared, names.MCP_METHOD: "tools/call", names.MCP_VERSION: "2026-07-28", names.REQUEST_ID: "1"}
+    request |= {names.NETWORK_TRANSPORT: "tcp", names.NETWORK_PROTOCOL: "http", names.CLIENT_ADDRESS: "127.0.0.1"}
+    execution = {**shared, names.TOOL_TYPE: "datastore", names.CONFIG_REVISION: "r" * 64, names.PRINCIPAL: "p" * 64}
+    execution |= {names.POLICY_REVISION: "r" * 64, names.DEFINITION: "d" * 64, names.ARGUMENT_DIGEST: "a" * 64}
+    decided = {names.DECISION: "allow", names.DECISION_REASON: "permitted"}
+
+    def one() -> None:
+        call = served_call()
+        with tracer.start_as_current_span("tools/call order_read", kind=SpanKind.SERVER, attributes=request) as outer:
+            outer.set_attribute(names.CLIENT_PORT, 50_000)
+            with tracer.start_as_current_span("execute_tool order_read", attributes=execution) as inner:
+                inner.set_attributes({names.CALL_ID: call.id, names.TOOL_CALL_ID: call.id, names.ARGUMENT_BYTES: 33})
+                inner.set_attributes(decided)
+            outer.set_attributes(decided)
+
+    return one
+
+
+def best(operation: Callable[[], object], seconds: float) -> float:
+    """Microseconds."""
+    found = []
+    for _ in range(REPEATS):
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            for _ in range(100):
+                operation()
+            count += 100
+        found.append((time.perf_counter() - began) / count)
+    return min(found) * 1e6
+
+
+if __name__ == "__main__":
+    main()
