@@ -1,11 +1,13 @@
 """An MCP server over HTTP whose definitions a test changes while it is served, in raw messages."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 FIND: dict[str, Any] = {
@@ -16,11 +18,15 @@ FIND: dict[str, Any] = {
 
 
 class ChangingServer:
-    """Lists what `tools` says at that moment. With `alternates`, every second list has those instead."""
+    """Lists what `tools` says at that moment. With `alternates`, every second list has those instead.
+
+    With `changed`, it keeps a stream open and announces there that its list has changed, once that is set.
+    """
 
     def __init__(self, *tools: dict[str, Any]) -> None:
         self.tools = list(tools)
         self.alternates: list[dict[str, Any]] | None = None
+        self.changed: asyncio.Event | None = None
         self.listed = 0
         self.called: list[dict[str, Any]] = []
 
@@ -29,6 +35,8 @@ class ChangingServer:
         return Starlette(routes=[Route("/mcp", self._answer, methods=["POST", "GET", "DELETE"])])
 
     async def _answer(self, request: Request) -> Response:
+        if request.method == "GET" and self.changed is not None:
+            return StreamingResponse(self._announced(self.changed), media_type="text/event-stream")
         if request.method != "POST":
             return Response(status_code=405)
         message = json.loads(await request.body())
@@ -39,6 +47,12 @@ class ChangingServer:
             error = {"code": -32601, "message": "Method not found"}
             return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": error}, status_code=400)
         return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    async def _announced(self, changed: asyncio.Event) -> AsyncIterator[bytes]:
+        yield b": here\n\n"
+        await changed.wait()
+        yield b'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n\n'
+        await asyncio.Event().wait()
 
     def _result(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         match method:

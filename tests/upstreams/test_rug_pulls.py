@@ -1,5 +1,6 @@
 """Servers that change what was looked at: withheld within one refresh, on record, and served again as they were."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -67,14 +68,19 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    folder: Path, *tools: dict[str, Any], locked: tuple[dict[str, Any], ...] = (FIND, OPEN)
+    folder: Path,
+    *tools: dict[str, Any],
+    locked: tuple[dict[str, Any], ...] = (FIND, OPEN),
+    every: str = "1s",
+    changed: asyncio.Event | None = None,
 ) -> AsyncIterator[Served]:
     """A gateway in front of the server; `find` is imported as it is, `open` is published as `open_page`."""
     server = ChangingServer(*tools)
+    server.changed = changed
     async with listening(server.app) as origin:
         url = f"{origin}/mcp"
         documents = [
-            upstream("remote", {"type": "streamable-http", "url": url}, **{"import": TERMS}, health={"every": "1s"}),
+            upstream("remote", {"type": "streamable-http", "url": url}, **{"import": TERMS}, health={"every": every}),
             tool("open_page", remote="open"),
         ]
         made = project(folder / "project", *documents)
@@ -137,6 +143,19 @@ async def test_declared_tool_of_a_changed_definition_is_withheld(tmp_path: Path)
 
         assert (await called(client, "open_page"))[0] is True
         assert await names(client) == {"remote_find"}
+
+
+async def test_announced_change_is_compared_at_once(tmp_path: Path) -> None:
+    changed = asyncio.Event()
+    async with served(tmp_path, FIND, OPEN, every="1h", changed=changed) as found, found.client() as client:
+        assert await names(client) == {"remote_find", "open_page"}
+
+        found.server.tools = [ONE_BYTE, OPEN]
+        changed.set()
+        await found.until_heard(1)
+
+        assert await names(client) == {"open_page"}
+        assert (await called(client, "remote_find", query="a"))[0] is True
 
 
 async def test_definition_that_flips_back_is_served_and_on_record(tmp_path: Path) -> None:
