@@ -39,6 +39,7 @@ from gateway.runtime.identities import providers_of
 from gateway.runtime.metering import Metering
 from gateway.runtime.notifying import webhooks_of
 from gateway.runtime.observing import Observing, observing, sending_metrics, telemetry_settings
+from gateway.runtime.openapi_documents import addressed_documents
 from gateway.runtime.publishing import Unworkable, publish
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
@@ -259,7 +260,8 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     recovered = await store.recover(_now())
     relay_announcements(service, backends.upstreams)
     backends.upstreams.watch()
-    watching = watched(assembled, service, backends.upstreams, controlled)
+    documents = addressed_documents(assembled.loaded, folder=settings.project.configs, connections=backends.connections)
+    watching = watched(assembled, service, backends.upstreams, controlled, documents=documents)
     closing.push_async_callback(watching.close)
     metering = Metering(meters, service, shared=shared, controlled=controlled, observing=observed)
     metering.measure(backends.upstreams)

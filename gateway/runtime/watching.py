@@ -26,6 +26,9 @@ from gateway.upstreams.registry import Upstreams
 FIRST_TRY_AGAIN: Final = 0.5
 """Seconds until a server that could not be asked is asked again; each time twice as long, up to its own interval."""
 
+DOCUMENTS_EVERY: Final = 60.0
+"""Seconds between two looks at an OpenAPI document, at least: it may be megabytes."""
+
 UNREADABLE: Final = "unreadable"
 """Stands for the digest of what is no definition, or of two under one name: it fits nothing."""
 
@@ -62,7 +65,8 @@ class Watching:
     _woken: dict[str, asyncio.Event] = field(default_factory=dict)
     _noting: set["asyncio.Task[None]"] = field(default_factory=set)
 
-    def start(self, connections: Iterable[Lister]) -> None:
+    def start(self, connections: Iterable[Lister], documents: Iterable[Lister] = ()) -> None:
+        """Calls wait until their server was compared. Those of `documents` do not: the lock says what they become."""
         self.vigil.on_change = self._turned
         for upstream in self.every:
             self.vigil.begin(upstream, self._tools(upstream))
@@ -70,6 +74,9 @@ class Watching:
             if connection.name in self.every:
                 self.vigil.expect(connection.name)
                 self._watch(connection)
+        for document in documents:
+            if document.name in self.every:
+                self._watch(document)
 
     def _watch(self, connection: Lister) -> None:
         woken = self._woken[connection.name] = asyncio.Event()
@@ -139,15 +146,24 @@ class Watching:
             _log.exception("the decision log does not say that definitions of an upstream have changed")
 
 
-def watched(assembled: Assembled, service: Service, upstreams: Upstreams, controlled: Controlling) -> Watching:
+def watched(
+    assembled: Assembled,
+    service: Service,
+    upstreams: Upstreams,
+    controlled: Controlling,
+    *,
+    documents: Iterable[Lister] = (),
+) -> Watching:
     """Compare from now on, but for upstreams whose terms accept changes. What nobody locked is withheld at once."""
     vigil = controlled.controls.vigil
     assert vigil is not None, "a running gateway has one"  # noqa: S101 - made where the controls are
-    documents = (each.spec for each in assembled.loaded.documents if isinstance(each.spec, UpstreamDocument))
-    terms = {each.metadata.name: each.spec for each in documents if each.spec.import_.on_change == "quarantine"}
+    declared = (each.spec for each in assembled.loaded.documents if isinstance(each.spec, UpstreamDocument))
+    terms = {each.metadata.name: each.spec for each in declared if each.spec.import_.on_change == "quarantine"}
     every = {name: (spec.health or Health.model_construct()).every.total_seconds() for name, spec in terms.items()}
+    documents = list(documents)
+    every |= {each.name: max(every[each.name], DOCUMENTS_EVERY) for each in documents if each.name in every}
     watching = Watching(service, vigil, controlled.store, controlled.auditor, every)
-    watching.start(upstreams)
+    watching.start(upstreams, documents)
     return watching
 
 

@@ -1,5 +1,6 @@
 """OpenAPI documents at an address: locked, served from the lock alone, and told when they move."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from mcp import Client
 from upstream_gateway import gateway, project, upstream
+
+from gateway.runtime.status import status_of
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +85,48 @@ async def test_document_at_an_address_is_served_as_it_was_locked(tmp_path: Path)
         assert "listOrders" in drifted.stdout
         assert service.asked == ["/orders?q=tea"]
         assert not called.is_error
+
+
+async def test_operation_that_moved_since_it_was_locked_is_withheld(tmp_path: Path) -> None:
+    with shop() as service:
+        url = f"http://127.0.0.1:{service.server_port}"
+        transport = {"type": "openapi", "document": f"{url}/openapi.json", "server": url}
+        terms = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "quarantine"}
+        home = project(tmp_path / "project", upstream("shop", transport, **{"import": terms}))
+
+        locked = run("lock", home)
+        async with gateway(home) as started, Client(started.url, mode="2026-07-28") as client:
+            as_locked = await client.call_tool("shop_listOrders", {"q": "tea"})
+        service.path = "/admin"
+        async with gateway(home) as started, Client(started.url, mode="2026-07-28") as client:
+            async with asyncio.timeout(20):
+                while not (status := await status_of(started.running))["withheld"]:
+                    await asyncio.sleep(0.01)
+            service.asked.clear()
+            moved = await client.call_tool("shop_listOrders", {"q": "tea"})
+
+        assert locked.returncode == 0, locked.stderr
+        assert not as_locked.is_error
+        assert [(each["tool"], each["why"]) for each in status["withheld"]] == [("listOrders", "changed")]
+        assert moved.is_error
+        assert service.asked == []
+
+
+async def test_document_that_cannot_be_had_withholds_nothing(tmp_path: Path) -> None:
+    with shop() as service:
+        url = f"http://127.0.0.1:{service.server_port}"
+        with shop() as elsewhere:
+            document = f"http://127.0.0.1:{elsewhere.server_port}/openapi.json"
+            transport = {"type": "openapi", "document": document, "server": url}
+            terms = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "quarantine"}
+            home = project(tmp_path / "project", upstream("shop", transport, **{"import": terms}))
+            locked = run("lock", home)
+        async with gateway(home) as started, Client(started.url, mode="2026-07-28") as client:
+            called = await client.call_tool("shop_listOrders", {"q": "tea"})
+
+        assert locked.returncode == 0, locked.stderr
+        assert not called.is_error
+        assert service.asked == ["/orders?q=tea"]
 
 
 def test_address_that_gives_no_document_locks_nothing(tmp_path: Path) -> None:
