@@ -1,6 +1,7 @@
 """One call as one dispatch of its turn: the stages around it, the call itself, and the record if a stage says no."""
 
 import asyncio
+from time import time_ns
 from typing import Any, Final
 
 from gateway.core.calls import ToolCall
@@ -59,6 +60,8 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
     """One dispatch with one iteration: the call."""
     catalogue = turn.catalogue
     record: ToolCall | None = None
+    has_stages = bool(catalogue.dispatch_input or catalogue.dispatch_output)
+    began = time_ns() if has_stages and call.seen is not None else 0
 
     async def announce(ctx: DispatchContext, next: Next) -> None:
         ctx.stash.set(PROPOSED_CALLS, [call_id(call.tool, call.args)])
@@ -86,6 +89,9 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
     except GatewayError as error:
         if record is None:
             return await refused(turn, proposed, call, error)
+    finally:
+        if began and call.seen is not None:
+            call.seen.dispatched(since=began, is_acked=record is not None)
     if record is None:
         return await refused(turn, proposed, call, GatewayError("the call was given up"))
     return record

@@ -65,6 +65,10 @@ class SeenCall(Hops, Protocol):
         """People were asked, since that many nanoseconds after 1970, until now."""
         ...
 
+    def dispatched(self, *, since: int, is_acked: bool) -> None:
+        """What the stages around the call took, since that many nanoseconds after 1970, if there are any."""
+        ...
+
     def settled(self, settled: "Settled") -> None: ...
 
     def failed(self, error: BaseException) -> None:

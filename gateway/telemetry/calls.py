@@ -98,6 +98,12 @@ class CallSpan:
         context = self._context.child(self._telemetry.new_span_id())
         self._did(context, names.gate_span(rules), told, since, False, kind=INTERNAL)
 
+    @silently
+    def dispatched(self, *, since: int, is_acked: bool) -> None:
+        told: dict[str, Value] = {names.DISPATCH_STATUS: "ack" if is_acked else "aborted"}
+        context = self._context.child(self._telemetry.new_span_id())
+        self._did(context, names.DISPATCH, told, since, False, kind=INTERNAL)
+
     def _hop(self, name: str, told: dict[str, Value]) -> HopSpan:
         return HopSpan(self._context.child(self._telemetry.new_span_id()), name, told, self._did)
 

@@ -67,7 +67,7 @@ class EventSpans:
                 told: dict[str, Value] = {names.DISPATCH_ID: id, names.DISPATCH_STATUS: event.status}
                 told[names.DISPATCH_ITERATIONS] = event.iterations
                 error = None if event.error is None else type(event.error).__name__
-                self._end("dispatch", self._taken(id), since, until, told, error=error)
+                self._end(names.DISPATCH, self._taken(id), since, until, told, error=error)
             case ToolExecutionEnd(tool_name=tool, started_at=since, ended_at=until):
                 told = {names.OPERATION: names.EXECUTE_TOOL, names.TOOL_NAME: tool, names.TURN_ID: event.turn_id}
                 told |= {names.DISPATCH_ID: event.dispatch_id, names.TOOL_CALL_ID: event.call_id}

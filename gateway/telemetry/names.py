@@ -145,6 +145,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
 
 EXECUTE_TOOL: Final = "execute_tool"
 TOOLS_CALL: Final = "tools/call"
+DISPATCH: Final = "dispatch"
 TOOL_ERROR: Final = "tool_error"
 OTHER: Final = "_other"
 """Stands for names that callers made up: they would be labels without end."""
@@ -159,7 +160,7 @@ SPANS: Final[Mapping[str, str]] = {
     "gate {rule}": "INTERNAL: people were asked while the call waited",
     "approval decide {gate}": "INTERNAL: somebody decided about a held call; linked to it",
     "turn": "INTERNAL: a turn that was opened and ended as such",
-    "dispatch": "INTERNAL: one dispatch of a turn",
+    DISPATCH: "INTERNAL: the stages around a call, only where its catalogue has some",
     "gate": "INTERNAL: a gate of a turn, from its opening to its end",
 }
 

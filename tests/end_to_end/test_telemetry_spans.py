@@ -266,6 +266,33 @@ async def test_a_held_call_its_decision_and_what_goes_on_are_linked(tmp_path: Pa
     assert [each[names.GATE_OUTCOME] for each in waits] == ["pending", "taken"]
 
 
+async def test_stages_around_a_call_are_a_dispatch_and_calls_without_any_have_none(tmp_path: Path) -> None:
+    guard = {"use": "loop-guard", "with": {"sameCall": 1}}
+    async with collecting() as collector, counting() as backend:
+        documents = observed(desk(backend.port))
+        [pipeline] = [each for each in documents if each["kind"] == "Pipeline"]
+        for name, stages in (("bare", []), ("staged", [guard])):
+            made = [
+                {**each, "spec": {**each["spec"], "dispatchInput": stages}} if each is pipeline else each
+                for each in documents
+            ]
+            project = write(tmp_path / name, made)
+            environ = sending_to(collector)
+            async with started(project, tmp_path / f"data-{name}", people=PEOPLE, environ=environ) as running:
+                ana = running.caller(ANA)
+                session = await ana.begin_legacy("desk")
+                for _ in range(2):
+                    called = {"name": "plain", "arguments": {"text": name}}
+                    await ana.legacy("desk", "tools/call", called, session=session)
+
+    executions, dispatches = collector.of("execute_tool plain"), collector.of("dispatch")
+    assert len(executions) == 4
+    assert [(each.trace, each.parent) for each in dispatches] == [each.address for each in executions[2:]]
+    assert [each[names.DISPATCH_STATUS] for each in dispatches] == ["ack", "aborted"]
+    assert [each[names.TOOL_CALL_ID] for each in dispatches] == [each[names.CALL_ID] for each in executions[2:]]
+    assert [each[names.DECISION] for each in executions] == ["allow", "allow", "allow", "deny"]
+
+
 # --- what is kept ---
 
 
