@@ -1,0 +1,109 @@
+"""Servers that others publish, started as programs behind the gateway: their tools, prompts and resources, governed.
+
+Needs Node and npm; the servers are installed once, in fixed versions, into the user's cache folder.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from mcp import Client
+from upstream_gateway import TERMS, gateway, project, upstream
+
+pytestmark = pytest.mark.anyio
+
+VERSION = "2026.8.31"
+NAMES = ("everything", "filesystem", "memory")
+INSTALL_WITHIN = 300
+ROWS = """
+p, role:clerk, shop, prompt:*,   invoke, internal, allow
+p, role:clerk, shop, resource:*, read,   internal, allow
+"""
+
+
+@pytest.fixture(scope="session")
+def servers() -> Path:
+    """The folder with the servers. Skips where they cannot be had."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = caches / "agent-gateway-tests" / f"servers-{VERSION}"
+    if not folder.exists():
+        install(folder)
+    return folder / "node_modules" / "@modelcontextprotocol"
+
+
+def install(folder: Path) -> None:
+    """Made beside its place and moved there, so that another run never finds half of it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(mkdtemp(dir=folder.parent))
+    packages = [f"@modelcontextprotocol/server-{name}@{VERSION}" for name in NAMES]
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    command = ["npm", "install", "--prefix", str(made), *options, *packages]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_WITHIN)
+        made.rename(folder)
+    except (subprocess.SubprocessError, OSError) as error:
+        shutil.rmtree(made, ignore_errors=True)
+        if not folder.exists():
+            pytest.skip(f"the servers cannot be installed: {type(error).__name__}")
+
+
+def server(servers: Path, name: str, *arguments: str, env: Any = None, writable: Path | None = None) -> dict[str, Any]:
+    node = str(Path(shutil.which("node") or "node").resolve())
+    transport: dict[str, Any] = {
+        "type": "stdio",
+        "argv": [node, str(servers / f"server-{name}" / "dist" / "index.js"), *arguments],
+        "env": env or {},
+        "sandbox": {"writable": [str(writable)] if writable else []},
+    }
+    offers = {"prompts": ["*"], "resources": [{"name": "demo", "uris": ["demo://*"]}]} if name == "everything" else {}
+    return upstream(name, transport, **{"import": {**TERMS, **offers}})
+
+
+async def test_published_servers_work_behind_the_gateway(servers: Path, tmp_path: Path) -> None:
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    (shelf / "note.txt").write_text("water the plants")
+    documents = [
+        server(servers, "everything"),
+        server(servers, "filesystem", str(shelf)),
+        server(servers, "memory", env={"MEMORY_FILE_PATH": str(shelf / "memory.jsonl")}, writable=shelf),
+    ]
+    made = project(tmp_path / "project", *documents)
+    gateway_file = made / "configs" / "gateway.yaml"
+    everything = '- {upstreams: ["*"]}'
+    gateway_file.write_text(gateway_file.read_text().replace('- {tools: ["*"]}', everything))
+    with (made / "policies" / "policy.csv").open("a") as policy:
+        policy.write(ROWS)
+
+    async with gateway(made) as started, Client(started.url) as client:
+        echoed: Any = await client.call_tool("everything_echo", {"message": "hello"})
+        read: Any = await client.call_tool("filesystem_read_text_file", {"path": str(shelf / "note.txt")})
+        outside: Any = await client.call_tool("filesystem_read_text_file", {"path": "/etc/hostname"})
+        refused: Any = await client.call_tool(
+            "filesystem_write_file", {"path": str(shelf / "new.txt"), "content": "not in its sandbox"}
+        )
+        entity = {"name": "Ana", "entityType": "person", "observations": ["likes plants"]}
+        await client.call_tool("memory_create_entities", {"entities": [entity]})
+        graph: Any = await client.call_tool("memory_read_graph", {})
+        prompts = [each.name for each in (await client.list_prompts()).prompts]
+        prompt: Any = await client.get_prompt("everything_simple-prompt")
+        resources = (await client.list_resources()).resources
+        content = await client.read_resource(resources[0].uri)
+
+    assert "hello" in echoed.content[0].text
+    assert "water the plants" in read.content[0].text
+    assert outside.is_error
+    assert refused.is_error
+    assert not (shelf / "new.txt").exists()
+    assert "likes plants" in graph.content[0].text
+    assert "everything_simple-prompt" in prompts
+    assert prompt.messages
+    assert resources[0].uri.startswith("demo://")
+    assert content.contents
