@@ -1,11 +1,12 @@
 """Servers that others publish, started as programs behind the gateway: their tools, prompts and resources, governed.
 
-Needs Node and npm; the servers are installed once, in fixed versions, into the user's cache folder.
+Needs npm and Node, or pip; the servers are installed once, in fixed versions, into the user's cache folder.
 """
 
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -17,6 +18,7 @@ from upstream_gateway import TERMS, gateway, project, upstream
 pytestmark = pytest.mark.anyio
 
 VERSION = "2026.8.31"
+PYTHON_VERSION = "2026.10.19"
 NAMES = ("everything", "filesystem", "memory")
 INSTALL_WITHIN = 300
 ROWS = """
@@ -31,27 +33,38 @@ def servers() -> Path:
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = caches / "agent-gateway-tests" / f"servers-{VERSION}"
-    if not folder.exists():
-        install(folder)
+    packages = [f"@modelcontextprotocol/server-{name}@{VERSION}" for name in NAMES]
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    folder = installed(f"servers-{VERSION}", ["npm", "install", *options, *packages, "--prefix"])
     return folder / "node_modules" / "@modelcontextprotocol"
 
 
-def install(folder: Path) -> None:
-    """Made beside its place and moved there, so that another run never finds half of it."""
+@pytest.fixture(scope="session")
+def python_servers() -> Path:
+    """The folder with the servers' packages. Skips where they cannot be had."""
+    packages = [f"mcp-server-{name}=={PYTHON_VERSION}" for name in ("git", "time")]
+    return installed(f"servers-{PYTHON_VERSION}", [sys.executable, "-m", "pip", "install", "-q", *packages, "--target"])
+
+
+def installed(name: str, command: list[str]) -> Path:
+    """A folder of the cache, made by a command that it is the last argument of. Skips where that fails.
+
+    Made beside its place and moved there, so that another run never finds half of it.
+    """
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = caches / "agent-gateway-tests" / name
+    if folder.exists():
+        return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(mkdtemp(dir=folder.parent))
-    packages = [f"@modelcontextprotocol/server-{name}@{VERSION}" for name in NAMES]
-    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    command = ["npm", "install", "--prefix", str(made), *options, *packages]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_WITHIN)
+        subprocess.run([*command, str(made)], check=True, capture_output=True, text=True, timeout=INSTALL_WITHIN)
         made.rename(folder)
     except (subprocess.SubprocessError, OSError) as error:
         shutil.rmtree(made, ignore_errors=True)
         if not folder.exists():
             pytest.skip(f"the servers cannot be installed: {type(error).__name__}")
+    return folder
 
 
 def server(servers: Path, name: str, *arguments: str, env: Any = None, writable: Path | None = None) -> dict[str, Any]:
@@ -107,3 +120,25 @@ async def test_published_servers_work_behind_the_gateway(servers: Path, tmp_path
     assert prompt.messages
     assert resources[0].uri.startswith("demo://")
     assert content.contents
+
+
+async def test_published_python_servers_work_behind_the_gateway(python_servers: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    git = ["git", "-c", "user.name=Ana", "-c", "user.email=ana@example.com"]
+    subprocess.run([*git, "init", "-q", str(repository)], check=True)
+    subprocess.run([*git, "-C", str(repository), "commit", "-q", "--allow-empty", "-m", "plant a tree"], check=True)
+    env = {"PYTHONPATH": str(python_servers), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    documents = [
+        upstream(name, {"type": "stdio", "argv": [sys.executable, "-m", f"mcp_server_{name}", *arguments], "env": env})
+        for name, arguments in (("git", ["--repository", str(repository)]), ("time", []))
+    ]
+
+    async with gateway(project(tmp_path / "project", *documents)) as started, Client(started.url) as client:
+        log: Any = await client.call_tool("git_git_log", {"repo_path": str(repository)})
+        elsewhere: Any = await client.call_tool("git_git_log", {"repo_path": str(tmp_path)})
+        times = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+        noon: Any = await client.call_tool("time_convert_time", times)
+
+    assert "plant a tree" in log.content[0].text
+    assert elsewhere.is_error
+    assert "+9.0h" in noon.content[0].text
