@@ -1,7 +1,7 @@
 """A gateway that is killed, again and again, under load: what was answered is kept, what was begun is not forgotten,
 and nothing runs twice.
 
-`KILL_ROUNDS` says how often; the suite does it forty times.
+`KILL_ROUNDS` says how often; the suite does it sixteen times.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from orders import PROJECT, Answered, Orders, Shop, order_text, orders_service, 
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "16"))
 CLIENTS = 8
 WORKER_ROUNDS = max(4, ROUNDS // 10)
 LONGEST_ROUND = 0.25

@@ -23,7 +23,7 @@ from gateway.telemetry import names
 
 pytestmark = pytest.mark.anyio
 
-CALLS: Final = int(os.environ.get("TELEMETRY_CALLS", "1500"))
+CALLS: Final = int(os.environ.get("TELEMETRY_CALLS", "600"))
 AT_ONCE: Final = 40
 CUT_OFF: Final = 6
 """Calls of each kind that run when the process is killed."""
