@@ -12,7 +12,7 @@ from gateway.config import problems
 from gateway.config.codes import CODES, GROUPS
 
 PACKAGE: Final = Path(__file__).parent.parent.parent / "gateway"
-LAYERS: Final = ("config", "authz", "governance", "definitions")
+LAYERS: Final = ("config", "authz", "governance", "vetting")
 CODE: Final = re.compile(r"[a-z]+(?:-[a-z0-9]+)+")
 
 # What makes a problem out of a code. Outside the layers above only diagnostics themselves are looked for.

@@ -340,7 +340,7 @@ def needed(name: str, known: Mapping[str, Path]) -> set[str]:
     return {each for each in (found | above) & known.keys() if each != name and not name.startswith(f"{each}.")}
 
 
-def test_promise_018_no_module_needs_itself_to_be_imported() -> None:
+def test_no_module_needs_itself_to_be_imported() -> None:
     known = modules()
 
     TopologicalSorter({name: needed(name, known) for name in known}).prepare()  # raises for a circle
