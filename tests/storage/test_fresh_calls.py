@@ -209,3 +209,10 @@ async def test_fresh_call_is_found_by_everybody_who_looks(tmp_path: Path) -> Non
     assert rows(path)["fresh"] == []
     await store.close()
     await other.close()
+
+
+def test_small_piece_without_its_bytes_is_refused() -> None:
+    small = StoredResult("artifact", key=f"s.{'0' * 32}.{'1' * 32}.{'2' * 32}.{'3' * 32}", type="json", byte_length=3)
+
+    with pytest.raises(ValueError, match="without its content"):
+        fresh_call(settled(results=(small,)), turn(), process="p")
