@@ -7,9 +7,35 @@ from hypothesis import settings
 
 # The same examples on every run, so that a red build is about the change in it; `explore` looks for new ones.
 # No deadlines: a busy machine is no failure.
-settings.register_profile("steady", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+LONG = {
+    "test_approval_crashes",
+    "test_audit_crashes",
+    "test_backend_openapi_real",
+    "test_chart_runs",
+    "test_cli_render",
+    "test_durability_sessions",
+    "test_gates_workers",
+    "test_limits_across_processes",
+    "test_openapi_hostile",
+    "test_security_hostile_upstreams",
+    "test_security_start",
+    "test_serve_interrupted",
+    "test_serve_output",
+    "test_store_crashes",
+}
+"""Modules that start many processes, or wait for time to pass. They are left out where SHORT is set."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("SHORT"):
+        for item in items:
+            if item.path.stem in LONG:
+                item.add_marker(pytest.mark.skip(reason="takes long, and SHORT is set"))
 
 
 @pytest.fixture
