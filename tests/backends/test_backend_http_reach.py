@@ -1,9 +1,10 @@
 """Where HTTP backends can be made to go: nowhere but to the host of their document, at an address that was checked."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
@@ -35,8 +36,21 @@ ELSEWHERE = (ip_network("127.0.0.2/32"),)
 @asynccontextmanager
 async def trapped() -> AsyncIterator[tuple[Service, Service]]:
     """A service, and a trap on the same port of another address."""
-    async with serving(plain(b"ok"), host="127.0.0.2") as service, serving(plain(b"trap"), port=service.port) as trap:
+    port = port_of_both()
+    async with (
+        serving(plain(b"ok"), host="127.0.0.2", port=port) as service,
+        serving(plain(b"trap"), port=port) as trap,
+    ):
         yield service, trap
+
+
+def port_of_both() -> int:
+    """A port that nobody uses at either address."""
+    while True:
+        with socket.socket() as service, socket.socket() as trap, suppress(OSError):
+            service.bind(("127.0.0.2", 0))
+            trap.bind(("127.0.0.1", service.getsockname()[1]))
+            return int(trap.getsockname()[1])
 
 
 def answering(*answers: Sequence[str]) -> tuple[Lookup, list[str]]:
@@ -163,7 +177,7 @@ OFF_HOST = [
 @pytest.mark.parametrize("status", [302, 307])
 async def test_redirect_off_the_host_is_not_followed(location: str, status: int) -> None:
     lookup, _ = answering(["127.0.0.2"])
-    async with serving(plain(b"trap")) as trap:
+    async with serving(plain(b"trap"), port=port_of_both()) as trap:
         there = location.format(port=trap.port)
         answers = (plain(b"", f"{status} Go", f"Location: {there}"), plain(b"", "404 Not Found"))
         async with serving(*answers, host="127.0.0.2", port=trap.port) as service:
