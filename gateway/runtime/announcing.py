@@ -1,6 +1,6 @@
 """What upstream servers announce to everybody, passed on to whoever listens here: lists and resources that changed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.serving.offers import Announcement
@@ -14,20 +14,18 @@ _LISTS: Final = frozenset(f"notifications/{kind}/list_changed" for kind in ("too
 _LONGEST: Final = 8192
 
 
-def relay_announcements(service: Service, upstreams: Upstreams) -> None:
-    """From now on. Servers that nothing is served of are not listened to."""
+def relay_announcements(service: Service, upstreams: Upstreams) -> list[Callable[[], None]]:
+    """From now on, until what is returned is called. Servers that nothing is served of are not listened to."""
     snapshot = service.published.snapshot
     served = {each.upstream for each in snapshot.tools.values()} | {each.upstream for each in snapshot.offers.values()}
-    for connection in upstreams:
-        if connection.name in served:
-            _relay(service, connection)
+    return [_relay(service, connection) for connection in upstreams if connection.name in served]
 
 
-def _relay(service: Service, connection: Connection) -> None:
+def _relay(service: Service, connection: Connection) -> Callable[[], None]:
     def heard(method: str, params: Mapping[str, Any]) -> None:
         if method in _LISTS:
             service.announce(Announcement(connection.name, method))
         elif method == UPDATED and isinstance(uri := params.get("uri"), str) and len(uri) <= _LONGEST:
             service.announce(Announcement(connection.name, method, uri))
 
-    connection.on_notification(heard)
+    return connection.on_notification(heard)

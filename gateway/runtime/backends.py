@@ -50,6 +50,7 @@ from gateway.upstreams.connections import Connection
 from gateway.upstreams.http import HttpConnection
 from gateway.upstreams.programs import Program
 from gateway.upstreams.registry import Health, Upstreams
+from gateway.upstreams.sources import Sources
 from gateway.upstreams.stdio import StdioConnection
 from gateway.upstreams.wire import Endpoint
 
@@ -63,7 +64,28 @@ class Backends:
         self._host: HostControls | None = None
         self._connections = Connections(lookup=lookup)
         self._upstreams = Upstreams()
+        self._sources = Sources(self._upstreams)
+        self._declared: dict[str, UpstreamDocument] = {}
+        self._earlier: Backends | None = None
         self._proofs: dict[str, Credentials] = {}
+
+    def renewed(self) -> "Backends":
+        """For the next revision: servers whose documents stay the same keep their connections."""
+        renewed = Backends(self._secrets, self._packages)
+        renewed._host, renewed._connections = self._host, self._connections
+        renewed._upstreams = Upstreams(ids=self._upstreams.ids)
+        renewed._sources, renewed._earlier = self._sources, self
+        return renewed
+
+    def come_into_force(self) -> None:
+        """From now on this is what prompts and resources are had from; nothing before it is needed any more."""
+        self._sources.move(self._upstreams)
+        self._earlier = None
+
+    @property
+    def sources(self) -> Sources:
+        """Prompts and resources of the servers that are in force."""
+        return self._sources
 
     def of(self, tool: DeclaredTool, spec: ToolSpec, *, artifact: type) -> Backend:
         """Raises `ProgramError` for a backend that cannot work here."""
@@ -86,6 +108,9 @@ class Backends:
     def operation(self, tool: DeclaredTool, upstream: UpstreamSpec, spec: ToolSpec | None) -> Backend:
         """The backend of an operation of an OpenAPI document, declared or not."""
         name = tool.upstream or ""
+        earlier = self._earlier
+        if earlier is not None and name in earlier._proofs and self._is_kept(name):
+            self._proofs.setdefault(name, earlier._proofs[name])
         if isinstance(upstream.auth, Granted) and name not in self._proofs:
             networks = upstream.transport.networks if isinstance(upstream.transport, OpenApiTransport) else ()
             self._proofs[name] = self._credentials(upstream.auth, tuple(map(ip_network, networks)))
@@ -183,6 +208,11 @@ class Backends:
         """Make a connection to each MCP server, without reaching for it yet."""
         for document in documents:
             name = document.metadata.name
+            self._declared[name] = document
+            earlier = self._earlier
+            if earlier is not None and self._is_kept(name) and earlier.upstreams.get(name) is not None:
+                self._upstreams.keep(earlier.upstreams, name)
+                continue
             try:
                 connection = self._connection(document)
             except GatewayError as error:
@@ -190,6 +220,11 @@ class Backends:
             else:
                 if connection is not None:
                     self._upstreams.add(connection, _health(document.spec.health))
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether a server is declared as it was before. Secrets are read when they are needed: they are the same."""
+        earlier = self._earlier
+        return earlier is not None and earlier._declared.get(name) == self._declared.get(name)
 
     def _connection(self, document: UpstreamDocument) -> Connection | None:
         name, spec = document.metadata.name, document.spec

@@ -24,7 +24,6 @@ from gateway.errors import StoreUnavailable
 from gateway.governance.approvals import Action
 from gateway.governance.principals import Principal
 from gateway.governance.records import AuditBody, StoredCall
-from gateway.identity.identities import Identities
 from gateway.limits.limiter import Limiter
 from gateway.runtime.auditing import Anchoring, Auditing
 from gateway.runtime.notifying import Notifying
@@ -33,7 +32,6 @@ from gateway.serving.gating import Controls
 from gateway.serving.observing import Observer
 from gateway.serving.published import Published
 from gateway.serving.sharing import SharedTurns
-from gateway.serving.withholding import Vigil
 from gateway.storage.approvals import Noted, SqliteApprovals
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.limits import SqliteQuotas
@@ -46,6 +44,7 @@ from gateway.storage.sqlite import SqliteStore
 
 FORGET_APPROVALS: Final = timedelta(days=90)
 _SWEEP_EVERY: Final = 15.0
+_MOST_PLACES: Final = 16
 
 _log: Final = logging.getLogger(__name__)
 
@@ -60,6 +59,7 @@ class Controlling:
     auditor: Auditor
     approvals: Approvals
     quarantines: SqliteQuarantines
+    revocations: SqliteRevocations
     limits: Limiter
     notifying: Notifying
     anchoring: tuple[Anchoring, ...] = ()
@@ -100,7 +100,6 @@ def controlling(
     store: SqliteStore,
     database: Path,
     *,
-    identities: Identities,
     published: Callable[[], Published],
     auditing: Auditing,
     webhooks: Sequence[Webhook],
@@ -116,7 +115,6 @@ def controlling(
     closing.callback(quarantines.close)
     revocations = SqliteRevocations(store.writer, notices, clock=now)
     closing.callback(revocations.close)
-    identities.heed(revocations)
     limits = Limiter(RateTable(database), SqliteQuotas(store.writer, clock=now))
     closing.callback(limits.close)
     log = _log_of(auditing.key)
@@ -133,14 +131,15 @@ def controlling(
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)
     shared = SharedTurns(store)
-    controls = Controls(
-        approvals, limits, quarantines, lambda: published().snapshot.revision, turns=shared, vigil=Vigil()
-    )
+    controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision, turns=shared)
     place = (_node(), None, None, auditing.key.id)
     recording = Recording(database, place=place, shard=shard_name(_node(), clock(), unique=token_hex(8)))
     heads = (log.durable_head, recording.durable_head)
     anchoring = () if auditing.anchors is None else tuple(Anchoring(auditing.anchors, head) for head in heads)
-    return Controlling(store, recording, controls, auditor, approvals, quarantines, limits, notifying, anchoring)
+    return Controlling(
+        *(store, recording, controls, auditor, approvals, quarantines, revocations, limits, notifying),
+        anchoring,
+    )
 
 
 def _also_told(auditor: Auditor, observer: Observer) -> Callable[[StoredCall], AuditBody]:
@@ -174,17 +173,20 @@ def _auditor(published: Callable[[], Published], key: ContentKey) -> Auditor:
     node = _node()
     places: dict[str, Place] = {}
 
-    def place() -> Place:
+    def of_revision(revision: str) -> Place:
         """Asked from the thread that writes, too."""
-        revision = published().snapshot.revision
         found = places.get(revision)
         if found is None:
             found = Place(node, revision, revision, key.id)
-            places.clear()
+            if len(places) >= _MOST_PLACES:
+                places.clear()
             places[revision] = found
         return found
 
-    return Auditor(place, key, clock=clock)
+    def place() -> Place:
+        return of_revision(published().snapshot.revision)
+
+    return Auditor(place, key, clock=clock, of_revision=of_revision)
 
 
 def _noting(log: AuditLog, auditor: Auditor) -> Noted:

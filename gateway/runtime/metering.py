@@ -136,7 +136,7 @@ class Metering:
             self.meters.reloaded("published")
 
     def _changes(self) -> Iterator[tuple[Values, float]]:
-        vigil = self._controlled.controls.vigil
+        vigil = self._service.published.vigil
         for upstream, count in (vigil.changes if vigil is not None else {}).items():
             yield (upstream,), count
 

@@ -43,8 +43,9 @@ class AddressedDocument:
     folder: Path
     connections: Connections
 
-    def on_notification(self, hearer: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def on_notification(self, hearer: Callable[[str, Mapping[str, Any]], None]) -> Callable[[], None]:
         """A document announces nothing."""
+        return lambda: None
 
     async def list(self, kind: str) -> list[dict[str, Any]]:
         """Its definitions now. Raises `BackendFailed` if it cannot be had, or is none."""

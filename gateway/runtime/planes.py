@@ -63,9 +63,12 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         for endpoint in endpoints:
             await endpoint.close()
 
+    def authenticate(authorization: bytes | None) -> Awaitable[Principal]:
+        return running.identities.authenticate(authorization)
+
     data = data_plane(
         service,
-        running.identities.authenticate,
+        authenticate,
         rules=rules,
         ready=ready,
         metadata=_metadata(running, base_url),
@@ -82,7 +85,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
 
     is_open = running.settings.are_metrics_open
     admin = admin_plane(
-        running.identities.authenticate,
+        authenticate,
         rules=EdgeRules(running.settings.admin_hosts, open_paths=("/livez", "/readyz", *((PATH,) if is_open else ()))),
         ready=ready,
         routes=[
@@ -107,9 +110,8 @@ def _readiness(running: Running, stopping: Stopping) -> Any:
 
 
 def _challenges(running: Running, base_url: str) -> Any:
-    has_issuers = "authorization_servers" in protected_resource_metadata(base_url, running.providers)
-
     def told(path: str, error: Unauthenticated) -> bytes:
+        has_issuers = "authorization_servers" in protected_resource_metadata(base_url, running.providers)
         where = f"{base_url}{WELL_KNOWN}{quote(path)}" if has_issuers and path.endswith("/mcp") else None
         return challenge(where, error)
 

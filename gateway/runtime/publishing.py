@@ -33,7 +33,6 @@ from gateway.serving.handlers import Handling, Journal, handler_for
 from gateway.serving.offers import Offers
 from gateway.serving.published import Inlining, Published, PublishedCatalogue
 from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Pipeline, Snapshot
-from gateway.upstreams.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def publish(
     catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
     offers = None
     if snapshot.offers:
-        offers = Offers(access, Sources(backends.upstreams), switch=controls.switch, vigil=controls.vigil)
+        offers = Offers(access, backends.sources, switch=controls.switch, vigil=controls.vigil)
     return Published(access, catalogues, types, list(made.values()), vigil=controls.vigil, offers=offers), unworkable
 
 

@@ -23,28 +23,24 @@ from gateway.config.specs.gateway import (
     TelemetryDocument,
     TelemetrySpec,
 )
-from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import ProgramError
 from gateway.governance.diagnostics import Diagnostic
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
-from gateway.middleware.build import SharedState
-from gateway.runtime.accepting import Again, accepted
-from gateway.runtime.announcing import relay_announcements
+from gateway.middleware.resilience import CircuitState
+from gateway.runtime.accepting import Again
 from gateway.runtime.auditing import Auditing, auditing_of
-from gateway.runtime.backends import Backends
 from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
 from gateway.runtime.controlling import Controlling, controlling
 from gateway.runtime.identities import providers_of
 from gateway.runtime.metering import Metering
 from gateway.runtime.notifying import webhooks_of
 from gateway.runtime.observing import Observing, observing, sending_metrics, telemetry_settings
-from gateway.runtime.openapi_documents import addressed_documents
-from gateway.runtime.publishing import Unworkable, publish
+from gateway.runtime.publishing import Unworkable
+from gateway.runtime.revisions import Draft, Revisions
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
 from gateway.runtime.sweeping import Sweeper
-from gateway.runtime.watching import watched
 from gateway.serving.current import ServedCall
 from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
@@ -76,22 +72,40 @@ class Running:
     """Everything a server needs."""
 
     service: Service
-    identities: Identities
-    providers: tuple[Provider, ...]
     settings: Settings
-    assembled: Assembled
-    unworkable: tuple[Unworkable, ...]
+    revisions: Revisions
     recovered: int
     kept: "Kept"
-    shared: SharedState
-    """Circuits and bulkheads of this process."""
     controlled: Controlling
-    upstreams: Upstreams
-    """Servers whose tools are called."""
     metering: Metering
     observing: Observing
     told: tuple[str, ...] = ()
     """What else was noticed at the start."""
+
+    @property
+    def assembled(self) -> Assembled:
+        return self.revisions.current.assembled
+
+    @property
+    def identities(self) -> Identities:
+        return self.revisions.current.identities
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        return self.revisions.current.providers
+
+    @property
+    def unworkable(self) -> tuple[Unworkable, ...]:
+        return self.revisions.current.unworkable
+
+    @property
+    def upstreams(self) -> Upstreams:
+        """Servers whose tools are called."""
+        return self.revisions.current.backends.upstreams
+
+    @property
+    def circuits(self) -> Mapping[str, CircuitState]:
+        return self.revisions.current.shared.circuit_states()
 
     @property
     def warnings(self) -> list[str]:
@@ -99,6 +113,8 @@ class Running:
         found = [f"{each.position}: {each.message}" for each in self.assembled.diagnostics]
         found += [f"{each.tool.position}: {each.tool.name} is left out: {each.reason}" for each in self.unworkable]
         found += self.told
+        if vain := approvals_in_vain(self.service.published.snapshot):
+            found.append(vain)
         if self.recovered:
             found.append(f"{self.recovered} calls were running when the gateway last ended; their outcome is unknown")
         return found
@@ -143,6 +159,14 @@ class Prepared:
     telemetry: TelemetrySettings | None
     again: Again
     """The same project with other imports."""
+
+    @property
+    def draft(self) -> Draft:
+        return Draft(
+            *(self.assembled, self.access, self.identities, self.providers, self.secrets),
+            self.settings.project.configs,
+            self.again,
+        )
 
 
 def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None) -> Prepared:
@@ -210,14 +234,6 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     observed.hear_logs(closing)
     store = await _open(SqliteStore.open(kept.database), closing)
     spool = await _open(FileSpool.open(kept.spool, small=store), closing)
-    identities = prepared.identities
-    await identities.start()
-    closing.push_async_callback(identities.close)
-    backends = Backends(prepared.secrets, settings.python_packages)
-    closing.push_async_callback(backends.close)
-    backends.connect(each.spec for each in assembled.loaded.documents if isinstance(each.spec, UpstreamDocument))
-    assembled, access = await accepted(assembled, prepared.access, backends.upstreams, prepared.again)
-    shared = SharedState()
     meters = Meters()
 
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
@@ -226,7 +242,6 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     controlled = controlling(
         store,
         kept.database.absolute(),
-        identities=identities,
         published=lambda: service.published,
         auditing=prepared.auditing,
         webhooks=prepared.webhooks,
@@ -235,15 +250,9 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         announce=meters.announced,
         observer=observed.telemetry,
     )
-    published, unworkable = publish(
-        assembled,
-        access,
-        backends=backends,
-        journal=journal,
-        shared=shared,
-        controls=controlled.controls,
-    )
-    closing.push_async_callback(published.close)
+    revisions = Revisions(controlled, journal=journal, packages=settings.python_packages)
+    closing.push_async_callback(revisions.close)
+    published = await revisions.first(prepared.draft)
     retain = _storage(assembled).retain
     lives = (retain.calls if retain else None) or DEFAULT_LIFE
     service = Service(
@@ -258,13 +267,9 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     observed.hear(service.buses)
     await controlled.begin(closing)
     recovered = await store.recover(_now())
-    relay_announcements(service, backends.upstreams)
-    backends.upstreams.watch()
-    documents = addressed_documents(assembled.loaded, folder=settings.project.configs, connections=backends.connections)
-    watching = watched(assembled, service, backends.upstreams, controlled, documents=documents)
-    closing.push_async_callback(watching.close)
+    shared = revisions.current.shared
     metering = Metering(meters, service, shared=shared, controlled=controlled, observing=observed)
-    metering.measure(backends.upstreams)
+    revisions.begin(service, metering)
     if sending := sending_metrics(prepared.telemetry, metering.read):
         sending.start()
         closing.push_async_callback(sending.close)
@@ -272,19 +277,14 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     closing.push_async_callback(_ended, sweeping)
     return Running(
         service,
-        identities,
-        prepared.providers,
         settings,
-        assembled,
-        tuple(unworkable),
+        revisions,
         recovered,
         kept,
-        shared,
         controlled,
-        backends.upstreams,
         metering,
         observed,
-        (*prepared.auditing.warnings, *([vain] if (vain := approvals_in_vain(published.snapshot)) else ())),
+        tuple(prepared.auditing.warnings),
     )
 
 

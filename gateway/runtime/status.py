@@ -28,7 +28,7 @@ async def status_of(running: Running) -> Mapping[str, Any]:
         "openTurns": running.service.open_turns,
         "runningCalls": len(running.service.running),
         "storage": sizes,
-        "circuits": running.shared.circuit_states(),
+        "circuits": running.circuits,
         "upstreams": running.upstreams.status(),
         "withheld": [each.as_data() for each in published.vigil.all()] if published.vigil else [],
         "collisions": [dict(each) for each in collision_rows(snapshot)],

@@ -18,9 +18,10 @@ from gateway.governance.ports import BackendFailed
 from gateway.governance.records import AuditBody
 from gateway.runtime.controlling import Controlling
 from gateway.serving.auditing import Auditor
+from gateway.serving.published import Published
 from gateway.serving.service import Service
 from gateway.serving.withholding import DefinitionTurned, Vigil, offered_name
-from gateway.snapshot import DeclaredTool, Offer
+from gateway.snapshot import DeclaredTool, Offer, Snapshot
 from gateway.upstreams.registry import Upstreams
 
 FIRST_TRY_AGAIN: Final = 0.5
@@ -41,7 +42,7 @@ class Lister(Protocol):
 
     name: str
 
-    def on_notification(self, hearer: Callable[[str, Mapping[str, Any]], None]) -> None: ...
+    def on_notification(self, hearer: Callable[[str, Mapping[str, Any]], None]) -> Callable[[], None]: ...
 
     async def list(self, kind: Any) -> list[dict[str, Any]]: ...
 
@@ -54,9 +55,10 @@ class Notes(Protocol):
 
 @dataclass(slots=True)
 class Watching:
-    """One per process. `every` are seconds between two looks, by upstream; others are not compared."""
+    """One per revision. `every` are seconds between two looks, by upstream; others are not compared."""
 
     service: Service
+    snapshot: Snapshot
     vigil: Vigil
     notes: Notes
     auditor: Auditor
@@ -64,6 +66,7 @@ class Watching:
     _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     _woken: dict[str, asyncio.Event] = field(default_factory=dict)
     _noting: set["asyncio.Task[None]"] = field(default_factory=set)
+    _hearing: list[Callable[[], None]] = field(default_factory=list)
 
     def start(self, connections: Iterable[Lister], documents: Iterable[Lister] = ()) -> None:
         """Calls wait until their server was compared. Those of `documents` do not: the lock says what they become."""
@@ -85,10 +88,12 @@ class Watching:
             if method in _LISTS:
                 woken.set()
 
-        connection.on_notification(heard)
+        self._hearing.append(connection.on_notification(heard))
         self._tasks.append(asyncio.create_task(self._watched(connection, woken)))
 
     async def close(self) -> None:
+        for end in self._hearing:
+            end()
         for task in self._tasks:
             task.cancel()
         pending = [*self._tasks, *self._noting]
@@ -106,7 +111,7 @@ class Watching:
 
     def _tools(self, upstream: str) -> Collection[DeclaredTool | Offer]:
         """What of the upstream is served by its definition: tools, and prompts."""
-        snapshot = self.service.published.snapshot
+        snapshot = self.snapshot
         prompts = [each for each in snapshot.offers.values() if each.kind == "prompt" and each.upstream == upstream]
         return [*(tool for tool in snapshot.tools.values() if tool.upstream == upstream), *prompts]
 
@@ -134,7 +139,8 @@ class Watching:
             _log.warning("%r of upstream %s %s", withheld.tool, withheld.upstream, what)
             self.service.buses.emit(each)
         # Another object is another list: caches are dropped, turns go on with it, and clients are told.
-        self.service.published = replace(self.service.published)
+        if self.service.published.vigil is self.vigil:  # of a revision that is not in force, nobody has a list
+            self.service.published = replace(self.service.published)
         task = asyncio.create_task(self._noted([self.auditor.turned(each) for each in turned]))
         self._noting.add(task)
         task.add_done_callback(self._noting.discard)
@@ -152,17 +158,18 @@ def watched(
     upstreams: Upstreams,
     controlled: Controlling,
     *,
+    published: Published,
     documents: Iterable[Lister] = (),
 ) -> Watching:
     """Compare from now on, but for upstreams whose terms accept changes. What nobody locked is withheld at once."""
-    vigil = controlled.controls.vigil
-    assert vigil is not None, "a running gateway has one"  # noqa: S101 - made where the controls are
+    vigil = published.vigil
+    assert vigil is not None, "a running gateway has one"  # noqa: S101 - made where revisions are
     declared = (each.spec for each in assembled.loaded.documents if isinstance(each.spec, UpstreamDocument))
     terms = {each.metadata.name: each.spec for each in declared if each.spec.import_.on_change == "quarantine"}
     every = {name: (spec.health or Health.model_construct()).every.total_seconds() for name, spec in terms.items()}
     documents = list(documents)
     every |= {each.name: max(every[each.name], DOCUMENTS_EVERY) for each in documents if each.name in every}
-    watching = Watching(service, vigil, controlled.store, controlled.auditor, every)
+    watching = Watching(service, published.snapshot, vigil, controlled.store, controlled.auditor, every)
     watching.start(upstreams, documents)
     return watching
 

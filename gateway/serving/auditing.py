@@ -52,8 +52,17 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 class Auditor:
     """Makes entries for one process; `place` says where, and by which revision, at any moment."""
 
-    def __init__(self, place: Callable[[], Place], key: ContentKey, *, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        place: Callable[[], Place],
+        key: ContentKey,
+        *,
+        clock: Callable[[], int],
+        of_revision: Callable[[str], Place] | None = None,
+    ) -> None:
+        """`of_revision` is the place of a call that began with a revision which may have been replaced since."""
         self._place = place
+        self._of_revision = of_revision or (lambda revision: place())
         self._key = key
         self._clock = clock
         self._caller = lru_cache(maxsize=4096)(self._recognised)
@@ -154,7 +163,7 @@ class Auditor:
         entry = Entry(
             event,
             at,
-            self._place(),
+            self._of_revision(call.revision),
             self._caller(call.principal, current_origin()),
             _target(call.tool[:512], call.catalogue, identity, call.definition, tier),
             CallPart(

@@ -276,7 +276,7 @@ class Service:
             earlier = await claimed(self._store, turn, call)
             if earlier is not None:
                 return await self._told_again(earlier, turn, call)
-        task = self.running.begin()
+        task = self.running.begin(turn.published.access)
         began = perf_counter()
         try:
             record = await settled_call(turn, proposed, call, inline=inlining(turn, declared))

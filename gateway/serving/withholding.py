@@ -6,7 +6,7 @@ reaches for a server.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
@@ -90,6 +90,16 @@ class Vigil:
     changes: Counter[str] = field(default_factory=Counter)
     _withheld: dict[tuple[str, str], Withheld] = field(default_factory=dict)
     _seen: dict[str, asyncio.Event] = field(default_factory=dict)
+    _found: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def heir(self, upstreams: Iterable[str]) -> "Vigil":
+        """For the next revision: what is known of these upstreams stays known, and what was counted stays counted."""
+        heir = Vigil(changes=self.changes)
+        for upstream in upstreams:
+            if upstream in self._found:
+                heir._found[upstream] = self._found[upstream]
+                heir._withheld |= {key: each for key, each in self._withheld.items() if key[0] == upstream}
+        return heir
 
     def withheld(self, upstream: str, tool: str) -> Withheld | None:
         return self._withheld.get((upstream, tool))
@@ -102,14 +112,26 @@ class Vigil:
 
     def expect(self, upstream: str) -> None:
         """Have calls wait until the definitions of an upstream were compared for the first time."""
-        self._seen.setdefault(upstream, asyncio.Event())
+        if upstream not in self._found:
+            self._seen.setdefault(upstream, asyncio.Event())
 
-    def begin(self, upstream: str, tools: Iterable[DeclaredTool | Offer]) -> None:
-        """Withhold what nobody locked."""
+    async def all_seen(self) -> None:
+        """Wait until every upstream that calls would wait for was compared."""
+        for event in tuple(self._seen.values()):
+            await event.wait()
+
+    def begin(self, upstream: str, tools: Collection[DeclaredTool | Offer]) -> None:
+        """Withhold what nobody locked, and, of an upstream that is known already, what is not what was looked at."""
         for tool in tools:
-            if tool.pinned_digest is None:
-                name = name_of(tool)
+            name = name_of(tool)
+            if tool.pinned_digest is None and (upstream, name) not in self._withheld:
                 self._withheld[upstream, name] = Withheld(upstream, name, "not-locked", now())
+        if upstream in self._found:
+            served = {name_of(tool) for tool in tools}
+            gone = [key for key in self._withheld if key[0] == upstream and key[1] not in served]
+            for key in gone:
+                del self._withheld[key]
+            self.see(upstream, tools, self._found[upstream])
 
     async def compared(self, upstream: str, *, within: float = COMPARED_WITHIN) -> None:
         """Wait for the first comparison. Raises `NotCompared` if there is none in time."""
@@ -130,6 +152,7 @@ class Vigil:
         A tool that is what it was is served again, at once.
         """
         turned: list[DefinitionTurned] = []
+        self._found[upstream] = found
         for tool in tools:
             name = name_of(tool)
             before = self._withheld.get((upstream, name))

@@ -127,9 +127,18 @@ class Connection(ABC):
     def server_info(self) -> Mapping[str, Any]:
         return {} if self.introduction is None else self.introduction.server_info
 
-    def on_notification(self, hearer: Hearer) -> None:
-        """`hearer` is told, in the loop, of what the server announces to nobody in particular: lists that changed."""
+    def on_notification(self, hearer: Hearer) -> Callable[[], None]:
+        """`hearer` is told, in the loop, of what the server announces to nobody in particular: lists that changed.
+
+        What is returned ends that.
+        """
         self._hearers.append(hearer)
+
+        def end() -> None:
+            if hearer in self._hearers:
+                self._hearers.remove(hearer)
+
+        return end
 
     async def subscribe(self, uri: str) -> None:
         """Have changes of a resource announced to whoever listens. Raises `BackendFailed`."""

@@ -5,7 +5,7 @@ A server that is down keeps nobody from starting: its tools fail with the reason
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -69,13 +69,23 @@ class Upstreams:
         """Ask one server whether it is there, now."""
         await probed(self._connections[name], self._health[name])
 
-    async def close(self) -> None:
+    def keep(self, earlier: "Upstreams", name: str) -> None:
+        """Go on with a connection of another registry; whoever closes that one says so with `keeping`."""
+        self.add(earlier._connections[name], earlier._health[name])
+
+    async def rest(self) -> None:
+        """Ask no server any more whether it is there; calls go on."""
         for task in self._watching:
             task.cancel()
         if self._watching:
             await asyncio.wait(self._watching)
         self._watching.clear()
-        await asyncio.gather(*(each.close() for each in self._connections.values()))
+
+    async def close(self, *, keeping: Iterable[Connection] = ()) -> None:
+        """Close every connection but those that another registry goes on with."""
+        await self.rest()
+        kept = {id(each) for each in keeping}
+        await asyncio.gather(*(each.close() for each in self._connections.values() if id(each) not in kept))
 
     @property
     def problems(self) -> list[str]:

@@ -76,9 +76,20 @@ class Sources:
             self._wanted[upstream, uri] -= 1
             if not self._wanted[upstream, uri]:
                 del self._wanted[upstream, uri]
-                self._tell(connection, connection.unsubscribe(uri))
+                now = self.upstreams.get(upstream)
+                if now is not None:
+                    self._tell(now, now.unsubscribe(uri))
 
         return end
+
+    def move(self, upstreams: Upstreams) -> None:
+        """Go on with another registry. What somebody wants to hear of is asked for again where a server is new."""
+        before, self.upstreams = self.upstreams, upstreams
+        self._lists.clear()
+        for upstream, uri in tuple(self._wanted):
+            connection = upstreams.get(upstream)
+            if connection is not None and connection is not before.get(upstream):
+                self._tell(connection, connection.subscribe(uri))
 
     def completes(self, upstream: str) -> bool:
         connection = self.upstreams.get(upstream)
