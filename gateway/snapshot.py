@@ -79,6 +79,10 @@ class DeclaredTool:
     ephemeral: bool = False
     on_collision: Literal["throw", "replace", "keep"] = "throw"
     input_schema: Mapping[str, Any] | None = None
+    output_schema: Mapping[str, Any] | None = None
+    """What its document promises of the JSON of its results."""
+    brought_output: Mapping[str, Any] | None = None
+    """What its upstream promises of it, where no document does."""
     dialect: str | None = None
     """The `$schema` that an upstream gives its input, which says nothing to us: there is one dialect."""
     hints: Mapping[Hint, bool] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """What an operation answers when it succeeds: the media type to ask for, who reads it, and its schema."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gateway.openapi.bodies import is_json, media_type
@@ -28,6 +28,8 @@ class Content:
 
     accept: str = "*/*"
     schema: Any = field(default=None, repr=False)
+    is_only: bool = True
+    """Whether every successful answer is one of this kind."""
 
 
 def accepted(responses: Any, pointers: Pointers) -> Content:
@@ -35,18 +37,22 @@ def accepted(responses: Any, pointers: Pointers) -> Content:
     if not isinstance(responses, dict):
         return Content()
     statuses = sorted(str(status) for status in responses if str(status)[:1] == "2") or ["default"]
-    for status in statuses:
-        try:
-            content = pointers.followed(responses[status]).get("content") if status in responses else None
-        except Unusable:
-            continue
-        if not isinstance(content, dict):
-            continue
-        if kinds := [kind for kind in content if MEDIA_TYPE.fullmatch(kind)]:
-            kind = min(kinds, key=lambda each: (media_type(each) != "application/json", not is_json(media_type(each))))
-            described = content[kind]
-            return Content(kind, described.get("schema") if isinstance(described, dict) else None)
-    return Content()
+    described = [_described(responses.get(status), pointers) for status in statuses]
+    first = next((each for each in described if each is not None), Content())
+    return replace(first, is_only=all(each == first for each in described))
+
+
+def _described(response: Any, pointers: Pointers) -> Content | None:
+    try:
+        content = pointers.followed(response).get("content") if response is not None else None
+    except Unusable:
+        return None
+    kinds = [kind for kind in content if MEDIA_TYPE.fullmatch(kind)] if isinstance(content, dict) else []
+    if not isinstance(content, dict) or not kinds:
+        return None
+    kind = min(kinds, key=lambda each: (media_type(each) != "application/json", not is_json(media_type(each))))
+    described = content[kind]
+    return Content(kind, described.get("schema") if isinstance(described, dict) else None)
 
 
 def artifact_of(content: Content) -> tuple[str, str | None]:
@@ -62,8 +68,8 @@ def artifact_of(content: Content) -> tuple[str, str | None]:
 
 
 def output_schema(content: Content, schemas: Schemas, *, budget: int) -> Mapping[str, Any] | None:
-    """The schema of a JSON object; of anything else, and of what cannot be understood, none."""
-    if content.schema is None or not is_json(media_type(content.accept)):
+    """The schema of a JSON object; of anything else, of what cannot be understood, and of one among others, none."""
+    if content.schema is None or not content.is_only or not is_json(media_type(content.accept)):
         return None
     try:
         schema = schemas.converted(content.schema)

@@ -122,6 +122,7 @@ RISKS: Final[Mapping[str, Risk]] = {
     "default-tier": Risk("high", "tools that nobody judged count as more trusted"),
     "tests-not-run": Risk("medium", "a reload no longer runs the policy tests"),
     "import-unpinned": Risk("high", "changed imports are served without a look"),
+    "results-unchecked": Risk("low", "results of imported tools are not checked against what they promise"),
     "import-widened": Risk("medium", "more tools may be imported"),
     "definition-turned": Risk("high", "an upstream's definition could be turned against its callers"),
     "definition-changed": Risk("medium", "an upstream defines something else"),

@@ -11,6 +11,7 @@ from gateway.backends.command import Command, CommandBackend
 from gateway.backends.connections import Connections, Lookup, system_lookup
 from gateway.backends.http import FromArguments, HttpBackend, HttpRequest
 from gateway.backends.processes import HostControls
+from gateway.backends.promised import PromisedBackend
 from gateway.backends.python import PythonBackend, PythonFunction
 from gateway.backends.results import MediaTemplate
 from gateway.config.linking.python_objects import Unusable, find_object
@@ -36,6 +37,7 @@ from gateway.config.specs.upstreams import (
     UpstreamDocument,
     UpstreamSpec,
 )
+from gateway.core.promises import Promise
 from gateway.errors import GatewayError, ProgramError
 from gateway.formats.jsondoc import SpooledJsonArtifact
 from gateway.formats.paths import Path
@@ -100,7 +102,9 @@ class Backends:
             case specs.McpBackend() as declared:
                 json_results = issubclass(artifact, SpooledJsonArtifact)
                 media = _media(spec.output.media if spec.output else None)
-                remote = RemoteTool(declared.tool, json_results, media, _timeout(spec) or timedelta(seconds=60))
+                timeout = _timeout(spec) or timedelta(seconds=60)
+                promise = _promise(tool)
+                remote = RemoteTool(declared.tool, json_results, media, timeout=timeout, promise=promise)
                 return self._remote(remote, declared.upstream)
             case specs.OpenApiBackend():
                 raise ProgramError("its operation is not known", help="run: gateway lock")
@@ -114,7 +118,7 @@ class Backends:
         if isinstance(upstream.auth, Granted) and name not in self._proofs:
             networks = upstream.transport.networks if isinstance(upstream.transport, OpenApiTransport) else ()
             self._proofs[name] = self._credentials(upstream.auth, tuple(map(ip_network, networks)))
-        return operation_backend(
+        backend = operation_backend(
             tool,
             upstream,
             spec,
@@ -122,12 +126,14 @@ class Backends:
             connections=self._connections,
             proof=self._proofs.get(name),
         )
+        promise = _promise(tool)
+        return backend if promise is None else PromisedBackend(backend, promise)
 
     def of_import(self, tool: DeclaredTool, *, artifact: type, limits: Limits | None = None) -> Backend:
         """The backend of a tool that an upstream brings. Raises `ProgramError` where there is no way to it."""
         json_results = issubclass(artifact, SpooledJsonArtifact)
         timeout = (limits.timeout if limits else None) or timedelta(seconds=60)
-        remote = RemoteTool(tool.remote_name or tool.name, json_results, timeout=timeout)
+        remote = RemoteTool(tool.remote_name or tool.name, json_results, timeout=timeout, promise=_promise(tool))
         return self._remote(remote, tool.upstream or "")
 
     def _remote(self, tool: RemoteTool, upstream: str) -> Backend:
@@ -315,6 +321,10 @@ def _picking(path: str | None) -> Callable[[Any], Any] | None:
         return found[0] if len(found) == 1 else found
 
     return pick
+
+
+def _promise(tool: DeclaredTool) -> Promise | None:
+    return None if tool.brought_output is None else Promise(tool.brought_output)
 
 
 def _timeout(spec: ToolSpec) -> timedelta | None:

@@ -15,12 +15,12 @@ from gateway.core.calls import ToolCall
 from gateway.core.envelopes import content_envelope, handle_text, nonce_for
 from gateway.core.media import Media
 from gateway.core.media_blocks import Block, mcp_block, safe_mime, safe_name, text_block
+from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
 from gateway.core.rendering import Renderer, authority_of
-from gateway.core.schemas import Schema
 from gateway.core.tokens import Tokenizable
-from gateway.errors import ArtifactError, ValidationException
+from gateway.errors import ArtifactError
 from gateway.serving.published import Published
-from gateway.serving.relayed import NOTHING, RAW_BLOCK, TEXT_BLOCK, Aside, foreign_meta
+from gateway.serving.relayed import RAW_BLOCK, TEXT_BLOCK, Aside, foreign_meta
 from gateway.serving.service import Settled
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
@@ -53,10 +53,11 @@ def output_schema(published: Published, catalogue: str, tool: DeclaredTool) -> M
     """What clients are promised of a result's JSON; nothing where it may be left out of an answer."""
     if not tool.inline or published.catalogues[catalogue].inlining is not None:
         return None
-    document = published.snapshot.documents.get("Tool", {}).get(tool.name)
-    output = document.data.get("spec", {}).get("output") if document is not None else None
-    schema = output.get("schema") if isinstance(output, Mapping) else None
-    return schema if isinstance(schema, Mapping) else None
+    if tool.output_schema is not None or tool.brought_output is None:
+        return tool.output_schema
+    types = published.types
+    is_json = tool.request is None or hasattr(types.named(tool.artifact), "json_type")
+    return tool.brought_output if is_json and not types.is_masked(tool.artifact) else None
 
 
 class Contents:
@@ -64,7 +65,7 @@ class Contents:
 
     def __init__(self) -> None:
         self._published: Published | None = None
-        self._schemas: dict[str, Schema | None] = {}
+        self._promises: dict[str, Promise | None] = {}
 
     async def of(self, settled: Settled) -> Content:
         turn, record = settled.turn, settled.record
@@ -81,7 +82,7 @@ class Contents:
             return Content(blocks, record.is_error)
         if not record.inline and not isinstance(results, list):
             return Content([*blocks, await _link(turn, record, results)])
-        return await self._with_json(turn, record, results, blocks, self._beside(settled))
+        return await self._with_json(settled, results, blocks)
 
     def _beside(self, settled: Settled) -> Aside | None:
         """Nothing where a class masks what it shows: nobody has masked what stands beside."""
@@ -91,38 +92,35 @@ class Contents:
         is_bare = declared is not None and not settled.turn.published.types.is_masked(declared.artifact)
         return settled.aside if is_bare else None
 
-    async def _with_json(
-        self, turn: Turn, record: ToolCall, results: Any, blocks: list[Block], beside: Aside | None
-    ) -> Content:
-        schema = self._promised(turn, record)
-        value = await _json_value(results)
+    async def _with_json(self, settled: Settled, results: Any, blocks: list[Block]) -> Content:
+        turn, record, beside = settled.turn, settled.record, self._beside(settled)
+        promise = self._promised(turn, record)
+        value = await _json_value(results, limit=MAX_STRUCTURED if promise is None else MAX_PROMISED)
         if value is ABSENT and beside is not None:
             value = beside.structured
-        if schema is None:
+        if promise is None:
             return Content(blocks, structured=value, aside=beside)
-        try:
-            if value is ABSENT:
-                raise ValidationException([{"message": "it is not JSON, or too large"}])
-            schema.accepted(value)
-        except ValidationException as error:
-            text = f"the tool ran, but its result does not fit its output schema: {error.message}"
-            failed = record.replace(is_error=True, results=Tokenizable(text))
-            return Content([await _text_block(turn, failed)], is_error=True)
-        return Content(blocks, structured=value, aside=beside)
+        if value is ABSENT:  # what stood beside the text is not on record
+            value = await _found(results, promise)
+        if promise.is_kept(value):
+            return Content(blocks, structured=value, aside=beside)
+        text = f"the tool ran, but its result does not fit its output schema: {promise.broken(value)}"
+        failed = record.replace(is_error=True, results=Tokenizable(text))
+        return Content([await _text_block(turn, failed), *(blocks if settled.is_replay else ())], is_error=True)
 
-    def _promised(self, turn: Turn, record: ToolCall) -> Schema | None:
+    def _promised(self, turn: Turn, record: ToolCall) -> Promise | None:
         """What the JSON of a result has to fit, errors included: clients check whatever they are given."""
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        return None if declared is None else self._schema(turn, declared)
+        return None if declared is None else self._promise(turn, declared)
 
-    def _schema(self, turn: Turn, tool: DeclaredTool) -> Schema | None:
+    def _promise(self, turn: Turn, tool: DeclaredTool) -> Promise | None:
         if self._published is not turn.published:
-            self._published, self._schemas = turn.published, {}
+            self._published, self._promises = turn.published, {}
         key = f"{turn.stored.catalogue}\n{tool.name}"
-        if key not in self._schemas:
+        if key not in self._promises:
             found = output_schema(turn.published, turn.stored.catalogue, tool)
-            self._schemas[key] = None if found is None else Schema(_plain(found), closed=False)
-        return self._schemas[key]
+            self._promises[key] = None if found is None else Promise(found)
+        return self._promises[key]
 
 
 def media_of(results: Any) -> list[Media]:
@@ -229,24 +227,28 @@ def mime_type_of(results: Any) -> str:
     return "application/json" if hasattr(results, "json_type") else "text/plain"
 
 
-async def _json_value(results: Any) -> Any:
+async def _json_value(results: Any, *, limit: int) -> Any:
     """The value of one JSON document that is not too large, else `ABSENT`."""
     json_type = getattr(results, "json_type", None)
     if json_type is None:
         return ABSENT
     try:
-        if await results.byte_length() > MAX_STRUCTURED or await json_type() != "json":
+        if await results.byte_length() > limit or await json_type() != "json":
             return ABSENT
         return await results.value()
     except ArtifactError:
         return ABSENT
 
 
+async def _found(results: Any, promise: Promise) -> Any:
+    """The JSON that a text stands for."""
+    try:
+        if isinstance(results, list) or await results.byte_length() > MAX_PROMISED:
+            return ABSENT
+        return promise.found_in(str(await results.as_string()))
+    except ArtifactError:
+        return ABSENT
+
+
 def _tier(declared: DeclaredTool | None) -> str | None:
     return None if declared is None else declared.trust.tier.name
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

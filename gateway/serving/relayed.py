@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gateway.core.promises import NOTHING
+
 TEXT_BLOCK: Final = "mcp:text"
 """The source of media that are one text among other blocks."""
 RAW_BLOCK: Final = "mcp:block"
 """The source of media that are a block of another kind, as JSON."""
-
-NOTHING: Final[Any] = object()
-"""There is no structured content; `None` would be JSON's null."""
 
 _RESERVED: Final = ("gateway/", "io.modelcontextprotocol/", "modelcontextprotocol")
 _OURS: Final = frozenset({"tier", "trusted", "hazard"})

@@ -273,6 +273,7 @@ class Service:
         self, turn: Turn, proposed: ProposedCall, call: ServedCall, declared: DeclaredTool | None
     ) -> Settled:
         if call.idempotency_key is not None:
+            call.identity = None if declared is None else declared.name
             earlier = await claimed(self._store, turn, call)
             if earlier is not None:
                 return await self._told_again(earlier, turn, call)

@@ -1,20 +1,25 @@
 """Tools that live on another MCP server, called under our name, description and trust."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import Any
 
+import orjson
+
+from gateway.backends.promised import OutputMismatch
 from gateway.backends.results import MediaTemplate
 from gateway.core.deadlines import Deadline, current_deadline
+from gateway.core.lines import encode
+from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
 from gateway.governance.ports import BackendFailed, Hop, Invocation
 from gateway.serving.current import current_call
 from gateway.upstreams.connections import Connection
-from gateway.upstreams.messages import RemoteError
+from gateway.upstreams.messages import Json, RemoteError
 from gateway.upstreams.relaying import Relay, conversed
-from gateway.upstreams.results import aside_of, failure_of, result_blocks, value_of
+from gateway.upstreams.results import MAX_STRUCTURED, aside_of, failure_of, result_blocks, text_of, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class RemoteTool:
     media: MediaTemplate | None = None
     timeout: timedelta = timedelta(seconds=60)
     arranged: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    promise: Promise | None = None
+    """What its results have to fit."""
 
 
 class McpBackend:
@@ -82,11 +89,32 @@ class McpBackend:
                 if hop is not None:
                     hop.end(error="tool_error")
                 raise failure_of(blocks)
+            if tool.promise is not None:
+                result = _kept(result, blocks, tool.promise)
             value = value_of(result, blocks, json_results=tool.json_results, media=tool.media)
-            served.aside = aside_of(result, json_results=tool.json_results)
+            limit = MAX_STRUCTURED if tool.promise is None else MAX_PROMISED
+            served.aside = aside_of(result, json_results=tool.json_results, limit=limit)
         except (TypeError, ValueError, RecursionError) as error:  # what was read cannot always be written again
             raise BackendFailed("failed", "the upstream server's result is nested too deeply") from error
-        return value
+        if tool.promise is None or not isinstance(value, str):
+            return value
+        if tool.promise.found_in(value) == result["structuredContent"]:
+            return value
+        return await call.keep([encode(value)])  # whoever gets the text alone could not tell the rest from it
 
     async def close(self) -> None:
         """Nothing is held that others do not use."""
+
+
+def _kept(result: Json, blocks: Sequence[Json], promise: Promise) -> Json:
+    """The result with structured content that keeps the promise. Raises `OutputMismatch`."""
+    value = result.get("structuredContent", NOTHING)
+    if value is NOTHING and (value := promise.found_in(text_of(blocks))) is not NOTHING:
+        return {**result, "structuredContent": value}
+    if value is NOTHING:
+        raise OutputMismatch("it has no structured content")
+    if not promise.is_kept(value):
+        raise OutputMismatch(promise.broken(value))
+    if len(orjson.dumps(value)) > MAX_PROMISED:
+        raise OutputMismatch(f"it has more than {MAX_PROMISED >> 20} MiB")
+    return result

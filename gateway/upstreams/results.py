@@ -14,8 +14,9 @@ import orjson
 from gateway.backends.results import MediaTemplate
 from gateway.core.media import InMemoryMediaReader, Media, hazard_of
 from gateway.core.media_blocks import safe_mime
+from gateway.core.promises import NOTHING
 from gateway.governance.ports import BackendFailed
-from gateway.serving.relayed import NOTHING, RAW_BLOCK, TEXT_BLOCK, Aside, foreign_meta
+from gateway.serving.relayed import RAW_BLOCK, TEXT_BLOCK, Aside, foreign_meta
 from gateway.upstreams.messages import Json
 
 MOST_BLOCKS: Final = 1_000
@@ -40,7 +41,7 @@ def result_blocks(result: Json) -> list[Json]:
 
 def failure_of(blocks: Sequence[Json]) -> BackendFailed:
     """What a tool says went wrong, lines kept; everything else that does not print is spelled out."""
-    text = "\n".join(_text(each) for each in blocks if each["type"] == "text").strip() or "the tool failed"
+    text = text_of(blocks).strip() or "the tool failed"
     shown = "".join(map(_visible, text[:_LONGEST_ERROR]))
     return BackendFailed("failed", shown)
 
@@ -60,12 +61,12 @@ def value_of(
     return found[0] if len(found) == 1 else found
 
 
-def aside_of(result: Json, *, json_results: bool) -> Aside | None:
+def aside_of(result: Json, *, json_results: bool, limit: int = MAX_STRUCTURED) -> Aside | None:
     """What stands beside the blocks, if there is any of it; too much of it is left out."""
     if result.keys() <= {"content", "isError", "resultType"}:
         return None
     structured = NOTHING if json_results else result.get("structuredContent", NOTHING)
-    if structured is not NOTHING and len(orjson.dumps(structured)) > MAX_STRUCTURED:
+    if structured is not NOTHING and len(orjson.dumps(structured)) > limit:
         structured = NOTHING
     meta = foreign_meta(result.get("_meta"))
     fields = {key: value for key, value in result.items() if key not in _KNOWN}
@@ -77,13 +78,17 @@ def aside_of(result: Json, *, json_results: bool) -> Aside | None:
 def _json(result: Mapping[str, Any], blocks: Sequence[Json]) -> bytes:
     if "structuredContent" in result:
         return orjson.dumps(result["structuredContent"])
-    text = "\n".join(_text(each) for each in blocks if each["type"] == "text")
+    text = text_of(blocks)
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
         help = "give the tool another artifact class"
         raise BackendFailed("failed", "the upstream server's result is not JSON", help=help) from error
     return text.encode()
+
+
+def text_of(blocks: Sequence[Json]) -> str:
+    return "\n".join(_text(each) for each in blocks if each["type"] == "text")
 
 
 def _text(block: Json) -> str:

@@ -228,6 +228,7 @@ def test_wider_identity_is_named(tmp_path: Path, base: str, old: str, new: str, 
     ("base", "old", "new", "expected"),
     [
         pytest.param(UPSTREAM, "exclude:", "onChange: accept, exclude:", "import-unpinned", id="unpinned"),
+        pytest.param(UPSTREAM, "exclude:", "outputSchemas: ignore, exclude:", "results-unchecked", id="unchecked"),
         pytest.param(UPSTREAM, "[page_read]", "[page_read, page_list]", "import-widened", id="include"),
         pytest.param(UPSTREAM, ", exclude: [page_drop]", "", "import-widened", id="exclude"),
         pytest.param(UPSTREAM, "wiki.example.com", "wiki.example.org", "upstream-changed", id="server"),

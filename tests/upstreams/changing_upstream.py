@@ -20,7 +20,8 @@ FIND: dict[str, Any] = {
 class ChangingServer:
     """Lists what `tools` says at that moment. With `alternates`, every second list has those instead.
 
-    With `changed`, it keeps a stream open and announces there that its list has changed, once that is set.
+    `results` are those of calls, by tool. With `changed`, it keeps a stream open and announces there that its list has
+    changed, once that is set.
     """
 
     def __init__(self, *tools: dict[str, Any]) -> None:
@@ -29,6 +30,7 @@ class ChangingServer:
         self.changed: asyncio.Event | None = None
         self.listed = 0
         self.called: list[dict[str, Any]] = []
+        self.results: dict[str, dict[str, Any]] = {}
 
     @property
     def app(self) -> Starlette:
@@ -67,6 +69,6 @@ class ChangingServer:
                 return {"tools": self.alternates if odd else self.tools}
             case "tools/call":
                 self.called.append(params)
-                return {"content": [{"type": "text", "text": "found it"}]}
+                return self.results.get(params["name"]) or {"content": [{"type": "text", "text": "found it"}]}
             case _:
                 return None

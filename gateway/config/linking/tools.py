@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.mentions import is_imported
+from gateway.config.linking.outputs import brought_output, uncheckable_outputs
 from gateway.config.linking.python_objects import Unusable, find_object
 from gateway.config.linking.shaping import misfits, shaped_schema, wrong_upstream
 from gateway.config.linking.trust import TrustScale, link_trust
@@ -38,16 +39,17 @@ def link_tools(
     linked: dict[str, DeclaredTool] = {}
     problems: list[Diagnostic] = []
     tools = {(each.upstream, each.name): each for each in imports if each.kind == "tool"}
-    transports = {name: each.document.spec.transport.type for name, each in entries.of(UpstreamDocument).items()}
+    upstreams = entries.of(UpstreamDocument)
+    transports = {name: each.document.spec.transport.type for name, each in upstreams.items()}
     for name, entry in entries.of(ToolDocument).items():
         problems += _wrong_upstream(entry, transports, tools)
-        tool, found = _declared(entry, scale, known=tools, packages=packages)
+        tool, found = _declared(entry, scale, known=tools, upstreams=upstreams, packages=packages)
         problems += found
         if tool is not None:
             linked[name] = tool
     published = {(tool.upstream, tool.remote_name) for tool in linked.values()}
     undeclared = [each for key, each in tools.items() if key not in published]
-    for _, upstream in sorted(entries.of(UpstreamDocument).items()):
+    for _, upstream in sorted(upstreams.items()):
         brought, found = imported_tools(upstream, scale, brought=_brought(upstream, undeclared))
         problems += found
         problems += _taken_identities(upstream, brought, linked)
@@ -72,7 +74,12 @@ def _taken_identities(
 
 
 def _declared(
-    entry: Entry[ToolDocument], scale: TrustScale, *, known: KnownTools, packages: Collection[str]
+    entry: Entry[ToolDocument],
+    scale: TrustScale,
+    *,
+    known: KnownTools,
+    upstreams: Mapping[str, Entry[UpstreamDocument]],
+    packages: Collection[str],
 ) -> tuple[DeclaredTool | None, list[Diagnostic]]:
     spec = entry.document.spec
     backend = spec.backend
@@ -93,11 +100,19 @@ def _declared(
     theirs = None if definition is None else _enforced(definition)
     if remote is not None and theirs is not None:
         problems += misfits(entry, remote, theirs)
-    return (None if trust is None else _tool(entry, trust, scale, definition=definition)), problems
+    upstream = upstreams.get(remote.upstream) if remote else None
+    if trust is None:
+        return None, problems
+    return _tool(entry, trust, scale, definition=definition, upstream=upstream), problems
 
 
 def _tool(
-    entry: Entry[ToolDocument], trust: EffectiveTrust, scale: TrustScale, *, definition: ImportedDefinition | None
+    entry: Entry[ToolDocument],
+    trust: EffectiveTrust,
+    scale: TrustScale,
+    *,
+    definition: ImportedDefinition | None,
+    upstream: Entry[UpstreamDocument] | None,
 ) -> DeclaredTool:
     metadata, spec = entry.document.metadata, entry.document.spec
     remote = spec.backend if isinstance(spec.backend, UpstreamBackend) else None
@@ -124,6 +139,8 @@ def _tool(
         ephemeral=spec.ephemeral,
         on_collision=spec.on_collision,
         input_schema=_schema(entry, definition),
+        output_schema=spec.output.schema_ if spec.output else None,
+        brought_output=brought_output(definition, upstream, spec.output),
         pinned_digest=definition.digest if definition is not None and definition.is_pinned else None,
         hints=hints_of(trust.flags, scale.flags) | ({"idempotent": True} if spec.idempotent else {}),
         meta=spec.meta,
@@ -270,6 +287,7 @@ def _usable(
             reason = "its input schema is none that could be enforced"
         else:
             usable.append(each)
+            problems += uncheckable_outputs(entry, each)
             continue
         message = f"{each.identity} is left out: {reason}"
         position = each.position or entry.at("spec", "import")
@@ -298,6 +316,7 @@ def _imported_tool(
         request=request,
         artifact=artifact,
         input_schema=_enforced(tool),
+        brought_output=brought_output(tool, entry),
         dialect=_dialect(tool),
         pinned_digest=tool.digest if tool.is_pinned else None,
         hints=hints_of(trust.flags, scale.flags),

@@ -138,6 +138,9 @@ class Import(Spec):
     on_change: Literal["quarantine", "accept"] = Field(
         "quarantine", description="What happens to a tool or prompt whose definition differs from the lock file."
     )
+    output_schemas: Literal["promise", "ignore"] = Field(
+        "promise", description="Whether clients are promised what definitions say of results, which are checked then."
+    )
 
     def broken_rules(self) -> Iterable[Broken]:
         names = [group.name for group in self.resources]

@@ -95,6 +95,8 @@ def new_upstream(after: Spec) -> Iterator[Weakness]:
 def weaker_upstream(before: Spec, after: Spec, *, ranks: Mapping[str, int]) -> Iterator[Weakness]:
     if at(after, "import.onChange", "quarantine") == "accept" != at(before, "import.onChange", "quarantine"):
         yield Weakness("import-unpinned", "import.onChange")
+    if at(after, "import.outputSchemas", "promise") == "ignore" != at(before, "import.outputSchemas", "promise"):
+        yield Weakness("results-unchecked", "import.outputSchemas")
     if names := added(before, after, "import.include"):
         yield Weakness("import-widened", "import.include", ", ".join(names))
     if names := dropped(before, after, "import.exclude"):
