@@ -22,7 +22,8 @@ from gateway.core.canonical import call_id
 from gateway.core.spool import FileStore
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall, StoredResult, StoredTurn
-from gateway.storage.spool_files import FileSpool, Reader
+from gateway.storage.spool import Reader
+from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
 
 REFERENCE = "append 1 KB and sync (reference)"

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from gateway.core.events import now
 from gateway.errors import StoreUnavailable
 from gateway.governance.records import Store
-from gateway.storage.spool_files import Known
+from gateway.storage.spool import Known
 
 FILES_PER_PASS: Final = 100
 STRAYS_AFTER: Final = timedelta(days=1)

@@ -9,7 +9,8 @@ import pytest
 from gateway.errors import ArtifactGone, StoreUnavailable
 from gateway.storage.keys import parsed
 from gateway.storage.processes import ProcessLock
-from gateway.storage.spool_files import SMALL, FileSpool
+from gateway.storage.spool import SMALL
+from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
