@@ -29,7 +29,7 @@
     │  └─ InputPipelineError, OutputPipelineError, DispatchPipelineError,
     │     PipelineShortCircuited, LlmExecutionExecutorError
     ├─ ArtifactError                 a query could not be answered from an artifact
-    │  ├─ ReaderNotDescribable, NoReaderResolver, ArtifactGone
+    │  ├─ ReaderNotDescribable, NoReaderResolver, ArtifactGone, ArtifactDamaged
     │  ├─ PatternNotSupported, AnswerTooLarge, TokenEstimateUnavailable
     │  └─ JsonParseError, JsonPathInvalid, YamlParseError, XmlParseFailed, ToonDecodeFailed
     ├─ StorageError                  something could not be kept, or not be found again
@@ -394,6 +394,12 @@ class ArtifactGone(ArtifactError):
     code = "E_ARTIFACT_GONE"
     status = 410
     default_message = "the artifact's bytes were deleted"
+
+
+class ArtifactDamaged(ArtifactError):
+    code = "E_ARTIFACT_DAMAGED"
+    status = 502
+    default_message = "the store gave other bytes than were kept"
 
 
 class PatternNotSupported(ArtifactError):

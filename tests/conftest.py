@@ -1,9 +1,14 @@
 """What every test shares: the async backend, and how Hypothesis chooses its examples."""
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from seaweed import ObjectStore
 
 # The same examples on every run, so that a red build is about the change in it; `explore` looks for new ones.
 # No deadlines: a busy machine is no failure.
@@ -42,3 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def anyio_backend() -> str:
     """The core waits on asyncio primitives, so async tests run on asyncio alone."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ObjectStore]":
+    """A real object store, for whoever asks for it."""
+    from seaweed import object_store  # only they wait for its library
+
+    with object_store(tmp_path_factory.mktemp("seaweed")) as store:
+        yield store

@@ -56,6 +56,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/formats/xml_text.py": {"lxml"},
     "gateway/formats/yaml_text.py": {"yaml"},
     "gateway/storage": {"sqlalchemy", "alembic"},
+    "gateway/storage/buckets.py": {"obstore"},
     "gateway/identity": set(),
     "gateway/identity/key_sets.py": {"jwt"},
     "gateway/identity/key_sources.py": {"aiohttp"},

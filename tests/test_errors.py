@@ -74,6 +74,7 @@ TABLE = [
     ("ValidationException", "VALIDATION_EXCEPTION", 422, False),
     ("AbortError", "E_ABORTED", 499, False),
     ("ArtifactGone", "E_ARTIFACT_GONE", 410, False),
+    ("ArtifactDamaged", "E_ARTIFACT_DAMAGED", 502, False),
     ("PatternNotSupported", "E_PATTERN_NOT_SUPPORTED", 422, False),
     ("AnswerTooLarge", "E_ANSWER_TOO_LARGE", 422, False),
     ("TokenEstimateUnavailable", "E_TOKEN_ESTIMATE_UNAVAILABLE", 422, False),

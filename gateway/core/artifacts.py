@@ -299,7 +299,8 @@ class SpooledArtifact:
         return lines
 
     async def _off_loop(self, read: Callable[[], Answer], *, above: int = _THREAD_ABOVE) -> Answer:
-        if await self.byte_length() > above:  # long enough to hold up every other turn
+        is_remote = isinstance(self.reader, IndexedReader) and self.reader.is_remote
+        if is_remote or await self.byte_length() > above:  # long enough to hold up every other turn
             return await in_thread(read)
         return read()
 

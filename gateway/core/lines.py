@@ -132,6 +132,9 @@ class LineIndex:
 class IndexedReader:
     """A spool reader. Subclasses say how to read a range of bytes; what they give is checked against the index."""
 
+    is_remote = False
+    """Whether a read waits for another machine: it is never done where others would wait, too."""
+
     def __init__(self, index: LineIndex) -> None:
         self._index = index
 

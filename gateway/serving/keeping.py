@@ -3,7 +3,8 @@
 A stored result names its bytes; reading one again needs the spool that has them and the class that reads them.
 """
 
-from collections.abc import Iterable, Iterator
+from asyncio import to_thread
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from gateway.core.artifacts import is_artifact
@@ -177,9 +178,18 @@ def _media(piece: StoredResult, reader: Any) -> Media:
     )
 
 
-def _chunks(reader: Any) -> Iterator[bytes]:
+def _chunks(reader: Any) -> Iterator[bytes] | AsyncIterator[bytes]:
+    return _fetched(reader) if getattr(reader, "is_remote", False) else _read(reader)
+
+
+def _read(reader: Any) -> Iterator[bytes]:
     for offset in range(0, reader.byte_length(), _CHUNK):
         yield reader.read_range(offset, _CHUNK)
+
+
+async def _fetched(reader: Any) -> AsyncIterator[bytes]:
+    for offset in range(0, reader.byte_length(), _CHUNK):
+        yield await to_thread(reader.read_range, offset, _CHUNK)
 
 
 def is_queryable(record: ToolCall) -> bool:

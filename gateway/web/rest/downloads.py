@@ -149,9 +149,10 @@ async def _artifact_chunks(artifact: Any, span: Span | None) -> AsyncIterator[by
         yield content if span is None else content[span.start : span.end]
         return
     wanted = span or Span(0, reader.byte_length())
+    takes_long = wanted.length > CHUNK or getattr(reader, "is_remote", False)
     for offset in range(wanted.start, wanted.end, CHUNK):
         length = min(CHUNK, wanted.end - offset)
-        chunk: bytes = await asyncio.to_thread(read, offset, length) if wanted.length > CHUNK else read(offset, length)
+        chunk: bytes = await asyncio.to_thread(read, offset, length) if takes_long else read(offset, length)
         if len(chunk) != length:
             raise EOFError("the artifact's bytes were cut short")
         yield chunk

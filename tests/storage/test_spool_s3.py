@@ -1,0 +1,351 @@
+"""Large results in a real object store: in parts, checked block by block, refused in time when it is not well."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from faulty_store import FaultyWay, faulty_way
+from seaweed import BUCKET, ObjectStore
+from spools import Bucket
+
+from gateway.errors import ArtifactDamaged, ArtifactGone, RecordConflict, StoreUnavailable
+from gateway.storage.buckets import Bucket as OpenBucket
+from gateway.storage.buckets import ObjectStoreUnusable, Place
+from gateway.storage.keys import hashed
+from gateway.storage.manifests import BLOCK, PART
+from gateway.storage.spool import PieceSpool
+from gateway.storage.spool_s3 import S3Pieces, S3Spool
+
+pytestmark = pytest.mark.anyio
+
+CONTENT = b"".join(b"line %d\n" % n for n in range(1_200_000))
+"""A bit more than three parts."""
+
+FAR = datetime(2200, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def bucket(s3: ObjectStore) -> Bucket:
+    return Bucket(s3)
+
+
+@pytest.fixture
+async def spool(bucket: Bucket) -> AsyncIterator[PieceSpool]:
+    spool = await bucket.open()
+    yield spool
+    await spool.close()
+
+
+@pytest.fixture
+async def way(s3: ObjectStore) -> AsyncIterator[FaultyWay]:
+    async with faulty_way(s3.endpoint) as way:
+        yield way
+
+
+@pytest.fixture
+async def behind(s3: ObjectStore, way: FaultyWay, bucket: Bucket) -> AsyncIterator[S3Spool]:
+    """A spool that reaches its store on the way on which things go wrong."""
+    spool = await S3Spool.open(s3.place(bucket.prefix, endpoint=way.endpoint))
+    yield spool
+    way.go_on()
+    way.lie = None
+    await spool.close()
+
+
+async def in_time(refused: Any) -> StoreUnavailable:
+    """The refusal. Where nothing was noticed, the client would wait for a minute."""
+    with pytest.raises(StoreUnavailable) as caught:
+        await asyncio.wait_for(refused, 20)
+    return caught.value
+
+
+async def recovered(spool: PieceSpool) -> None:
+    while spool.trouble is not None:
+        await asyncio.sleep(0.05)
+
+
+async def none_known(keys: object) -> set[str]:
+    return set()
+
+
+# Parts
+
+
+async def test_content_of_several_parts_is_read_from_any_offset(spool: PieceSpool, bucket: Bucket) -> None:
+    written = await spool.scoped("turn").write("id", CONTENT)
+    found = await spool.find(written.key, tenant=None)
+
+    assert await bucket.kept() == ["bytes"] * 4 + ["index"]
+    assert found is not None
+    numbers = random.Random(1)
+    spans = [(numbers.randrange(len(CONTENT)), numbers.randrange(3 * BLOCK)) for _ in range(20)]
+    for offset, length in [(0, 1), (PART - 1, 2), (BLOCK, BLOCK), (len(CONTENT) - 1, 9), (len(CONTENT), 1), *spans]:
+        assert await asyncio.to_thread(found.read_range, offset, length) == CONTENT[offset : offset + length]
+    assert await asyncio.to_thread(found.read_all) == CONTENT.decode()
+    assert await asyncio.to_thread(found.line, 1_199_999) == "line 1199999"
+
+
+async def test_reading_on_asks_for_less_than_one_range_per_block(behind: S3Spool, way: FaultyWay) -> None:
+    reader = await behind.scoped("turn").write("id", CONTENT)
+    way.asked.clear()
+
+    lines = await asyncio.to_thread(lambda: sum(1 for _ in reader.lines(0, 1_300_000)))
+
+    assert lines == 1_200_001
+    assert len([each for each in way.asked if each.startswith("GET")]) < len(CONTENT) / BLOCK / 2
+
+
+async def test_nobody_finds_a_result_before_all_of_it_is_there(spool: PieceSpool, bucket: Bucket) -> None:
+    go_on, half = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield CONTENT
+        half.set()
+        await go_on.wait()
+        yield CONTENT
+
+    writing = asyncio.ensure_future(spool.scoped("turn").write("id", slow()))
+    await half.wait()
+    other = await bucket.open()
+    assert await other.scoped("turn").read("id") is None
+    go_on.set()
+    key = (await writing).key
+
+    assert (found := await other.find(key, tenant=None)) is not None
+    assert found.byte_length() == 2 * len(CONTENT)
+    await other.close()
+
+
+async def test_parts_of_a_process_that_died_are_swept_away(spool: PieceSpool, bucket: Bucket) -> None:
+    kept = await spool.scoped("turn").write("kept", CONTENT)
+    name = f"{hashed('tenant')}/{hashed('turn')}/{hashed('id')}.{'0' * 32}"
+    store = bucket.store.client()
+    for number in range(3):
+        obstore.put(store, f"{bucket.prefix}/{name}/{number:05}", b"half")
+    obstore.put(store, f"{bucket.prefix}/not/ours", b"somebody else's")
+
+    async def known(keys: Any) -> set[str]:
+        return {kept.key} & set(keys)
+
+    assert await spool.remove_strays(known, before=datetime.now(UTC) - timedelta(days=1)) == 0
+    assert await spool.remove_strays(known, before=FAR) == 1
+    left = await asyncio.to_thread(bucket.store.paths, bucket.prefix)
+    assert "not/ours" in left
+    assert not [path for path in left if path.startswith(name)]
+    assert await spool.find(kept.key, tenant=None) is not None
+
+
+async def test_object_is_only_created_where_none_is(s3: ObjectStore, bucket: Bucket) -> None:
+    opened = await OpenBucket.open(s3.place(bucket.prefix))
+
+    await opened.create("name", b"first")
+    await opened.create("name", b"first")  # as after an answer that was lost
+    with pytest.raises(RecordConflict):
+        await opened.create("name", b"second")
+
+    assert await opened.whole("name", limit=100) == b"first"
+    assert await opened.whole("name", limit=4) is None
+    assert await opened.whole("other", limit=4) is None
+    await opened.close()
+
+
+# Who is let in
+
+
+async def test_credentials_are_read_when_they_are_needed(s3: ObjectStore, bucket: Bucket) -> None:
+    reads = 0
+
+    def credentials() -> tuple[str, str]:
+        nonlocal reads
+        reads += 1
+        return access
+
+    place = s3.place(bucket.prefix)
+    assert place.credentials is not None
+    access = place.credentials()
+
+    spool = await S3Spool.open(Place(place.bucket, place.endpoint, place.region, place.prefix, credentials))
+    await spool.scoped("turn").write("id", CONTENT)
+
+    assert reads > 0
+    await spool.close()
+
+
+@pytest.mark.parametrize(
+    ("bucket_name", "secret", "told"),
+    [
+        pytest.param(BUCKET, "a wrong secret", "lets nobody in with these credentials", id="wrong-secret"),
+        pytest.param(
+            "no-such-bucket",
+            None,
+            "there is no such bucket in the object store: bucket 'no-such-bucket' at 127.0.0.1",
+            id="no-bucket",
+        ),
+    ],
+)
+async def test_store_that_will_never_work_is_refused_at_the_start(
+    s3: ObjectStore, bucket_name: str, secret: str | None, told: str
+) -> None:
+    place = s3.place("x")
+    assert place.credentials is not None
+    access = place.credentials()
+    given = (access[0], secret or access[1])
+
+    with pytest.raises(ObjectStoreUnusable, match=told) as caught:
+        await S3Spool.open(Place(bucket_name, place.endpoint, place.region, "x", lambda: given))
+
+    assert caught.value.help
+    assert access[1] not in str(caught.value)
+    assert "a wrong secret" not in f"{caught.value}{caught.value.help}"
+
+
+# A store that is not well
+
+
+async def test_store_that_is_down_is_refused_and_comes_back_by_itself(behind: S3Spool, way: FaultyWay) -> None:
+    reader = await behind.scoped("turn").write("id", CONTENT)
+    await way.cut()
+
+    refused = await in_time(behind.scoped("turn").write("other", CONTENT))
+    unread = await in_time(asyncio.to_thread(reader.read_range, 0, 10))
+    unfound = await in_time(behind.find(reader.key, tenant=None))
+
+    assert {each.message for each in (refused, unread, unfound)} == {behind.trouble}
+    assert "object store cannot be used" in refused.message
+    await way.open()
+    await asyncio.wait_for(recovered(behind), 20)
+    assert await asyncio.to_thread(reader.read_range, 0, 6) == b"line 0"
+    await behind.scoped("turn").write("other", CONTENT)
+
+
+async def test_store_that_takes_requests_and_never_answers_is_refused(behind: S3Spool, way: FaultyWay) -> None:
+    reader = await behind.scoped("turn").write("id", CONTENT)
+    way.hold()
+
+    refused = await in_time(behind.scoped("turn").write("other", CONTENT))
+    again = await in_time(asyncio.to_thread(reader.read_range, PART, 10))
+
+    assert "it does not answer" in refused.message == again.message
+    way.go_on()
+    await asyncio.wait_for(recovered(behind), 20)
+    assert await asyncio.to_thread(reader.read_range, 0, 6) == b"line 0"
+
+
+async def test_read_that_stalls_is_given_up(behind: S3Spool, way: FaultyWay) -> None:
+    reader = await behind.scoped("turn").write("id", CONTENT)
+    way.hold()
+
+    refused = await in_time(asyncio.to_thread(reader.read_range, 0, 10))
+
+    assert "it does not answer" in refused.message
+
+
+async def test_store_that_refuses_to_keep_more_says_so_and_goes_on_reading(behind: S3Spool, way: FaultyWay) -> None:
+    reader = await behind.scoped("turn").write("id", CONTENT)
+    way.refuse_puts_with = 507
+
+    refused = await in_time(behind.scoped("turn").write("other", CONTENT))
+
+    assert "the object store is full" in refused.message
+    assert behind.trouble is None
+    assert await asyncio.to_thread(reader.read_range, 0, 6) == b"line 0"
+
+
+async def test_store_that_is_down_at_the_start_may_come_back(s3: ObjectStore, bucket: Bucket, way: FaultyWay) -> None:
+    await way.cut()
+    spool = await S3Spool.open(s3.place(bucket.prefix, endpoint=way.endpoint))
+    assert spool.trouble is not None
+
+    await way.open()
+    await asyncio.wait_for(recovered(spool), 20)
+
+    await spool.scoped("turn").write("id", CONTENT)
+    await spool.close()
+
+
+async def test_write_that_fails_half_way_leaves_nothing_once_the_store_is_back(
+    behind: S3Spool, way: FaultyWay, bucket: Bucket
+) -> None:
+    async def content() -> AsyncIterator[bytes]:
+        yield CONTENT
+        way.refuse_puts_with = 500
+        yield CONTENT
+
+    await in_time(behind.scoped("turn").write("id", content()))
+
+    way.refuse_puts_with = None
+    assert isinstance(behind.large, S3Pieces)
+    await behind.large.cleaned()
+    assert "index" not in await bucket.kept()
+    await asyncio.wait_for(recovered(behind), 20)
+    await behind.remove_strays(none_known, before=FAR)
+    assert await bucket.kept() == []
+
+
+# A store that lies
+
+
+def flipped(path: str, content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1]) if content else content
+
+
+@pytest.mark.parametrize(
+    ("lie", "told"),
+    [
+        pytest.param(flipped, "other bytes came", id="wrong-bytes"),
+        pytest.param(lambda path, content: content[:-1], "bytes came where", id="too-short"),
+        pytest.param(lambda path, content: content + b"x", "bytes came where", id="too-long"),
+        pytest.param(lambda path, content: b"", "bytes came where", id="nothing"),
+    ],
+)
+async def test_bytes_that_were_not_kept_are_never_given(behind: S3Spool, way: FaultyWay, lie: Any, told: str) -> None:
+    reader = await behind.scoped("turn").write("id", CONTENT)
+    way.lie = lambda path, content: lie(path, content) if path[-6:].startswith("/0") else content
+
+    with pytest.raises(ArtifactDamaged, match=told):
+        await asyncio.to_thread(reader.read_range, 10, 100)
+
+    way.lie = None
+    assert await asyncio.to_thread(reader.read_range, 10, 100) == CONTENT[10:110]
+
+
+async def test_index_that_was_not_kept_is_not_believed(behind: S3Spool, way: FaultyWay, s3: ObjectStore) -> None:
+    key = (await behind.scoped("turn").write("id", CONTENT)).key
+    other = (await behind.scoped("turn").write("other", CONTENT[:PART])).key
+    place, store = behind.large.bucket.place, s3.client()  # type: ignore[attr-defined]
+    paths = [f"{place.prefix}/{each[2:].replace('.', '/', 2)}.index" for each in (key, other)]
+
+    way.lie = flipped
+    with pytest.raises(ArtifactDamaged, match="its index is damaged"):
+        await behind.find(key, tenant=None)
+    way.lie = None
+    obstore.put(store, paths[0], bytes(obstore.get(store, paths[1]).bytes()))
+    with pytest.raises(ArtifactDamaged, match="that of another result"):
+        await behind.find(key, tenant=None)
+    for damage in (b"", b"x" * 10, bytes(100)):
+        obstore.put(store, paths[0], damage)
+        with pytest.raises(ArtifactDamaged):
+            await behind.find(key, tenant=None)
+
+
+async def test_part_that_was_deleted_behind_our_back_is_gone(spool: PieceSpool, bucket: Bucket) -> None:
+    reader = await spool.scoped("turn").write("id", CONTENT)
+    store = bucket.store.client()
+    for path in bucket.store.paths(bucket.prefix):
+        if path.endswith("/00001"):
+            obstore.delete(store, f"{bucket.prefix}/{path}")
+
+    assert await asyncio.to_thread(reader.read_range, 0, 10) == CONTENT[:10]
+    with pytest.raises(ArtifactGone):
+        await asyncio.to_thread(reader.read_range, PART, 10)
+    assert await spool.delete(reader.key) is True
+
+
+def test_place_is_named_without_what_lets_us_in(tmp_path: Path) -> None:
+    assert Place("b", "http://user:password@host:1").name == "bucket 'b' at host:1"
+    assert Place("b").name == "bucket 'b' at its public address"
