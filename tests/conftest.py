@@ -17,6 +17,8 @@ settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
+pytest_plugins = ["postgres_clusters"]
+
 LONG = {
     "test_approval_crashes",
     "test_audit_crashes",

@@ -57,6 +57,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/formats/yaml_text.py": {"yaml"},
     "gateway/storage": {"sqlalchemy", "alembic"},
     "gateway/storage/buckets.py": {"obstore"},
+    "gateway/storage/postgres": {"sqlalchemy", "psycopg"},
     "gateway/identity": set(),
     "gateway/identity/key_sets.py": {"jwt"},
     "gateway/identity/key_sources.py": {"aiohttp"},

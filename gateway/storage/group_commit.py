@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from threading import Condition, Thread
 from time import monotonic
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.storage.links import Link, is_busy, is_full, lost, unavailable
@@ -69,6 +69,8 @@ class _Outcome:
 
 class GroupCommit:
     """Runs work in transactions. Work may run twice: when another job of its group fails, all are run again."""
+
+    too_slow: ClassVar = ("the disk is too slow", "check what else uses it")
 
     def __init__(self, connect: Callable[[], Link], *, waiting: int = 4096) -> None:
         self._connect = connect
@@ -127,7 +129,7 @@ class GroupCommit:
             raise
         except _TooSlow:
             self._take_back(undo, job.loop)
-            raise StoreUnavailable("the disk is too slow", help="check what else uses it") from None
+            raise StoreUnavailable(self.too_slow[0], help=self.too_slow[1]) from None
         finally:
             if slow is not None:
                 slow.cancel()
@@ -176,7 +178,7 @@ class GroupCommit:
             return [_failed(job, error) for job in group]
         group = self._begun(link.connection, group)
         try:
-            outcomes = _run_all(link.connection, group, self.ledger) if group else []
+            outcomes = _run_all(link.connection, group, self) if group else []
             if link.is_lost():
                 raise lost()
         except Exception as error:
@@ -197,6 +199,13 @@ class GroupCommit:
         if link is not None:
             with suppress(sqlite3.Error):  # it is what failed
                 link.close()
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        connection.execute("COMMIT")
+
+    def is_final(self, error: Exception) -> bool:
+        """Whether the others of the group would fail for the same reason."""
+        return unavailable(error) is not None
 
     def _begun(self, connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]:
         """Begin a transaction; who is left of the group when that succeeded. The others have been told."""
@@ -242,26 +251,27 @@ def _give_up(future: asyncio.Future[Any]) -> None:
         future.set_exception(_TooSlow())
 
 
-def _run_all(connection: sqlite3.Connection, group: list[_Job], ledger: Ledger) -> list[_Outcome]:
+def _run_all(connection: sqlite3.Connection, group: list[_Job], writer: GroupCommit) -> list[_Outcome]:
     """Run and commit a group. Savepoints would cost every job something, so they are kept for groups with a bad one."""
+    ledger = writer.ledger
     mark = ledger.mark()
     try:
         outcomes = [_Outcome(job) for job in _run_merged(connection, group)]
         outcomes += [_Outcome(job, job.work(connection)) for job in group if job.merge is None]
-        connection.execute("COMMIT")
+        writer.commit(connection)
         ledger.committed()
         return outcomes
     except Exception as error:
         _roll_back(connection)
         ledger.rewind(mark)
-        if unavailable(error):
+        if writer.is_final(error):
             raise
         if len(group) == 1 and group[0].merge is None:
             return [_failed(group[0], error)]
     try:
         connection.execute("BEGIN IMMEDIATE")
-        outcomes = [_run_apart(connection, job, ledger) for job in group]
-        connection.execute("COMMIT")
+        outcomes = [_run_apart(connection, job, writer) for job in group]
+        writer.commit(connection)
         ledger.committed()
         return outcomes
     except Exception:
@@ -281,21 +291,21 @@ def _run_merged(connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]
     return [job for jobs in merged.values() for job in jobs]
 
 
-def _run_apart(connection: sqlite3.Connection, job: _Job, ledger: Ledger) -> _Outcome:
+def _run_apart(connection: sqlite3.Connection, job: _Job, writer: GroupCommit) -> _Outcome:
     connection.execute("SAVEPOINT job")
+    ledger = writer.ledger
     mark = ledger.mark()
     try:
         value = job.work(connection)
+        outcome = _Outcome(job, value)
     except Exception as error:
-        if unavailable(error):
+        if writer.is_final(error):  # then everything is rolled back
             raise
         connection.execute("ROLLBACK TO job")
         ledger.rewind(mark)
-        return _failed(job, error)
-    finally:
-        if connection.in_transaction:
-            connection.execute("RELEASE job")
-    return _Outcome(job, value)
+        outcome = _failed(job, error)
+    connection.execute("RELEASE job")
+    return outcome
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

@@ -12,7 +12,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
@@ -24,16 +24,17 @@ APPLICATION_ID: Final = 0x67772E31
 VERSION_TABLE: Final = "schema_version"
 
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
-_ONE_AT_A_TIME: Final = Lock()  # Alembic's `op` is one per process
+ONE_AT_A_TIME: Final = Lock()  # Alembic's `op` is one per process
 
 
 def migrate(connection: sqlite3.Connection, *, to: str = "head") -> None:
     """Upgrade a database no transaction is open on. Raises `StoreNotOurs` for one that must be left alone."""
-    with _ONE_AT_A_TIME:
+    with ONE_AT_A_TIME:
         connection.execute("BEGIN IMMEDIATE")
         try:
             _refuse_foreign(connection)
-            _upgrade(connection, to)
+            # One borrowed connection: its transaction is ours to begin and to end, not SQLAlchemy's.
+            upgrade(create_engine("sqlite://", creator=lambda: Borrowed(connection), poolclass=StaticPool), to)
             if _application_of(connection) != APPLICATION_ID:  # a full disk is opened, if it is not written to
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute("COMMIT")
@@ -59,7 +60,18 @@ def _application_of(connection: sqlite3.Connection) -> int:
     return int(id)
 
 
-def _upgrade(connection: sqlite3.Connection, to: str) -> None:
+def newest() -> str:
+    """The version of this program's schema."""
+    [head] = ScriptDirectory(str(_SCRIPTS)).get_heads()
+    return head
+
+
+def is_known(version: str) -> bool:
+    return any(step.revision == version for step in ScriptDirectory(str(_SCRIPTS)).walk_revisions())
+
+
+def upgrade(engine: Engine, to: str) -> None:
+    """Run the steps that are missing. Raises `StoreNotOurs` for a database that is newer than this program."""
     config = Config()
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
     script = ScriptDirectory(str(_SCRIPTS))
@@ -68,8 +80,6 @@ def _upgrade(connection: sqlite3.Connection, to: str) -> None:
         _refuse_newer(context.get_current_heads(), script)
         return script._upgrade_revs(to, revision)
 
-    # One borrowed connection: its transaction is ours to begin and to end, not SQLAlchemy's.
-    engine = create_engine("sqlite://", creator=lambda: _Borrowed(connection), poolclass=StaticPool)
     with engine.connect() as borrowed, EnvironmentContext(config, script, fn=steps) as environment:
         environment.configure(connection=borrowed, version_table=VERSION_TABLE)
         environment.run_migrations()
@@ -84,10 +94,10 @@ def _refuse_newer(heads: tuple[str, ...], script: ScriptDirectory) -> None:
         )
 
 
-class _Borrowed:
+class Borrowed:
     """A connection that whoever gets it cannot commit, roll back or close."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def __getattr__(self, name: str) -> Any:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.storage.host_files import RECHECK, HostFile, unreadable
@@ -30,6 +30,27 @@ TRUSTED: Final = RECHECK / 10
 """Seconds for which nobody looks again. An announcement returns later, so nobody decides by what was before it."""
 
 _NUMBER: Final = 8
+
+
+class Reading(Protocol[T]):
+    """Something small that is in memory for as long as nobody announces a change of it."""
+
+    last: T
+
+    @property
+    def problem(self) -> str | None: ...
+
+    def current(self) -> T: ...
+
+    def close(self) -> None: ...
+
+
+class Announcing(Protocol):
+    """How processes tell each other of changes, whatever engine they share."""
+
+    def noticed(self, read: Callable[[Any], T], *, at_first: T) -> Reading[T]: ...
+
+    async def announce(self) -> None: ...
 
 
 class Notices:
@@ -57,6 +78,9 @@ class Notices:
             return os.pread(self._file.last, _NUMBER, 0) == number
         except OSError:
             return False
+
+    def noticed(self, read: Callable[[sqlite3.Connection], T], *, at_first: T) -> "Noticed[T]":
+        return Noticed(self, read, at_first=at_first)
 
     async def announce(self) -> None:
         """Returns when no process can decide any more by what it read before. What changed is committed already."""

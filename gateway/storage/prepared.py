@@ -14,11 +14,12 @@ _DIALECT: Final = dialect(paramstyle="qmark")
 
 
 class Prepared:
-    """A statement for SQLite, run with its parameters by name."""
+    """A statement, compiled for SQLite, run with its parameters by name. Another engine compiles it for itself."""
 
-    __slots__ = ("_names", "_preset", "columns", "sql")
+    __slots__ = ("_names", "_preset", "columns", "sql", "statement")
 
     def __init__(self, statement: ClauseElement) -> None:
+        self.statement = statement
         compiled = statement.compile(dialect=_DIALECT)
         self.sql = str(compiled)
         self._names: tuple[str, ...] = tuple(getattr(compiled, "positiontup", None) or ())
@@ -27,6 +28,10 @@ class Prepared:
         self.columns: tuple[str, ...] = tuple(getattr(statement, "selected_columns", {}).keys())
 
     def run(self, connection: sqlite3.Connection, parameters: Mapping[str, Any]) -> sqlite3.Cursor:
+        if type(connection) is not sqlite3.Connection:
+            elsewhere: Any = connection  # of `gateway.storage.postgres.sessions`
+            found: sqlite3.Cursor = elsewhere.run(self, parameters)
+            return found
         named = {**self._preset, **parameters} if self._preset else parameters
         return connection.execute(self.sql, tuple([named[name] for name in self._names]))
 

@@ -18,7 +18,7 @@ from gateway.governance.quarantines import (
     refuse_words,
 )
 from gateway.storage.group_commit import GroupCommit
-from gateway.storage.notices import KEPT_AFTER_END, Noticed, Notices
+from gateway.storage.notices import KEPT_AFTER_END, Announcing, Reading
 from gateway.storage.prepared import Prepared
 from gateway.storage.rows import microseconds, moment
 from gateway.storage.schema import quarantines
@@ -36,11 +36,11 @@ _Stopped = Mapping[str, Quarantine]
 class SqliteQuarantines:
     """Implements `gateway.governance.quarantines.Quarantines`."""
 
-    def __init__(self, writer: GroupCommit, notices: Notices, *, clock: Callable[[], datetime]) -> None:
+    def __init__(self, writer: GroupCommit, notices: Announcing, *, clock: Callable[[], datetime]) -> None:
         self._writer = writer
         self._notices = notices
         self._clock = clock
-        self._stopped: Noticed[_Stopped] = Noticed(notices, _stopped, at_first={})
+        self._stopped: Reading[_Stopped] = notices.noticed(_stopped, at_first={})
 
     @property
     def problem(self) -> str | None:

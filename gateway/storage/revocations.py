@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from gateway.governance.revocations import AlsoRevoking, NotRevoked, Revocation, RevocationChange
 from gateway.storage.group_commit import GroupCommit
-from gateway.storage.notices import KEPT_AFTER_END, Noticed, Notices
+from gateway.storage.notices import KEPT_AFTER_END, Announcing, Reading
 from gateway.storage.prepared import Prepared
 from gateway.storage.rows import is_storable, microseconds, moment
 from gateway.storage.schema import revocations
@@ -34,11 +34,11 @@ class SqliteRevocations:
     than leaving one.
     """
 
-    def __init__(self, writer: GroupCommit, notices: Notices, *, clock: Callable[[], datetime]) -> None:
+    def __init__(self, writer: GroupCommit, notices: Announcing, *, clock: Callable[[], datetime]) -> None:
         self._writer = writer
         self._notices = notices
         self._clock = clock
-        self._revoked: Noticed[_Revoked] = Noticed(notices, _revoked, at_first={})
+        self._revoked: Reading[_Revoked] = notices.noticed(_revoked, at_first={})
 
     def has_any(self, token_ids: frozenset[str]) -> bool:
         revoked = self._revoked.current()

@@ -110,7 +110,7 @@ FIND_CALL: Final = Prepared(
     .where(
         calls.c.owner == bindparam("owner"),
         calls.c.id == bindparam("id"),
-        or_(bindparam("turn_id").is_(None), calls.c.turn_id == bindparam("turn_id")),
+        or_(bindparam("turn_id", type_=calls.c.turn_id.type).is_(None), calls.c.turn_id == bindparam("turn_id")),
         turns.c.expires_at > bindparam("at"),
     )
     .order_by(calls.c.number.desc())

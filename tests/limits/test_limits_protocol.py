@@ -16,6 +16,8 @@ from gateway.governance.limits import CountedCall, Exceeded, Limit, LimitExceede
 from gateway.governance.principals import Principal
 from gateway.limits.limiter import Limiter
 from gateway.storage.limits import SqliteQuotas
+from gateway.storage.postgres.limits import PostgresLimits
+from gateway.storage.postgres.store import PostgresStore
 from gateway.storage.rates import RateTable
 from gateway.storage.sqlite import SqliteStore
 
@@ -27,9 +29,13 @@ def clocks() -> Clocks:
     return Clocks()
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 async def limits(request: pytest.FixtureRequest, tmp_path: Path, clocks: Clocks) -> AsyncIterator[Limits]:
-    assert request.param == "sqlite"
+    if request.param == "postgres":
+        shared = await PostgresStore.open(request.getfixturevalue("new_database")())
+        yield PostgresLimits(shared.writer, clock=clocks.wall, counter=clocks.counter)
+        await shared.close()
+        return
     store = await SqliteStore.open(tmp_path / "gateway.db")
     rates = RateTable(tmp_path / "gateway.db", clock=clocks.counter)
     limiter = Limiter(rates, SqliteQuotas(store.writer, clock=clocks.wall))

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from stored_records import ADA, BOB, NOON, OTHER_ADA
 
@@ -23,6 +24,7 @@ from gateway.governance.approvals import (
 )
 from gateway.governance.principals import Principal
 from gateway.storage.approvals import SqliteApprovals
+from gateway.storage.postgres.store import PostgresStore
 from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -32,10 +34,13 @@ LEA = Principal("user:lea", tenant="acme")
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ApprovalStore]:
-    assert request.param == "sqlite"
-    opened = await SqliteStore.open(tmp_path / "gateway.db")
+    opened: SqliteStore | PostgresStore
+    if request.param == "postgres":
+        opened = await PostgresStore.open(request.getfixturevalue("new_database")())
+    else:
+        opened = await SqliteStore.open(tmp_path / "gateway.db")
     yield SqliteApprovals(opened.writer, opened.reader)
     await opened.close()
 
@@ -105,7 +110,7 @@ async def test_approver_has_one_entry_whatever_the_program_does(store: ApprovalS
     await added(store, approval())
     twice = (ApprovalEntry(LEA, "grant", NOON, "s"), ApprovalEntry(LEA, "grant", NOON, "s"))
 
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
         await store.transact(lambda table: table.put(approval(entries=twice), "voted"))
 
 
@@ -113,7 +118,7 @@ async def test_action_has_one_open_approval_for_a_rule_whatever_the_program_does
     await added(store, approval("a", digest="d"))
     await added(store, approval("b", digest="d", rule="another"), approval("c", digest="d", state="used"))
 
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
         await added(store, approval("e", digest="d", state="granted"))
 
 

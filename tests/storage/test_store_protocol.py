@@ -14,6 +14,7 @@ from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.governance.memory import Bounds, Brought, TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, Store, StoredCall, StoredResult
+from gateway.storage.postgres.store import PostgresStore
 from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -26,12 +27,15 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def opening(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Opening:
     """How to open the same store again, as another process would."""
     match request.param:
         case "sqlite":
             return lambda: SqliteStore.open(tmp_path / "gateway.db", clock=clock)
+        case "postgres":
+            address = request.getfixturevalue("new_database")()
+            return lambda: PostgresStore.open(address, clock=clock)
     raise AssertionError(request.param)
 
 
@@ -52,8 +56,8 @@ async def ids(store: Store, **filter: str) -> list[str]:
 
 async def test_call_is_reserved_as_often_as_there_is_room(opening: Opening) -> None:
     one, other = await opening(), await opening()
-    assert isinstance(one, SqliteStore)
-    assert isinstance(other, SqliteStore)
+    assert isinstance(one, SqliteStore | PostgresStore)
+    assert isinstance(other, SqliteStore | PostgresStore)
     await one.open_turn(turn())
 
     both = [one, other] * 20
@@ -72,7 +76,7 @@ async def test_call_is_reserved_as_often_as_there_is_room(opening: Opening) -> N
 
 async def test_reservation_of_a_caller_who_went_away_is_taken_back(opening: Opening) -> None:
     store = await opening()
-    assert isinstance(store, SqliteStore)
+    assert isinstance(store, SqliteStore | PostgresStore)
     await store.open_turn(turn())
     waiting = [asyncio.create_task(store.reserve_call("turn", "same", bounds=Bounds(same=1))) for _ in range(2)]
     await asyncio.sleep(0)
@@ -88,7 +92,7 @@ async def test_reservation_of_a_caller_who_went_away_is_taken_back(opening: Open
 
 async def test_nothing_is_reserved_in_a_turn_that_is_not_kept(opening: Opening) -> None:
     store = await opening()
-    assert isinstance(store, SqliteStore)
+    assert isinstance(store, SqliteStore | PostgresStore)
     with pytest.raises(RecordConflict):
         await store.reserve_call("gone", "same", bounds=Bounds())
     assert await store.memory_of_turn("gone") is None

@@ -1,0 +1,135 @@
+"""Rates and quotas of all gateways together, counted in the database: one row for each bucket, and for each window.
+
+A call takes all of its limits or none, in one transaction in which nobody else writes. Buckets fill by the server's
+clock.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final
+
+from gateway.governance.limits import CountedCall, Exceeded, Limit, Quota, Rate, Taken
+from gateway.limits.buckets import bucket_of
+from gateway.limits.keys import key_of
+from gateway.storage.limits import QuotaTaking, SqliteQuotas
+from gateway.storage.postgres.writing import PostgresWriter
+
+_WITHIN: Final = 1.0
+"""Seconds a call waits for its count; it has not run yet."""
+
+_PRUNED_AT_ONCE: Final = 500
+
+_NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
+_FIND: Final = "SELECT key, full_at FROM rates WHERE key = ANY(?)"
+_PUT: Final = "INSERT INTO rates VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET full_at = excluded.full_at"
+_GIVE_BACK: Final = "UPDATE rates SET full_at = full_at - ? WHERE key = ?"
+_PRUNE: Final = "DELETE FROM rates WHERE key IN (SELECT key FROM rates WHERE full_at < ? ORDER BY full_at LIMIT ?)"
+
+
+class PostgresLimits:
+    """Implements `gateway.governance.limits.Limits`. `counter` stands in for the server's clock: in nanoseconds."""
+
+    def __init__(
+        self, writer: PostgresWriter, *, clock: Callable[[], datetime], counter: Callable[[], int] | None = None
+    ) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._counter = counter
+        self._quotas = SqliteQuotas(writer, clock=clock)
+
+    async def take(self, limits: Sequence[Limit], call: CountedCall) -> Taken:
+        if not limits:
+            return Taken()
+        taking = _Taking(limits, call, at=self._clock(), counter=self._counter)
+        return await self._writer.run(taking.run, within=_WITHIN, undo=taking.undo)
+
+    async def give_back(self, taken: Taken, call: CountedCall) -> None:
+        rates = [limit for limit in taken.taken if isinstance(limit, Rate)]
+        quotas = [limit for limit in taken.taken if isinstance(limit, Quota)]
+        if rates:
+            await self._writer.run(lambda connection: _give_back(connection, rates, call))
+        if quotas and taken.at is not None:
+            await self._quotas.give_back(quotas, call, at=taken.at)
+
+    async def prune(self) -> int:
+        pruned = await self._quotas.prune()
+        while went := await self._writer.run(self._prune_some):
+            pruned += went
+        return pruned
+
+    def close(self) -> None: ...
+
+    def _prune_some(self, connection: Any) -> int:
+        """Buckets that are full again."""
+        now = _now(connection, self._counter)
+        return int(connection.execute(_PRUNE, (now, _PRUNED_AT_ONCE)).rowcount)
+
+
+class _Taking:
+    def __init__(
+        self, limits: Sequence[Limit], call: CountedCall, *, at: datetime, counter: Callable[[], int] | None
+    ) -> None:
+        self._counter = counter
+        self._rates = [limit for limit in limits if isinstance(limit, Rate)]
+        quotas = [limit for limit in limits if isinstance(limit, Quota)]
+        self._call = call
+        self._quotas = QuotaTaking(quotas, call, at=at) if quotas else None
+        self._taken: list[Rate] = []
+
+    def run(self, connection: Any) -> Taken:
+        self._taken = []
+        by_rates, puts = self._by_rates(connection)
+        if not by_rates.allowed:
+            return by_rates
+        taken = by_rates
+        if self._quotas is not None:
+            by_quotas = self._quotas.run(connection)
+            taken = replace(by_quotas, observed=by_rates.observed + by_quotas.observed)
+            if not by_quotas.allowed:
+                return taken
+            taken = replace(taken, taken=by_rates.taken + by_quotas.taken)
+        for put in puts:
+            connection.execute(_PUT, put)
+        self._taken = [limit for limit in by_rates.taken if isinstance(limit, Rate)]
+        return taken
+
+    def undo(self, connection: Any) -> None:
+        _give_back(connection, self._taken, self._call)
+        if self._quotas is not None:
+            self._quotas.undo(connection)
+
+    def _by_rates(self, connection: Any) -> tuple[Taken, list[tuple[bytes, int]]]:
+        if not self._rates:
+            return Taken(), []
+        keys = [_digest(rate, self._call) for rate in self._rates]
+        found = connection.execute(_FIND, (keys,)).fetchall()
+        moments = {bytes(key): full_at for key, full_at in found}
+        now = _now(connection, self._counter)
+        refusing: list[Exceeded] = []
+        taken: list[Limit] = []
+        puts: list[tuple[bytes, int]] = []
+        for rate, key in zip(self._rates, keys, strict=True):
+            bucket, full_at = bucket_of(rate), moments.get(key, 0)
+            if wait := bucket.wait(full_at, now):
+                refusing.append(Exceeded(rate, timedelta(microseconds=-(-wait // 1000))))
+            else:
+                puts.append((key, bucket.taken(full_at, now)))
+                taken.append(rate)
+        exceeded = tuple(each for each in refusing if each.limit.enforced)
+        observed = tuple(each for each in refusing if not each.limit.enforced)
+        return (Taken(exceeded, observed), []) if exceeded else (Taken((), observed, tuple(taken)), puts)
+
+
+def _give_back(connection: Any, rates: Sequence[Rate], call: CountedCall) -> None:
+    for rate in rates:
+        connection.execute(_GIVE_BACK, (bucket_of(rate).interval, _digest(rate, call)))
+
+
+def _digest(rate: Rate, call: CountedCall) -> bytes:
+    return sha256(key_of(rate, call)).digest()
+
+
+def _now(connection: Any, counter: Callable[[], int] | None) -> int:
+    return counter() if counter is not None else int(connection.execute(_NOW).fetchone()[0])

@@ -1,0 +1,87 @@
+"""Bringing a PostgreSQL database to the schema of this program, all steps or none, one program at a time.
+
+A gateway that starts changes no schema: it refuses one that is older or newer than its own, and says what to do.
+"""
+
+from typing import Final
+
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import StaticPool
+
+from gateway.errors import StoreNotOurs, StoreUnavailable
+from gateway.storage.migrating import ONE_AT_A_TIME, VERSION_TABLE, Borrowed, is_known, newest, upgrade
+from gateway.storage.postgres.sessions import Session
+
+_OURS: Final = ("turns", "calls", "claims", "approvals", "audit")
+_LOCK: Final = 0x67772E32
+
+
+def migrate(address: str, *, to: str = "head") -> tuple[str | None, str]:
+    """The version before and after. Raises `StoreNotOurs` for a database that must be left alone."""
+    session = Session(address, patience=None)
+    try:
+        with ONE_AT_A_TIME:
+            return _migrated(session, to)
+    finally:
+        session.close()
+
+
+def version_of(session: Session) -> str | None:
+    """`None` for a database that nobody has set up."""
+    if not _has(session, VERSION_TABLE):
+        return None
+    found = session.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()  # noqa: S608 - a name of ours
+    return None if found is None else str(found[0])
+
+
+def refuse_other_versions(session: Session) -> None:
+    """Raises `StoreNotOurs` unless the schema is exactly the one of this program."""
+    version = version_of(session)
+    if version == newest():
+        return
+    if version is not None and not is_known(version):
+        raise _newer(version)
+    old = "is not set up" if version is None else f"has version {version}, and this program needs {newest()}"
+    raise StoreNotOurs(f"the database {old}", help="run: gateway storage migrate")
+
+
+def _migrated(session: Session, to: str) -> tuple[str | None, str]:
+    session.execute("SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0")
+    session.begin(is_alone=False)
+    try:
+        session.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        before = version_of(session)
+        if before is None and (taken := [name for name in _OURS if _has(session, name)]):
+            raise StoreNotOurs(
+                f"the database has a table {taken[0]!r} of another program",
+                help="give the gateway a database, or a schema in its search_path, of its own",
+            )
+        if before is not None and not is_known(before):
+            raise _newer(before)
+        engine = create_engine(
+            "postgresql+psycopg://",
+            creator=lambda: Borrowed(session.raw),
+            poolclass=StaticPool,
+            use_native_hstore=False,
+        )
+        upgrade(engine, to)
+        after = version_of(session)
+        session.execute("COMMIT")
+    except DBAPIError as error:
+        raise StoreUnavailable(
+            "the schema cannot be changed", help="let the role of the connection create tables", cause=error
+        ) from error
+    return before, str(after)
+
+
+def _has(session: Session, table: str) -> bool:
+    found = session.execute("SELECT to_regclass(?) IS NOT NULL", (table,)).fetchone()
+    return bool(found and found[0])
+
+
+def _newer(version: str) -> StoreNotOurs:
+    return StoreNotOurs(
+        f"the database has version {version}, which is newer than this program",
+        help="start the newer program again, or restore a backup that was taken before it ran",
+    )

@@ -1,0 +1,473 @@
+"""Turns and calls in a PostgreSQL database, for gateways on any number of hosts.
+
+Writes go through one thread and are committed in groups, reads through a few of their own. Groups of different gateways
+come one after the other, so what holds for one SQLite file holds here.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import bindparam, literal_column
+from sqlalchemy.dialects.sqlite import insert
+
+from gateway.core.events import now
+from gateway.errors import RecordConflict
+from gateway.governance.memory import Bounds
+from gateway.governance.principals import Principal
+from gateway.governance.records import (
+    AuditBody,
+    CallFilter,
+    Claim,
+    Reserved,
+    StoredCall,
+    StoredResult,
+    StoredTurn,
+    TurnEnding,
+)
+from gateway.storage import statements
+from gateway.storage.audit_log import AuditLog
+from gateway.storage.postgres.leases import Lease
+from gateway.storage.postgres.migrating import refuse_other_versions
+from gateway.storage.postgres.pulse import Pulse
+from gateway.storage.postgres.reading import PostgresReader
+from gateway.storage.postgres.sessions import Session
+from gateway.storage.postgres.writing import PostgresWriter
+from gateway.storage.prepared import Prepared
+from gateway.storage.rows import (
+    call_from,
+    call_row,
+    is_storable,
+    json_text,
+    microseconds,
+    owner_of,
+    piece_rows,
+    results_from,
+    turn_from,
+    turn_row,
+)
+from gateway.storage.schema import calls
+from gateway.storage.turn_memories import Reservation, recalled, remember
+
+LARGEST_PAGE: Final = 1000
+
+_PRUNED_AT_ONCE: Final = 200
+_BEFORE_RUNNING: Final = 1.0
+"""Seconds a call waits for its start to be durable. Its outcome waits as long as it takes: the tool has run."""
+
+_FIRST_TO_SETTLE: Final = Prepared(
+    insert(calls).values(
+        {
+            each.name: literal_column("1") if each.name == "settled_as" else bindparam(each.name, type_=each.type)
+            for each in calls.c
+            if each.name != "number"
+        }
+    )
+)
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Alone:
+    """A call with its turn, neither of which anybody else can know of."""
+
+    turn: Row
+    call: Row
+    pieces: list[Row]
+    audit: Sequence[AuditBody]
+
+
+class PostgresStore:
+    """Implements `gateway.governance.records.Store`, and keeps the small pieces of a spool beside the records."""
+
+    def __init__(
+        self, address: str, *, clock: Callable[[], datetime], lease: Lease, pulse: Pulse, readers: int, waiting: int
+    ) -> None:
+        self._clock = clock
+        self._lease = lease
+        self.pulse = pulse
+        self._writer = PostgresWriter(address, waiting=waiting, lease=lease)
+        self._reader = PostgresReader(address, size=readers)
+        self._audit: AuditLog | None = None
+        self._abandoned: Callable[[StoredCall], AuditBody] | None = None
+
+    @property
+    def writer(self) -> PostgresWriter:
+        """For what else lives in the same database, and is committed together with calls."""
+        return self._writer
+
+    @property
+    def reader(self) -> PostgresReader:
+        return self._reader
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be recorded at the moment."""
+        return None if self.pulse.is_trusted else self.pulse.problem or "the database does not answer"
+
+    @staticmethod
+    async def open(
+        address: str, *, clock: Callable[[], datetime] = now, readers: int = 4, waiting: int = 4096
+    ) -> "PostgresStore":
+        """Open a database that was set up for this version.
+
+        Raises `StoreNotOurs` for one of another version, `StoreUnavailable` for one that cannot be read and written.
+        """
+
+        def opened() -> PostgresStore:
+            _check(address)
+            lease = Lease()
+            pulse = Pulse(address, lease)
+            try:
+                return PostgresStore(address, clock=clock, lease=lease, pulse=pulse, readers=readers, waiting=waiting)
+            except BaseException:
+                pulse.close()
+                raise
+
+        return await asyncio.to_thread(opened)
+
+    async def open_turn(self, turn: StoredTurn) -> None:
+        row = turn_row(turn)
+
+        def insert(connection: Any) -> None:
+            with _conflict("there is a turn with that id already"):
+                statements.INSERT_TURN.run(connection, row)
+
+        await self._writer.run(insert)
+
+    async def find_turn(self, id: str, principal: Principal) -> StoredTurn | None:
+        if not is_storable(id):
+            return None
+        wanted = {"id": id, "owner": owner_of(principal), "at": microseconds(self._clock())}
+        rows = await self._reader.run(lambda connection: statements.FIND_TURN.rows(connection, wanted))
+        return turn_from(rows[0]) if rows else None
+
+    async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None:
+        row = {"turn": id, "at": microseconds(at), "how": ending, "left": json_text(stash)}
+
+        def end(connection: Any) -> None:
+            if not statements.END_TURN.run(connection, row).rowcount:
+                raise RecordConflict("there is no such turn, or it has ended already")
+
+        await self._writer.run(end)
+
+    def keep_audit(self, log: AuditLog, *, abandoned: Callable[[StoredCall], AuditBody] | None = None) -> None:
+        """From now on entries of the decision log are written; until then they are let go.
+
+        `abandoned` makes the entry of a call whose process is gone.
+        """
+        self._audit = self._writer.ledger = log
+        self._abandoned = abandoned
+
+    async def note(
+        self,
+        audit: Sequence[AuditBody],
+        *,
+        turn_id: str | None = None,
+        memory: bytes | None = None,
+        knowing: bytes | None = None,
+    ) -> None:
+        def note(connection: Any) -> None:
+            if turn_id is not None and memory is not None:
+                remember(connection, turn_id, memory, knowing)
+            self._note(connection, audit)
+
+        await self._writer.run(note)
+
+    async def start_call(
+        self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()
+    ) -> None:
+        start = self._starting(call, turn)
+
+        def run(connection: Any) -> None:
+            start.run(connection)
+            self._note(connection, audit)
+
+        await self._writer.run(run, within=_BEFORE_RUNNING, undo=start.undo)
+
+    async def settle_call(
+        self,
+        call: StoredCall,
+        *,
+        turn: StoredTurn | None = None,
+        memory: bytes | None = None,
+        knowing: bytes | None = None,
+        audit: Sequence[AuditBody] = (),
+    ) -> None:
+        row = call_row(call, status="settled", process=self._lease.id)
+        pieces = piece_rows(call)
+        turn_columns = None if turn is None else turn_row(turn)
+
+        def settle(connection: Any) -> None:
+            _settle(connection, row, turn_columns, pieces)
+            if memory is not None:
+                remember(connection, call.turn_id, memory, knowing)
+            self._note(connection, audit)
+
+        await self._writer.run(settle)
+
+    async def settle_alone(
+        self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
+    ) -> None:
+        row = call_row(call, status="settled", process=self._lease.id)
+        alone = _Alone({**turn_row(turn), "memory": memory}, row, piece_rows(call), audit)
+
+        def settle(connection: Any) -> None:
+            _settle(connection, row, alone.turn, alone.pieces)
+            self._note(connection, audit)
+
+        await self._writer.run_merged(settle, self._write_alone, alone)
+
+    async def memory_of_turn(self, turn_id: str) -> bytes | None:
+        return await self._reader.run(lambda connection: recalled(connection, turn_id))
+
+    async def reserve_call(
+        self,
+        turn_id: str,
+        checksum: str,
+        *,
+        bounds: Bounds,
+        memory: bytes | None = None,
+        knowing: bytes | None = None,
+    ) -> Reserved:
+        reservation = Reservation(turn_id, checksum, bounds)
+
+        def reserve(connection: Any) -> Reserved:
+            if memory is not None:
+                remember(connection, turn_id, memory, knowing)
+            return reservation.make(connection)
+
+        return await self._writer.run(reserve, within=_BEFORE_RUNNING, undo=reservation.undo)
+
+    async def give_up_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> bool:
+        row = {"call": id, "turn": turn_id, "at": microseconds(at)}
+
+        def give_up(connection: Any) -> bool:
+            if not statements.GIVE_UP_CALL.run(connection, row).rowcount:
+                return False
+            self._note(connection, audit)
+            return True
+
+        return await self._writer.run(give_up)
+
+    async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:
+        if not is_storable(id) or not is_storable(turn_id or ""):
+            return None
+        at = microseconds(self._clock())
+        wanted = {"id": id, "owner": owner_of(principal), "turn_id": turn_id, "at": at}
+        rows = await self._reader.run(lambda connection: statements.FIND_CALL.rows(connection, wanted))
+        return call_from(rows[0]) if rows else None
+
+    async def calls_of(self, turn_id: str) -> list[StoredCall]:
+        if not is_storable(turn_id):
+            return []
+        wanted = {"turn_id": turn_id}
+        rows = await self._reader.run(lambda connection: statements.CALLS_OF.rows(connection, wanted))
+        return [call_from(row) for row in rows]
+
+    async def list_calls(
+        self, filter: CallFilter, *, limit: int, before: str | None = None
+    ) -> tuple[list[StoredCall], str | None]:
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise ValueError(f"a page has 1 to {LARGEST_PAGE} calls, not {limit}")
+        wanted: Row = {"limit": limit + 1}
+        if before is not None:
+            wanted["before"] = _number(before)
+        asked = {name: getattr(filter, name) for name in CallFilter.__dataclass_fields__}
+        chosen = {name: value for name, value in asked.items() if value is not None}
+        if not all(map(is_storable, chosen.values())):
+            return [], None
+        statement = statements.listing(frozenset(chosen), from_the_top=before is None)
+        rows = await self._reader.run(lambda connection: statement.rows(connection, {**wanted, **chosen}))
+        page = rows[:limit]
+        return [call_from(row) for row in page], str(page[-1]["number"]) if len(rows) > limit else None
+
+    async def claim(
+        self,
+        key: str,
+        principal: Principal,
+        *,
+        digest: str,
+        call: StoredCall,
+        until: datetime,
+        turn: StoredTurn | None = None,
+    ) -> Claim:
+        start = self._starting(call, turn)
+        claim = {"owner": owner_of(principal), "key": key, "digest": digest, "until": microseconds(until)}
+        claim |= {"turn_id": call.turn_id, "call_id": call.id}
+        at = microseconds(self._clock())
+        return await self._writer.run(
+            lambda connection: _claim(connection, claim, at, start), within=_BEFORE_RUNNING, undo=start.undo
+        )
+
+    async def recover(self, at: datetime) -> int:
+        if not await self._reader.run(self._lease.may_be_dead):
+            return 0
+        moment = microseconds(at)
+
+        def give_up(connection: Any) -> int:
+            return sum(self._give_up(connection, {"gone": each, "at": moment}) for each in self._lease.gone(connection))
+
+        return await self._writer.run(give_up)
+
+    async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
+        wanted = {"at": microseconds(at), "limit": limit}
+        rows = await self._reader.run(lambda connection: statements.EXPIRED_PIECES.rows(connection, wanted))
+        return [results_from(row["results"])[row["position"]] for row in rows]
+
+    async def forget_results(self, keys: Sequence[str]) -> None:
+        rows = [{"key": key} for key in keys if is_storable(key)]
+
+        def forget(connection: Any) -> None:
+            for row in rows:
+                statements.FORGET_PIECE.run(connection, row)
+
+        await self._writer.run(forget)
+
+    async def known_results(self, keys: Sequence[str]) -> set[str]:
+        def known(connection: Any) -> set[str]:
+            return {key for key in keys if is_storable(key) and statements.FIND_PIECE.rows(connection, {"key": key})}
+
+        return await self._reader.run(known)
+
+    async def prune(self, at: datetime) -> int:
+        wanted = {"at": microseconds(at), "limit": _PRUNED_AT_ONCE}
+        pruned = await self._writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
+        # Few turns at a time: calls that settle meanwhile go in between.
+        while went := await self._writer.run(lambda connection: _prune_some(connection, wanted)):
+            pruned += went
+        return pruned
+
+    async def find_piece(self, key: str) -> bytes | None:
+        """The bytes of a small piece that settled with its record."""
+        rows = await self._reader.run(lambda connection: statements.FIND_PIECE.rows(connection, {"key": key}))
+        return rows[0]["content"] if rows else None
+
+    async def last_piece(self, prefix: str) -> tuple[str, bytes] | None:
+        """The last small piece, in the order of keys, whose key begins like that."""
+        wanted = _beginning(prefix)
+        rows = await self._reader.run(lambda connection: statements.LAST_PIECE.rows(connection, wanted))
+        return (rows[0]["key"], rows[0]["content"]) if rows else None
+
+    async def delete_pieces(self, prefix: str) -> bool:
+        wanted = _beginning(prefix)
+        return await self._writer.run(lambda connection: statements.DROP_PIECES.run(connection, wanted).rowcount > 0)
+
+    async def close(self) -> None:
+        """Write what was taken on, then let go. Calls that have not settled are unknown from now on."""
+        await self._writer.close()
+        await self._reader.close()
+        await asyncio.to_thread(self.pulse.close)
+
+    def _note(self, connection: Any, audit: Sequence[AuditBody]) -> None:
+        if self._audit is not None:
+            self._audit.append(connection, audit)
+
+    def _give_up(self, connection: Any, gone: Row) -> int:
+        if self._abandoned is not None:
+            left = [self._abandoned(call_from(row)) for row in statements.STARTED_BY.rows(connection, gone)]
+            self._note(connection, left)
+        went: int = statements.GIVE_UP.run(connection, gone).rowcount
+        return went
+
+    def _write_alone(self, connection: Any, all: list[_Alone]) -> None:
+        session: Session = connection
+        session.run_many(statements.INSERT_TURN, [each.turn for each in all])
+        session.run_many(_FIRST_TO_SETTLE, [each.call for each in all])
+        if pieces := [piece for each in all for piece in each.pieces]:
+            session.run_many(statements.INSERT_PIECE, pieces)
+        self._note(connection, [body for each in all for body in each.audit])
+
+    def _starting(self, call: StoredCall, turn: StoredTurn | None) -> "_Start":
+        row = call_row(call, status="started", process=self._lease.id)
+        return _Start(row, None if turn is None else turn_row(turn), self._lease)
+
+
+class _Start:
+    """The start of a call, which is taken back if its caller gave up before learning of it, and so never ran it."""
+
+    def __init__(self, row: Row, turn: Row | None, lease: Lease) -> None:
+        self.row = row
+        self._turn = turn
+        self._lease = lease
+        self._is_written = False
+
+    def run(self, connection: Any) -> None:
+        self._is_written = False
+        self._lease.refuse_others(self.row["process"])
+        with _conflict("the call was started before, or its turn is unknown or another principal's"):
+            if self._turn is not None:
+                statements.ENSURE_TURN.run(connection, self._turn)
+            statements.START_CALL.run(connection, self.row)
+        self._is_written = True
+
+    def undo(self, connection: Any) -> None:
+        if self._is_written:  # else the row there is, if any, is another call's
+            statements.UNDO_CLAIM.run(connection, self.row)
+            statements.UNDO_START.run(connection, self.row)
+
+
+@contextmanager
+def _conflict(message: str) -> Any:
+    """Turns a violated constraint into `RecordConflict`."""
+    try:
+        yield
+    except psycopg.IntegrityError as error:
+        raise RecordConflict(message) from error
+
+
+def _check(address: str) -> None:
+    session = Session(address, is_reader=True)
+    try:
+        refuse_other_versions(session)
+    finally:
+        session.close()
+
+
+def _settle(connection: Any, row: Row, turn: Row | None, pieces: Sequence[Row]) -> None:
+    with _conflict("the call's turn is unknown, or another principal's"):
+        if turn is not None:
+            statements.ENSURE_TURN.run(connection, turn)
+        if not statements.SETTLE_CALL.run(connection, row).rowcount:
+            raise RecordConflict("the call has an outcome already")
+        for piece in pieces:
+            statements.INSERT_PIECE.run(connection, piece)
+
+
+def _claim(connection: Any, claim: Row, at: int, start: _Start) -> Claim:
+    for holder in statements.FIND_CLAIM.rows(connection, {**claim, "at": at}):
+        if holder["digest"] != claim["digest"]:
+            return Claim("taken")
+        [found] = statements.CALL_OF_TURN.rows(connection, {"turn_id": holder["turn_id"], "id": holder["call_id"]})
+        call = call_from(found)
+        if call.status != "settled" or call.decision not in ("hold", "deny"):  # those never ran, and spent nothing
+            return Claim("running" if call.status == "started" else call.status, call)
+    start.run(connection)
+    statements.DROP_CLAIM.run(connection, claim)
+    statements.INSERT_CLAIM.run(connection, claim)
+    return Claim("fresh")
+
+
+def _prune_some(connection: Any, wanted: Row) -> int:
+    pruned = 0
+    for row in statements.PRUNABLE.rows(connection, wanted):
+        turn = {"turn": row["id"]}
+        statements.PRUNE_PIECES.run(connection, turn)
+        pruned += statements.PRUNE_CALLS.run(connection, turn).rowcount
+        pruned += statements.PRUNE_TURN.run(connection, turn).rowcount
+    return pruned
+
+
+def _beginning(prefix: str) -> Row:
+    return {"prefix": prefix, "end": f"{prefix}\U0010ffff"}
+
+
+def _number(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
+        raise ValueError("the cursor is not one that a page ended with")
+    return int(cursor)

@@ -1,0 +1,112 @@
+"""The one thread of a process that writes to PostgreSQL: groups of work, each committed as one transaction.
+
+Groups of all processes come one after the other, as on one host with SQLite; those that only add what nobody else can
+know of do not wait for the others. A connection that breaks while it commits leaves open whether it did: the database
+is asked later, and what its caller did not learn of is taken back then.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any, Final, TypeVar, cast
+
+import psycopg
+
+from gateway.errors import StoreUnavailable
+from gateway.storage.group_commit import GroupCommit, Work, _failed, _Job, _Outcome
+from gateway.storage.links import Link
+from gateway.storage.postgres.faults import is_locked_out
+from gateway.storage.postgres.leases import Lease
+from gateway.storage.postgres.sessions import Session
+
+T = TypeVar("T")
+
+_RECONNECT: Final = 0.2
+"""Seconds for which a connection that was refused is not asked for again: a database that begins is not overrun."""
+
+_STATEMENT_SECONDS: Final = 4.0
+
+
+class Unsure(Exception):
+    """The transaction of that number was committed, or was not."""
+
+    def __init__(self, transaction: int) -> None:
+        super().__init__(transaction)
+        self.transaction = transaction
+
+
+class PostgresWriter(GroupCommit):
+    """The same for callers as the writer of an SQLite file. Without its lease, a process writes nothing."""
+
+    too_slow = ("the database is too slow", "look at its load and its disk")
+
+    def __init__(self, address: str, *, waiting: int = 4096, lease: Lease | None = None) -> None:
+        self._address = address
+        self._leased = None if lease is None else lambda: lease.id
+        self._refused: tuple[float, StoreUnavailable] | None = None
+        super().__init__(cast("Callable[[], Link]", self._open), waiting=waiting)  # a session is what a link is
+
+    async def run(self, work: Work[T], *, within: float | None = None, undo: Work[None] | None = None) -> T:
+        try:
+            return await super().run(work, within=within, undo=undo)
+        except StoreUnavailable as error:
+            if undo is not None and isinstance(error.cause, Unsure):
+                self._take_back(_if_committed(error.cause.transaction, undo), asyncio.get_running_loop())
+            raise
+
+    def _open(self) -> Session:
+        if self._refused is not None and monotonic() < self._refused[0]:
+            known = self._refused[1]
+            raise StoreUnavailable(known.message, help=known.help, cause=known.cause)
+        try:
+            session = Session(self._address, patience=_STATEMENT_SECONDS, lease=self._leased)
+        except StoreUnavailable as error:
+            self._refused = (monotonic() + _RECONNECT, error)
+            raise
+        self._refused = None
+        return session
+
+    def _written(self, group: list[_Job]) -> list[_Outcome]:
+        outcomes = super()._written(group)
+        if outcomes and all(isinstance(each.error, StoreUnavailable) for each in outcomes):
+            self._disconnect()
+        return outcomes
+
+    def _begun(self, connection: Any, group: list[_Job]) -> list[_Job]:
+        session: Session = connection
+        while group:
+            try:
+                session.begin(is_alone=any(job.merge is None for job in group))
+                break
+            except Exception as error:  # whatever it is, those who wait must be told
+                if session.in_transaction:
+                    session.execute("ROLLBACK")
+                until = monotonic() if is_locked_out(getattr(error, "cause", None)) else inf
+                self._release(_failed(job, error) for job in group if job.deadline <= until)
+                group = [job for job in group if job.deadline > until]
+                if until == inf:
+                    self._disconnect()
+        return group
+
+    def is_final(self, error: Exception) -> bool:
+        return isinstance(error, StoreUnavailable) and isinstance(error.cause, psycopg.Error | Unsure)
+
+    def commit(self, connection: Any) -> None:
+        session: Session = connection
+        try:
+            session.execute("COMMIT")
+        except StoreUnavailable as error:
+            assert session.transaction is not None  # noqa: S101 - it was begun
+            raise StoreUnavailable(error.message, help=error.help) from Unsure(session.transaction)
+
+
+def _if_committed(transaction: int, undo: Work[None]) -> Work[None]:
+    def run(connection: Any) -> None:
+        [status] = connection.execute("SELECT txid_status(?)", (transaction,)).fetchone()
+        if status == "in progress":
+            raise StoreUnavailable("a transaction has not ended yet")
+        if status == "committed":
+            undo(connection)
+
+    return run

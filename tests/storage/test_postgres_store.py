@@ -1,0 +1,485 @@
+"""What only several gateways on one PostgreSQL database can show: who lives, who is told, and what a fault means."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+from postgres_clusters import Cluster, running_cluster
+from stored_records import ADA, NOON, Clock, call, settled, turn
+
+from gateway.audit.chain import Row
+from gateway.audit.entries import Place
+from gateway.errors import RecordConflict, StoreNotOurs, StoreUnavailable
+from gateway.governance.limits import CountedCall, Limit, Quota, Rate
+from gateway.governance.memory import Bounds
+from gateway.governance.principals import Principal
+from gateway.governance.quarantines import NotQuarantined, Quarantine, Target
+from gateway.governance.revocations import Revocation
+from gateway.storage.postgres.audit import PostgresAuditLog
+from gateway.storage.postgres.leases import LIFE, Lease
+from gateway.storage.postgres.limits import PostgresLimits
+from gateway.storage.postgres.migrating import migrate
+from gateway.storage.postgres.pulse import PostgresNotices, Pulse, tell
+from gateway.storage.postgres.sessions import Session
+from gateway.storage.postgres.store import PostgresStore
+from gateway.storage.quarantines import SqliteQuarantines
+from gateway.storage.revocations import SqliteRevocations
+
+pytestmark = pytest.mark.anyio
+
+SEARCH = Quarantine(Target("tool", "search"), "leaks data", "ops", NOON)
+
+
+@pytest.fixture
+def address(new_database: Callable[[], str]) -> str:
+    return new_database()
+
+
+@asynccontextmanager
+async def opened(address: str) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(address, clock=Clock())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def asked(address: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(address, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(15):
+        while not holds():
+            await anyio.sleep(0.02)
+
+
+# Set up by a command, not by whoever starts
+
+
+async def test_database_that_is_not_set_up_is_refused(postgres: Cluster) -> None:
+    with pytest.raises(StoreNotOurs, match="is not set up") as refused:
+        await PostgresStore.open(postgres.database())
+    assert refused.value.help == "run: gateway storage migrate"
+
+
+async def test_older_and_newer_schema_are_refused(postgres: Cluster, address: str) -> None:
+    asked(address, "UPDATE schema_version SET version_num = '0006'")
+    with pytest.raises(StoreNotOurs, match="has version 0006, and this program needs 0007"):
+        await PostgresStore.open(address)
+
+    asked(address, "UPDATE schema_version SET version_num = '9999'")
+    with pytest.raises(StoreNotOurs, match="version 9999, which is newer than this program"):
+        await PostgresStore.open(address)
+    with pytest.raises(StoreNotOurs, match="newer than this program"):
+        migrate(address)
+
+
+def test_database_of_another_program_is_left_alone(postgres: Cluster) -> None:
+    address = postgres.database()
+    asked(address, "CREATE TABLE calls (theirs int)")
+
+    with pytest.raises(StoreNotOurs, match="'calls' of another program"):
+        migrate(address)
+
+    assert asked(address, "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'") == [(1,)]
+
+
+async def test_many_set_it_up_at_once(postgres: Cluster) -> None:
+    address = postgres.database()
+
+    versions = await asyncio.gather(*(asyncio.to_thread(migrate, address) for _ in range(4)))
+
+    assert sorted(versions, key=str) == [("0007", "0007")] * 3 + [(None, "0007")]
+
+
+def test_role_that_may_create_nothing_is_told(postgres: Cluster, address: str) -> None:
+    database = postgres.database()
+    asked(database, "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN")
+
+    with pytest.raises(StoreUnavailable, match="the schema cannot be changed"):
+        migrate(database.replace("gateway@", "reader@"))
+
+
+# Who lives
+
+
+async def test_calls_of_a_process_that_died_are_unknown_soon(address: str) -> None:
+    async with opened(address) as survivor, opened(address) as dying:
+        await dying.start_call(call("lost"), turn=turn())
+        await survivor.start_call(call("running"), turn=turn())
+        dying.pulse._closing.set()  # as if it were killed: nobody renews its lease
+        await anyio.sleep(LIFE + 0.2)
+
+        with anyio.fail_after(10):
+            while not (recovered := await survivor.recover(NOON)):
+                await anyio.sleep(0.05)
+        lost, running = [await survivor.find_call(id, ADA, turn_id="turn") for id in ("lost", "running")]
+
+        assert recovered == 1
+        assert lost is not None
+        assert running is not None
+        assert (lost.status, running.status) == ("unknown", "started")
+        with pytest.raises(StoreUnavailable, match="took it for dead"):
+            await dying.start_call(call("late"), turn=turn())
+        with pytest.raises(StoreUnavailable, match="took it for dead"):
+            await dying.settle_call(settled("lost"))
+
+
+async def test_process_that_was_given_up_goes_on_under_another_name(address: str) -> None:
+    async with opened(address) as store:
+        before = store._lease.id
+        await store.start_call(call("lost"), turn=turn())
+        asked(address, "DELETE FROM leases")
+        await eventually(lambda: store._lease.id != before)
+
+        assert await store.recover(NOON) == 1
+        with pytest.raises(RecordConflict):
+            await store.settle_call(settled("lost"))
+        await store.start_call(call("next"), turn=turn())
+        await store.settle_call(settled("next"))
+
+
+async def test_nobody_is_given_up_right_after_an_outage(address: str) -> None:
+    async with opened(address) as one:
+        await one.start_call(call(), turn=turn())
+        asked(address, "UPDATE leases SET until = now() - interval '1 hour'")
+        session = Session(address)
+        newcomer = Lease()
+        newcomer.renew(session)
+
+        assert newcomer.gone(session) == []
+        session.close()
+
+
+def test_lease_that_came_too_late_is_not_sound(address: str) -> None:
+    seconds = [0.0]
+    session = Session(address)
+    lease = Lease(lambda: seconds[0])
+    lease.renew(session)
+    asked(address, "INSERT INTO leases VALUES ('dead', 'there', now() - interval '1 hour')")
+
+    for moment, left in ((2.0, 2), (4.0, 1)):
+        seconds[0] = moment
+        lease.renew(session)
+        lease.gone(session)
+        assert asked(address, "SELECT count(*) FROM leases") == [(left,)]
+    asked(address, "INSERT INTO leases VALUES ('dead', 'there', now() - interval '1 hour')")
+    seconds[0] = 20.0
+    lease.renew(session)
+    lease.gone(session)
+    assert asked(address, "SELECT count(*) FROM leases") == [(2,)]
+    session.close()
+
+
+async def test_start_in_a_name_that_was_given_up_is_refused(address: str) -> None:
+    async with opened(address) as store:
+        start = store._starting(call(), turn())
+        store._lease.id = "another"
+        with pytest.raises(StoreUnavailable, match="took it for dead"):
+            start.run(None)
+        store._lease.id = start.row["process"]
+
+
+# Who is told
+
+
+async def test_quarantine_and_revocation_hold_everywhere_when_the_command_returns(address: str) -> None:
+    clock = Clock()
+    async with opened(address) as here, opened(address) as there:
+        notices = [PostgresNotices(each.pulse, each.writer) for each in (here, there)]
+        one, other = (
+            SqliteQuarantines(store.writer, board, clock=clock)
+            for store, board in zip((here, there), notices, strict=True)
+        )
+        revoked = SqliteRevocations(here.writer, notices[0], clock=clock)
+        heeded = SqliteRevocations(there.writer, notices[1], clock=clock)
+        assert other.stopped_by(tool="search", subject="user:ada", is_consequential=True) is None
+
+        await asyncio.gather(one.add(SEARCH), revoked.revoke(Revocation("Stolen", "in a log", "ops", NOON)))
+
+        assert other.stopped_by(tool="search", subject="user:ada", is_consequential=True) == SEARCH
+        assert heeded.has_any(frozenset({"stolen"}))
+        assert await other.listed() == [SEARCH]
+        await other.lift(SEARCH.target, reason="fixed", by="ana")
+        assert one.stopped_by(tool="search", subject="user:ada", is_consequential=True) is None
+        with pytest.raises(NotQuarantined):
+            await one.lift(SEARCH.target, reason="again", by="ana")
+        for each in (one, other, revoked, heeded):
+            each.close()
+            each.close()
+
+
+async def test_whoever_waits_for_approvals_is_woken(address: str) -> None:
+    async with opened(address) as here, opened(address) as there:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        there.pulse.on_approvals.append(wake)
+
+        await here.writer.run(lambda connection: tell(connection, "changes"))
+        await here.writer.run(lambda connection: tell(connection, "approvals"))
+
+        with anyio.fail_after(5):
+            await woken.wait()
+
+
+# What is counted
+
+
+async def test_limits_are_those_of_all_gateways_together(address: str) -> None:
+    wanted: list[Limit] = [Rate("burst", 7, timedelta(hours=1)), Quota("budget", 100, timedelta(days=1))]
+    caller = CountedCall(Principal("user:ada"), "search", "support")
+    async with opened(address) as here, opened(address) as there:
+        both = [PostgresLimits(each.writer, clock=Clock()) for each in (here, there)] * 20
+
+        taken = await asyncio.gather(*(each.take(wanted, caller) for each in both))
+
+        assert sum(each.allowed for each in taken) == 7
+        allowed = next(each for each in taken if each.allowed)
+        await both[0].give_back(allowed, caller)
+        assert (await both[1].take(wanted, caller)).allowed
+        assert not (await both[0].take(wanted, caller)).allowed
+        assert await both[0].prune() == 0
+
+
+async def test_caller_who_went_away_has_taken_nothing(address: str) -> None:
+    wanted: list[Limit] = [Rate("burst", 1, timedelta(hours=1)), Quota("budget", 1, timedelta(days=1))]
+    caller = CountedCall(Principal("user:ada"), "search", "support")
+    async with opened(address) as store:
+        limits = PostgresLimits(store.writer, clock=Clock())
+        gone = asyncio.create_task(limits.take(wanted, caller))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait({gone})
+
+        assert (await limits.take(wanted, caller)).allowed
+
+
+# The decision log
+
+
+async def test_log_begins_a_new_shard_where_its_place_is_taken(address: str) -> None:
+    shards = iter(("one", "two"))
+    log = PostgresAuditLog(lambda: next(shards), Place("here"), clock=lambda: 1)
+    async with opened(address) as store:
+        store.keep_audit(log)
+        await store.note([(1, b"{}")])
+        mark = log.mark()
+        await store.note([(2, b"{}")])
+        log.rewind(mark)  # as after a commit nobody learnt of
+        await store.note([(3, b"{}"), (4, b"{}")])
+
+        found = asked(address, "SELECT shard, seq, prev, hash, body, at FROM audit ORDER BY shard, seq")
+        rows = [Row(*each) for each in found]
+        assert [(row.shard, row.seq) for row in rows] == [("one", 1), ("one", 2), ("one", 3)] + [
+            ("two", seq) for seq in (1, 2, 3)
+        ]
+        taken = PostgresAuditLog(lambda: "two", Place("here"), clock=lambda: 1)
+        store.keep_audit(taken)
+        with pytest.raises(StoreUnavailable, match="the name of a new shard is taken"):
+            await store.note([(5, b"{}")])
+
+
+# Faults
+
+
+@pytest.fixture(scope="module")
+def stoppable() -> Iterator[Cluster]:
+    with running_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own(stoppable: Cluster) -> str:
+    """A database of a server that a test may stop."""
+    address = stoppable.database()
+    migrate(address)
+    return address
+
+
+async def test_server_that_stops_refuses_at_once_and_needs_no_restart(own: str, stoppable: Cluster) -> None:
+    async with opened(own) as store:
+        await store.start_call(call("before"), turn=turn())
+        stoppable.stop()
+
+        with anyio.fail_after(2):
+            with pytest.raises(StoreUnavailable):
+                await store.start_call(call("during"), turn=turn())
+            with pytest.raises(StoreUnavailable):
+                await store.find_turn("turn", ADA)
+        await eventually(lambda: store.problem is not None)
+
+        stoppable.start()
+        with anyio.fail_after(5):
+            while store.problem is not None:
+                await anyio.sleep(0.05)
+            await store.start_call(call("after"), turn=turn())
+            assert await store.find_call("before", ADA) is not None
+        assert await store.recover(NOON) == 0
+
+
+async def test_silent_server_refuses_within_a_second(own: str, stoppable: Cluster) -> None:
+    async with opened(own) as store:
+        await store.open_turn(turn())
+        frozen = stoppable.pids()
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with anyio.fail_after(2):
+                refused = await asyncio.gather(
+                    store.start_call(call("frozen")),
+                    store.find_turn("turn", ADA),
+                    store.reserve_call("turn", "same", bounds=Bounds(same=1)),
+                    return_exceptions=True,
+                )
+            assert [str(each.message) for each in refused if isinstance(each, StoreUnavailable)] == [
+                "the database is too slow"
+            ] * 3
+            await eventually(lambda: store.problem == "the database does not answer")
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+
+        with anyio.fail_after(10):
+            while store.problem is not None:
+                await anyio.sleep(0.05)
+            assert (await store.reserve_call("turn", "same", bounds=Bounds(same=1))).is_made
+            assert await store.find_call("frozen", ADA) is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "cure", "words"),
+    [
+        ("ALTER DATABASE {} SET default_transaction_read_only = on", "off", "read-only"),
+        ("ALTER TABLE calls RENAME TO elsewhere", "ALTER TABLE elsewhere RENAME TO calls", "not set up"),
+    ],
+    ids=["read-only", "without-tables"],
+)
+async def test_fault_is_told_in_words(own: str, fault: str, cure: str, words: str) -> None:
+    address, name = own, own.rpartition("/")[2]
+    async with opened(address) as store:
+        asked(address, fault.format(name))
+        asked(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
+        with anyio.fail_after(5):
+            while True:
+                with pytest.raises(StoreUnavailable) as refused:
+                    await store.start_call(call(), turn=turn())
+                if words in refused.value.message:
+                    break
+
+        undo = f"ALTER DATABASE {name} SET default_transaction_read_only = off" if cure == "off" else cure
+        with psycopg.connect(address, options="-c default_transaction_read_only=off", autocommit=True) as connection:
+            connection.execute(undo)
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        with anyio.fail_after(5):
+            while True:
+                try:
+                    await store.start_call(call(), turn=turn())
+                    break
+                except StoreUnavailable:
+                    await anyio.sleep(0.05)
+
+
+async def test_server_without_a_free_connection_is_told(address: str, postgres: Cluster) -> None:
+    asked(address, "DROP ROLE IF EXISTS few; CREATE ROLE few LOGIN CONNECTION LIMIT 1")
+    few = address.replace("gateway@", "few@")
+    with psycopg.connect(few), pytest.raises(StoreUnavailable, match="no connection free"):
+        await PostgresStore.open(few)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("postgresql://gateway@127.0.0.1:1/none", "cannot be reached"),
+        ("no address at all", "cannot be understood"),
+    ],
+    ids=["nobody-there", "no-address"],
+)
+async def test_address_that_leads_nowhere_is_told_without_its_words(wrong: str, words: str) -> None:
+    with pytest.raises(StoreUnavailable, match=words) as refused:
+        await PostgresStore.open(wrong)
+    assert wrong not in str(refused.value)
+
+
+async def test_database_that_is_not_there_is_told(postgres: Cluster) -> None:
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        await PostgresStore.open(postgres.address("nowhere"))
+
+
+async def test_writer_that_waits_too_long_for_the_others_is_told(address: str) -> None:
+    async with opened(address) as store:
+        other = Session(address)
+        other.execute("SET idle_in_transaction_session_timeout = 0")
+        other.begin()
+
+        with pytest.raises(StoreUnavailable, match="another process holds the database"):
+            await store.open_turn(turn())
+        await store.settle_alone(settled(turn_id="alone"), turn("alone"))  # needs nobody's turn
+
+        other.execute("ROLLBACK")
+        await store.open_turn(turn())
+        other.close()
+
+
+async def test_process_that_stops_within_a_transaction_holds_nobody_up_for_long(address: str) -> None:
+    async with opened(address) as store:
+        stuck = Session(address)
+        stuck.begin()
+
+        with anyio.fail_after(10):
+            while True:
+                try:
+                    await store.open_turn(turn())
+                    break
+                except StoreUnavailable:
+                    continue
+        stuck.close()
+
+
+async def test_commit_nobody_learnt_of_is_taken_back(address: str) -> None:
+    """The connection is cut between the commit and the word of it: the reservation is not left behind."""
+    async with opened(address) as store:
+        await store.open_turn(turn())
+        plain_commit = store.writer.commit
+        is_cut = [False]
+
+        def commit(connection: Any) -> None:
+            if not is_cut[0]:
+                is_cut[0] = True
+                connection.execute("COMMIT")
+                connection.close()
+            plain_commit(connection)
+
+        store.writer.commit = commit  # type: ignore[method-assign] # the only way to cut it in the middle
+        with pytest.raises(StoreUnavailable):
+            await store.reserve_call("turn", "same", bounds=Bounds(same=1))
+
+        assert (await store.reserve_call("turn", "same", bounds=Bounds(same=1))).is_made
+
+
+async def test_pulse_that_cannot_begin_leaves_nothing(postgres: Cluster) -> None:
+    with pytest.raises(StoreUnavailable, match="not set up"):
+        Pulse(postgres.database(), Lease())
+
+
+async def test_text_that_the_database_cannot_keep_is_kept_as_well_as_it_can_be(address: str) -> None:
+    async with opened(address) as store:
+        await store.settle_call(replace(settled("a\0b"), because="no\0reason"), turn=turn())
+
+        found = await store.find_call("a\0b", ADA)
+        assert found is not None
+        assert found.because == "no\N{SYMBOL FOR NULL}reason"
