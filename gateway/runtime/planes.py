@@ -102,7 +102,8 @@ def _readiness(running: Running, stopping: Stopping) -> Any:
         reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
         reasons += [] if running.identities.knows_revocations() else ["revoked tokens cannot be told from others"]
         state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}
-        if problems := [*running.controlled.problems, *running.upstreams.problems]:
+        spool = [] if (trouble := running.spool.trouble) is None else [f"large results are refused: {trouble}"]
+        if problems := [*running.controlled.problems, *running.upstreams.problems, *spool]:
             state["problems"] = problems
         return {**state, "reasons": reasons} if reasons else state
 

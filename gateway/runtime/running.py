@@ -15,7 +15,6 @@ from gateway.access import Access
 from gateway.approvals.webhooks import Webhook
 from gateway.assembly import Assembled, assemble
 from gateway.config.specs.gateway import (
-    FileBlobs,
     GatewayDocument,
     IdentityProviderDocument,
     SqliteStorageSpec,
@@ -40,11 +39,12 @@ from gateway.runtime.publishing import Unworkable
 from gateway.runtime.revisions import Draft, Revisions
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
+from gateway.runtime.spooling import SpoolPlace, open_spool, refuse_unusable, spool_place
 from gateway.runtime.sweeping import Sweeper
 from gateway.serving.current import ServedCall
 from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
-from gateway.storage.spool_files import FileSpool
+from gateway.storage.spool import PieceSpool
 from gateway.storage.sqlite import SqliteStore
 from gateway.telemetry.meters import Meters
 from gateway.telemetry.settings import Settings as TelemetrySettings
@@ -76,6 +76,7 @@ class Running:
     revisions: Revisions
     recovered: int
     kept: "Kept"
+    spool: PieceSpool
     controlled: Controlling
     metering: Metering
     observing: Observing
@@ -125,22 +126,14 @@ class Kept:
     """Where a project keeps its records and the bytes of results."""
 
     database: Path
-    spool: Path
+    spool: SpoolPlace
 
 
 def kept_by(assembled: Assembled) -> Kept:
     """Raises `StartRefused` for a storage that is not served yet."""
     storage = _storage(assembled)
     database = Path(storage.path)
-    match storage.blobs:
-        case None:
-            return Kept(database, database.parent / "spool")
-        case FileBlobs(path=path):
-            return Kept(database, Path(path))
-        case _:
-            raise StartRefused(
-                f"blobs of type {storage.blobs.type!r} are not served yet", help="use type: files, or leave them out"
-            )
+    return Kept(database, spool_place(storage.blobs, beside=database))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +182,8 @@ def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, to
     identities = Identities(providers, _now)
     _refuse_exposure(settings, identities)
     kept = kept_by(assembled)
-    _refuse_shared_folders({kept.database.parent, kept.spool})
+    _refuse_shared_folders({kept.database.parent, *([kept.spool] if isinstance(kept.spool, Path) else ())})
+    refuse_unusable(kept.spool, secrets)
     if unreachable := unreachable_approvals(assembled):
         raise ConfigInvalid(unreachable)
     gateway = _gateway(assembled).spec
@@ -233,7 +227,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     observed.start(closing)
     observed.hear_logs(closing)
     store = await _open(SqliteStore.open(kept.database), closing)
-    spool = await _open(FileSpool.open(kept.spool, small=store), closing)
+    spool = await _open(open_spool(kept.spool, prepared.secrets, small=store), closing)
     meters = Meters()
 
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
@@ -281,6 +275,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         revisions,
         recovered,
         kept,
+        spool,
         controlled,
         metering,
         observed,

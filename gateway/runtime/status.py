@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.runtime.quarantining import stopped_status
-from gateway.runtime.running import Running
+from gateway.runtime.running import Kept, Running
 from gateway.snapshot import Snapshot
 
 
@@ -15,7 +15,7 @@ async def status_of(running: Running) -> Mapping[str, Any]:
     """With several workers, turns, calls and circuits are those of the one that answers."""
     published = running.service.published
     snapshot = published.snapshot
-    sizes = await asyncio.to_thread(_sizes, running.kept.database, running.kept.spool)
+    sizes = await asyncio.to_thread(_sizes, running.kept)
     return {
         "name": snapshot.name,
         "revision": snapshot.revision,
@@ -53,9 +53,11 @@ def collision_rows(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def _sizes(database: Path, spool: Path) -> dict[str, int]:
-    files = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal", "-shm")]
-    return {"databaseBytes": sum(map(_size, files)), "spoolBytes": _below(spool)}
+def _sizes(kept: Kept) -> dict[str, Any]:
+    """Nobody lists a bucket to learn how much is in it: its name is told instead."""
+    files = [kept.database.with_name(f"{kept.database.name}{suffix}") for suffix in ("", "-wal", "-shm")]
+    spool = {"spoolBytes": _below(kept.spool)} if isinstance(kept.spool, Path) else {"spoolBucket": kept.spool.bucket}
+    return {"databaseBytes": sum(map(_size, files)), **spool}
 
 
 def _size(path: Path) -> int:

@@ -110,7 +110,7 @@ async def test_client_that_reads_slowly_holds_no_memory(tmp_path: Path, forks: F
 
             assert (await shop.rest("order_place", {"order": "meanwhile"})).status == 200
             assert memory(gateway) - before < EXTRA_MEMORY
-        assert await shop.content(str(large.call_id), str(large.turn)) == _history(BYTES)
+        assert await shop.content(str(large.call_id), str(large.turn)) == history(BYTES)
 
 
 @pytest.mark.parametrize("how", ["hang", "drip", "garbage", "reset"])
@@ -152,5 +152,5 @@ def asking(shop: Shop, answered: Answered) -> Callable[[str, dict[str, Any]], Aw
     return ask
 
 
-def _history(size: int) -> bytes:
+def history(size: int) -> bytes:
     return (CHUNK * (size // len(CHUNK) + 1))[:size]

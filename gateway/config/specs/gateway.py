@@ -13,7 +13,7 @@ from gateway.config.specs.audit import Audit
 from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec, exactly_one, one_of_missing
 from gateway.config.specs.common import Auth, Document, OwnedMetadata, Secret
 from gateway.config.specs.hosts import is_private
-from gateway.config.specs.scalars import Day, Duration, FilePath, Line, Name, Role, Subject, Text, Url
+from gateway.config.specs.scalars import Day, Duration, FilePath, Line, Name, ObjectPrefix, Role, Subject, Text, Url
 from gateway.config.specs.webhooks import Webhook, names_taken_twice
 
 _MOST_SKEW: Final = timedelta(seconds=60)
@@ -165,8 +165,15 @@ class S3Blobs(Spec):
     bucket: Name = Field(description="Name of the bucket.")
     endpoint: Maybe[Url] = Field(None, description="Address of the store, if it is not the public one.")
     region: Maybe[Name] = Field(None, description="Region of the bucket.")
-    access_key: Maybe[Secret] = Field(None, description="Access key.")
+    prefix: Maybe[ObjectPrefix] = Field(None, description="What the names of all objects begin with.")
+    access_key: Maybe[Secret] = Field(None, description="Access key; without keys, those of the environment count.")
     secret_key: Maybe[Secret] = Field(None, description="Secret key.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        if (self.access_key is None) != (self.secret_key is None):
+            there, missing = ("accessKey", "secretKey") if self.secret_key is None else ("secretKey", "accessKey")
+            help = f"write both, or none and let the environment say it: remove {there!r}"
+            yield Broken((there,), f"{there!r} does nothing without {missing!r}", help, at_key=True)
 
 
 Blobs = Annotated[FileBlobs | S3Blobs, Field(discriminator="type")]

@@ -271,6 +271,15 @@ AbsolutePath = Annotated[
         convert=_path,
     ),
 ]
+ObjectPrefix = Annotated[
+    str,
+    Text(
+        "a prefix of object names",
+        "write names with '/' between them, and none at its ends: gateway/results",
+        r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}(?:/[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}){0,7}",
+        code="bad-path",
+    ),
+]
 FilePath = Annotated[str, Text("a path", "write the path of a file", r"[^\x00\r\n]+", code="bad-path")]
 EntryPoint = Annotated[
     str,

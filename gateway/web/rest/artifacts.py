@@ -53,9 +53,9 @@ async def download(rest: Rest, asked: Asked) -> Response:
     name = stored.id if part == 0 else f"{stored.id}-{part}"
     try:
         found = await download_of(pieces[part], name=name, version=f"{stored.turn_id}:{stored.id}:{part}:{revision}")
+        return await sent(found, asked)
     except ArtifactGone:
         raise UnknownCall() from None
-    return sent(found, asked)
 
 
 async def query(rest: Rest, asked: Asked) -> Response:

@@ -67,14 +67,17 @@ def content_type(artifact: Any) -> tuple[str, str]:
     return next((_TYPES[name] for name in names if name in _TYPES), ("application/octet-stream", "bin"))
 
 
-def sent(download: Download, asked: Asked) -> Response:
-    """The answer: 200, 206, 304 or 416."""
+async def sent(download: Download, asked: Asked) -> Response:
+    """The answer: 200, 206, 304 or 416. What cannot be read at all is refused before it begins."""
     if matches(asked.header(b"if-none-match"), download.etag):
         return not_modified(_headers(download))
     try:
         span = _span(download, asked)
     except Unsatisfiable:
         return _out_of_range(download)
+    reader = getattr(download.piece, "reader", None)
+    if getattr(reader, "is_remote", False) and not asked.is_head:
+        await asyncio.to_thread(download.piece.reader.read_range, 0 if span is None else span.start, 1)
     return _streamed(download, span)
 
 

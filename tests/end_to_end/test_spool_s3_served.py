@@ -1,0 +1,188 @@
+"""A served gateway whose large results are in a real object store, and what callers notice when that is not well.
+
+`LARGE_BYTES` says how large a large result is.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import pytest
+from faulty_store import faulty_way
+from forked import Forked, Forking
+from orders import CHUNK, PROJECT, Answered, Orders, Shop, orders_service, shop_at
+from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
+from test_large import asking, forget_peak, history, memory
+
+pytestmark = pytest.mark.anyio
+
+BYTES = int(os.environ.get("LARGE_BYTES", 128 << 20))
+EXTRA_MEMORY = 64 << 20
+IN_FILES = "retain: {calls: 2d}}"
+IN_A_BUCKET = """retain: {calls: 2d}, blobs: {
+  type: s3, bucket: %s, endpoint: "${S3_URL}", region: us-east-1, prefix: "${S3_PREFIX}",
+  accessKey: {fromEnv: S3_ACCESS_KEY}, secretKey: {fromEnv: S3_SECRET_KEY}}}"""
+
+
+@dataclass
+class Served:
+    gateway: Forked
+    shop: Shop
+    orders: Orders
+    prefix: str
+
+    async def ready(self) -> Any:
+        return (await self.shop.get("/readyz"))[1]
+
+    async def problem_is_gone(self) -> None:
+        while "problems" in await self.ready():
+            await asyncio.sleep(0.05)
+
+    async def download(self, answered: Answered, **headers: str) -> tuple[int, bytes]:
+        url = f"{self.gateway.url}/v1/artifacts/{answered.call_id}/content?turn={answered.turn}"
+        async with aiohttp.request("GET", url, headers=headers) as answer:
+            return answer.status, await answer.read()
+
+
+def project(folder: Path) -> Path:
+    copied = shutil.copytree(PROJECT, folder / "project")
+    storage = copied / "configs" / "gateway.yaml"
+    text = storage.read_text(encoding="utf-8")
+    assert IN_FILES in text
+    storage.write_text(text.replace(IN_FILES, IN_A_BUCKET % BUCKET), encoding="utf-8")
+    return copied
+
+
+@asynccontextmanager
+async def serving(forks: Forking, folder: Path, url: str, *, prefix: str | None = None) -> AsyncIterator[Served]:
+    prefix = prefix or f"served-{uuid4().hex}"
+    configs = folder / "project"
+    configs = configs if configs.exists() else project(folder)
+    async with orders_service() as orders:
+        env = {"ORDERS_URL": orders.url, "S3_URL": url, "S3_PREFIX": prefix}
+        env |= {"S3_ACCESS_KEY": ACCESS_KEY, "S3_SECRET_KEY": SECRET_KEY}
+        gateway = await asyncio.to_thread(forks.start, configs, folder / "data", env=env)
+        async with shop_at(gateway.url) as shop:
+            yield Served(gateway, shop, orders, prefix)
+        await asyncio.to_thread(gateway.kill)
+
+
+async def test_large_result_is_kept_in_the_bucket_and_takes_no_memory(
+    tmp_path: Path, forks: Forking, s3: ObjectStore
+) -> None:
+    async with serving(forks, tmp_path, s3.endpoint) as served:
+        await served.shop.rest("history_fetch", {"bytes": 20 << 20})  # whatever is imported or opened once
+        forget_peak(served.gateway)
+        before = memory(served.gateway)
+
+        large = await served.shop.rest("history_fetch", {"bytes": BYTES})
+
+        assert large.body["isError"] is False, large.body["rendered"]
+        assert large.body["inline"] is False
+        assert large.body["result"]["artifact"]["byteLength"] == BYTES
+        found = await asking(served.shop, large)("artifact_grep", {"pattern": "^a new page", "limit": 40})
+        assert "a new page of the history" in found
+        status, part = await served.download(large, range=f"bytes={BYTES - 1000}-")
+        start = (BYTES - 1000) // len(CHUNK) * len(CHUNK)
+        assert (status, part) == (206, (CHUNK * 2)[BYTES - 1000 - start : BYTES - start])
+        assert memory(served.gateway) - before < EXTRA_MEMORY
+        assert [path for path in (tmp_path / "data").rglob("*") if path.suffix == ".bytes"] == []
+
+
+async def test_results_are_found_again_after_a_crash(tmp_path: Path, forks: Forking, s3: ObjectStore) -> None:
+    async with serving(forks, tmp_path, s3.endpoint) as served:
+        large = await served.shop.rest("history_fetch", {"bytes": 5 << 20})
+        small = await served.shop.rest("order_place", {"order": "small"})
+        prefix = served.prefix
+
+    async with serving(forks, tmp_path, s3.endpoint, prefix=prefix) as again:
+        whole = await again.download(large)
+        ranged = [await again.download(large, range=f"bytes={start}-{start + 99}") for start in (0, 1 << 22, 5_000_000)]
+        lines = await asking(again.shop, large)("artifact_cat", {"start": 1, "end": 2})
+
+        assert whole == (200, history(5 << 20))
+        assert ranged == [(206, whole[1][start : start + 100]) for start in (0, 1 << 22, 5_000_000)]
+        assert "order placed, paid, packed" in lines
+        assert (await again.download(small))[1] == b"placed small"
+    kept = await asyncio.to_thread(s3.paths, prefix)
+    assert [path.rpartition("/")[2] for path in kept if not path.endswith(".index")] == ["00000", "00001"]
+
+
+async def test_store_that_is_down_costs_only_what_needs_it(tmp_path: Path, forks: Forking, s3: ObjectStore) -> None:
+    async with faulty_way(s3.endpoint) as way, serving(forks, tmp_path, way.endpoint) as served:
+        before = await served.shop.rest("history_fetch", {"bytes": 2 << 20})
+        assert await served.ready() == {"ready": True, "revision": (await served.ready())["revision"]}
+        await way.cut()
+
+        large = await asyncio.wait_for(served.shop.rest("history_fetch", {"bytes": 2 << 20}), 20)
+        small = await served.shop.rest("order_place", {"order": "meanwhile"})
+        status, told = await served.download(before)
+        ready = await served.ready()
+
+        assert large.body["isError"] is True
+        assert "the object store cannot be used: it does not answer" in large.body["rendered"]
+        assert (small.status, small.body["isError"]) == (200, False)
+        assert status == 503
+        assert b"the object store cannot be used" in told
+        assert ready["ready"] is True
+        assert ready["problems"] == ["large results are refused: the object store cannot be used: it does not answer"]
+        await way.open()
+        await asyncio.wait_for(served.problem_is_gone(), 20)
+        assert (await served.shop.rest("history_fetch", {"bytes": 2 << 20})).body["isError"] is False
+        assert await served.download(before) == (200, history(2 << 20))
+
+
+async def test_store_that_never_answers_is_not_waited_for(tmp_path: Path, forks: Forking, s3: ObjectStore) -> None:
+    async with faulty_way(s3.endpoint) as way, serving(forks, tmp_path, way.endpoint) as served:
+        before = await served.shop.rest("history_fetch", {"bytes": 2 << 20})
+        way.hold()
+
+        calls = [served.shop.rest("history_fetch", {"bytes": 2 << 20}) for _ in range(10)]
+        large = await asyncio.wait_for(asyncio.gather(*calls), 20)
+        small = [await served.shop.rest("order_place", {"order": f"order-{number}"}) for number in range(5)]
+
+        assert {each.body["isError"] for each in large} == {True}
+        assert all("it does not answer" in each.body["rendered"] for each in large)
+        assert {each.body["isError"] for each in small} == {False}
+        assert (await served.download(before))[0] == 503
+        way.go_on()
+        await asyncio.wait_for(served.problem_is_gone(), 20)
+        assert await served.download(before) == (200, history(2 << 20))
+
+
+async def test_store_that_lies_is_told_on(tmp_path: Path, forks: Forking, s3: ObjectStore) -> None:
+    async with faulty_way(s3.endpoint) as way, serving(forks, tmp_path, way.endpoint) as served:
+        large = await served.shop.rest("history_fetch", {"bytes": 2 << 20})
+        way.lie = _one_bit
+
+        status, told = await served.download(large)
+        asked = await asking(served.shop, large)("artifact_head", {})
+
+        assert (status, b"E_ARTIFACT_DAMAGED" in told) == (502, True)
+        assert "the object store does not give what was kept" in asked
+        way.lie = None
+        assert await served.download(large) == (200, history(2 << 20))
+
+
+async def test_store_that_nobody_is_let_into_is_refused_at_the_start(
+    tmp_path: Path, forks: Forking, s3: ObjectStore
+) -> None:
+    env = {"ORDERS_URL": "http://127.0.0.1:1", "S3_URL": s3.endpoint, "S3_PREFIX": "x"}
+    env |= {"S3_ACCESS_KEY": ACCESS_KEY, "S3_SECRET_KEY": "not this one"}
+
+    with pytest.raises(AssertionError, match="lets nobody in with these credentials") as said:
+        await asyncio.to_thread(forks.start, project(tmp_path), tmp_path / "data", env=env)
+
+    assert "not this one" not in str(said.value)
+    assert "Traceback" not in str(said.value)
+
+
+def _one_bit(path: str, content: bytes) -> bytes:
+    return bytes([content[0] ^ 1]) + content[1:] if path[-6:].startswith("/0") else content
