@@ -54,6 +54,12 @@ class ObjectStore:
             client_options={"allow_http": True},
         )
 
+    def put(self, path: str, content: bytes) -> None:
+        obstore.put(self.client(), path, content)
+
+    def delete(self, path: str) -> None:
+        obstore.delete(self.client(), path)
+
     def paths(self, prefix: str) -> list[str]:
         return sorted(each["path"].removeprefix(f"{prefix}/") for each in obstore.list(self.client(), prefix).collect())
 

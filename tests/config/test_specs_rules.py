@@ -263,6 +263,27 @@ BROKEN: list[tuple[str, dict[str, Any], str, str, str]] = [
         "inlineBelow is larger than maxSize",
     ),
     (
+        "access key without its secret",
+        changed("Storage-main", "spec.blobs", {"type": "s3", "bucket": "b", "accessKey": {"fromEnv": "A"}}),
+        "wrong-value",
+        "spec.blobs.accessKey",
+        "'accessKey' does nothing without 'secretKey'",
+    ),
+    (
+        "secret key without its access key",
+        changed("Storage-main", "spec.blobs", {"type": "s3", "bucket": "b", "secretKey": {"fromEnv": "A"}}),
+        "wrong-value",
+        "spec.blobs.secretKey",
+        "'secretKey' does nothing without 'accessKey'",
+    ),
+    (
+        "prefix that ends in a slash",
+        changed("Storage-main", "spec.blobs", {"type": "s3", "bucket": "b", "prefix": "../a/"}),
+        "bad-path",
+        "spec.blobs.prefix",
+        "write names with '/' between them, and none at its ends: gateway/results",
+    ),
+    (
         "collision order with a gap",
         changed("CollisionPolicy-careful", "spec.order", ["tools", "tools"]),
         "wrong-value",

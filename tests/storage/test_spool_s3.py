@@ -10,7 +10,7 @@ from typing import Any
 import obstore
 import pytest
 from faulty_store import FaultyWay, faulty_way
-from seaweed import BUCKET, ObjectStore
+from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from spools import Bucket
 
 from gateway.errors import ArtifactDamaged, ArtifactGone, RecordConflict, StoreUnavailable
@@ -173,6 +173,19 @@ async def test_credentials_are_read_when_they_are_needed(s3: ObjectStore, bucket
     await spool.scoped("turn").write("id", CONTENT)
 
     assert reads > 0
+    await spool.close()
+
+
+async def test_without_keys_those_of_the_environment_count(
+    s3: ObjectStore, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+
+    spool = await S3Spool.open(Place(BUCKET, s3.endpoint, None, bucket.prefix))
+    reader = await spool.scoped("turn").write("id", b"content")
+
+    assert await asyncio.to_thread(reader.read_range, 0, 9) == b"content"
     await spool.close()
 
 
