@@ -33,6 +33,7 @@ _HELM_HASH: Final = "sha256:903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff344
 CASES: Final[dict[str, tuple[Path, ...]]] = {
     "minimal": (EXAMPLES / "minimal.yaml",),
     "production": (EXAMPLES / "production.yaml",),
+    "s3": (EXAMPLES / "minimal.yaml", EXAMPLES / "s3.yaml"),
     "dev": (EXAMPLES / "environments" / "common.yaml", EXAMPLES / "environments" / "dev.yaml"),
     "prod": (EXAMPLES / "environments" / "common.yaml", EXAMPLES / "environments" / "prod.yaml"),
     **{path.stem: (path,) for path in sorted(VALUES.glob("*.yaml"))},
