@@ -263,6 +263,10 @@ class Approvals:
     async def close(self) -> None:
         await self._watch.close()
 
+    def look_again(self) -> None:
+        """Another process has changed some of them: whoever waits learns of it now."""
+        self._watch.nudge()
+
     async def pending(self, at: datetime) -> Mapping[str, int]:
         """How many wait for people, by the rule that asks: those of every process."""
         return await self._store.pending(at)

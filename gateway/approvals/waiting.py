@@ -1,12 +1,14 @@
 """Waiting for approvals to change: a future for each call that waits, and one task that looks for all of them.
 
 What this process changes itself wakes the waiting at once. What other processes change is found by asking the store for
-changes a few times a second, as long as anybody waits; nothing is kept for approvals that nobody waits for.
+changes from time to time, and when it is nudged, as long as anybody waits; nothing is kept for approvals that nobody
+waits for.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from gateway.errors import StorageError
@@ -26,6 +28,7 @@ class Watch:
         self._waiting: dict[str, dict[asyncio.Future[None], int]] = {}
         self._seen = 0
         self._looking: asyncio.Task[None] | None = None
+        self._nudged = asyncio.Event()
 
     @property
     def is_looking(self) -> bool:
@@ -57,6 +60,10 @@ class Watch:
             for future in self._waiting.get(id, ()):
                 _wake(future)
 
+    def nudge(self) -> None:
+        """Somebody elsewhere has changed something: look at once, if anybody waits."""
+        self._nudged.set()
+
     async def close(self) -> None:
         """Stop looking. Whoever still waits does so until their time is up."""
         looking, self._looking = self._looking, None
@@ -81,8 +88,11 @@ class Watch:
     async def _look(self) -> None:
         try:
             while self._waiting:
+                self._nudged.clear()
                 await self._look_once()
-                await asyncio.sleep(self._every)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._every):
+                        await self._nudged.wait()
         finally:
             self._looking = None
 

@@ -83,6 +83,8 @@ def store_of(folder: Path, policies: Path | None, *, environment: str | None, da
         fail("the configuration does not tell where records are kept", "name the store: --database PATH", code=1)
     except GatewayError as error:
         fail(error.message, error.help, code=1)
+    if not isinstance(path, Path):
+        fail("a store in PostgreSQL is not changed by this command yet", "use an SQLite store", code=1)
     if found.access is None:
         note("the configuration has errors, so names are not checked; gateway check shows them")
         return Store(path)

@@ -1,6 +1,6 @@
 """What stands between calls and their tools in this process: people, limits, the kill switch, the decision log.
 
-All of it lives in the file of the store, or beside it, so that every process on the host goes by the same.
+All of it lives in the store, or beside its file, so that every process that shares it goes by the same.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
@@ -22,10 +21,11 @@ from gateway.audit.entries import Place
 from gateway.core.events import now
 from gateway.errors import StoreUnavailable
 from gateway.governance.approvals import Action
+from gateway.governance.limits import Limits
 from gateway.governance.principals import Principal
 from gateway.governance.records import AuditBody, StoredCall
-from gateway.limits.limiter import Limiter
 from gateway.runtime.auditing import Anchoring, Auditing
+from gateway.runtime.engines import Engine, KeptStore
 from gateway.runtime.notifying import Notifying
 from gateway.serving.auditing import Auditor, clock
 from gateway.serving.gating import Controls
@@ -34,13 +34,8 @@ from gateway.serving.published import Published
 from gateway.serving.sharing import SharedTurns
 from gateway.storage.approvals import Noted, SqliteApprovals
 from gateway.storage.audit_log import AuditLog
-from gateway.storage.limits import SqliteQuotas
-from gateway.storage.notices import Notices
 from gateway.storage.quarantines import SqliteQuarantines
-from gateway.storage.rates import RateTable
-from gateway.storage.recording import Recording
 from gateway.storage.revocations import SqliteRevocations
-from gateway.storage.sqlite import SqliteStore
 
 FORGET_APPROVALS: Final = timedelta(days=90)
 _SWEEP_EVERY: Final = 15.0
@@ -53,21 +48,23 @@ _log: Final = logging.getLogger(__name__)
 class Controlling:
     """The controls of a process, and what is told of them."""
 
-    store: SqliteStore
-    recording: Recording
+    engine: Engine
     controls: Controls
     auditor: Auditor
     approvals: Approvals
     quarantines: SqliteQuarantines
     revocations: SqliteRevocations
-    limits: Limiter
+    limits: Limits
     notifying: Notifying
     anchoring: tuple[Anchoring, ...] = ()
     """One for each shard that this process writes."""
 
+    @property
+    def store(self) -> KeptStore:
+        return self.engine.store
+
     async def begin(self, closing: AsyncExitStack) -> None:
         """Say that the gateway serves, and do what is done beside calls; the other way round at the end."""
-        self.store.record_through(self.recording)
         await self.store.note([self.auditor.happened("gateway-started"), self.auditor.happened("config-published")])
         for anchoring in self.anchoring:
             anchoring.start()
@@ -97,8 +94,7 @@ class Controlling:
 
 
 def controlling(
-    store: SqliteStore,
-    database: Path,
+    engine: Engine,
     *,
     published: Callable[[], Published],
     auditing: Auditing,
@@ -109,35 +105,38 @@ def controlling(
     observer: Observer | None = None,
 ) -> Controlling:
     """Open everything. `published` is asked when there is a first call, and at every one after it."""
-    notices = Notices(database)
+    store = engine.store
+    notices = engine.notices()
     closing.callback(notices.close)
     quarantines = SqliteQuarantines(store.writer, notices, clock=now)
     closing.callback(quarantines.close)
     revocations = SqliteRevocations(store.writer, notices, clock=now)
     closing.callback(revocations.close)
-    limits = Limiter(RateTable(database), SqliteQuotas(store.writer, clock=now))
+    limits = engine.limits()
     closing.callback(limits.close)
-    log = _log_of(auditing.key)
+    log = _log_of(engine, auditing.key)
     auditor = _auditor(published, auditing.key)
     store.keep_audit(log, abandoned=auditor.abandoned if observer is None else _also_told(auditor, observer))
-    asked = SqliteApprovals(store.writer, store.reader, noted=_noting(log, auditor))
+    asked = SqliteApprovals(store.writer, store.reader, noted=engine.noted(_noting(log, auditor)))
     approvals = Approvals(
         asked,
         held=lambda principal: _held(published, principal),
         may_approve=lambda approver, action: _may_approve(published, approver, action),
         subscribers=subscribers(webhooks),
         announce=announce,
+        look_every=engine.look_every,
     )
+    engine.when_approvals_change(approvals.look_again)
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)
     shared = SharedTurns(store)
     controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision, turns=shared)
     place = (_node(), None, None, auditing.key.id)
-    recording = Recording(database, place=place, shard=shard_name(_node(), clock(), unique=token_hex(8)))
-    heads = (log.durable_head, recording.durable_head)
+    recording = engine.record_apart(place=place, shard=shard_name(_node(), clock(), unique=token_hex(8)))
+    heads = (log.durable_head, *(() if recording is None else (recording.durable_head,)))
     anchoring = () if auditing.anchors is None else tuple(Anchoring(auditing.anchors, head) for head in heads)
     return Controlling(
-        *(store, recording, controls, auditor, approvals, quarantines, revocations, limits, notifying),
+        *(engine, controls, auditor, approvals, quarantines, revocations, limits, notifying),
         anchoring,
     )
 
@@ -158,9 +157,9 @@ def _may_approve(published: Callable[[], Published], approver: Principal, action
     return published().access.approves(approver, catalogue=action.catalogue, tool=action.tool).allowed
 
 
-def _log_of(key: ContentKey) -> AuditLog:
+def _log_of(engine: Engine, key: ContentKey) -> AuditLog:
     """A shard of this process alone."""
-    return AuditLog(
+    return engine.log(
         lambda: shard_name(_node(), clock(), unique=token_hex(8)), Place(_node(), content_key=key.id), clock=clock
     )
 

@@ -71,6 +71,10 @@ def _approval_of(entry: Mapping[str, Any]) -> str | None:
 
 def _database(assembled: Assembled) -> Path:
     path = kept_by(assembled).database
+    if not isinstance(path, Path):
+        raise NothingKept(
+            "records in PostgreSQL are not shown by this command yet", help="ask the gateway: GET /v1/calls"
+        )
     if not path.exists():
         raise NothingKept(
             f"there are no records in {path}",

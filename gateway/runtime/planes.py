@@ -100,6 +100,7 @@ def _readiness(running: Running, stopping: Stopping) -> Any:
     def ready() -> Mapping[str, Any]:
         reasons = ["stopping"] if stopping.times else []
         reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
+        reasons += [problem] if (problem := running.controlled.engine.problem) else []
         reasons += [] if running.identities.knows_revocations() else ["revoked tokens cannot be told from others"]
         state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}
         spool = [] if (trouble := running.spool.trouble) is None else [f"large results are refused: {trouble}"]

@@ -17,6 +17,7 @@ from gateway.assembly import Assembled, assemble
 from gateway.config.specs.gateway import (
     GatewayDocument,
     IdentityProviderDocument,
+    PostgresStorageSpec,
     SqliteStorageSpec,
     StorageDocument,
     TelemetryDocument,
@@ -31,6 +32,7 @@ from gateway.runtime.accepting import Again
 from gateway.runtime.auditing import Auditing, auditing_of
 from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
 from gateway.runtime.controlling import Controlling, controlling
+from gateway.runtime.engines import PostgresDatabase, open_engine
 from gateway.runtime.identities import providers_of
 from gateway.runtime.metering import Metering
 from gateway.runtime.notifying import webhooks_of
@@ -45,7 +47,6 @@ from gateway.serving.current import ServedCall
 from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
 from gateway.storage.spool import PieceSpool
-from gateway.storage.sqlite import SqliteStore
 from gateway.telemetry.meters import Meters
 from gateway.telemetry.settings import Settings as TelemetrySettings
 from gateway.upstreams.registry import Upstreams
@@ -125,13 +126,15 @@ class Running:
 class Kept:
     """Where a project keeps its records and the bytes of results."""
 
-    database: Path
+    database: Path | PostgresDatabase
     spool: SpoolPlace
 
 
 def kept_by(assembled: Assembled) -> Kept:
     """Raises `StartRefused` for a storage that is not served yet."""
     storage = _storage(assembled)
+    if isinstance(storage, PostgresStorageSpec):
+        return Kept(PostgresDatabase(storage.connection), spool_place(storage.blobs, beside=Path()))
     database = Path(storage.path)
     return Kept(database, spool_place(storage.blobs, beside=database))
 
@@ -182,8 +185,10 @@ def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, to
     identities = Identities(providers, _now)
     _refuse_exposure(settings, identities)
     kept = kept_by(assembled)
-    _refuse_shared_folders({kept.database.parent, *([kept.spool] if isinstance(kept.spool, Path) else ())})
+    _refuse_shared_folders(_folders(kept))
     refuse_unusable(kept.spool, secrets)
+    if isinstance(kept.database, PostgresDatabase):
+        secrets.read(kept.database.connection)
     if unreachable := unreachable_approvals(assembled):
         raise ConfigInvalid(unreachable)
     gateway = _gateway(assembled).spec
@@ -226,7 +231,8 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     observed = observing(prepared.telemetry, key=prepared.auditing.key, published=lambda: service.published)
     observed.start(closing)
     observed.hear_logs(closing)
-    store = await _open(SqliteStore.open(kept.database), closing)
+    engine = await _open(open_engine(kept.database, prepared.secrets), closing)
+    store = engine.store
     spool = await _open(open_spool(kept.spool, prepared.secrets, small=store), closing)
     meters = Meters()
 
@@ -234,8 +240,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         await service.journal(call, tool)
 
     controlled = controlling(
-        store,
-        kept.database.absolute(),
+        engine,
         published=lambda: service.published,
         auditing=prepared.auditing,
         webhooks=prepared.webhooks,
@@ -327,13 +332,10 @@ def _telemetry(assembled: Assembled) -> TelemetrySpec | None:
     return None if named is None else found[named]
 
 
-def _storage(assembled: Assembled) -> SqliteStorageSpec:
+def _storage(assembled: Assembled) -> SqliteStorageSpec | PostgresStorageSpec:
     documents = [each.spec for each in assembled.loaded.documents]
     named = {each.metadata.name: each.spec for each in documents if isinstance(each, StorageDocument)}
-    storage = named[_gateway(assembled).spec.storage]
-    if not isinstance(storage, SqliteStorageSpec):
-        raise StartRefused(f"storage of type {storage.type!r} is not served yet", help="use type: sqlite")
-    return storage
+    return named[_gateway(assembled).spec.storage]
 
 
 def _refuse_exposure(settings: Settings, identities: Identities) -> None:
@@ -348,6 +350,12 @@ def _refuse_exposure(settings: Settings, identities: Identities) -> None:
         raise StartRefused(
             "callers from elsewhere need a public URL", help="set GATEWAY_PUBLIC_URL to how they reach the gateway"
         )
+
+
+def _folders(kept: Kept) -> list[Path]:
+    """Those of this machine that are written to."""
+    database = [kept.database.parent] if isinstance(kept.database, Path) else []
+    return [*database, *([kept.spool] if isinstance(kept.spool, Path) else [])]
 
 
 def _refuse_shared_folders(folders: Iterable[Path]) -> None:

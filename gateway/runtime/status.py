@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gateway.errors import StoreUnavailable
 from gateway.runtime.quarantining import stopped_status
 from gateway.runtime.running import Kept, Running
 from gateway.snapshot import Snapshot
@@ -15,7 +16,7 @@ async def status_of(running: Running) -> Mapping[str, Any]:
     """With several workers, turns, calls and circuits are those of the one that answers."""
     published = running.service.published
     snapshot = published.snapshot
-    sizes = await asyncio.to_thread(_sizes, running.kept)
+    sizes = {**await _database_sizes(running), **await asyncio.to_thread(_spool_sizes, running.kept)}
     return {
         "name": snapshot.name,
         "revision": snapshot.revision,
@@ -53,11 +54,17 @@ def collision_rows(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
             }
 
 
-def _sizes(kept: Kept) -> dict[str, Any]:
+def _spool_sizes(kept: Kept) -> dict[str, Any]:
     """Nobody lists a bucket to learn how much is in it: its name is told instead."""
-    files = [kept.database.with_name(f"{kept.database.name}{suffix}") for suffix in ("", "-wal", "-shm")]
-    spool = {"spoolBytes": _below(kept.spool)} if isinstance(kept.spool, Path) else {"spoolBucket": kept.spool.bucket}
-    return {"databaseBytes": sum(map(_size, files)), **spool}
+    return {"spoolBytes": _below(kept.spool)} if isinstance(kept.spool, Path) else {"spoolBucket": kept.spool.bucket}
+
+
+async def _database_sizes(running: Running) -> Mapping[str, int | None]:
+    """Nothing is known of a database that cannot be reached; the rest is told all the same."""
+    try:
+        return await running.controlled.engine.sizes()
+    except StoreUnavailable:
+        return {"databaseBytes": None}
 
 
 def _size(path: Path) -> int:

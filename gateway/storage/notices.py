@@ -52,6 +52,8 @@ class Announcing(Protocol):
 
     async def announce(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Notices:
     """The number of the last change. One for each process and database."""

@@ -1,0 +1,69 @@
+"""PostgreSQL below a gateway: what its parts are, for whoever puts one together. Imported where it is asked for."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.audit.entries import Place
+from gateway.core.events import now
+from gateway.governance.approvals import ApprovalChange, ApprovalRecord
+from gateway.storage.approvals import Noted
+from gateway.storage.postgres.audit import PostgresAuditLog
+from gateway.storage.postgres.limits import PostgresLimits
+from gateway.storage.postgres.pulse import APPROVALS, PostgresNotices, tell
+from gateway.storage.postgres.store import PostgresStore
+
+
+class PostgresEngine:
+    """One database, for gateways on any number of hosts."""
+
+    look_every = 1.0
+
+    def __init__(self, store: PostgresStore) -> None:
+        self.store = store
+
+    @classmethod
+    async def open(cls, address: str) -> "PostgresEngine":
+        return cls(await PostgresStore.open(address))
+
+    @property
+    def problem(self) -> str | None:
+        return self.store.problem
+
+    def notices(self) -> PostgresNotices:
+        return PostgresNotices(self.store.pulse, self.store.writer)
+
+    def limits(self) -> PostgresLimits:
+        return PostgresLimits(self.store.writer, clock=now)
+
+    def log(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int]) -> PostgresAuditLog:
+        return PostgresAuditLog(shard, place, clock=clock)
+
+    def record_apart(self, *, place: tuple[str, str | None, str | None, str | None], shard: str) -> None:
+        """The database's own processes do the work."""
+
+    def noted(self, noted: Noted) -> Noted:
+        def note(connection: Any, change: ApprovalChange, record: ApprovalRecord) -> None:
+            noted(connection, change, record)
+            tell(connection, APPROVALS)
+
+        return note
+
+    def when_approvals_change(self, callback: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(callback)
+
+        self.store.pulse.on_approvals.append(told)
+
+    async def sizes(self) -> Mapping[str, int]:
+        def read(connection: Any) -> int:
+            [size] = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+            return int(size)
+
+        return {"databaseBytes": await self.store.reader.run(read)}
+
+    async def close(self) -> None:
+        await self.store.close()
