@@ -25,6 +25,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/backends/http.py": {"aiohttp", "yarl"},
     "gateway/backends/documents.py": {"aiohttp", "yarl"},
     "gateway/backends/openapi.py": {"yarl"},
+    "gateway/bundles": set(),
     "gateway/cli": {"typer", "rich"},
     "gateway/config": {"pydantic", "pydantic_core"},
     "gateway/config/source.py": {"yaml"},
@@ -78,6 +79,7 @@ ARROWS: dict[str, set[str]] = {
     "governance": {"errors", "core", "governance"},
     "approvals": {"errors", "core", "governance", "backends", "approvals"},
     "audit": {"errors", "core", "audit"},
+    "bundles": {"errors", "audit", "bundles"},
     "authz": {"errors", "core", "governance", "authz"},
     "identity": {"errors", "governance", "identity"},
     "backends": {"errors", "core", "governance", "openapi", "backends"},
@@ -107,7 +109,7 @@ ARROWS: dict[str, set[str]] = {
         "runtime",
         "identity",
     }
-    | {"assembly", "audit", "storage", "cli"},
+    | {"assembly", "audit", "bundles", "storage", "cli"},
     "pytest_plugin": {"governance", "access", "review", "config", "assembly"},
     "middleware": {"errors", "core", "formats", "governance", "snapshot", "middleware"},
     "serving": {"errors", "core", "governance", "snapshot", "access", "approvals", "audit", "serving"},
@@ -115,7 +117,7 @@ ARROWS: dict[str, set[str]] = {
     "runtime": {
         *("errors", "core", "formats", "governance", "snapshot", "access", "advertising", "assembly", "config"),
         *("identity", "backends", "middleware", "storage", "serving", "web", "runtime"),
-        *("approvals", "audit", "limits", "openapi", "telemetry", "upstreams"),
+        *("approvals", "audit", "bundles", "limits", "openapi", "review", "telemetry", "upstreams"),
     },
     "examples": {"errors", "core", "formats", "examples"},
     "__main__": {"cli"},

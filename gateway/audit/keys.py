@@ -1,10 +1,11 @@
-"""The keys that sign anchors: Ed25519 alone. Reading, making and naming them, and one vouching for the next."""
+"""The keys that sign anchors and bundles: Ed25519 alone. Reading, making, naming; one vouching for the next."""
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final
+from typing import Final, Literal
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -13,7 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from gateway.audit.entries import KeyPart
 from gateway.audit.secret_bytes import WeakKey, decoded, secret_bytes
 
-_ANCHOR: Final = b"gateway-audit-anchor/1\n"
+Purpose = Literal["anchor", "bundle"]
+_PURPOSES: Final[Mapping[Purpose, bytes]] = {
+    "anchor": b"gateway-audit-anchor/1\n",
+    "bundle": b"gateway-bundle-manifest/1\n",
+}
+"""What is signed begins with what it is for, so that no signature can be taken for one of another kind."""
 _ENDORSED: Final = b"gateway-audit-key/1\n"
 _RAW: Final = 32
 _MAKE_ONE: Final = "make a pair with: gateway audit keygen FILE"
@@ -78,9 +84,9 @@ class PublicKey:
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
 
-    def has_signed(self, message: bytes, signature: bytes) -> bool:
-        """Whether an anchor of these bytes was signed with this key."""
-        return self._is_valid(_ANCHOR + message, signature)
+    def has_signed(self, message: bytes, signature: bytes, *, purpose: Purpose = "anchor") -> bool:
+        """Whether an anchor, or something else, of these bytes was signed with this key."""
+        return self._is_valid(_PURPOSES[purpose] + message, signature)
 
     def endorses(self, part: KeyPart) -> "PublicKey | None":
         """The key that this one vouched for, `None` if it did not."""
@@ -142,8 +148,8 @@ class SigningKey:
     def id(self) -> str:
         return self.public.id
 
-    def sign(self, message: bytes) -> bytes:
-        return self._key.sign(_ANCHOR + message)
+    def sign(self, message: bytes, *, purpose: Purpose = "anchor") -> bytes:
+        return self._key.sign(_PURPOSES[purpose] + message)
 
     def endorse(self, after: PublicKey) -> KeyPart:
         """What a `key-rotated` entry says: this key vouches for the next."""

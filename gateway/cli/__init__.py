@@ -22,6 +22,9 @@ class _Commands(LazyGroup):
     subcommands = (
         Subcommand("init", "gateway.cli.starting:init", "Write a small project that works."),
         Subcommand("serve", "gateway.cli.serving:serve_gateway", "Serve the configured catalogues over MCP and REST."),
+        Subcommand("status", "gateway.cli.served:show_status", "Show what a running gateway serves, and since when."),
+        Subcommand("reload", "gateway.cli.served:reload_gateway", "Have a running gateway serve what changed."),
+        Subcommand("bundle", "gateway.cli.bundles:app", "Build, sign and verify a project as one file."),
         Subcommand("calls", "gateway.cli.calls:app", "Show the records of calls."),
         Subcommand("trace", "gateway.cli.tracing:trace_call", "Draw one call: decisions, approvals, backend, times."),
         Subcommand("approvals", "gateway.cli.approvals:app", "Show and decide what waits for approval."),

@@ -146,12 +146,12 @@ def keygen(
     """
     if purpose == "contents":
         secret = token_bytes(MIN_BYTES).hex()
-        _write_all([(file, secret.encode() + b"\n", 0o600)])
+        write_all([(file, secret.encode() + b"\n", 0o600)])
         print_line(out(), f"key {ContentKey(secret).id} for contents is in {file}")
         return
     key = SigningKey.generate()
     public = file.with_name(f"{file.name}.pub")
-    _write_all([(file, key.pem(), 0o600), (public, key.public.pem(), 0o644)])
+    write_all([(file, key.pem(), 0o600), (public, key.public.pem(), 0o644)])
     print_line(out(), f"key {key.id} for anchors is in {file}, its public half in {public}")
     print_line(err(), "Give the public half to whoever verifies, and keep it apart from the log.")
 
@@ -261,7 +261,7 @@ def _microseconds(at: datetime | None) -> int | None:
     return None if at is None else (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _write_all(files: Sequence[tuple[Path, bytes, int]]) -> None:
+def write_all(files: Sequence[tuple[Path, bytes, int]]) -> None:
     """All of them or none, and only where nothing is."""
     written: list[Path] = []
     try:

@@ -1,4 +1,4 @@
-"""`gateway drift`: what upstreams have changed since they were locked.
+"""`gateway drift`: what upstreams have changed since they were locked, or whether a project is what is served.
 
 Exit codes: 0 nothing, 2 something, 1 anything else.
 """
@@ -6,6 +6,7 @@ Exit codes: 0 nothing, 2 something, 1 anything else.
 import difflib
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -13,7 +14,18 @@ from rich.console import Console
 
 from gateway.cli.bringing import Upstreams, compare
 from gateway.cli.console import out, print_line
-from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder
+from gateway.cli.project import (
+    DEFAULT_FOLDER,
+    Environment,
+    Policies,
+    ProjectFolder,
+    assembled,
+    project_at,
+    snapshot_of,
+    sound,
+)
+from gateway.cli.remote import Insecure, Remote, TokenFile, remote_at
+from gateway.cli.served import served_status
 from gateway.vetting.drift import Change, Grade, drift, gravest
 
 _MARKS: Final[dict[Grade, tuple[str, str]]] = {
@@ -30,9 +42,21 @@ def show_drift(
     policies: Policies = None,
     environment: Environment = None,
     upstream: Upstreams = None,
+    served: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Compare the project with what the gateway at this admin plane serves."),
+    ] = None,
+    token_file: TokenFile = None,
+    insecure: Insecure = False,
     output: Annotated[Literal["text", "json"], typer.Option(help="For people, or for programs.")] = "text",
 ) -> None:
-    """Show what upstreams changed since they were locked, graded. Exit code 0: nothing, 2: something, 1: an error."""
+    """Show what upstreams changed since they were locked, graded. Exit code 0: nothing, 2: something, 1: an error.
+
+    With --served, whether a running gateway serves this project, instead.
+    """
+    if served is not None:
+        _compare_served(remote_at(served, token_file, insecure=insecure), folder, policies, environment, output=output)
+        return
     found = compare(folder, policies, environment, upstream)
     changes = drift(found.locked, found.found)
     if output == "json":
@@ -43,6 +67,23 @@ def show_drift(
         names = ", ".join(found.chosen) or "none"
         print_line(out(), f"{len(changes)} change{'' if len(changes) == 1 else 's'} of upstreams: {names}")
     if changes:
+        raise typer.Exit(2)
+
+
+def _compare_served(
+    remote: Remote, folder: Path, policies: Path | None, environment: str | None, *, output: str
+) -> None:
+    project = project_at(folder, policies)
+    here = snapshot_of(sound(assembled(project, environment=environment, today=None), project)).revision
+    there = str(served_status(remote)["revision"])
+    if output == "json":
+        typer.echo(json.dumps({"served": there, "project": here, "same": here == there}, indent=2))
+    elif here == there:
+        print_line(out(), f"revision {here[:12]} is served")
+    else:
+        print_line(out(), f"revision {there[:12]} is served, this project is {here[:12]}")
+        print_line(out(), "gateway reload has it served; gateway plan tells what that means")
+    if here != there:
         raise typer.Exit(2)
 
 

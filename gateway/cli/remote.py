@@ -6,6 +6,7 @@ is not sent where it could be overheard, and follows no redirect.
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from ipaddress import ip_address
@@ -38,6 +39,7 @@ class Answered(Exception):
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
         super().__init__(status)
+        self.problem = problem
         self.status = status
         self.code = str(problem.get("code", ""))
         self.detail = str(problem.get("detail", f"the gateway answered {status}"))
@@ -54,17 +56,19 @@ class Remote:
         given = {name: value for name, value in query.items() if value is not None}
         return self._asked(Request(f"{self.url}{path}{f'?{urlencode(given)}' if given else ''}"))  # noqa: S310 - checked
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def post(
+        self, path: str, body: dict[str, Any], *, headers: Mapping[str, str] | None = None, seconds: float = _SECONDS
+    ) -> Any:
         content = json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        return self._asked(Request(f"{self.url}{path}", data=content, headers=headers))  # noqa: S310 - checked
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        return self._asked(Request(f"{self.url}{path}", data=content, headers=sent), seconds=seconds)  # noqa: S310 - checked
 
-    def _asked(self, request: Request) -> Any:
+    def _asked(self, request: Request, *, seconds: float = _SECONDS) -> Any:
         """Raises `Answered`; ends the command if nothing answers that is a gateway."""
         if self.token is not None:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
-            with build_opener(_NoRedirect).open(request, timeout=_SECONDS) as response:
+            with build_opener(_NoRedirect).open(request, timeout=seconds) as response:
                 return json.loads(response.read(_MOST_BYTES))
         except HTTPError as error:
             with error:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -10,17 +10,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gateway.audit.keys import PublicKey
 from gateway.cli.console import err, fail, note
 from gateway.cli.problems import print_problems
 from gateway.cli.project import sources_of
 from gateway.cli.unread import output_never_waits
 from gateway.errors import GatewayError
 from gateway.runtime.affinity import Affinity
+from gateway.runtime.bundled import LastGood, bundle_keys, source_of, state_folder
 from gateway.runtime.logs import logs_as_lines
 from gateway.runtime.planes import planes
-from gateway.runtime.running import ConfigInvalid, Prepared, Running, opened, prepared
+from gateway.runtime.reloading import Reloading, prepared_from
+from gateway.runtime.running import ConfigInvalid, Prepared, Running, opened
 from gateway.runtime.serving import listener, run, serve, signals
 from gateway.runtime.settings import Settings
+from gateway.runtime.sourcing import Source, Taken
 from gateway.runtime.stopping import Stopping
 from gateway.runtime.workers import Workers
 
@@ -37,6 +41,21 @@ def serve_gateway(
     admin_host: Annotated[str | None, typer.Option(help="Address of health and status.")] = None,
     admin_port: Annotated[int | None, typer.Option(help="Its port; 0 takes any that is free.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that serve; one that dies is replaced.")] = None,
+    bundle: Annotated[
+        str | None, typer.Option(metavar="FILE|URL", help="Serve a bundle instead of a folder; see gateway bundle.")
+    ] = None,
+    key: Annotated[
+        list[Path] | None, typer.Option(help="A public key that the bundle may be signed with; give it more than once.")
+    ] = None,
+    require_signature: Annotated[
+        bool | None, typer.Option("--require-signature", help="Refuse a bundle that nobody has signed.")
+    ] = None,
+    last_good: Annotated[
+        bool | None, typer.Option("--last-good", help="Serve the last good revision if the present one is broken.")
+    ] = None,
+    watch: Annotated[
+        str | None, typer.Option(metavar="SECONDS", help="Look that often for changes, and serve them.")
+    ] = None,
 ) -> None:
     """Serve the configured catalogues over MCP and REST.
 
@@ -44,7 +63,11 @@ def serve_gateway(
     1 the configuration has errors or the start was refused, 2 wrong use. A stop may be asked for by SIGTERM or SIGINT
     at any time; while the gateway is still starting, whatever is open by then is closed again.
     """
-    settings = _settings({key: value for key, value in locals().items() if value is not None})
+    given = {name: value for name, value in locals().items() if value is not None}
+    if bundle is not None and (configs is not None or policies is not None):
+        fail("either a bundle is served or a folder", "leave out --bundle, or --configs and --policies")
+    given |= {"bundle_keys": tuple(map(str, given.pop("key")))} if key else {}
+    settings = _settings({name: value for name, value in given.items() if name != "key"})
     if settings.workers == 1:
         serve_here(settings, lambda: _bound(settings), say=typer.echo)
     else:
@@ -62,6 +85,7 @@ def serve_here(
     say: Callable[[str], object],
     up: Callable[[], None] = lambda: None,
     watch: Callable[[Stopping], None] = lambda stopping: None,
+    goes_on: bool = False,
     among: Callable[[Any], Affinity] | None = None,
 ) -> None:
     """Serve in this process until it is stopped. `up` is told when it is up, `watch` may ask it to stop.
@@ -70,9 +94,9 @@ def serve_here(
     """
     try:
         # Outside of the loop, where a signal is obeyed at once: nothing is open yet.
-        ready = prepared(settings)
+        beginning = _Beginning.of(settings, goes_on=goes_on)
         with output_never_waits(), logs_as_lines(settings):
-            run(_served(ready, sockets, say, up=up, watch=watch, among=among))
+            run(_served(beginning, sockets, say, up=up, watch=watch, among=among))
     except ConfigInvalid as error:
         print_problems(err(), error.diagnostics, sources_of(settings.project))
         raise typer.Exit(1) from error
@@ -105,8 +129,45 @@ def _settings(given: dict[str, Any]) -> Settings:
         fail(told, "settings are options, or variables that begin with GATEWAY_")
 
 
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What a start is made of, and where more of it comes from."""
+
+    source: Source
+    taken: Taken
+    ready: Prepared
+    last_good: LastGood
+
+    @classmethod
+    def of(cls, settings: Settings, *, goes_on: bool) -> "_Beginning":
+        """`goes_on` is for a process that takes the place of one that ended: it serves what the others serve."""
+        keys = bundle_keys(settings)
+        source = source_of(settings, keys)
+        if goes_on and (last := LastGood(state_folder(settings), keys)).exists:
+            taken, ready = prepared_from(last, settings)
+        else:
+            taken, ready = cls._found(source, settings, keys)
+        taken.use()
+        database = ready.kept.database
+        folder = state_folder(settings, database=database if isinstance(database, Path) else None)
+        return cls(source, taken, ready, LastGood(folder, keys))
+
+    @staticmethod
+    def _found(source: Source, settings: Settings, keys: Sequence[PublicKey]) -> tuple[Taken, Prepared]:
+        try:
+            return prepared_from(source, settings)
+        except GatewayError as error:
+            if not settings.last_good:
+                raise
+            told = error.diagnostics if isinstance(error, ConfigInvalid) else ()
+            print_problems(err(), told, sources_of(settings.project))
+            note(f"{error.message}: the last good revision is served instead")
+            folder = state_folder(settings)
+            return prepared_from(LastGood(folder, keys, because=error.message), settings)
+
+
 async def _served(
-    ready: Prepared,
+    beginning: _Beginning,
     sockets: Callable[[], tuple[socket, socket]],
     say: Callable[[str], object],
     *,
@@ -116,13 +177,17 @@ async def _served(
 ) -> None:
     stopping = Stopping()
     starting = _Starting(stopping)
-    with signals(starting.ask):
+    with signals(starting.ask, reload=starting.reload):
         watch(stopping)
         try:
-            async with opened(ready) as gateway:
+            async with opened(beginning.ready) as gateway:
                 starting.is_over = True
                 if not stopping.times:
-                    await _serve(gateway, sockets(), stopping, say=say, up=up, among=among)
+                    reloading = Reloading(
+                        gateway, beginning.source, beginning.ready, beginning.taken, beginning.last_good
+                    )
+                    starting.reloading = reloading
+                    await _serve(gateway, sockets(), stopping, reloading=reloading, say=say, up=up, among=among)
         except asyncio.CancelledError:
             if not starting.was_cut_short:
                 raise
@@ -136,6 +201,12 @@ class _Starting:
         self.was_cut_short = False
         self._stopping = stopping
         self._task = asyncio.current_task()
+        self.reloading: Reloading | None = None
+
+    def reload(self) -> None:
+        """A start reads what is there; there is nothing to read again before it is over."""
+        if self.reloading is not None and not self._stopping.times:
+            self.reloading.ask("signal")
 
     def ask(self) -> None:
         self._stopping.ask()
@@ -149,6 +220,7 @@ async def _serve(
     sockets: tuple[socket, socket],
     stopping: Stopping,
     *,
+    reloading: Reloading,
     say: Callable[[str], object],
     up: Callable[[], None],
     among: Callable[[Any], Affinity] | None,
@@ -159,8 +231,11 @@ async def _serve(
     async def started() -> None:
         _tell(gateway, base_url, admin_url, say=say)
         up()
+        await reloading.begin()
+        if gateway.settings.watch:
+            reloading.watch(gateway.settings.watch.total_seconds())
 
-    both = planes(gateway, base_url=base_url, stopping=stopping)
+    both = planes(gateway, base_url=base_url, stopping=stopping, reloading=reloading)
     serving = partial(
         serve,
         calls=gateway.service.running,
@@ -169,15 +244,18 @@ async def _serve(
         stopping=stopping,
         started=started,
     )
-    if among is None:
-        await serving(both)
-        return
-    affinity = among(both.data)
-    affinity.shares(both.metering)
     try:
-        await serving(replace(both, data=affinity.front), besides=[(affinity.inside, affinity.listener())])
+        if among is None:
+            await serving(both)
+            return
+        affinity = among(both.data)
+        affinity.shares(both.metering, reloading)
+        try:
+            await serving(replace(both, data=affinity.front), besides=[(affinity.inside, affinity.listener())])
+        finally:
+            await affinity.close()
     finally:
-        await affinity.close()
+        await reloading.close()
 
 
 def _url(bound: Any) -> str:

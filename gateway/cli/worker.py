@@ -23,6 +23,7 @@ def main() -> None:
         say=lines.append,
         up=lambda: order.tell_up(lines),
         watch=lambda stopping: _watch(order.lifeline, stopping),
+        goes_on=order.goes_on,
         among=lambda app: Affinity(app, index=order.index, count=settings.workers, folder=Path(order.folder)),
     )
 

@@ -16,6 +16,8 @@ import aiohttp
 from yarl import URL
 
 from gateway.runtime.metering import INSIDE, Metering
+from gateway.runtime.reloading import INSIDE as RELOAD_INSIDE
+from gateway.runtime.reloading import Reloading
 from gateway.web.edge import App, Receive, Scope, Send
 from gateway.web.problems import problem_response
 
@@ -23,7 +25,7 @@ _SESSION: Final = b"mcp-session-id"
 _TURNS: Final = "/v1/turns/"
 _ONE_HOP: Final = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"})
 _AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-_SOON: Final = aiohttp.ClientTimeout(total=2)
+_SOON: Final = 2.0
 _NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)
 _GONE: Final = problem_response(
     404, "the process that had this session has ended", code="E_SESSION_GONE", help="begin again with initialize"
@@ -46,6 +48,7 @@ class Affinity:
         self._folder = folder
         self._sessions: dict[int, aiohttp.ClientSession] = {}
         self._metering: Metering | None = None
+        self._reloading: Reloading | None = None
 
     def listener(self) -> socket.socket:
         """Where others reach this worker. One that had the place before left its name behind."""
@@ -62,27 +65,31 @@ class Affinity:
         else:
             await self._pass_on(owner, scope, receive, send)
 
-    def shares(self, metering: Metering) -> None:
-        """Whichever worker is asked for metrics tells those of all."""
+    def shares(self, metering: Metering, reloading: Reloading) -> None:
+        """Whichever worker is asked for metrics tells those of all, and has all reload if it is asked to."""
         self._metering = metering
         metering.worker, metering.others = self._index, self._asked
+        self._reloading = reloading
+        reloading.worker, reloading.others = self._index, self._asked
 
     async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What comes from another worker: requests that are passed on, and questions of its own."""
         if scope["type"] == "http" and scope["path"] == INSIDE and self._metering is not None:
             await self._metering.inside(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == RELOAD_INSIDE and self._reloading is not None:
+            await self._reloading.inside(scope, receive, send)
         else:
             await self.back(scope, receive, send)
 
-    async def _asked(self, path: str) -> dict[int, bytes]:
+    async def _asked(self, path: str, *, within: float = _SOON) -> dict[int, bytes]:
         """What each of the others answers; one that is being replaced, or too slow, is left out."""
         others = [index for index in range(self._count) if index != self._index]
-        answers = await asyncio.gather(*(self._ask(each, path) for each in others))
+        answers = await asyncio.gather(*(self._ask(each, path, aiohttp.ClientTimeout(total=within)) for each in others))
         return {each: answer for each, answer in zip(others, answers, strict=True) if answer is not None}
 
-    async def _ask(self, owner: int, path: str) -> bytes | None:
+    async def _ask(self, owner: int, path: str, patience: aiohttp.ClientTimeout) -> bytes | None:
         try:
-            async with self._session(owner).get(f"http://worker{path}", timeout=_SOON) as answer:
+            async with self._session(owner).get(f"http://worker{path}", timeout=patience) as answer:
                 return await answer.read() if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None
@@ -106,7 +113,7 @@ class Affinity:
             await session.close()
 
     def _owner(self, scope: Scope) -> int:
-        if scope["path"] == INSIDE:  # a question among workers, which nobody else may have passed on
+        if scope["path"] in (INSIDE, RELOAD_INSIDE):  # a question among workers, which nobody else may have passed on
             return self._index
         named = [value for name, value in scope["headers"] if name == _SESSION]
         if len(named) == 1:

@@ -9,6 +9,7 @@ from gateway.errors import Unauthenticated
 from gateway.governance.principals import Principal
 from gateway.identity.challenges import challenge, protected_resource_metadata
 from gateway.runtime.metering import Metering
+from gateway.runtime.reloading import Reloading
 from gateway.runtime.running import Running
 from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
@@ -17,6 +18,7 @@ from gateway.web.edge import App, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
 from gateway.web.metering import Metered
 from gateway.web.metrics import PATH, metrics_routes
+from gateway.web.reloading import reload_routes
 from gateway.web.rest.routing import OPEN_PATHS, routes
 from gateway.web.rest.streams import EventLogs
 from gateway.web.status import status_routes
@@ -36,9 +38,9 @@ class Planes:
         self.metering.meters.responded(method, route=None, status=503, seconds=0.0)
 
 
-def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
+def planes(running: Running, *, base_url: str, stopping: Stopping, reloading: Reloading | None = None) -> Planes:
     """The apps of a running gateway. `base_url` is how callers reach the data plane."""
-    ready = _readiness(running, stopping)
+    ready = _readiness(running, stopping, reloading)
     rules = EdgeRules(
         hosts=running.settings.hosts,
         origins=frozenset(running.settings.allowed_origins),
@@ -89,22 +91,24 @@ def planes(running: Running, *, base_url: str, stopping: Stopping) -> Planes:
         rules=EdgeRules(running.settings.admin_hosts, open_paths=("/livez", "/readyz", *((PATH,) if is_open else ()))),
         ready=ready,
         routes=[
-            *status_routes(administers, lambda: status_of(running)),
+            *status_routes(administers, lambda: status_of(running, reloading)),
+            *(() if reloading is None else reload_routes(administers, reloading.everywhere)),
             *metrics_routes(metering.exposed, None if is_open else observes),
         ],
     )
     return Planes(Metered(data, metering.meters), admin, hush, close, metering)
 
 
-def _readiness(running: Running, stopping: Stopping) -> Any:
+def _readiness(running: Running, stopping: Stopping, reloading: Reloading | None) -> Any:
     def ready() -> Mapping[str, Any]:
         reasons = ["stopping"] if stopping.times else []
         reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
         reasons += [problem] if (problem := running.controlled.engine.problem) else []
         reasons += [] if running.identities.knows_revocations() else ["revoked tokens cannot be told from others"]
         state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}
+        of_reload = [] if reloading is None or reloading.problem is None else [reloading.problem]
         spool = [] if (trouble := running.spool.trouble) is None else [f"large results are refused: {trouble}"]
-        if problems := [*running.controlled.problems, *running.upstreams.problems, *spool]:
+        if problems := [*of_reload, *running.controlled.problems, *running.upstreams.problems, *spool]:
             state["problems"] = problems
         return {**state, "reasons": reasons} if reasons else state
 

@@ -57,6 +57,10 @@ class Draft:
     """Where its documents are, and what they name beside them."""
     again: Again
     """The same project with other imports."""
+    release: Callable[[], None]
+    """Told when nobody reads in the folder any more."""
+    warning: str | None = None
+    """What deserves attention as long as it is served."""
 
 
 @dataclass(slots=True)
@@ -72,6 +76,8 @@ class Revision:
     unworkable: tuple[Unworkable, ...]
     shared: SharedState
     folder: Path
+    release: Callable[[], None]
+    warning: str | None = None
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     watching: Watching | None = None
     hearing: list[Callable[[], None]] = field(default_factory=list)
@@ -159,6 +165,7 @@ class Revisions:
         for revision in left:
             await revision.backends.close()
             await revision.identities.close()
+            revision.release()
 
     async def _made(self, draft: Draft) -> Revision:
         before = self._current
@@ -168,6 +175,7 @@ class Revisions:
         try:
             if not is_same:
                 identities.heed(self._controlled.revocations)
+            if before is not None and not is_same:  # those of the first are started before anything is opened here
                 await identities.start()
             declared = (each.spec for each in draft.assembled.loaded.documents)
             backends.connect(each for each in declared if isinstance(each, UpstreamDocument))
@@ -195,6 +203,8 @@ class Revisions:
             tuple(unworkable),
             shared,
             draft.folder,
+            draft.release,
+            draft.warning,
         )
 
     def _watched(self, revision: Revision) -> Watching:
@@ -233,6 +243,7 @@ class Revisions:
         await revision.backends.upstreams.close(keeping=self._used(besides=revision))
         if all(each.identities is not revision.identities for each in others):
             await revision.identities.close()
+        revision.release()
 
     def _living(self) -> Iterator[Revision]:
         yield from self._earlier.values()

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -41,6 +41,7 @@ from gateway.runtime.publishing import Unworkable
 from gateway.runtime.revisions import Draft, Revisions
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
+from gateway.runtime.sourcing import Taken
 from gateway.runtime.spooling import SpoolPlace, open_spool, refuse_unusable, spool_place
 from gateway.runtime.sweeping import Sweeper
 from gateway.serving.current import ServedCall
@@ -115,6 +116,8 @@ class Running:
         found = [f"{each.position}: {each.message}" for each in self.assembled.diagnostics]
         found += [f"{each.tool.position}: {each.tool.name} is left out: {each.reason}" for each in self.unworkable]
         found += self.told
+        if self.revisions.current.warning is not None:
+            found.append(self.revisions.current.warning)
         if vain := approvals_in_vain(self.service.published.snapshot):
             found.append(vain)
         if self.recovered:
@@ -132,7 +135,7 @@ class Kept:
 
 def kept_by(assembled: Assembled) -> Kept:
     """Raises `StartRefused` for a storage that is not served yet."""
-    storage = _storage(assembled)
+    storage = storage_of(assembled)
     if isinstance(storage, PostgresStorageSpec):
         return Kept(PostgresDatabase(storage.connection), spool_place(storage.blobs, beside=Path()))
     database = Path(storage.path)
@@ -155,22 +158,40 @@ class Prepared:
     telemetry: TelemetrySettings | None
     again: Again
     """The same project with other imports."""
+    environ: Mapping[str, str]
+    folder: Path
+    release: Callable[[], None] = lambda: None
+    """Told when nobody reads in the folder any more."""
+    warning: str | None = None
+    """What deserves attention as long as it is served."""
 
     @property
     def draft(self) -> Draft:
         return Draft(
             *(self.assembled, self.access, self.identities, self.providers, self.secrets),
-            self.settings.project.configs,
+            self.folder,
             self.again,
+            self.release,
+            self.warning,
         )
 
 
-def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, today: date | None = None) -> Prepared:
-    """Read and judge everything; open, start and write nothing. Raises `ConfigInvalid` or `StartRefused`."""
+def prepared(
+    settings: Settings,
+    *,
+    environ: Mapping[str, str] | None = None,
+    today: date | None = None,
+    taken: Taken | None = None,
+) -> Prepared:
+    """Read and judge everything; open, start and write nothing. Raises `ConfigInvalid` or `StartRefused`.
+
+    `taken` is where the project is, if it is not in the folder of the settings.
+    """
     environ = os.environ if environ is None else environ
+    project = settings.project if taken is None else taken.project
     again = partial(
         assemble,
-        settings.project,
+        project,
         environ=environ,
         today=today or datetime.now(UTC).date(),
         environment=settings.environment,
@@ -179,8 +200,8 @@ def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, to
     assembled = again()
     if assembled.access is None:
         raise ConfigInvalid(assembled.diagnostics)
-    folder = settings.project.configs
-    secrets = Secrets(environ, folder)
+    folder = project.configs
+    secrets = Secrets(environ, settings.secrets_folder)
     providers = providers_of(_identity_documents(assembled), secrets=secrets, folder=folder)
     identities = Identities(providers, _now)
     _refuse_exposure(settings, identities)
@@ -191,10 +212,10 @@ def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, to
         secrets.read(kept.database.connection)
     if unreachable := unreachable_approvals(assembled):
         raise ConfigInvalid(unreachable)
-    gateway = _gateway(assembled).spec
+    gateway = gateway_of(assembled).spec
     auditing = auditing_of(gateway.audit, secrets)
     webhooks = webhooks_of(gateway.webhooks, secrets)
-    telemetry = telemetry_settings(_telemetry(assembled), environ=environ, secrets=secrets)
+    telemetry = telemetry_settings(telemetry_of(assembled), environ=environ, secrets=secrets)
     return Prepared(
         settings,
         assembled,
@@ -207,6 +228,9 @@ def prepared(settings: Settings, *, environ: Mapping[str, str] | None = None, to
         tuple(webhooks),
         telemetry,
         lambda imports: again(imports=imports),
+        environ,
+        folder,
+        *(() if taken is None else (taken.release, taken.warning)),
     )
 
 
@@ -234,6 +258,8 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     engine = await _open(open_engine(kept.database, prepared.secrets), closing)
     store = engine.store
     spool = await _open(open_spool(kept.spool, prepared.secrets, small=store), closing)
+    await prepared.identities.start()
+    closing.push_async_callback(prepared.identities.close)
     meters = Meters()
 
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
@@ -252,7 +278,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     revisions = Revisions(controlled, journal=journal, packages=settings.python_packages)
     closing.push_async_callback(revisions.close)
     published = await revisions.first(prepared.draft)
-    retain = _storage(assembled).retain
+    retain = storage_of(assembled).retain
     lives = (retain.calls if retain else None) or DEFAULT_LIFE
     service = Service(
         published,
@@ -318,24 +344,24 @@ def _identity_documents(assembled: Assembled) -> list[IdentityProviderDocument]:
     """Those that the Gateway names, in its order."""
     documents = [each.spec for each in assembled.loaded.documents]
     named = {each.metadata.name: each for each in documents if isinstance(each, IdentityProviderDocument)}
-    return [named[name] for name in _gateway(assembled).spec.identity]
+    return [named[name] for name in gateway_of(assembled).spec.identity]
 
 
-def _gateway(assembled: Assembled) -> GatewayDocument:
+def gateway_of(assembled: Assembled) -> GatewayDocument:
     return next(each.spec for each in assembled.loaded.documents if isinstance(each.spec, GatewayDocument))
 
 
-def _telemetry(assembled: Assembled) -> TelemetrySpec | None:
-    named = _gateway(assembled).spec.telemetry
+def telemetry_of(assembled: Assembled) -> TelemetrySpec | None:
+    named = gateway_of(assembled).spec.telemetry
     documents = [each.spec for each in assembled.loaded.documents]
     found = {each.metadata.name: each.spec for each in documents if isinstance(each, TelemetryDocument)}
     return None if named is None else found[named]
 
 
-def _storage(assembled: Assembled) -> SqliteStorageSpec | PostgresStorageSpec:
+def storage_of(assembled: Assembled) -> SqliteStorageSpec | PostgresStorageSpec:
     documents = [each.spec for each in assembled.loaded.documents]
     named = {each.metadata.name: each.spec for each in documents if isinstance(each, StorageDocument)}
-    return named[_gateway(assembled).spec.storage]
+    return named[gateway_of(assembled).spec.storage]
 
 
 def _refuse_exposure(settings: Settings, identities: Identities) -> None:

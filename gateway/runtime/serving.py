@@ -5,6 +5,7 @@ The admin plane stays up to the last, so that whoever watches sees the end comin
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -135,20 +136,38 @@ def _calm_collector() -> None:
 
 
 @contextmanager
-def signals(ask: Callable[[], None]) -> Iterator[None]:
+def signals(ask: Callable[[], None], *, reload: Callable[[], None] = lambda: None) -> Iterator[None]:
     """While this lasts, a signal that ends processes asks instead; afterwards it does what it did before."""
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, ask)
+    had_terminal = _has_terminal()
+
+    def hung_up() -> None:
+        """Sent by an operator, or by a terminal that is gone, and then whoever started us there is gone, too."""
+        if had_terminal and not _has_terminal():
+            ask()
+        else:
+            reload()
+
+    handlers = {**dict.fromkeys(_SIGNALS, ask), signal.SIGHUP: hung_up}
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # between two handlers the system's own would kill
-        for number in _SIGNALS:
+        signal.pthread_sigmask(signal.SIG_BLOCK, handlers)  # between two handlers the system's own would kill
+        for number in handlers:
             loop.remove_signal_handler(number)
             signal.signal(number, before[number])
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _server(app: Any, settings: Settings) -> _Server:

@@ -46,13 +46,25 @@ class Settings(BaseSettings):
     max_body: int = Field(4 << 20, ge=1024, description="Bytes of a request's body.")
     grace: timedelta = Field(timedelta(seconds=30), description="Seconds that calls may go on after a stop.")
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
+    bundle: str | None = Field(None, description="A bundle, in a file or at an address, instead of a folder.")
+    bundle_keys: Words = Field((), description="Files with public keys, one of which must have signed the bundle.")
+    require_signature: bool = Field(False, description="Whether a bundle is refused while no key is named.")
+    state: Path | None = Field(
+        None, description="Folder for the last good revision; without it, that of the database. For bundles, data."
+    )
+    last_good: bool = Field(False, description="Whether a start with a broken configuration serves the last good one.")
+    watch: timedelta | None = Field(
+        None, description="Seconds between two looks at the folder, to serve what changed; without it, nobody looks."
+    )
 
     @field_validator("log_format", "log_level", mode="before")
     @classmethod
     def _word(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
 
-    @field_validator("allowed_hosts", "admin_allowed_hosts", "allowed_origins", "python_packages", mode="before")
+    @field_validator(
+        *("allowed_hosts", "admin_allowed_hosts", "allowed_origins", "python_packages", "bundle_keys"), mode="before"
+    )
     @classmethod
     def _words(cls, value: object) -> object:
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
@@ -69,7 +81,7 @@ class Settings(BaseSettings):
         """Whoever hands an address of version 6 on, as a cluster does for its pods, has it without brackets."""
         return tuple(each if each.startswith("[") else _bracketed(each) for each in value)
 
-    @field_validator("grace", mode="before")
+    @field_validator("grace", "watch", mode="before")
     @classmethod
     def _seconds(cls, value: object) -> object:
         """A variable is always text, in which the library would see no number of seconds."""
@@ -79,6 +91,11 @@ class Settings(BaseSettings):
     @property
     def project(self) -> Project:
         return Project.at(self.configs, policies=self.policies)
+
+    @property
+    def secrets_folder(self) -> Path:
+        """What secret files of documents are relative to; they are in no bundle."""
+        return self.project.configs if self.bundle is None else Path()
 
     @property
     def is_local(self) -> bool:

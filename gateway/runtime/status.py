@@ -8,11 +8,12 @@ from typing import Any
 
 from gateway.errors import StoreUnavailable
 from gateway.runtime.quarantining import stopped_status
+from gateway.runtime.reloading import Reloading
 from gateway.runtime.running import Kept, Running
 from gateway.snapshot import Snapshot
 
 
-async def status_of(running: Running) -> Mapping[str, Any]:
+async def status_of(running: Running, reloading: Reloading | None = None) -> Mapping[str, Any]:
     """With several workers, turns, calls and circuits are those of the one that answers."""
     published = running.service.published
     snapshot = published.snapshot
@@ -20,6 +21,7 @@ async def status_of(running: Running) -> Mapping[str, Any]:
     return {
         "name": snapshot.name,
         "revision": snapshot.revision,
+        **({} if reloading is None else reloading.status()),
         "process": os.getpid(),
         "workers": running.settings.workers,
         "catalogues": [

@@ -45,6 +45,8 @@ class Order:
     word: int
     index: int
     folder: str
+    goes_on: bool = False
+    """Whether it takes the place of one that ended: it serves what the others serve, whatever the folder holds."""
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -83,11 +85,12 @@ class Workers:
         self._say = say
         self._stopping = Stopping()
         self._running: set[asyncio.subprocess.Process] = set()
+        self._up: set[asyncio.subprocess.Process] = set()
         self._folder = ""
 
     async def run(self) -> int:
         """Until a signal asks to stop; the exit code."""
-        with signals(self._ask), TemporaryDirectory(prefix="gateway-workers-") as self._folder:
+        with signals(self._ask, reload=self._reload), TemporaryDirectory(prefix="gateway-workers-") as self._folder:
             first = _Keeping(0)
             keepers = [asyncio.create_task(self._keep(first))]
             lines = await first.word
@@ -107,6 +110,11 @@ class Workers:
         self._stopping.ask()
         for process in self._running:
             _send(process, signal.SIGTERM)
+
+    def _reload(self) -> None:
+        """Every worker that is up; one that is being started reads what is there anyway."""
+        for process in self._up:
+            _send(process, signal.SIGHUP)
 
     async def _end(self, keepers: Sequence["asyncio.Task[None]"]) -> None:
         await asyncio.wait(keepers, timeout=self._settings.grace.total_seconds() + _PATIENCE)
@@ -133,7 +141,7 @@ class Workers:
         heard, word = os.pipe()
         data, admin = (each.fileno() for each in self._sockets)
         settings = self._settings.model_dump_json()
-        order = Order(settings, data, admin, lifeline, word, keeping.index, self._folder)
+        order = Order(settings, data, admin, lifeline, word, keeping.index, self._folder, keeping.word.done())
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self._module, order.text()),
@@ -148,10 +156,14 @@ class Workers:
         if self._stopping.times:  # asked while it was being started
             _send(process, signal.SIGTERM)
         try:
-            keeping.tell(await asyncio.to_thread(_read_word, heard))
+            said = await asyncio.to_thread(_read_word, heard)
+            if said is not None:
+                self._up.add(process)
+            keeping.tell(said)
             keeping.code = await process.wait()
         finally:
             self._running.discard(process)
+            self._up.discard(process)
             os.close(held)
 
 

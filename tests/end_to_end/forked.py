@@ -60,10 +60,13 @@ class Forking:
         self._numbers = count()
         self._pids: list[int] = []
 
-    def start(self, project: Path, data: Path, *, env: Mapping[str, str], options: tuple[str, ...] = ()) -> Forked:
+    def start(
+        self, project: Path | None, data: Path, *, env: Mapping[str, str], options: tuple[str, ...] = ()
+    ) -> Forked:
         data.mkdir(parents=True, exist_ok=True)
         output = self._folder / f"output-{next(self._numbers)}.txt"
-        argv = ["gateway", "serve", "--configs", str(project), "--port", "0", "--admin-port", "0", *options]
+        where = () if project is None else ("--configs", str(project))
+        argv = ["gateway", "serve", *where, "--port", "0", "--admin-port", "0", *options]
         order = {"argv": argv, "env": dict(env), "cwd": str(data), "output": str(output)}
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -1,0 +1,104 @@
+"""`gateway status` and `gateway reload`: a running gateway, asked on its admin plane."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from gateway.cli.console import err, fail, out, print_line, print_pairs
+from gateway.cli.remote import Answered, Insecure, Remote, TokenFile, remote_at
+
+DEFAULT_URL: Final = "http://127.0.0.1:8081"
+_RELOAD_SECONDS: Final = 300
+
+AdminUrl = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="GATEWAY_ADMIN_URL", help="Where its admin plane is.", metavar="URL", show_default=True
+    ),
+]
+Output = Annotated[Literal["text", "json"], typer.Option(help="For people, or for programs.")]
+
+
+def show_status(
+    url: AdminUrl = DEFAULT_URL, token_file: TokenFile = None, insecure: Insecure = False, output: Output = "text"
+) -> None:
+    """Show what a running gateway serves: its revision, since when, the last reload, and what deserves attention.
+
+    Exit codes: 0 told, 1 it cannot be asked.
+    """
+    told = served_status(remote_at(url, token_file, insecure=insecure))
+    if output == "json":
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=True))
+        return
+    print_pairs(out(), _pairs(told))
+    for warning in told.get("warnings", ()):
+        print_line(out(), ("warning: ", "yellow"), str(warning))
+
+
+def reload_gateway(
+    url: AdminUrl = DEFAULT_URL,
+    token_file: TokenFile = None,
+    insecure: Insecure = False,
+    revision: Annotated[
+        str | None, typer.Option("--if-revision", metavar="REVISION", help="Only if this one is served now.")
+    ] = None,
+    output: Output = "text",
+) -> None:
+    """Have a running gateway serve what its folder, or its bundle, holds now.
+
+    Exit codes: 0 it does, or did already; 1 it was refused, and the earlier revision stays; 2 wrong use.
+    """
+    remote = remote_at(url, token_file, insecure=insecure)
+    headers = {"If-Match": f'"{revision}"'} if revision else {}
+    try:
+        told = remote.post("/admin/reload", {}, headers=headers, seconds=_RELOAD_SECONDS)
+    except Answered as refused:
+        told = refused.problem
+        if "outcome" not in told:
+            fail(refused.detail, refused.help, code=1)
+    if output == "json":
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=True))
+    else:
+        print_line(out(), f"{told['outcome']}: revision {str(told['revision'])[:12]}")
+        for problem in told["problems"]:
+            print_line(err(), ("error: ", "bold red"), str(problem))
+    if told["outcome"] == "refused":
+        raise typer.Exit(1)
+
+
+def served_status(remote: Remote) -> Mapping[str, Any]:
+    try:
+        told = remote.get("/status")
+    except Answered as refused:
+        fail(refused.detail, refused.help, code=1)
+    if not isinstance(told, dict) or "revision" not in told:
+        fail(f"what answers at {remote.url} is not the admin plane of a gateway", "say where it is with --url", code=1)
+    return told
+
+
+def _pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "gateway", str(told["name"])
+    yield "revision", f"{told['revision'][:12]} since {told.get('since', '?')}"
+    source = told.get("source") or {}
+    yield (
+        "source",
+        ", ".join(f"{key} {value}" for key, value in source.items() if key != "digest" and value is not None),
+    )
+    yield "last reload", _last(told.get("lastReload"))
+    yield "processes", str(told["workers"])
+    catalogues = [f"{each['name']} ({each['tools']} tools)" for each in told["catalogues"]]
+    yield "catalogues", ", ".join(catalogues)
+    yield "running calls", str(told["runningCalls"])
+    storage = told["storage"]
+    yield "storage", f"{storage['databaseBytes']:,} bytes of records, {storage['spoolBytes']:,} of results"
+    upstreams = [f"{each['name']} {each['state']}" for each in told["upstreams"]]
+    yield "upstreams", ", ".join(upstreams) or "none"
+
+
+def _last(reload: Mapping[str, Any] | None) -> str:
+    if reload is None:
+        return "none since the start"
+    words = f"{reload['outcome']} at {reload['at']}"
+    return words + "".join(f"\n{problem}" for problem in reload["problems"])
