@@ -99,7 +99,8 @@ def test_the_only_catalogue_is_a_table_of_its_tools() -> None:
 def test_several_catalogues_are_a_table_with_counts() -> None:
     lines = [line.split() for line in run(project=ROOT).stdout.splitlines()]
 
-    assert lines[0] == ["name", "title", "tools", "hidden", "path", "pipeline", "audience", "owner"]
+    columns = ["name", "title", "tools", "prompts", "resources", "hidden", "path", "pipeline", "audience", "owner"]
+    assert lines[0] == columns
     assert [line[0] for line in lines[1:]] == ["engineering", "finance", "support"]
 
 
@@ -194,8 +195,8 @@ def test_collisions_are_told_with_their_outcome(grown: Path) -> None:
 
     assert (collision["catalogue"], collision["name"], collision["outcome"]) == ("desk", "orderRead", "keep")
     assert collision["because"] == "the incoming tool says keep"
-    assert run("--collisions", project=grown).stdout.splitlines()[1].split()[:3] == ["desk", "orderRead", "keep"]
-    assert run("--collisions").stdout == "no two tools wanted one name\n"
+    assert run("--collisions", project=grown).stdout.splitlines()[1].split()[:3] == ["desk", "tool", "orderRead"]
+    assert run("--collisions").stdout == "nothing wanted the name of another\n"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""`gateway tools`: what a catalogue offers, to everybody who looks or to one caller, and as models are told."""
+"""`gateway tools`: what a catalogue offers, to everybody who looks or to one caller, and as models are told.
+
+Prompts and resources are listed after the tools.
+"""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +30,7 @@ from gateway.core.definitions import Provider, shaped
 from gateway.governance.diagnostics import did_you_mean
 from gateway.governance.principals import Principal
 from gateway.governance.rules import GateRule
-from gateway.review.listings import Offer, offers, offers_to
+from gateway.review.listings import Beside, Offer, beside, beside_for, offers, offers_to
 from gateway.snapshot import Catalogue, Snapshot
 
 _COLOURS: Final = {"perhaps": "yellow", "deprecated": "yellow"}
@@ -44,6 +47,7 @@ _COLUMNS: Final = (
     "may call",
     "held",
 )
+_BESIDE_COLUMNS: Final = ("kind", "name", "policy", "tier", "flags", "upstream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,11 @@ class _Question:
             found = offers_to(self.access, self.principal, catalogue, at=self.at)
         return [offer for offer in found if self.with_hidden or not offer.is_hidden]
 
+    def beside(self, catalogue: Catalogue) -> list[Beside]:
+        if self.principal is None:
+            return beside(self.snapshot, catalogue)
+        return beside_for(self.access, self.principal, catalogue)
+
 
 def list_tools(
     catalogue: Annotated[
@@ -79,14 +88,14 @@ def list_tools(
     roles: Roles = None,
     with_hidden: Annotated[bool, typer.Option("--all", help="Hidden tools, too.")] = False,
     collisions: Annotated[
-        bool, typer.Option("--collisions", help="Which tools wanted one name, and who got it.")
+        bool, typer.Option("--collisions", help="What wanted one name or one URI, and who got it.")
     ] = False,
     output: Annotated[
         Literal["text", "json", "openai", "anthropic", "gemini", "mcp"],
         typer.Option(help="For people, for programs, or as definitions for a provider's models."),
     ] = "text",
 ) -> None:
-    """List the tools of a catalogue, or all catalogues; with --as, what one caller gets."""
+    """List the tools, prompts and resources of a catalogue, or all catalogues; with --as, what one caller gets."""
     principal = caller(subject, roles)
     project = project_at(folder, policies)
     found = sound(assembled(project, environment=environment, today=on), project)
@@ -103,7 +112,7 @@ def list_tools(
     if principal is not None and not question.access.admits(principal, chosen.name):
         note(f"{principal.subject} is not in the audience of {chosen.name}: {', '.join(sorted(chosen.audience))}")
     if output in ("text", "json"):
-        _print_offers(question.offers(chosen), as_json=output == "json")
+        _print_offers(question.offers(chosen), question.beside(chosen), as_json=output == "json")
     else:
         _print_definitions(question, chosen, cast(Provider, output))
 
@@ -133,11 +142,14 @@ def _print_catalogues(question: _Question, output: str) -> None:
     catalogues = _chosen(question.snapshot, None)
     if output not in ("text", "json"):
         fail("definitions are those of one catalogue", f"name one: {', '.join(each.name for each in catalogues)}")
+    besides = {each.name: [found.offer.kind for found in question.beside(each)] for each in catalogues}
     rows = [
         {
             "name": each.name,
             "title": each.title or "",
             "tools": len(question.offers(each)),
+            "prompts": besides[each.name].count("prompt"),
+            "resources": besides[each.name].count("resource"),
             "hidden": len(each.hidden),
             "path": each.path,
             "pipeline": each.pipeline,
@@ -154,16 +166,35 @@ def _print_catalogues(question: _Question, output: str) -> None:
         )
 
 
-def _print_offers(found: Sequence[Offer], *, as_json: bool) -> None:
+def _print_offers(found: Sequence[Offer], others: Sequence[Beside], *, as_json: bool) -> None:
     rows = [_row(offer) for offer in found]
+    beside = [_beside_row(each) for each in others]
     if as_json:
-        _print_json([{**row, "position": str(offer.tool.position)} for row, offer in zip(rows, found, strict=True)])
+        tools = [{**row, "position": str(offer.tool.position)} for row, offer in zip(rows, found, strict=True)]
+        _print_json([*({"kind": "tool", **each} for each in tools), *beside])
         return
     if not rows:
         note("there is no tool to show")
-        return
-    cells = [[_cell(cell) for cell in row.values()] for row in rows]
-    print_table(out(), _COLUMNS, cells, colours=_COLOURS)
+    else:
+        cells = [[_cell(cell) for cell in row.values()] for row in rows]
+        print_table(out(), _COLUMNS, cells, colours=_COLOURS)
+    if beside:
+        out().print()
+        cells = [[_cell(row[column]) for column in _BESIDE_COLUMNS] for row in beside]
+        print_table(out(), _BESIDE_COLUMNS, cells)
+
+
+def _beside_row(each: Beside) -> dict[str, Any]:
+    offer = each.offer
+    return {
+        "kind": offer.kind,
+        "name": each.name,
+        "policy": offer.object,
+        "tier": offer.trust.tier.name,
+        "flags": sorted(offer.trust.flags),
+        "upstream": offer.upstream,
+        "position": str(offer.position),
+    }
 
 
 def _row(offer: Offer) -> dict[str, Any]:
@@ -206,6 +237,7 @@ def _print_collisions(catalogues: Sequence[Catalogue], *, as_json: bool) -> None
     rows = [
         {
             "catalogue": catalogue.name,
+            "kind": each.kind,
             "name": each.incoming.name,
             "outcome": each.outcome,
             "because": each.reason,
@@ -220,7 +252,7 @@ def _print_collisions(catalogues: Sequence[Catalogue], *, as_json: bool) -> None
     elif rows:
         print_table(out(), list(rows[0]), [list(row.values()) for row in rows])
     else:
-        print_table(out(), ["no two tools wanted one name"], [])
+        print_table(out(), ["nothing wanted the name of another"], [])
 
 
 def _print_json(value: Any) -> None:

@@ -17,6 +17,8 @@ HonourTool = Literal["always", "sameOrHigherTrust", "never"]
 Compare = Literal["exact", "folded"]
 LookAlikes = Literal["throw", "ignore"]
 Outcome = Literal["throw", "replace", "keep"]
+NameKind = Literal["tool", "prompt", "resource"]
+"""What two sources want to have: the name of a tool or of a prompt, or what URIs of a pattern lead to."""
 
 FORGED_NAMES: Final = "artifact_*"
 """Belongs to forged query tools, whatever a policy reserves besides."""
@@ -49,12 +51,13 @@ class CollisionRules:
 
 @dataclass(frozen=True, slots=True)
 class Collision:
-    """Two tools wanted one name. `reason` says whose word decided."""
+    """Two tools wanted one name, or two prompts, or groups of resources one URI. `reason` says whose word decided."""
 
     existing: NamedTool
     incoming: NamedTool
     outcome: Outcome
     reason: str
+    kind: NameKind = "tool"
 
     @property
     def is_error(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a catalogue offers, tool by tool: to whoever reviews it, or to one caller.
+"""What a catalogue offers, tool by tool, with its prompts and resources: to whoever reviews it, or to one caller.
 
 Gate rules look at arguments, hours and counts, which are not known here; where they could refuse or hold a call, the
 answer is `perhaps`.
@@ -14,6 +14,7 @@ from gateway.governance.ports import AccessRequest
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Approval, Arguments, Confirmation, Decision, GateRule, MayDo, Permission, Window
 from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
+from gateway.snapshot import Offer as Brought
 
 Likelihood = Literal["yes", "perhaps", "no"]
 
@@ -56,6 +57,30 @@ def offers_to(access: Access, principal: Principal, catalogue: Catalogue, *, at:
             may = _permissions(access, principal, catalogue=catalogue.name, tier=offer.tool.trust.tier.name)
             found.append(_asked_for(offer, may_invoke=calls, may=may))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A prompt under its advertised name, or a group of resources under what its URIs look like."""
+
+    name: str
+    offer: Brought
+
+
+def beside(snapshot: Snapshot, catalogue: Catalogue) -> list[Beside]:
+    """Every prompt of a catalogue by its name, then its groups of resources in their order: the first that fits has a
+    URI."""
+    prompts = [Beside(name, snapshot.offers[object]) for name, object in sorted(catalogue.prompts.items())]
+    groups = [snapshot.offers[object] for object in catalogue.resources]
+    return [*prompts, *(Beside(", ".join(each.uris), each) for each in groups)]
+
+
+def beside_for(access: Access, principal: Principal, catalogue: Catalogue) -> list[Beside]:
+    """Those that a caller can have; whoever may not have one does not know of it."""
+    if not access.admits(principal, catalogue.name):
+        return []
+    found = beside(access.snapshot, catalogue)
+    return [each for each in found if access.offers(principal, catalogue=catalogue.name, offer=each.offer).allowed]
 
 
 def _permissions(access: Access, principal: Principal, *, catalogue: str, tier: str) -> MayDo:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from gateway.access import Access
 from gateway.governance.cases import PolicyCase
+from gateway.governance.collisions import NameKind
 from gateway.governance.imports import ImportedDefinition
 from gateway.review.cases import CaseChange, case_changes, case_findings
 from gateway.review.changes import DocumentChange, Documents, Pair, Texts, document_change, dotted, pairs
@@ -64,13 +65,17 @@ class Tests:
 
 @dataclass(frozen=True, slots=True)
 class NameWon:
-    """Two tools want one name in a catalogue; `source` is an upstream, or `tools` for our own documents."""
+    """Two tools want one name in a catalogue; `source` is an upstream, or `tools` for our own documents.
+
+    Prompts want names, too, and groups of resources the URIs of a pattern: `kind` says which of them.
+    """
 
     catalogue: str
     name: str
     existing: str
     incoming: str
     outcome: str
+    kind: NameKind = "tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +209,7 @@ def _overlay_findings(documents: Sequence[DocumentChange]) -> Iterator[Finding]:
 
 def _access_findings(access: Sequence[AccessChange]) -> Iterator[Finding]:
     counts: Mapping[str, int] = {
-        "access-gained": sum(each.is_gain and each.after == "calls" for each in access),
+        "access-gained": sum(each.is_gain and each.after != "sees" for each in access),
         "access-seen": sum(each.is_gain and each.after == "sees" for each in access),
         "access-lost": sum(not each.is_gain for each in access),
     }
@@ -246,7 +251,7 @@ def _collisions(snapshot: Snapshot) -> Iterator[NameWon]:
     for catalogue in snapshot.catalogues.values():
         for each in catalogue.collisions:
             name = each.incoming.name
-            yield NameWon(catalogue.name, name, each.existing.source, each.incoming.source, each.outcome)
+            yield NameWon(catalogue.name, name, each.existing.source, each.incoming.source, each.outcome, each.kind)
 
 
 def _waivers(snapshot: Snapshot) -> Iterator[WaiverInForce]:

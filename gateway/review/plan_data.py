@@ -7,12 +7,14 @@
      "tests":     {"passed", "failed"} or null,
      "cases":     [{"change", "suite", "name", "position"}],
      "definitions": [{"upstream", "kind", "name", "what", "grade", "words", "path", "before", "after"}],
-     "collisions": [{"catalogue", "name", "existing", "incoming", "outcome": "throw|replace|keep"}],
-     "access":    [{"caller", "catalogue", "tool", "before": "none|sees|calls", "after"}],
+     "collisions": [{"catalogue", "name", "existing", "incoming", "outcome": "throw|replace|keep",
+                     "kind": "tool|prompt|resource"}],
+     "access":    [{"caller", "catalogue", "tool", "before": "none|sees|calls|gets|reads", "after"}],
      "findings":  [{"code", "weight": "low|medium|high", "about", "path", "words"}],
      "waivers":   [{"catalogue", "flags", "until", "by", "because"}],
      "risk":      "low|medium|high" or null, "accepted": true or false}
 
+Prompts and groups of resources stand under `tool` by what policies call them: `prompt:wiki.review`.
 Values stand as they are written in the files; a field that one side does not have is left out of `fields`.
 """
 
@@ -45,6 +47,7 @@ def plan_data(plan: Plan, *, accepted: Weight | None = None) -> dict[str, Any]:
                 "existing": each.existing,
                 "incoming": each.incoming,
                 "outcome": each.outcome,
+                "kind": each.kind,
             }
             for each in plan.collisions
         ],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from gateway.governance.collisions import NameKind
 from gateway.review.changes import DocumentChange
 from gateway.review.plan import NameWon, Plan, definition_sign
 from gateway.review.reach import AccessChange
@@ -19,6 +20,7 @@ Line = tuple["Span", ...]
 
 _SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
 _MARKS: Final[dict[Weight, str]] = {"high": "!!", "medium": "! ", "low": "  "}
+_KINDS: Final[dict[NameKind, str]] = {"tool": "", "prompt": "prompt ", "resource": "resources "}
 _NARROWEST, _WIDEST = 40, 80
 """Between these columns the marks stand in one line; what reaches further has its marks below it."""
 _BELOW: Final = 6
@@ -152,7 +154,7 @@ def _note(found: Finding) -> Line:
 def _blocks(plan: Plan) -> Iterator[Line]:
     yield from _block("access", list(_access(plan.access)))
     waivers = [f"{' + '.join(each.flags)} in {each.catalogue} until {each.until} ({each.by})" for each in plan.waivers]
-    won = [f"{each.name} in {each.catalogue}: {_winner(each)}" for each in plan.collisions]
+    won = [f"{_KINDS[each.kind]}{each.name} in {each.catalogue}: {_winner(each)}" for each in plan.collisions]
     yield from _block("names", [(Span(visible(each)),) for each in won])
     yield from _block("waivers", [(Span(visible(waiver)),) for waiver in waivers])
     if plan.tests is not None:
@@ -202,7 +204,8 @@ def _tools(changes: Sequence[AccessChange]) -> str:
         return ", ".join(f"{tool} ({step})" for tool, step in steps.items())
     rest = len(steps) - _TOOLS
     named = ", ".join(list(steps)[:_TOOLS])
-    return f"{len(steps)} tools ({', '.join(sorted(set(steps.values())))}): {named} and {rest} more"
+    what = "tools, prompts and resources" if any(":" in each for each in steps) else "tools"
+    return f"{len(steps)} {what} ({', '.join(sorted(set(steps.values())))}): {named} and {rest} more"
 
 
 def _step(change: AccessChange) -> str:

@@ -1,4 +1,4 @@
-"""Who gains and who loses which tool: access before and after, decided by the same steps as calls.
+"""Who gains and who loses which tool, prompt or resources: access before and after, decided by the same steps as calls.
 
 Only what can have changed is asked about, and callers that nothing can tell apart are asked about once. What decides
 for a tool in a catalogue is what callers hold there: a place in the audience, and rows by their actions, ceiling and
@@ -16,10 +16,11 @@ from gateway.governance.globs import glob_matches
 from gateway.governance.principals import Principal
 from gateway.review.callers import both, known_callers
 from gateway.review.rows import MemberRow, PolicyRow
-from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
+from gateway.snapshot import Catalogue, DeclaredTool, Offer, Snapshot
 
-Level = Literal["none", "sees", "calls"]
-LEVELS: Final[tuple[Level, ...]] = ("none", "sees", "calls")
+Level = Literal["none", "sees", "calls", "gets", "reads"]
+"""Tools are seen and called; prompts are got, and resources read, or nobody knows of them."""
+LEVELS: Final[tuple[Level, ...]] = ("none", "sees", "calls", "gets", "reads")
 Rows = Sequence[PolicyRow | MemberRow]
 Progress = Callable[[int, int], None]
 """Told how many parts of how many are done."""
@@ -27,7 +28,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class AccessChange:
-    """What a caller can do with a tool through a catalogue, before and after; gates are not asked."""
+    """What a caller can do with a tool through a catalogue, before and after; gates are not asked.
+
+    Prompts and groups of resources have the name that policies have for them: `prompt:wiki.review`.
+    """
 
     caller: str
     catalogue: str
@@ -48,8 +52,22 @@ class Reach:
     rows: Rows
     at: datetime
 
-    def level(self, caller: Principal, catalogue: str, tool: str) -> Level:
-        """What a caller can do with a tool. If the last step before the gates allows, that is to call it."""
+    def level(self, caller: Principal, catalogue: str, object: str) -> Level:
+        """What a caller can do with a tool, or with what else a catalogue has."""
+        offer = self.access.snapshot.offers.get(object)
+        if offer is None:
+            return self._tool_level(caller, catalogue, object.removeprefix(_TOOL))
+        found = self.access.snapshot.catalogues.get(catalogue)
+        if found is None or object not in (*found.prompts.values(), *found.resources):
+            return "none"
+        if not self.access.admits(caller, catalogue):
+            return "none"
+        if not self.access.offers(caller, catalogue=catalogue, offer=offer).allowed:
+            return "none"
+        return "gets" if offer.kind == "prompt" else "reads"
+
+    def _tool_level(self, caller: Principal, catalogue: str, tool: str) -> Level:
+        """If the last step before the gates allows, that is to call it."""
         snapshot = self.access.snapshot
         found, declared = snapshot.catalogues.get(catalogue), snapshot.tools.get(tool)
         names = [name for name, identity in found.tools.items() if identity == tool] if found else []
@@ -75,13 +93,14 @@ def access_changes(before: Reach, after: Reach, *, progress: Progress | None = N
     for done, name in enumerate(names, 1):
         catalogues = snapshots[0].catalogues.get(name), snapshots[1].catalogues.get(name)
         moved = _moved(*catalogues)
-        for tool in _members(*catalogues):
-            atoms = tuple(side.atoms(name, tool) for side in sides)
-            touched = crowd.everybody if tool in anew or tool in moved else _differing(*atoms)
+        for object in _members(*catalogues):
+            atoms = tuple(side.atoms(name, object) for side in sides)
+            touched = crowd.everybody if object in anew or object in moved else _differing(*atoms)
             for part in _parts(touched, atoms):
-                levels = crowd.levels(part, name, tool)
+                levels = crowd.levels(part, name, object)
                 if levels[0] != levels[1]:
-                    found += (AccessChange(caller, name, tool, *levels) for caller in crowd.callers(part))
+                    shown = object.removeprefix(_TOOL)
+                    found += (AccessChange(caller, name, shown, *levels) for caller in crowd.callers(part))
         if progress is not None:
             progress(done, len(names))
     return tuple(sorted(found, key=lambda each: (each.caller, each.catalogue, each.tool)))
@@ -94,7 +113,8 @@ Atom = tuple[str, ...]
 """Something a caller can hold that decides: a place in the audience, or a row's actions, ceiling and effect."""
 
 _AUDIENCE: Final[Atom] = ("audience",)
-_DECIDING: Final = frozenset({"discover", "invoke"})
+_DECIDING: Final = frozenset({"discover", "invoke", "read"})
+_TOOL: Final = "tool:"
 
 
 class _Crowd:
@@ -126,11 +146,11 @@ class _Crowd:
             yield from self._alike[lowest.bit_length() - 1][2]
             mask ^= lowest
 
-    def levels(self, mask: Mask, catalogue: str, tool: str) -> tuple[Level, Level]:
+    def levels(self, mask: Mask, catalogue: str, object: str) -> tuple[Level, Level]:
         """What the callers can do before and after; one of them is asked about for all."""
         old, new, _ = self._alike[(mask & -mask).bit_length() - 1]
         before, after = self._reaches
-        return before.level(old, catalogue, tool), after.level(new, catalogue, tool)
+        return before.level(old, catalogue, object), after.level(new, catalogue, object)
 
     def _enter(self, old: frozenset[str], new: frozenset[str], *, bit: Mask) -> None:
         for masks, names in ((self.before, old), (self.after, new)):
@@ -158,12 +178,12 @@ class _Held:
         self._covering: dict[str, list[str]] = {}
         self._naming: dict[str, list[str]] = {}
 
-    def atoms(self, catalogue: str, tool: str) -> dict[Atom, Mask]:
+    def atoms(self, catalogue: str, object: str) -> dict[Atom, Mask]:
         """What decides about a tool in a catalogue, with everybody who holds it."""
         found = {_AUDIENCE: self._audience(catalogue)}
         for pattern in self._patterns_naming(catalogue):
-            for object in self._patterns_covering(tool):
-                for atom, mask in self._table[pattern].get(object, {}).items():
+            for covering in self._patterns_covering(object):
+                for atom, mask in self._table[pattern].get(covering, {}).items():
                     found[atom] = found.get(atom, 0) | mask
         return found
 
@@ -179,12 +199,12 @@ class _Held:
             self._naming[catalogue] = [each for each in self._table if glob_matches(catalogue, each)]
         return self._naming[catalogue]
 
-    def _patterns_covering(self, tool: str) -> list[str]:
-        if tool not in self._covering:
-            objects = (f"tool:{tool}", *self.groups.get(f"tool:{tool}", ()))
-            globs = [each for each in self._globs if any(glob_matches(object, each) for object in objects)]
-            self._covering[tool] = [*(object for object in objects if object in self._exact), *globs]
-        return self._covering[tool]
+    def _patterns_covering(self, object: str) -> list[str]:
+        if object not in self._covering:
+            objects = (object, *self.groups.get(object, ()))
+            globs = [each for each in self._globs if any(glob_matches(name, each) for name in objects)]
+            self._covering[object] = [*(name for name in objects if name in self._exact), *globs]
+        return self._covering[object]
 
 
 def _telling(reach: Reach) -> frozenset[str]:
@@ -211,8 +231,8 @@ def _parts(mask: Mask, sides: Iterable[Mapping[Atom, Mask]]) -> Iterator[Mask]:
 
 
 def _judged_anew(before: _Held, after: _Held) -> frozenset[str]:
-    """Tools about which something else holds than did, apart from rows and catalogues."""
-    old, new = before.reach.access.snapshot.tools, after.reach.access.snapshot.tools
+    """Objects about which something else holds than did, apart from rows and catalogues."""
+    old, new = _objects(before.reach.access.snapshot), _objects(after.reach.access.snapshot)
     return frozenset(
         name
         for name in {*old, *new}
@@ -220,13 +240,18 @@ def _judged_anew(before: _Held, after: _Held) -> frozenset[str]:
     )
 
 
-def _judged(tool: DeclaredTool, held: _Held) -> tuple[object, ...]:
+def _objects(snapshot: Snapshot) -> dict[str, DeclaredTool | Offer]:
+    return {**{tool.object: tool for tool in snapshot.tools.values()}, **snapshot.offers}
+
+
+def _judged(tool: DeclaredTool | Offer, held: _Held) -> tuple[object, ...]:
     tier, reach = tool.trust.tier, held.reach
     within = frozenset(name for name, other in reach.access.snapshot.tiers.items() if tier.rank <= other.rank)
-    return tier.name, within, _is_callable(tool), tool.is_in_use(reach.at.date())
+    is_in_use = isinstance(tool, Offer) or tool.is_in_use(reach.at.date())
+    return tier.name, within, _is_callable(tool), is_in_use
 
 
-def _is_callable(tool: DeclaredTool) -> bool:
+def _is_callable(tool: DeclaredTool | Offer) -> bool:
     return tool.trust.tier.callable and tool.trust.callable
 
 
@@ -239,7 +264,7 @@ def _groups(snapshot: Snapshot, rows: Rows) -> dict[str, frozenset[str]]:
     for tool in snapshot.tools.values():
         if tool.artifact in snapshot.artifacts:
             direct.setdefault(tool.object, set()).add(f"class:{tool.artifact}")
-    return {tool.object: _above(tool.object, direct) for tool in snapshot.tools.values() if tool.object in direct}
+    return {object: _above(object, direct) for object in _objects(snapshot) if object in direct}
 
 
 def _above(object: str, direct: Mapping[str, set[str]]) -> frozenset[str]:
@@ -253,15 +278,16 @@ def _above(object: str, direct: Mapping[str, set[str]]) -> frozenset[str]:
 
 
 def _members(before: Catalogue | None, after: Catalogue | None) -> list[str]:
-    return sorted({tool for each in (before, after) if each for tool in each.tools.values()})
+    return sorted({object for each in (before, after) for object, _ in _standing(each)})
 
 
 def _moved(before: Catalogue | None, after: Catalogue | None) -> frozenset[str]:
-    """Tools that one side's catalogue has, or lists, and the other's does not."""
-    return frozenset(tool for tool, _ in _standing(before) ^ _standing(after))
+    """What one side's catalogue has, or lists, and the other's does not."""
+    return frozenset(object for object, _ in _standing(before) ^ _standing(after))
 
 
 def _standing(catalogue: Catalogue | None) -> set[tuple[str, bool]]:
     if catalogue is None:
         return set()
-    return {(tool, name in catalogue.hidden) for name, tool in catalogue.tools.items()}
+    tools = {(f"{_TOOL}{tool}", name in catalogue.hidden) for name, tool in catalogue.tools.items()}
+    return tools | {(object, False) for object in (*catalogue.prompts.values(), *catalogue.resources)}

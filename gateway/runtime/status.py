@@ -43,11 +43,12 @@ async def status_of(running: Running, reloading: Reloading | None = None) -> Map
 
 
 def collision_rows(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
-    """Every name that two tools wanted, and who got it."""
+    """Every name that two tools or prompts wanted, and the URIs that two upstreams could have; and who got it."""
     for catalogue in snapshot.catalogues.values():
         for each in catalogue.collisions:
             yield {
                 "catalogue": catalogue.name,
+                "kind": each.kind,
                 "name": each.incoming.name,
                 "existing": each.existing.source,
                 "incoming": each.incoming.source,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.gates import selector_of
-from gateway.config.linking.naming import NamedTools, name_prompts, name_tools
+from gateway.config.linking.naming import NamedTools, name_prompts, name_tools, shared_uris
 from gateway.config.linking.pipelines import pipeline_problems
 from gateway.config.linking.prospects import could_choose
 from gateway.config.nodes import Path
@@ -83,8 +83,14 @@ def _catalogue(
             problems += [_idle(entry, field, at) for at in idle if not could_choose(selectors[at], parts.prospects)]
         problems += _idle_hidden(entry, named, parts.prospects)
     catalogue = _linked(entry, named, pipeline=pipeline, combinations=combinations)
-    groups = tuple(each.object for each in offers if each.kind == "resource")
-    return replace(catalogue, prompts={name: each.object for name, each in prompts.items()}, resources=groups), problems
+    groups = [each for each in offers if each.kind == "resource"]
+    catalogue = replace(
+        catalogue,
+        collisions=(*named.collisions, *prompts.collisions, *shared_uris(groups)),
+        prompts={name: each.object for name, each in prompts.prompts.items()},
+        resources=tuple(each.object for each in groups),
+    )
+    return catalogue, problems
 
 
 def _linked(
@@ -105,7 +111,6 @@ def _linked(
         protocols=spec.publish.as_,
         render=spec.publish.render,
         instructions=spec.instructions,
-        collisions=named.collisions,
         combinations=tuple(combinations),
     )
 

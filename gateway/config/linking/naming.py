@@ -1,7 +1,7 @@
 """Names that a catalogue advertises tools under: prefixes of imports, collisions, look-alikes, reserved names."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.config.linking.entries import Entries, Entry
@@ -9,6 +9,7 @@ from gateway.config.specs.catalogues import CatalogueDocument
 from gateway.config.specs.collisions import CollisionPolicyDocument, CollisionPolicySpec, Imports, Names
 from gateway.governance.collisions import Collision, CollisionRules, Merged, NamedTool, merge
 from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.globs import globs_overlap
 from gateway.snapshot import CollisionPolicy, DeclaredTool, Offer
 
 DECLARED: Final = "tools"
@@ -44,9 +45,17 @@ def name_tools(
     return NamedTools(advertised, merged.collisions), list(_problems(catalogue, merged, policy.name))
 
 
+@dataclass(frozen=True, slots=True)
+class NamedPrompts:
+    """Prompts under their advertised names, and every collision with its outcome."""
+
+    prompts: Mapping[str, Offer]
+    collisions: tuple[Collision, ...]
+
+
 def name_prompts(
     catalogue: Entry[CatalogueDocument], prompts: Sequence[Offer], policy: CollisionPolicy
-) -> tuple[dict[str, Offer], list[Diagnostic]]:
+) -> tuple[NamedPrompts, list[Diagnostic]]:
     """The same for prompts, which have names of their own: a tool and a prompt may be called alike."""
     incoming = [
         NamedTool(
@@ -57,7 +66,27 @@ def name_prompts(
     offer_of = {id(named): each for named, each in zip(incoming, prompts, strict=True)}
     merged = merge(incoming, policy.rules)
     named = {each.name: offer_of[id(each)] for each in merged.tools}
-    return named, list(_problems(catalogue, merged, policy.name, what="prompt"))
+    collisions = tuple(replace(each, kind="prompt") for each in merged.collisions)
+    return NamedPrompts(named, collisions), list(_problems(catalogue, merged, policy.name, what="prompt"))
+
+
+def shared_uris(groups: Sequence[Offer]) -> Iterator[Collision]:
+    """URIs that two upstreams could have: whoever stands first in the catalogue is asked for them."""
+    for index, incoming in enumerate(groups):
+        for existing in groups[:index]:
+            pattern = _shared_pattern(existing, incoming) if existing.upstream != incoming.upstream else None
+            if pattern is not None:
+                pair = (_uri_holder(existing, pattern), _uri_holder(incoming, pattern))
+                yield Collision(*pair, "keep", "the first group of the catalogue that fits has a URI", "resource")
+
+
+def _shared_pattern(existing: Offer, incoming: Offer) -> str | None:
+    """The first pattern of the incoming group that leads to something of the existing one's."""
+    return next((each for each in incoming.uris if any(globs_overlap(each, theirs) for theirs in existing.uris)), None)
+
+
+def _uri_holder(group: Offer, pattern: str) -> NamedTool:
+    return NamedTool(pattern, group.upstream, group.trust.tier.rank, group.position)
 
 
 def _policy(name: str, spec: CollisionPolicySpec) -> CollisionPolicy:
