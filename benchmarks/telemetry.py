@@ -2,6 +2,8 @@
 
 The reference is the same two spans made with the SDK of OpenTelemetry, with the same attributes: in the caller's thread
 until they are queued, and what its exporter does with them afterwards. Nothing is sent over a network.
+
+Then what callers notice of backends that are not well: `telemetry_backends` says how.
 """
 
 import argparse
@@ -15,6 +17,7 @@ from typing import Any
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind
+from telemetry_backends import compare
 
 from gateway.core.calls import ToolCall
 from gateway.core.ids import new_id
@@ -37,7 +40,11 @@ BATCH = Batching(queue=1 << 20, batch=2048, delay=1.0)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure each, per repeat")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--rounds", type=int, default=5, help="rounds through all backends; 0 leaves them out")
+    parser.add_argument("--busy", type=float, default=2.0, help="seconds that each gateway is asked in a round")
+    parser.add_argument("--connections", type=int, default=2)
+    options = parser.parse_args()
+    seconds = options.seconds
     print(f"Python {platform.python_version()}, µs of processor time for each call, best of {REPEATS}\n")
     made = best(lambda: served_call(), seconds)
     print(f"{'a call that nobody observes (taken off below)':58} {made:8.2f}")
@@ -48,6 +55,8 @@ def main() -> None:
     batch = queue.spans[:2048]
     encoding = best(lambda: encode_spans(batch).SerializeToString(), seconds) / len(batch) * 2
     print(f"{'SDK: encoding them afterwards':58} {encoding:8.2f}")
+    if options.rounds:
+        compare(rounds=options.rounds, seconds=options.busy, connections=options.connections)
 
 
 def served_call() -> ServedCall:

@@ -1,0 +1,90 @@
+"""What callers notice of a telemetry backend that is not well: how long their calls take, next to one that is.
+
+One gateway for each backend, all sending every span and start record; rounds go through all of them in turn, so that
+whatever else the machine does touches all alike. A ratio is the median of the ratios of each round.
+"""
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from statistics import median
+
+from serving import GATEWAY_LOADS, Figures, Run, free_port, gateway, measured, other, wait_for
+
+HEALTHY = "healthy"
+UNWELL = {
+    "down": "connections are refused",
+    "slow": "takes requests and never answers",
+    "endless": "answers without an end",
+}
+NONE = "nothing is sent"
+_CHUNK = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
+
+
+def compare(*, rounds: int, seconds: float, connections: int) -> None:
+    options = argparse.Namespace(seconds=seconds, connections=connections)
+    with ExitStack() as servers:
+        runs = dict(_started(servers))
+        figures = [{name: measured(run, options) for name, run in runs.items()} for _ in range(rounds)]
+    print(f"\ncalls over MCP, {connections} connections, {rounds} rounds of {seconds:g} s each; medians\n")
+    print(f"{'telemetry backend':44} {'p50 ms':>8} {'p99 ms':>8} {'p50 ×':>8} {'p99 ×':>8}")
+    for name in runs:
+        _show(name, figures)
+
+
+def _started(servers: ExitStack) -> Iterator[tuple[str, Run]]:
+    load = GATEWAY_LOADS["MCP tools/call"]
+    _, healthy = servers.enter_context(other("collector"))
+    ports = {HEALTHY: healthy, "down": free_port()}
+    ports |= {name: servers.enter_context(_backend(name)) for name in ("slow", "endless")}
+    yield NONE, Run(*servers.enter_context(gateway(10)), load)
+    for name, port in ports.items():
+        yield name, Run(*servers.enter_context(gateway(10, 1.0, port)), load)
+
+
+def _show(name: str, rounds: Sequence[Mapping[str, Figures]]) -> None:
+    p50, p99 = (median(getattr(each[name], field) for each in rounds) for field in ("p50", "p99"))
+    ratios = [
+        median(getattr(each[name], field) / getattr(each[HEALTHY], field) for each in rounds)
+        for field in ("p50", "p99")
+    ]
+    told = f"{name}: {UNWELL[name]}" if name in UNWELL else name
+    print(f"{told:44} {p50:8.2f} {p99:8.2f} {ratios[0]:8.2f} {ratios[1]:8.2f}", flush=True)
+
+
+@contextmanager
+def _backend(name: str) -> Iterator[int]:
+    port = free_port()
+    process = subprocess.Popen([sys.executable, __file__, name], env={**os.environ, "PORT": str(port)})
+    try:
+        wait_for(port)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _serve(name: str, port: int) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while name == "slow" and await reader.read(1 << 16):
+                pass
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ntransfer-encoding: chunked\r\n\r\n"
+            writer.write(head)
+            while True:
+                writer.write(_CHUNK)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1], int(os.environ["PORT"])))
