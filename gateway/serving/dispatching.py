@@ -60,15 +60,16 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
     """One dispatch with one iteration: the call."""
     catalogue = turn.catalogue
     record: ToolCall | None = None
-    has_stages = bool(catalogue.dispatch_input or catalogue.dispatch_output)
-    began = time_ns() if has_stages and call.seen is not None else 0
+    began = time_ns() if call.seen is not None else 0
+    dispatch_id: str | None = None
 
     async def announce(ctx: DispatchContext, next: Next) -> None:
         ctx.stash.set(PROPOSED_CALLS, [call_id(call.tool, call.args)])
         await next()
 
     async def execute(ctx: DispatchContext, reporter: Reporter) -> None:
-        nonlocal record
+        nonlocal record, dispatch_id
+        dispatch_id = ctx.dispatch_id
         _offer_query(turn, ctx, proposed.tool)
         with serving(call):
             record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline)
@@ -91,7 +92,7 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
             return await refused(turn, proposed, call, error)
     finally:
         if began and call.seen is not None:
-            call.seen.dispatched(since=began, is_acked=record is not None)
+            call.seen.dispatched(dispatch_id, since=began, is_acked=record is not None)
     if record is None:
         return await refused(turn, proposed, call, GatewayError("the call was given up"))
     return record

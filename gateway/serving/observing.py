@@ -65,8 +65,10 @@ class SeenCall(Hops, Protocol):
         """People were asked, since that many nanoseconds after 1970, until now."""
         ...
 
-    def dispatched(self, *, since: int, is_acked: bool) -> None:
-        """What the stages around the call took, since that many nanoseconds after 1970, if there are any."""
+    def dispatched(self, id: str | None, *, since: int, is_acked: bool) -> None:
+        """The call was one dispatch among others of its turn, or stages stand around it; it began that many
+        nanoseconds after 1970. It has no id where a stage refused it.
+        """
         ...
 
     def settled(self, settled: "Settled") -> None: ...

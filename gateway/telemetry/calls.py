@@ -99,8 +99,13 @@ class CallSpan:
         self._did(context, names.gate_span(rules), told, since, False, kind=INTERNAL)
 
     @silently
-    def dispatched(self, *, since: int, is_acked: bool) -> None:
+    def dispatched(self, id: str | None, *, since: int, is_acked: bool) -> None:
         told: dict[str, Value] = {names.DISPATCH_STATUS: "ack" if is_acked else "aborted"}
+        told[names.DISPATCH_ITERATIONS] = int(is_acked)
+        if id is not None:
+            told[names.DISPATCH_ID] = id
+        if self._call.turn is not None:
+            told[names.TURN_ID] = self._call.turn.id
         context = self._context.child(self._telemetry.new_span_id())
         self._did(context, names.DISPATCH, told, since, False, kind=INTERNAL)
 

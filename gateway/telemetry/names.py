@@ -160,7 +160,7 @@ SPANS: Final[Mapping[str, str]] = {
     "gate {rule}": "INTERNAL: people were asked while the call waited",
     "approval decide {gate}": "INTERNAL: somebody decided about a held call; linked to it",
     "turn": "INTERNAL: a turn that was opened and ended as such",
-    DISPATCH: "INTERNAL: the stages around a call, only where its catalogue has some",
+    DISPATCH: "INTERNAL: a call as one of its turn, or with stages around it",
     "gate": "INTERNAL: a gate of a turn, from its opening to its end",
 }
 

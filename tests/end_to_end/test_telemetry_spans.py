@@ -266,7 +266,7 @@ async def test_a_held_call_its_decision_and_what_goes_on_are_linked(tmp_path: Pa
     assert [each[names.GATE_OUTCOME] for each in waits] == ["pending", "taken"]
 
 
-async def test_stages_around_a_call_are_a_dispatch_and_calls_without_any_have_none(tmp_path: Path) -> None:
+async def test_call_is_a_dispatch_where_its_turn_has_more_or_stages_stand_around_it(tmp_path: Path) -> None:
     guard = {"use": "loop-guard", "with": {"sameCall": 1}}
     async with collecting() as collector, counting() as backend:
         documents = observed(desk(backend.port))
@@ -287,9 +287,13 @@ async def test_stages_around_a_call_are_a_dispatch_and_calls_without_any_have_no
 
     executions, dispatches = collector.of("execute_tool plain"), collector.of("dispatch")
     assert len(executions) == 4
-    assert [(each.trace, each.parent) for each in dispatches] == [each.address for each in executions[2:]]
-    assert [each[names.DISPATCH_STATUS] for each in dispatches] == ["ack", "aborted"]
-    assert [each[names.TOOL_CALL_ID] for each in dispatches] == [each[names.CALL_ID] for each in executions[2:]]
+    among_others = executions[1:]  # the first of them had its turn to itself
+    assert [(each.trace, each.parent) for each in dispatches] == [each.address for each in among_others]
+    assert [each[names.DISPATCH_STATUS] for each in dispatches] == ["ack", "ack", "aborted"]
+    assert [each[names.TOOL_CALL_ID] for each in dispatches] == [each[names.CALL_ID] for each in among_others]
+    assert [each[names.TURN_ID] for each in dispatches] == [each[names.TURN_ID] for each in among_others]
+    assert [each[names.DISPATCH_ID] is None for each in dispatches] == [False, False, True]
+    assert [each[names.DISPATCH_ITERATIONS] for each in dispatches] == [1, 1, 0]
     assert [each[names.DECISION] for each in executions] == ["allow", "allow", "allow", "deny"]
 
 
