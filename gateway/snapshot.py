@@ -101,6 +101,11 @@ class DeclaredTool:
             self.name, tier.name, tier.rank, self.trust.flags, self.labels, self.upstream, artifact=self.artifact
         )
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it is in use whatever the day."""
+        return self.lifecycle == "active"
+
     def is_in_use(self, today: date) -> bool:
         """Whether its life allows calls: active, or deprecated and not past its last day."""
         if self.lifecycle not in IN_USE:

@@ -23,6 +23,9 @@ from gateway.authz.rules import Permission, PolicySet
 from gateway.errors import ProgramError
 from gateway.governance.ports import AccessDecision, AccessRequest
 
+_MOST_HELD: Final = 1024
+"""Callers whose roles are remembered: asked for several times in every request."""
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -59,9 +62,16 @@ class CasbinAuthoriser:
             within=partial(within, ranks=self._ranks),
         )
         self._remembered = _Memory(cache_size)
+        self._held: dict[frozenset[str], frozenset[str]] = {}
 
     def held_by(self, names: frozenset[str]) -> frozenset[str]:
-        return reach(names, self._members)
+        held = self._held.get(names)
+        if held is None:
+            held = reach(names, self._members)
+            if len(self._held) >= _MOST_HELD:
+                self._held.clear()
+            self._held[names] = held
+        return held
 
     def decide(self, request: AccessRequest) -> AccessDecision:
         try:

@@ -46,7 +46,7 @@ _ATTRIBUTE_ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot
 _UNSAFE_IN_ATTRIBUTE: Final = re.compile(r'[&<>"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Envelope:
     """One tagged text. With a nonce the tag's name ends in it and an attribute repeats it."""
 

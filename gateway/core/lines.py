@@ -83,6 +83,11 @@ class LineIndex:
 
     def feed(self, chunk: bytes) -> None:
         """Index the next bytes; a chunk may have any size."""
+        if not self.size and 0 < len(chunk) < BLOCK:  # which is what most contents are, as a whole
+            self._before.append(0)
+            self._newlines = chunk.count(b"\n")
+            self.size = len(chunk)
+            return
         start = 0
         while start < len(chunk):
             room = BLOCK - self.size % BLOCK

@@ -166,6 +166,8 @@ class FileStore:
 
 
 def as_bytes(content: Content) -> bytes:
+    if type(content) is bytes:
+        return content
     if isinstance(content, str):
         return encode(content)
     if isinstance(content, bytes | bytearray | memoryview):

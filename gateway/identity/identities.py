@@ -7,7 +7,9 @@ credential was revoked; nobody is let in because something went wrong.
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from hashlib import sha256
+from typing import Final
 
 from gateway.errors import Unauthenticated
 from gateway.governance.principals import Credential, Principal
@@ -21,6 +23,8 @@ from gateway.identity.providers import JwtProvider, NobodyProvider, Provider, To
 from gateway.identity.refusals import refused
 from gateway.identity.signed_tokens import Issuer, read_signed
 
+_NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
+
 
 class Identities:
     """All identity providers of a gateway. The clock gives aware moments."""
@@ -29,7 +33,7 @@ class Identities:
         self._clock = clock
         self._sleep = sleep
         self._admissions = Admissions()
-        self._nobody = next((entry for entry in providers if isinstance(entry, NobodyProvider)), None)
+        self._nobody = next((_nobody(entry) for entry in providers if isinstance(entry, NobodyProvider)), None)
         self._tokens = ApiTokens(
             token for provider in providers if isinstance(provider, TokenProvider) for token in provider.tokens
         )
@@ -95,12 +99,9 @@ class Identities:
     def _without_credential(self) -> Principal:
         if self._nobody is None:
             raise Unauthenticated(None, reason="no-credential")
-        nobody = self._nobody
-        credential = Credential("none", nobody.provider)
-        principal = Principal(nobody.subject, nobody.roles, joins_traces=nobody.joins_traces, credential=credential)
-        if self._admissions.is_revoked(Admission(principal, self._clock(), frozenset())):
+        if self._admissions.is_revoked(self._nobody):
             raise refused("revoked")
-        return principal
+        return self._nobody.principal
 
     async def _verified(self, authorization: bytes, digest: bytes) -> Principal:
         credential = bearer_credential(authorization)
@@ -124,3 +125,10 @@ class Identities:
                 # Another provider may accept the same issuer's tokens for another audience.
                 refusal = error
         raise refusal
+
+
+def _nobody(provider: NobodyProvider) -> Admission:
+    """Who calls without a credential: always the same, and there is nothing that could end."""
+    credential = Credential("none", provider.provider)
+    principal = Principal(provider.subject, provider.roles, joins_traces=provider.joins_traces, credential=credential)
+    return Admission(principal, _NEVER, frozenset())

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from types import CoroutineType
 from typing import Any, Final, Literal
 
 from gateway.core.beginning import Begun
@@ -53,7 +54,8 @@ class Timeout:
         deadline = Deadline(self._clock() + self._seconds, self._clock, current_deadline())
         token = set_deadline(deadline)
         try:
-            running = Begun(_awaited(run(call)))
+            begun = run(call)
+            running = Begun(begun if isinstance(begun, CoroutineType) else _awaited(begun))
             return running.value if running.is_over else await self._in_time(running, deadline)
         finally:
             reset_deadline(token)

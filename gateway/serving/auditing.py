@@ -24,6 +24,9 @@ from gateway.audit.entries import (
     OutcomePart,
     Place,
     Target,
+    call_fields,
+    encoded,
+    outcome_fields,
 )
 from gateway.audit.words import Event, Reason, State
 from gateway.governance.approvals import ApprovalChange, ApprovalRecord
@@ -160,24 +163,18 @@ class Auditor:
         identity = call.identity or (tool.name if tool is not None else None)
         tier = None if tool is None else tool.trust.tier.name
         call.argument_digest = arguments = self._arguments(call.checksum)
-        entry = Entry(
-            event,
-            at,
-            self._of_revision(call.revision),
-            self._caller(call.principal, current_origin()),
-            _target(call.tool[:512], call.catalogue, identity, call.definition, tier),
-            CallPart(
-                call.id,
-                None if call.turn is None else call.turn.id,
-                call.idempotency_key,
-                arguments,
-                _is_valid(call, decided),
-            ),
-            decided,
-            outcome,
-            _gate(call.approvals[0]) if call.approvals else None,
-        )
-        return at, entry.encode()
+        place, caller = self._of_revision(call.revision), self._caller(call.principal, current_origin())
+        target = _target(call.tool[:MAX_TEXT], call.catalogue, identity, call.definition, tier)
+        turn = None if call.turn is None else call.turn.id
+        is_valid = _is_valid(call, decided)
+        if call.approvals:
+            part = CallPart(call.id, turn, call.idempotency_key, arguments, is_valid)
+            gate = _gate(call.approvals[0])
+            return at, Entry(event, at, place, caller, target, part, decided, outcome, gate).encode()
+        told = call_fields(call.id, turn, call.idempotency_key, arguments, is_valid)
+        ended = None if outcome is None else outcome_fields(*outcome)
+        body = encoded(event, at, place, caller=caller, target=target, call=told, decision=decided, outcome=ended)
+        return at, body
 
     def _recognised(self, principal: Principal, origin: Origin) -> Caller:
         """Made once for each credential and program: a caller makes many calls."""

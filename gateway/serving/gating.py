@@ -102,7 +102,7 @@ class Gate:
         if not trust.callable:
             call.decide("deny", "tier-refused", f"tier {trust.tier.name}")
             raise NotPermitted(f"{tool.name} cannot be called at present")
-        if not tool.is_in_use(now().date()):
+        if not tool.is_active and not tool.is_in_use(now().date()):
             call.decide("deny", "not-in-service", tool.lifecycle)
             raise NotPermitted(f"{tool.name} cannot be called at present")
         self._refuse_stopped(call)

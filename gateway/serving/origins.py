@@ -4,7 +4,7 @@ It travels with the task of the request, so that the decision log finds it witho
 nothing is ever decided by it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
@@ -39,8 +39,9 @@ def comes_from(credential: Credential | None, client: Sequence[Any] | None) -> N
 
 def calls_itself(info: object) -> None:
     """What a program says of itself, in the shape of MCP: whatever is not in that shape is not told."""
-    if isinstance(info, Mapping):
-        _ORIGIN.set(_ORIGIN.get()._replace(name=_word(info.get("name")), version=_word(info.get("version"))))
+    if isinstance(info, dict):
+        credential, address, _, _ = _ORIGIN.get()
+        _ORIGIN.set(Origin(credential, address, _word(info.get("name")), _word(info.get("version"))))
 
 
 def _word(value: object) -> str | None:

@@ -1,7 +1,6 @@
 """What a caller may still know, call and read of a revision. Rights are asked anew each time: some are taken away."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from gateway.core.calls import ToolCall
 from gateway.core.events import now
@@ -15,7 +14,9 @@ from gateway.snapshot import DeclaredTool
 def may_know(turn: Turn, name: str, tool: DeclaredTool) -> bool:
     """The same that lists ask, but for hidden tools, which are there for those who know their name."""
     access, catalogue = turn.published.access, turn.stored.catalogue
-    if not turn.published.catalogues[catalogue].registry.has(name) or not tool.is_in_use(datetime.now(UTC).date()):
+    if not turn.catalogue.registry.has(name):
+        return False
+    if not tool.is_active and not tool.is_in_use(now().date()):
         return False
     return access.visibility(turn.principal, catalogue=catalogue, tool=tool).allowed
 

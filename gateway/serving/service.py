@@ -108,6 +108,8 @@ class Service:
         self._spool = spool
         self._turns = OpenTurns(open_turns)
         self._lives = lives
+        self._lives_alone = lives * 17 / 16
+        """Of a turn that is stored with its call: a little longer, so that the call, which ends later, leaves it."""
         self._auditor = auditor
         self.meter = meter
         self.observer = observer
@@ -170,8 +172,7 @@ class Service:
         self.admit(principal, catalogue)
         published = self.published
         at = now()
-        # One that is stored with its call: a little longer, so that the call, which ends later, does not change it.
-        lives = self._lives if is_kept else self._lives * 17 / 16
+        lives = self._lives if is_kept else self._lives_alone
         stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=lives)
         turn = self._opened(replace(stored, stash=dict(stash)) if stash else stored, published)
         if turn.hears(TurnStart):

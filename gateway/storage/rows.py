@@ -147,7 +147,9 @@ def piece_rows(call: StoredCall) -> list[dict[str, Any]]:
 
 
 def results_text(results: Sequence[StoredResult]) -> str:
-    return json_text([_result_fields(result) for result in results])
+    fields = [_result_fields(result) for result in results]
+    has_details = any("details" in each for each in fields)
+    return json_text(fields) if has_details else canonical(fields)  # else the one number is a size
 
 
 def results_from(text: str) -> tuple[StoredResult, ...]:
@@ -186,15 +188,18 @@ def _principal(row: Row) -> Principal:
 
 
 def _result_fields(result: StoredResult) -> dict[str, Any]:
-    fields = {
-        "kind": result.kind,
-        "text": result.text,
-        "key": result.key,
-        "type": result.type,
-        "byteLength": result.byte_length,
-        "details": result.details if type(result.details) is dict else dict(result.details),
-    }
-    return {name: value for name, value in fields.items() if value is not None and value != {}}
+    fields: dict[str, Any] = {"kind": result.kind}
+    if result.text is not None:
+        fields["text"] = result.text
+    if result.key is not None:
+        fields["key"] = result.key
+    if result.type is not None:
+        fields["type"] = result.type
+    if result.byte_length is not None:
+        fields["byteLength"] = result.byte_length
+    if result.details:
+        fields["details"] = dict(result.details)
+    return fields
 
 
 def _result(fields: Row) -> StoredResult:

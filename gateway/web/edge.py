@@ -57,7 +57,7 @@ class Edge:
             status, message = unwanted
             await problem_response(status, message)(scope, receive, send)
             return
-        if not self._is_open(scope["path"]):
+        if not _is_below(scope["path"], self._rules.open_paths):
             try:
                 principal = scope[PRINCIPAL] = await self._authenticate(_credential(headers))
             except Unauthenticated as error:
@@ -73,11 +73,12 @@ class Edge:
             comes_from(principal.credential, scope.get("client"))
         await self._app(scope, receive, send)
 
-    def _is_open(self, path: str) -> bool:
-        for open_path in self._rules.open_paths:
-            if path.startswith(open_path) and path[len(open_path) : len(open_path) + 1] in ("", "/"):
-                return True
-        return False
+
+def _is_below(path: str, open_paths: Collection[str]) -> bool:
+    for open_path in open_paths:
+        if path.startswith(open_path) and path[len(open_path) : len(open_path) + 1] in ("", "/"):
+            return True
+    return False
 
 
 def _refusal(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[int, str] | None:
@@ -94,7 +95,7 @@ def _refusal(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[int,
         return 431, "the headers are too large"
     if len(hosts) != 1 or _host_name(hosts[0]) not in rules.hosts:
         return 421, "this host is not served here"
-    if not all(_is_allowed(origin, hosts[0], rules) for origin in origins):
+    if origins and not all(_is_allowed(origin, hosts[0], rules) for origin in origins):
         return 403, "this origin may not call"
     return None
 

@@ -134,6 +134,18 @@ def test_same_question_gets_the_same_answer_from_memory() -> None:
     assert authoriser.decide(asked("user:ana", on="tool:ticket_create")) is first
 
 
+def test_everybody_holds_the_same_however_many_ask_in_between() -> None:
+    authoriser = CasbinAuthoriser(EXAMPLE, ranks=TIERS)
+    ana = frozenset({"user:ana"})
+
+    held = authoriser.held_by(ana)
+    others = [authoriser.held_by(frozenset({f"user:nobody-{number}"})) for number in range(3_000)]
+
+    assert held == {"user:ana", "role:engineer", "role:reader"}
+    assert authoriser.held_by(ana) == held
+    assert others == [{f"user:nobody-{number}"} for number in range(3_000)]
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7])
 def test_small_memory_changes_no_answer(size: int) -> None:
     large, small = CasbinAuthoriser(EXAMPLE, ranks=TIERS), CasbinAuthoriser(EXAMPLE, ranks=TIERS, cache_size=size)
