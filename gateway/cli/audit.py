@@ -30,9 +30,11 @@ from gateway.audit.verifying import verify as verify_rows
 from gateway.cli.console import err, fail, note, out, print_line, print_table
 from gateway.cli.moments import moment
 from gateway.errors import GatewayError
+from gateway.runtime.engines import postgres
 from gateway.storage.audit_rows import AuditRows
 
-Log: TypeAlias = LineFile | AuditRows
+Log: TypeAlias = Any
+"""Lines of a file, or rows of a database."""
 
 _MAX_KEY = 64 << 10
 
@@ -45,6 +47,12 @@ LogFile = Annotated[
 Database = Annotated[
     Path | None, typer.Option(help="The database of a gateway, instead of a file.", show_default=False)
 ]
+ConnectionEnv = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The variable that has the connection of a PostgreSQL database.", show_default=False
+    ),
+]
 Moment = datetime | None
 
 
@@ -52,6 +60,7 @@ Moment = datetime | None
 def verify(
     file: LogFile = None,
     database: Database = None,
+    connection_env: ConnectionEnv = None,
     anchors: Annotated[
         Path | None, typer.Option(help="The file of anchors, from where they were kept.", show_default=False)
     ] = None,
@@ -82,7 +91,7 @@ def verify(
     with _told_plainly():
         keys = [PublicKey.load(_content(path)) for path in public_key or ()]
         known = None if anchors is None else _anchors(anchors)  # before the log: it only grows
-        with _opened(file, database) as log, _shown_progress(log) as progress:
+        with _opened(file, database, connection_env) as log, _shown_progress(log) as progress:
             report = verify_rows(log, anchors=known, keys=keys, scope=Scope(shard, first, last), progress=progress)
     if output == "json":
         typer.echo(json.dumps(_data(report), indent=2))
@@ -98,6 +107,7 @@ def verify(
 def export(
     file: LogFile = None,
     database: Database = None,
+    connection_env: ConnectionEnv = None,
     format: Annotated[
         Format, typer.Option(help="JSON lines can be verified again; CEF and OCSF are for SIEMs.")
     ] = "jsonl",
@@ -126,7 +136,7 @@ def export(
     selection = Selection(_microseconds(since), _microseconds(until), tenant, tool)
     if format == "jsonl" and not selection.is_everything:
         note("a choice of entries cannot be verified as a chain; export everything for that")
-    with _told_plainly(), _opened(file, database) as log:
+    with _told_plainly(), _opened(file, database, connection_env) as log:
         for line in exported(log, format, version=__version__, selection=selection):
             sys.stdout.buffer.write(line)
     sys.stdout.flush()
@@ -165,9 +175,15 @@ def _told_plainly() -> Iterator[None]:
 
 
 @contextmanager
-def _opened(file: Path | None, database: Path | None) -> Iterator[Log]:
-    if (file is None) == (database is None):
-        fail("name one log to read", "give either a FILE or --database PATH")
+def _opened(file: Path | None, database: Path | None, connection_env: str | None) -> Iterator[Log]:
+    if sum(each is not None for each in (file, database, connection_env)) != 1:
+        fail("name one log to read", "give a FILE, --database PATH, or --connection-env NAME")
+    if connection_env is not None:
+        address = os.environ.get(connection_env)
+        if not address:
+            fail(f"the environment variable {connection_env} is not set", "put the connection of the database into it")
+        with postgres().PostgresAuditRows(address) as found:
+            yield found
     if file is not None:
         if not file.is_file():
             fail(f"there is no file {file}", "gateway audit export writes one; it is read twice, so a pipe will not do")

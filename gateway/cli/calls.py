@@ -13,7 +13,16 @@ import typer
 from gateway.assembly import Assembled
 from gateway.cli.console import fail, note, out, print_pairs, print_table
 from gateway.cli.moments import moment
-from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, sound
+from gateway.cli.project import (
+    DEFAULT_FOLDER,
+    Environment,
+    Policies,
+    ProjectFolder,
+    assembled,
+    project_at,
+    secrets_of,
+    sound,
+)
 from gateway.errors import GatewayError
 from gateway.governance.records import CallFilter, StoredCall
 from gateway.runtime.looking import project_call, project_calls
@@ -55,7 +64,7 @@ def list_calls(
     """
     found = _found(folder, policies, environment)
     wanted = CallFilter(subject=subject, tool=tool, status=status)
-    calls = _read(lambda: project_calls(found, wanted, since=since, limit=limit))
+    calls = _read(lambda: project_calls(found, secrets_of(folder, policies), wanted, since=since, limit=limit))
     if output == "json":
         typer.echo(json.dumps([_data(call, arguments) for call in calls], indent=2, ensure_ascii=False))
         return
@@ -83,7 +92,7 @@ def show_call(
     Exit codes: 0 shown, 1 there is no such call or its store cannot be read, 2 wrong use.
     """
     found = _found(folder, policies, environment)
-    call = _read(lambda: project_call(found, id, turn_id=turn))
+    call = _read(lambda: project_call(found, secrets_of(folder, policies), id, turn_id=turn))
     if call is None:
         fail(f"there is no call {id!r}", "gateway calls list shows which ones there are", code=1)
     data = _data(call, arguments)

@@ -13,6 +13,7 @@ from gateway.cli.console import err, fail, print_line
 from gateway.cli.problems import print_problems
 from gateway.config.folders import sources_in
 from gateway.config.report import Sources, summary
+from gateway.runtime.secrets import Secrets
 from gateway.snapshot import Snapshot
 
 
@@ -49,6 +50,11 @@ def project_at(folder: Path, policies: Path | None) -> Project:
 
 def assembled(project: Project, *, environment: str | None, today: date | None) -> Assembled:
     return assemble(project, environ=os.environ, today=today or datetime.now(UTC).date(), environment=environment)
+
+
+def secrets_of(folder: Path, policies: Path | None) -> Secrets:
+    """Where a project's secrets are read from here."""
+    return Secrets(os.environ, Project.at(folder, policies=policies).configs)
 
 
 def sources_of(project: Project) -> Sources:

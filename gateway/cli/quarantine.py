@@ -15,6 +15,7 @@ from gateway.cli.console import fail, note, out, print_line
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder
 from gateway.cli.stores import As, Database, For, Output, Reason, done, print_all, store_of, who
 from gateway.governance.quarantines import InvalidQuarantine, Quarantine, QuarantineChange, Target
+from gateway.runtime.engines import PostgresAddress
 from gateway.runtime.quarantining import stops_of
 from gateway.snapshot import Snapshot
 
@@ -99,7 +100,7 @@ def list_quarantines(
     print_all(done(_listed(store.path)), _COLUMNS, nothing="nothing is quarantined", output=output)
 
 
-async def _listed(database: Path) -> list[Quarantine]:
+async def _listed(database: Path | PostgresAddress) -> list[Quarantine]:
     async with stops_of(database) as stops:
         return await stops.quarantines.listed()
 

@@ -15,6 +15,7 @@ from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFo
 from gateway.cli.stores import As, Database, For, Output, Reason, done, print_all, store_of, who
 from gateway.governance.revocations import InvalidRevocation, Revocation, RevocationChange
 from gateway.identity.api_tokens import TOKEN_PREFIX
+from gateway.runtime.engines import PostgresAddress
 from gateway.runtime.quarantining import stops_of
 
 _COLUMNS: Final = ("token", "since", "until", "by", "reason")
@@ -91,7 +92,7 @@ def list_revoked(
     print_all(done(_listed(store.path)), _COLUMNS, nothing="no token is revoked", output=output)
 
 
-async def _listed(database: Path) -> list[Revocation]:
+async def _listed(database: Path | PostgresAddress) -> list[Revocation]:
     async with stops_of(database) as stops:
         return await stops.revocations.listed()
 

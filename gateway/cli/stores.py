@@ -17,8 +17,9 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 import typer
 
 from gateway.cli.console import fail, note, out, print_table
-from gateway.cli.project import assembled, project_at
+from gateway.cli.project import assembled, project_at, secrets_of
 from gateway.errors import GatewayError
+from gateway.runtime.engines import PostgresAddress
 from gateway.runtime.running import kept_by
 from gateway.snapshot import Snapshot
 
@@ -58,7 +59,7 @@ class Listed(Protocol):
 class Store:
     """`snapshot` is what is configured, if that could be read."""
 
-    path: Path
+    path: Path | PostgresAddress
     snapshot: Snapshot | None = None
 
 
@@ -78,13 +79,13 @@ def store_of(folder: Path, policies: Path | None, *, environment: str | None, da
         return Store(database)
     found = assembled(project_at(folder, policies), environment=environment, today=None)
     try:
-        path = kept_by(found).database
+        kept = kept_by(found).database
+        secrets = secrets_of(folder, policies)
+        path = kept if isinstance(kept, Path) else PostgresAddress(secrets.read(kept.connection))
     except (StopIteration, KeyError):
         fail("the configuration does not tell where records are kept", "name the store: --database PATH", code=1)
     except GatewayError as error:
         fail(error.message, error.help, code=1)
-    if not isinstance(path, Path):
-        fail("a store in PostgreSQL is not changed by this command yet", "use an SQLite store", code=1)
     if found.access is None:
         note("the configuration has errors, so names are not checked; gateway check shows them")
         return Store(path)

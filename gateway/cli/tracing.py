@@ -11,7 +11,16 @@ from rich.tree import Tree
 
 from gateway.cli.call_trees import Node, turns_of
 from gateway.cli.console import fail, out
-from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, sound
+from gateway.cli.project import (
+    DEFAULT_FOLDER,
+    Environment,
+    Policies,
+    ProjectFolder,
+    assembled,
+    project_at,
+    secrets_of,
+    sound,
+)
 from gateway.config.report_text import visible
 from gateway.errors import GatewayError
 from gateway.runtime.looking import project_trace
@@ -45,7 +54,7 @@ def trace_call(
     project = project_at(folder, policies)
     found = sound(assembled(project, environment=environment, today=None), project)
     try:
-        traced = project_trace(found, id, turn_id=turn)
+        traced = project_trace(found, secrets_of(folder, policies), id, turn_id=turn)
     except GatewayError as error:
         fail(error.message, error.help, code=1)
     if traced is None:

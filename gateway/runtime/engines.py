@@ -46,6 +46,16 @@ class PostgresDatabase:
         return "the PostgreSQL database"
 
 
+@dataclass(frozen=True, slots=True)
+class PostgresAddress:
+    """The same, as it was read. It is never shown."""
+
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "the PostgreSQL database"
+
+
 class KeptStore(Store, TurnMemories, SmallPieces, Protocol):
     """A store with what else lives beside its records."""
 
@@ -143,12 +153,13 @@ async def open_engine(database: Path | PostgresDatabase, secrets: Secrets) -> En
     """Raises `EngineMissing`, `SecretMissing`, and whatever opening raises."""
     if isinstance(database, Path):
         return await SqliteEngine.open(database)
-    engine: Any = _postgres()
+    engine: Any = postgres()
     opened: Engine = await engine.PostgresEngine.open(secrets.read(database.connection))
     return opened
 
 
-def _postgres() -> Any:
+def postgres() -> Any:
+    """The module about PostgreSQL. Raises `EngineMissing`."""
     try:
         from gateway.runtime import postgres_engine
     except ImportError as error:

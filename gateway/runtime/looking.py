@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from gateway.assembly import Assembled
 from gateway.errors import ProgramError
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.records import CallFilter, StoredCall
+from gateway.runtime.engines import PostgresDatabase, postgres
 from gateway.runtime.running import kept_by
-from gateway.storage.history import approvals_of, entries_about, found_calls, listed_calls
+from gateway.runtime.secrets import Secrets
+from gateway.storage.history import Elsewhere, Where, approvals_of, entries_about, found_calls, listed_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +30,21 @@ class NothingKept(ProgramError):
     default_message = "there are no records yet"
 
 
-def project_calls(assembled: Assembled, filter: CallFilter, *, since: datetime | None, limit: int) -> list[StoredCall]:
+def project_calls(
+    assembled: Assembled, secrets: Secrets, filter: CallFilter, *, since: datetime | None, limit: int
+) -> list[StoredCall]:
     """Newest first. Raises `NothingKept`, or `StoreUnavailable`."""
-    return listed_calls(_database(assembled), filter, since=since, limit=limit)
+    return listed_calls(_database(assembled, secrets), filter, since=since, limit=limit)
 
 
-def project_call(assembled: Assembled, id: str, *, turn_id: str | None) -> StoredCall | None:
-    found = found_calls(_database(assembled), id, turn_id=turn_id)
+def project_call(assembled: Assembled, secrets: Secrets, id: str, *, turn_id: str | None) -> StoredCall | None:
+    found = found_calls(_database(assembled, secrets), id, turn_id=turn_id)
     return found[0] if found else None
 
 
-def project_trace(assembled: Assembled, id: str, *, turn_id: str | None) -> Traced | None:
+def project_trace(assembled: Assembled, secrets: Secrets, id: str, *, turn_id: str | None) -> Traced | None:
     """A call with everything that is on record of it, and the calls that share an approval with it."""
-    database = _database(assembled)
+    database = _database(assembled, secrets)
     found = found_calls(database, id, turn_id=turn_id)
     if not found:
         return None
@@ -69,12 +73,10 @@ def _approval_of(entry: Mapping[str, Any]) -> str | None:
     return found
 
 
-def _database(assembled: Assembled) -> Path:
+def _database(assembled: Assembled, secrets: Secrets) -> Where:
     path = kept_by(assembled).database
-    if not isinstance(path, Path):
-        raise NothingKept(
-            "records in PostgreSQL are not shown by this command yet", help="ask the gateway: GET /v1/calls"
-        )
+    if isinstance(path, PostgresDatabase):
+        return Elsewhere(partial(postgres().looking_at, secrets.read(path.connection)))
     if not path.exists():
         raise NothingKept(
             f"there are no records in {path}",

@@ -1,17 +1,48 @@
 """PostgreSQL below a gateway: what its parts are, for whoever puts one together. Imported where it is asked for."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from gateway.audit.entries import Place
 from gateway.core.events import now
 from gateway.governance.approvals import ApprovalChange, ApprovalRecord
+from gateway.serving.auditing import clock
 from gateway.storage.approvals import Noted
 from gateway.storage.postgres.audit import PostgresAuditLog
+from gateway.storage.postgres.copying import copy_sqlite
 from gateway.storage.postgres.limits import PostgresLimits
-from gateway.storage.postgres.pulse import APPROVALS, PostgresNotices, tell
-from gateway.storage.postgres.store import PostgresStore
+from gateway.storage.postgres.migrating import migrate, state_of
+from gateway.storage.postgres.places import PostgresAuditRows, looking_at
+from gateway.storage.postgres.pulse import APPROVALS, PostgresNotices, Pulse, tell
+from gateway.storage.postgres.store import PostgresStore, refuse_other_versions_at
+from gateway.storage.postgres.writing import PostgresWriter
+
+__all__ = ["PostgresAuditRows", "PostgresEngine", "changing", "copy_sqlite", "looking_at", "migrate", "state_of"]
+
+
+@asynccontextmanager
+async def changing(
+    address: str, shard: Callable[[], str], place: Place
+) -> AsyncIterator[tuple[PostgresWriter, PostgresNotices, PostgresAuditLog]]:
+    """For commands that change a store under running gateways: a writer without a lease, and how others are told."""
+    pulse = await asyncio.to_thread(_checked_pulse, address)
+    try:
+        writer = PostgresWriter(address)
+        log = PostgresAuditLog(shard, place, clock=clock)
+        writer.ledger = log
+        try:
+            yield writer, PostgresNotices(pulse, writer), log
+        finally:
+            await writer.close()
+    finally:
+        await asyncio.to_thread(pulse.close)
+
+
+def _checked_pulse(address: str) -> Pulse:
+    refuse_other_versions_at(address)
+    return Pulse(address)
 
 
 class PostgresEngine:

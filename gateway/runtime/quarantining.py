@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -19,6 +20,7 @@ from gateway.audit.entries import Place
 from gateway.errors import StoreUnavailable
 from gateway.governance.quarantines import Quarantine, QuarantineChange, Quarantines, Target
 from gateway.governance.revocations import Revocation, RevocationChange
+from gateway.runtime.engines import PostgresAddress, postgres
 from gateway.runtime.looking import NothingKept
 from gateway.serving.auditing import clock, quarantined, revoked
 from gateway.storage.audit_log import AuditLog
@@ -61,8 +63,14 @@ class Stops:
 
 
 @asynccontextmanager
-async def stops_of(database: Path) -> AsyncIterator[Stops]:
+async def stops_of(database: Path | PostgresAddress) -> AsyncIterator[Stops]:
     """Raises `NothingKept`, or `StoreUnavailable`."""
+    if isinstance(database, PostgresAddress):
+        node = platform.node() or "gateway"
+        async with postgres().changing(database.text, partial(_shard, node), Place(node)) as (writer, notices, log):
+            quarantines = SqliteQuarantines(writer, notices, clock=_now)
+            yield Stops(quarantines, SqliteRevocations(writer, notices, clock=_now), log, Place(node))
+        return
     if not database.exists():
         raise NothingKept(
             f"there are no records in {database}",
@@ -72,7 +80,7 @@ async def stops_of(database: Path) -> AsyncIterator[Stops]:
     writer = GroupCommit(lambda: Link(path))
     node = platform.node() or "gateway"
     place = Place(node)
-    log = AuditLog(lambda: shard_name(node, clock(), unique=token_hex(8)), place, clock=clock)
+    log = AuditLog(partial(_shard, node), place, clock=clock)
     writer.ledger = log
     try:
         notices = Notices(path)
@@ -100,6 +108,10 @@ async def stopped_status(quarantines: Quarantines) -> Mapping[str, Any]:
     except StoreUnavailable as error:
         return {"quarantines": None, "problem": error.message}
     return {"quarantines": found, "problem": quarantines.problem}
+
+
+def _shard(node: str) -> str:
+    return shard_name(node, clock(), unique=token_hex(8))
 
 
 def _now() -> datetime:

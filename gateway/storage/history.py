@@ -2,8 +2,9 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +24,24 @@ from gateway.storage.schema import calls, fresh
 _PATIENCE: Final = 2.0
 _ALL: Final = 1 << 31
 _ABOUT: Final = "SELECT body FROM audit WHERE instr(body, CAST(? AS BLOB))"
+_ELSEWHERE: Final = "SELECT body FROM audit WHERE position(convert_to(?, 'UTF8') IN body) > 0"
 _FILTERS: Final = ("tenant", "subject", "turn_id", "catalogue", "tool", "status")
 
 
-def listed_calls(path: Path, filter: CallFilter, *, since: datetime | None, limit: int) -> list[StoredCall]:
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A store that is no file. `looking` gives its connection, as of one moment."""
+
+    looking: Callable[[], AbstractContextManager[Any]] = field(repr=False)
+
+    def __str__(self) -> str:
+        return "the database"
+
+
+Where = Path | Elsewhere
+
+
+def listed_calls(path: Where, filter: CallFilter, *, since: datetime | None, limit: int) -> list[StoredCall]:
     """The newest calls that fit, newest first. Raises `StoreUnavailable` for what cannot be read."""
     chosen: dict[str, Any] = {name: getattr(filter, name) for name in _FILTERS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -37,7 +52,7 @@ def listed_calls(path: Path, filter: CallFilter, *, since: datetime | None, limi
     return _read(path, {**chosen, "limit": limit})
 
 
-def found_calls(path: Path, id: str, *, turn_id: str | None) -> list[StoredCall]:
+def found_calls(path: Where, id: str, *, turn_id: str | None) -> list[StoredCall]:
     """The calls of that id, newest first: ids are unique within a turn only."""
     if not is_storable(id) or not is_storable(turn_id or ""):
         return []
@@ -52,29 +67,35 @@ def _newest(table: Table, wanted: Collection[str]) -> Prepared:
     return Prepared(newest.limit(bindparam("limit")))
 
 
-def _read(path: Path, wanted: dict[str, Any]) -> list[StoredCall]:
+def _read(path: Where, wanted: dict[str, Any]) -> list[StoredCall]:
     """Fresh calls are newer than the others, but for a moment: those that come together are put away together."""
-    with _told_plainly(path), looking_at(path) as connection:
-        found = [row for table in (fresh, calls) for row in _newest(table, wanted).rows(connection, wanted)]
+    tables = (fresh, calls) if isinstance(path, Path) else (calls,)
+    with _told_plainly(path), _looking(path) as connection:
+        found = [row for table in tables for row in _newest(table, wanted).rows(connection, wanted)]
         return [call_from(row) for row in found[: wanted["limit"]]]
 
 
-def approvals_of(path: Path, ids: Collection[str]) -> list[ApprovalRecord]:
+def approvals_of(path: Where, ids: Collection[str]) -> list[ApprovalRecord]:
     """Those that are still kept, oldest first."""
-    with _told_plainly(path), looking_at(path) as connection:
+    with _told_plainly(path), _looking(path) as connection:
         return sorted(found_approvals(connection, ids), key=lambda each: each.created_at)
 
 
-def entries_about(path: Path, ids: Collection[str]) -> list[Mapping[str, Any]]:
+def entries_about(path: Where, ids: Collection[str]) -> list[Mapping[str, Any]]:
     """Entries of the decision log that are about one of these calls or approvals, oldest first."""
     found: dict[bytes, Mapping[str, Any]] = {}
-    with _told_plainly(path), looking_at(path) as connection:
+    about = _ABOUT if isinstance(path, Path) else _ELSEWHERE
+    with _told_plainly(path), _looking(path) as connection:
         for id in ids:
-            for body, *_ in connection.execute(_ABOUT, (json.dumps(id, ensure_ascii=False),)):
+            for body, *_ in connection.execute(about, (json.dumps(id, ensure_ascii=False),)):
                 entry = _entry(body)
                 if entry is not None and id in (_of(entry, "call", "id"), _of(entry, "gate", "approval")):
                     found[body] = entry
     return sorted(found.values(), key=lambda entry: int(entry["at"]))
+
+
+def _looking(path: Where) -> AbstractContextManager[Any]:
+    return looking_at(path) if isinstance(path, Path) else path.looking()
 
 
 @contextmanager
@@ -105,7 +126,7 @@ def _of(entry: Mapping[str, Any], part: str, name: str) -> Any:
 
 
 @contextmanager
-def _told_plainly(path: Path) -> Iterator[None]:
+def _told_plainly(path: Where) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -114,7 +114,12 @@ def test_migration_runs_before_others_only_where_there_is_a_database_server() ->
     assert {case for case, found in jobs.items() if found} == {"replicated", "scaled"}
     (job,) = jobs["scaled"]
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
-    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["storage", "migrate"]
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == [
+        "storage",
+        "migrate",
+        "--connection-env",
+        "GATEWAY_POSTGRES",
+    ]
 
 
 def test_long_release_names_still_make_valid_names() -> None:
@@ -129,8 +134,8 @@ def test_long_release_names_still_make_valid_names() -> None:
         ("minimal", (), {"helm test gateway"}),
         ("production", (), {"helm test gateway"}),
         ("ephemeral", (), {"storage.sqlite.persistent is false", "networkPolicy.enabled is false"}),
-        ("replicated", (), {"helm test gateway", "does not serve storage of type postgres yet"}),
-        ("scaled", (), {"helm test gateway", "of type postgres yet", "controller of your Gateway"}),
+        ("replicated", (), {"helm test gateway"}),
+        ("scaled", (), {"helm test gateway", "controller of your Gateway"}),
         ("minimal", ("ingress.host=a.example.com,ingress.enabled=true",), {"helm test", "controller of your Ingress"}),
     ],
 )

@@ -3,6 +3,7 @@
 A gateway that starts changes no schema: it refuses one that is older or newer than its own, and says what to do.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import create_engine
@@ -15,6 +16,11 @@ from gateway.storage.postgres.sessions import Session
 
 _OURS: Final = ("turns", "calls", "claims", "approvals", "audit")
 _LOCK: Final = 0x67772E32
+_COUNTS: Final = (
+    "SELECT count(*) FROM leases WHERE until > clock_timestamp()",
+    "SELECT count(*) FROM calls WHERE status = 'started'",
+    "SELECT count(*) FROM approvals WHERE state = 'pending'",
+)
 
 
 def migrate(address: str, *, to: str = "head") -> tuple[str | None, str]:
@@ -33,6 +39,39 @@ def version_of(session: Session) -> str | None:
         return None
     found = session.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()  # noqa: S608 - a name of ours
     return None if found is None else str(found[0])
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What `gateway storage check` tells. Without the right version, the rest is not known."""
+
+    server: str
+    version: str | None
+    needed: str
+    gateways: int | None = None
+    running_calls: int | None = None
+    pending_approvals: int | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.version == self.needed
+
+
+def state_of(address: str) -> State:
+    """Raises `StoreUnavailable` for a database that cannot be reached, or cannot be written to."""
+    session = Session(address)
+    try:
+        [server] = session.execute("SHOW server_version").fetchone()
+        version, needed = version_of(session), newest()
+        if version != needed:
+            return State(server, version, needed)
+        session.begin(is_alone=False)  # which needs the right to write
+        session.execute("UPDATE changes SET number = number")
+        session.execute("ROLLBACK")
+        counts = [int(session.execute(statement).fetchone()[0]) for statement in _COUNTS]
+        return State(server, version, needed, *counts)
+    finally:
+        session.close()
 
 
 def refuse_other_versions(session: Session) -> None:

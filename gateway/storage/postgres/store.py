@@ -120,7 +120,7 @@ class PostgresStore:
         """
 
         def opened() -> PostgresStore:
-            _check(address)
+            refuse_other_versions_at(address)
             lease = Lease()
             pulse = Pulse(address, lease)
             try:
@@ -421,7 +421,8 @@ def _conflict(message: str) -> Any:
         raise RecordConflict(message) from error
 
 
-def _check(address: str) -> None:
+def refuse_other_versions_at(address: str) -> None:
+    """Raises `StoreNotOurs` unless the database was set up for this version."""
     session = Session(address, is_reader=True)
     try:
         refuse_other_versions(session)

@@ -1,0 +1,116 @@
+"""`gateway storage`: setting up, checking and filling the PostgreSQL database that gateways share.
+
+The connection comes from the project's Storage, or from a variable; it is never an argument, which others could read.
+"""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+from gateway.cli.console import fail, note, out, print_line, print_pairs
+from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, secrets_of
+from gateway.errors import GatewayError
+from gateway.runtime.engines import PostgresDatabase, postgres
+from gateway.runtime.running import kept_by
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Set up, check and fill a PostgreSQL database.")
+
+ConnectionEnv = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The variable that has the connection, without asking a configuration.", show_default=False
+    ),
+]
+
+
+@app.command("migrate")
+def migrate_database(
+    folder: ProjectFolder = DEFAULT_FOLDER,
+    policies: Policies = None,
+    environment: Environment = None,
+    connection_env: ConnectionEnv = None,
+) -> None:
+    """Bring the database to the schema of this program, all steps or none. Gateways that run go on meanwhile.
+
+    Exit codes: 0 it has the schema now, 1 it cannot be reached or must be left alone, 2 wrong use.
+    """
+    address = _address(folder, policies, environment, connection_env)
+    try:
+        before, after = postgres().migrate(address)
+    except GatewayError as error:
+        _failed(error)
+    became = f"has version {after} already" if before == after else f"went from {before or 'nothing'} to {after}"
+    print_line(out(), ("✓ ", "green"), f"the database {became}")
+
+
+@app.command("check")
+def check_database(
+    folder: ProjectFolder = DEFAULT_FOLDER,
+    policies: Policies = None,
+    environment: Environment = None,
+    connection_env: ConnectionEnv = None,
+    output: Annotated[
+        Literal["text", "json"], typer.Option("--format", "--output", help="For people, or for programs.")
+    ] = "text",
+) -> None:
+    """Tell whether a gateway of this version can be served from the database, and what is going on there.
+
+    Exit codes: 0 it can, 1 it cannot, 2 wrong use.
+    """
+    address = _address(folder, policies, environment, connection_env)
+    try:
+        state = postgres().state_of(address)
+    except GatewayError as error:
+        _failed(error)
+    if output == "json":
+        typer.echo(json.dumps({**asdict(state), "is_good": state.is_good}, indent=2))
+    else:
+        shown = {name.replace("_", " "): value for name, value in asdict(state).items() if value is not None}
+        print_pairs(out(), [(name, str(value)) for name, value in shown.items()])
+    if not state.is_good:
+        fail("the schema is another one than this program's", "run: gateway storage migrate", code=1)
+
+
+@app.command("copy")
+def copy_database(
+    source: Annotated[Path, typer.Option("--from", metavar="PATH", help="The SQLite file; no gateway may run on it.")],
+    folder: ProjectFolder = DEFAULT_FOLDER,
+    policies: Policies = None,
+    environment: Environment = None,
+    connection_env: ConnectionEnv = None,
+) -> None:
+    """Copy everything from an SQLite store into an empty database that was set up: all of it, or nothing.
+
+    Exit codes: 0 copied, 1 one of the two cannot be used, 2 wrong use.
+    """
+    address = _address(folder, policies, environment, connection_env)
+    try:
+        postgres().copy_sqlite(source, address, told=lambda table, rows: note(f"{table}: {rows}"))
+    except GatewayError as error:
+        _failed(error)
+    print_line(out(), ("✓ ", "green"), "everything is copied; results in the spool stay where they are")
+
+
+def _address(folder: Path, policies: Path | None, environment: str | None, variable: str | None) -> str:
+    if variable is not None:
+        found = os.environ.get(variable)
+        if not found:
+            fail(f"the environment variable {variable} is not set", "put the connection of the database into it")
+        return found
+    try:
+        kept = kept_by(assembled(project_at(folder, policies), environment=environment, today=None)).database
+        if isinstance(kept, PostgresDatabase):
+            return secrets_of(folder, policies).read(kept.connection)
+    except (StopIteration, KeyError):
+        fail("the configuration does not tell where records are kept", "name the connection: --connection-env NAME")
+    except GatewayError as error:
+        _failed(error)
+    fail("the Storage of the project is no PostgreSQL database", "an SQLite file is set up when it is opened")
+
+
+def _failed(error: GatewayError) -> NoReturn:
+    fail(error.message, error.help, code=1)
