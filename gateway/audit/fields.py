@@ -11,6 +11,7 @@ SEVERITIES: Final[Mapping[str, int]] = {
     "quarantine-lifted": 3,
     "definition-changed": 4,
     "definition-restored": 3,
+    "definition-accepted": 3,
     "token-revoked": 3,
     "token-restored": 3,
     "key-rotated": 3,

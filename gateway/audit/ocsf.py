@@ -59,6 +59,7 @@ _ACTIVITIES: Final[Mapping[str, _Activity]] = {
     "token-restored": _Activity(_ENTITIES, 3, "Update"),
     "definition-changed": _Activity(_ENTITIES, 3, "Update"),
     "definition-restored": _Activity(_ENTITIES, 3, "Update"),
+    "definition-accepted": _Activity(_ENTITIES, 3, "Update"),
     "config-published": _Activity(_ENTITIES, 3, "Update"),
     "key-rotated": _Activity(_ENTITIES, 3, "Update"),
     "shard-opened": _Activity(_ENTITIES, 1, "Create"),

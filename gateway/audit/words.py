@@ -30,6 +30,7 @@ Event = Literal[
     "token-restored",
     "definition-changed",
     "definition-restored",
+    "definition-accepted",
 ]
 
 Effect = Literal["allow", "hold", "deny"]
@@ -99,6 +100,7 @@ EVENTS: Final[Mapping[Event, str]] = MappingProxyType(
         "token-restored": "a revocation was taken back",
         "definition-changed": "an upstream's tool is no longer what was looked at, and is withheld",
         "definition-restored": "a withheld tool is again what was looked at, and is served",
+        "definition-accepted": "an upstream defines something else, which its terms accept, and that is served",
     }
 )
 

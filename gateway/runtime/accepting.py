@@ -1,6 +1,7 @@
-"""Tools of upstreams whose terms accept changes: taken as the servers define them when the gateway starts.
+"""Tools of upstreams whose terms accept changes: taken as the servers define them when a revision is made.
 
-A server that does not answer in time brings what is locked of it. What would break the project is not taken at all.
+A server that does not answer in time brings what it brought before, at the start what is locked of it. What would break
+the project is not taken at all.
 """
 
 import asyncio
@@ -28,27 +29,46 @@ _log: Final = logging.getLogger(__name__)
 
 
 async def accepted(
-    assembled: Assembled, access: Access, upstreams: Upstreams, again: Again
+    assembled: Assembled,
+    access: Access,
+    upstreams: Upstreams,
+    again: Again,
+    *,
+    before: Sequence[ImportedDefinition] = (),
 ) -> tuple[Assembled, Access]:
-    """The project with what accepted upstreams bring now."""
-    connections = [each for each in upstreams if _accepts(assembled, each.name)]
+    """The project with what accepted upstreams bring now. `before` is what is served of them."""
+    connections = [each for each in upstreams if accepts(assembled, each.name)]
     if not connections:
         return assembled, access
-    answers = await asyncio.gather(*(_brought(each, assembled) for each in connections))
-    found = {name: definitions for name, definitions in answers if definitions is not None}
-    kept = [each for each in assembled.imports if each.upstream not in found]
-    imports = [*kept, *(each for definitions in found.values() for each in definitions)]
-    if imports == list(assembled.imports):
-        return assembled, access
-    changed = await asyncio.to_thread(again, imports)
-    if changed.access is None:
+    known = _by_upstream(before, assembled, [each.name for each in connections])
+    answers = await asyncio.gather(*(brought_now(each, assembled) for each in connections))
+    found = {each.name: brought for each, brought in zip(connections, answers, strict=True) if brought is not None}
+    for brought in ({**known, **found}, known):
+        kept = [each for each in assembled.imports if each.upstream not in brought]
+        imports = [*kept, *(each for definitions in brought.values() for each in definitions)]
+        if imports == list(assembled.imports):
+            break
+        changed = await asyncio.to_thread(again, imports)
+        if changed.access is not None:
+            return changed, changed.access
         problem = next(each for each in changed.diagnostics if each.is_error)
-        _log.warning("what %s bring is not taken: %s: %s", ", ".join(sorted(found)), problem.code, problem.message)
-        return assembled, access
-    return changed, changed.access
+        _log.warning("what %s bring is not taken: %s: %s", ", ".join(sorted(brought)), problem.code, problem.message)
+    return assembled, access
 
 
-def _accepts(assembled: Assembled, name: str) -> bool:
+def _by_upstream(
+    definitions: Sequence[ImportedDefinition], assembled: Assembled, names: Sequence[str]
+) -> dict[str, list[ImportedDefinition]]:
+    """Those that documents still ask for."""
+    found: dict[str, list[ImportedDefinition]] = {}
+    declared = upstreams_of(assembled.loaded)
+    for each in definitions:
+        if each.upstream in names and is_wanted(each, declared[each.upstream], assembled.loaded):
+            found.setdefault(each.upstream, []).append(each)
+    return found
+
+
+def accepts(assembled: Assembled, name: str) -> bool:
     checked = upstreams_of(assembled.loaded).get(name)
     spec = checked.spec if checked is not None else None
     return isinstance(spec, UpstreamDocument) and spec.spec.import_.on_change == "accept"
@@ -63,7 +83,7 @@ def _terms(spec: object) -> Import:
     return spec.spec.import_
 
 
-async def _brought(connection: Connection, assembled: Assembled) -> tuple[str, list[ImportedDefinition] | None]:
+async def brought_now(connection: Connection, assembled: Assembled) -> list[ImportedDefinition] | None:
     """What a server has and documents ask for; `None` if it does not answer."""
     checked = upstreams_of(assembled.loaded)[connection.name]
     terms = _terms(checked.spec)
@@ -74,7 +94,7 @@ async def _brought(connection: Connection, assembled: Assembled) -> tuple[str, l
             for each in _wanted(terms):
                 listed += [(_KINDS[each], given) for given in await _offered(connection, each)]
     except (BackendFailed, TimeoutError):
-        return connection.name, None
+        return None
     found: dict[tuple[str, str], ImportedDefinition] = {}
     for kind, given in listed:
         try:
@@ -87,7 +107,7 @@ async def _brought(connection: Connection, assembled: Assembled) -> tuple[str, l
             definition = next((each for each in assembled.imports if each == locked), definition)
         if is_wanted(definition, checked, assembled.loaded):
             found[kind, definition.name] = definition
-    return connection.name, list(found.values())
+    return list(found.values())
 
 
 async def _offered(connection: Connection, kind: ListKind) -> Definitions:

@@ -105,7 +105,7 @@ class Reloading:
 
     async def reload(self, why: Why, *, expected: str | None = None) -> Outcome:
         """Serve what is there now, if it is sound. Raises `AnotherRevision` if `expected` is not what is served."""
-        async with self._one_at_a_time:
+        async with self._one_at_a_time, self.running.revisions.changing:
             before, began = self._revision, monotonic()
             if expected is not None and not _names(expected, before):
                 raise AnotherRevision(help="look at what is served now, then ask again")

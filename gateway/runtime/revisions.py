@@ -6,7 +6,7 @@ whether it may be served, is not decided here.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,6 +16,8 @@ from typing import Final
 from gateway.access import Access
 from gateway.assembly import Assembled
 from gateway.config.specs.upstreams import UpstreamDocument
+from gateway.errors import StoreUnavailable
+from gateway.governance.imports import DefinitionKind
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
 from gateway.middleware.build import SharedState
@@ -26,9 +28,11 @@ from gateway.runtime.controlling import Controlling
 from gateway.runtime.metering import Metering
 from gateway.runtime.openapi_documents import addressed_documents
 from gateway.runtime.publishing import Unworkable, publish
+from gateway.runtime.renewing import Renewing, failed_tests, taken
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.watching import Watching, watched
 from gateway.serving.handlers import Journal
+from gateway.serving.offers import Announcement
 from gateway.serving.published import Published
 from gateway.serving.service import Service
 from gateway.serving.withholding import Vigil
@@ -41,6 +45,11 @@ COMPARED_WITHIN: Final = 5.0
 """Seconds that a revision waits, before it comes into force, until servers that it brings have been compared."""
 
 _POLL: Final = 0.25
+_LISTS: Final[Mapping[DefinitionKind, str]] = {
+    "prompt": "notifications/prompts/list_changed",
+    "resourceTemplate": "notifications/resources/list_changed",
+}
+"""How clients are told that a list is another one; that of tools is, wherever another revision is served."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -77,9 +86,11 @@ class Revision:
     shared: SharedState
     folder: Path
     release: Callable[[], None]
+    draft: Draft
     warning: str | None = None
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     watching: Watching | None = None
+    renewing: Renewing | None = None
     hearing: list[Callable[[], None]] = field(default_factory=list)
 
     async def rest(self) -> None:
@@ -89,6 +100,8 @@ class Revision:
         self.hearing.clear()
         if self.watching is not None:
             await self.watching.close()
+        if self.renewing is not None:
+            await self.renewing.close()
         await self.backends.upstreams.rest()
 
 
@@ -103,6 +116,9 @@ class Revisions:
         self._service: Service | None = None
         self._metering: Metering | None = None
         self._earlier: dict[asyncio.Task[None], Revision] = {}
+        self._renewals: set[asyncio.Task[None]] = set()
+        self.changing = asyncio.Lock()
+        """Held by whoever makes the next revision."""
 
     @property
     def current(self) -> Revision:
@@ -152,8 +168,10 @@ class Revisions:
 
     async def close(self) -> None:
         """At the end, when no call runs any more."""
-        for task in tuple(self._earlier):
+        for task in (*self._earlier, *self._renewals):
             task.cancel()
+        if self._renewals:
+            await asyncio.wait(tuple(self._renewals))
         left = [*self._earlier.values(), *([self._current] if self._current is not None else [])]
         if self._earlier:
             await asyncio.wait(tuple(self._earlier))
@@ -179,7 +197,10 @@ class Revisions:
                 await identities.start()
             declared = (each.spec for each in draft.assembled.loaded.documents)
             backends.connect(each for each in declared if isinstance(each, UpstreamDocument))
-            assembled, access = await accepted(draft.assembled, draft.access, backends.upstreams, draft.again)
+            served = () if before is None else before.assembled.imports
+            assembled, access = await accepted(
+                draft.assembled, draft.access, backends.upstreams, draft.again, before=served
+            )
             shared = SharedState() if before is None else before.shared.renewed()
             vigil = Vigil() if before is None else _vigil(before).heir(_kept(before, backends))
             published, unworkable = await asyncio.to_thread(
@@ -204,6 +225,7 @@ class Revisions:
             shared,
             draft.folder,
             draft.release,
+            draft,
             draft.warning,
         )
 
@@ -227,6 +249,50 @@ class Revisions:
         revision.backends.upstreams.watch()
         if self._metering is not None:
             self._metering.measure(revision.backends.upstreams)
+        revision.renewing = Renewing(revision.assembled, lambda: self._ask_for_more(revision))
+        revision.renewing.start(revision.backends.upstreams)
+
+    def _ask_for_more(self, revision: Revision) -> None:
+        task = asyncio.create_task(self._renewed(revision))
+        self._renewals.add(task)
+        task.add_done_callback(self._renewals.discard)
+
+    async def _renewed(self, revision: Revision) -> None:
+        """Serve the same documents with what upstreams bring by now, whose changes are accepted."""
+        async with self.changing:
+            if self._current is not revision:
+                return
+            try:
+                renewed = await self.made(revision.draft)
+            except Exception:
+                _log.exception("what upstreams bring by now is not served")
+                return
+            release, renewed.release = renewed.release, lambda: None  # the folder is the same one
+            failed = await asyncio.to_thread(failed_tests, renewed.assembled, renewed.access)
+            if failed or renewed.access.snapshot.revision == revision.access.snapshot.revision:
+                if failed:
+                    _log.warning("what upstreams bring by now is not served: policy tests fail: %s", "; ".join(failed))
+                await self.discard(renewed)
+                return
+            revision.release, renewed.release = renewed.release, release
+            self.put(renewed)
+            await self._told(revision, renewed)
+
+    async def _told(self, before: Revision, after: Revision) -> None:
+        assert self._service is not None, "there is a service by now"  # noqa: S101 - see begin
+        changes = list(taken(before.assembled.imports, after.assembled.imports))
+        auditor, changed = self._controlled.auditor, _vigil(after).changes
+        for each in changes:
+            _log.warning("%r of upstream %s is %s, which its terms accept", each.definition, each.upstream, each.what)
+            changed[each.upstream] += 1
+            self._service.buses.emit(each)
+        for upstream, kind in sorted({(each.upstream, each.kind) for each in changes if each.kind in _LISTS}):
+            self._service.announce(Announcement(upstream, _LISTS[kind]))
+        entries = [auditor.happened("config-published"), *(auditor.taken(each) for each in changes)]
+        try:
+            await self._controlled.store.note(entries)
+        except StoreUnavailable:
+            _log.exception("the decision log does not say that changes of upstreams were taken")
 
     async def _retired(self, revision: Revision) -> None:
         """Once nothing runs on it. A call that waits for people keeps what it needs for as long as it waits."""

@@ -36,7 +36,7 @@ from gateway.governance.records import AuditBody, StoredCall
 from gateway.governance.revocations import RevocationChange
 from gateway.serving.current import ServedCall
 from gateway.serving.origins import NOWHERE, Origin, current_origin
-from gateway.serving.withholding import DefinitionTurned
+from gateway.serving.withholding import DefinitionTaken, DefinitionTurned
 from gateway.snapshot import DeclaredTool, Offer
 
 _EVENTS: Final[dict[ApprovalChange, Event]] = {
@@ -145,6 +145,13 @@ class Auditor:
         event: Event = "definition-restored" if turned.lifted else "definition-changed"
         what = ObjectPart("tool", f"{withheld.upstream}.{withheld.tool}"[:MAX_TEXT], withheld.words)
         entry = Entry(event, self._clock(), self._place(), object=what)
+        return entry.at, entry.encode()
+
+    def taken(self, taken: DefinitionTaken) -> AuditBody:
+        """The same where the terms of the upstream accept it."""
+        name = f"{taken.upstream}.{taken.definition}"[:MAX_TEXT]
+        what = ObjectPart("tool", name, f"its {taken.kind} is {taken.what}, which is accepted")
+        entry = Entry("definition-accepted", self._clock(), self._place(), object=what)
         return entry.at, entry.encode()
 
     def happened(self, event: Event) -> AuditBody:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from gateway.core.events import Event, now
 from gateway.errors import Refused
+from gateway.governance.imports import DefinitionKind
 from gateway.snapshot import DeclaredTool, Offer
 
 
@@ -80,6 +81,18 @@ class DefinitionTurned(Event):
     name: ClassVar[str] = "definitionTurned"
     withheld: Withheld
     lifted: bool = False
+
+
+@dataclass(slots=True)
+class DefinitionTaken(Event):
+    """A definition of an upstream whose changes are accepted is served as it is by now, or not any more."""
+
+    name: ClassVar[str] = "definitionTaken"
+    upstream: str
+    definition: str
+    kind: DefinitionKind
+    what: Literal["added", "changed", "removed"]
+    digest: str | None = None
 
 
 @dataclass(slots=True)

@@ -31,6 +31,9 @@ class ChangingServer:
         self.listed = 0
         self.called: list[dict[str, Any]] = []
         self.results: dict[str, dict[str, Any]] = {}
+        self.is_away = False
+        self.hold: asyncio.Event | None = None
+        """What calls wait for."""
 
     @property
     def app(self) -> Starlette:
@@ -41,10 +44,14 @@ class ChangingServer:
             return StreamingResponse(self._announced(self.changed), media_type="text/event-stream")
         if request.method != "POST":
             return Response(status_code=405)
+        if self.is_away:
+            return Response(status_code=503)
         message = json.loads(await request.body())
         if "id" not in message:
             return Response(status_code=202)
         result = self._result(message["method"], message.get("params") or {})
+        if message["method"] == "tools/call" and self.hold is not None:
+            await self.hold.wait()
         if result is None:
             error = {"code": -32601, "message": "Method not found"}
             return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": error}, status_code=400)
