@@ -30,7 +30,8 @@ def now() -> datetime:
 
 
 def milliseconds(start: datetime, end: datetime) -> float:
-    return (end - start).total_seconds() * 1000
+    """Never less than nothing: a clock may be set back in between."""
+    return max(0.0, (end - start).total_seconds() * 1000)
 
 
 @dataclass(slots=True)

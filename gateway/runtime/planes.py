@@ -8,9 +8,11 @@ from urllib.parse import quote
 from gateway.errors import Unauthenticated
 from gateway.governance.principals import Principal
 from gateway.identity.challenges import challenge, protected_resource_metadata
+from gateway.runtime.admitting import Admission
 from gateway.runtime.metering import Metering
 from gateway.runtime.reloading import Reloading
 from gateway.runtime.running import Running
+from gateway.runtime.settings import Settings
 from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
 from gateway.web.app import WELL_KNOWN, admin_plane, data_plane
@@ -33,6 +35,7 @@ class Planes:
     hush: Callable[[], None]
     close: Callable[[], Awaitable[None]]
     metering: Metering
+    admission: Admission
 
     def refused(self, method: str) -> None:
         self.metering.meters.responded(method, route=None, status=503, seconds=0.0)
@@ -49,6 +52,7 @@ def planes(running: Running, *, base_url: str, stopping: Stopping, reloading: Re
     )
     service = running.service
     limit = running.settings.max_body
+    admission = admission_of(running.settings)
     endpoints: list[McpEndpoint] = []
     logs = EventLogs()
 
@@ -91,12 +95,16 @@ def planes(running: Running, *, base_url: str, stopping: Stopping, reloading: Re
         rules=EdgeRules(running.settings.admin_hosts, open_paths=("/livez", "/readyz", *((PATH,) if is_open else ()))),
         ready=ready,
         routes=[
-            *status_routes(administers, lambda: status_of(running, reloading)),
+            *status_routes(administers, lambda: status_of(running, reloading, admission=admission)),
             *(() if reloading is None else reload_routes(administers, reloading.everywhere)),
             *metrics_routes(metering.exposed, None if is_open else observes),
         ],
     )
-    return Planes(Metered(data, metering.meters), admin, hush, close, metering)
+    return Planes(Metered(data, metering.meters), admin, hush, close, metering, admission)
+
+
+def admission_of(settings: Settings) -> Admission:
+    return Admission(settings.max_requests, queue=settings.max_queue, wait=settings.max_wait.total_seconds())
 
 
 def _readiness(running: Running, stopping: Stopping, reloading: Reloading | None) -> Any:

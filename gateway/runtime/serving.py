@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import uvicorn
 
+from gateway.runtime.admitting import Admission, Pulse
 from gateway.runtime.settings import Settings
 from gateway.runtime.stopping import CUT_SECONDS, Calls, Draining, Stopping, drained
 from gateway.runtime.wire import BoundedHttp
@@ -66,6 +67,11 @@ class Apps(Protocol):
     def admin(self) -> Any: ...
 
     @property
+    def admission(self) -> Admission:
+        """How many requests to the data plane are worked on."""
+        ...
+
+    @property
     def hush(self) -> Callable[[], None]:
         """Tells those who only listen that it is over."""
         ...
@@ -100,9 +106,11 @@ async def serve(
 ) -> None:
     """Serve until a stop is asked for. Running calls have the settings' grace to finish.
 
-    `besides` are further ways to the data plane.
+    `besides` are further ways to the data plane, for what was admitted elsewhere.
     """
-    draining = [Draining(app, stopping, apps.refused) for app in (apps.data, *(app for app, _ in besides))]
+    draining = [Draining(apps.data, stopping, apps.refused, apps.admission)]
+    draining += [Draining(app, stopping, apps.refused) for app, _ in besides]
+    pulse = Pulse(apps.admission)
     data = [_server(app, settings) for app in draining]
     admin = _server(apps.admin, settings)
     servers = [*data, admin]
@@ -112,6 +120,7 @@ async def serve(
     try:
         await _until_up(servers, tasks)
         _calm_collector()
+        pulse.start()
         if not stopping.times:
             await started()
         await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -120,8 +129,10 @@ async def serve(
         stopping.times = stopping.times or 1
         for server in data:
             server.should_exit = True
+        apps.admission.turn_away()
         apps.hush()
         await drained(draining, calls, grace=settings.grace, stopping=stopping)
+        await pulse.close()
         await apps.close()
         for server in servers:
             await server.stop_now()

@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     allowed_hosts: Words = Field((), description="More names that a Host header may have.")
     admin_allowed_hosts: Words = Field((), description="Names besides loopback's for the admin plane's Host header.")
     allowed_origins: Words = Field((), description="Origins of web pages that may call.")
+    max_requests: int = Field(1000, ge=1, description="Requests that a process works on at once.")
+    max_queue: int = Field(1000, ge=0, description="Requests that wait for that; whatever comes then is refused.")
+    max_wait: timedelta = Field(timedelta(seconds=10), description="Seconds that a request waits before it is refused.")
     max_body: int = Field(4 << 20, ge=1024, description="Bytes of a request's body.")
     grace: timedelta = Field(timedelta(seconds=30), description="Seconds that calls may go on after a stop.")
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
@@ -81,7 +84,7 @@ class Settings(BaseSettings):
         """Whoever hands an address of version 6 on, as a cluster does for its pods, has it without brackets."""
         return tuple(each if each.startswith("[") else _bracketed(each) for each in value)
 
-    @field_validator("grace", "watch", mode="before")
+    @field_validator("grace", "watch", "max_wait", mode="before")
     @classmethod
     def _seconds(cls, value: object) -> object:
         """A variable is always text, in which the library would see no number of seconds."""

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import StoreUnavailable
+from gateway.runtime.admitting import Admission
 from gateway.runtime.quarantining import stopped_status
 from gateway.runtime.reloading import Reloading
 from gateway.runtime.running import Kept, Running
 from gateway.snapshot import Snapshot
 
 
-async def status_of(running: Running, reloading: Reloading | None = None) -> Mapping[str, Any]:
+async def status_of(
+    running: Running, reloading: Reloading | None = None, *, admission: Admission | None = None
+) -> Mapping[str, Any]:
     """With several workers, turns, calls and circuits are those of the one that answers."""
     published = running.service.published
     snapshot = published.snapshot
@@ -30,6 +33,7 @@ async def status_of(running: Running, reloading: Reloading | None = None) -> Map
         ],
         "openTurns": running.service.open_turns,
         "runningCalls": len(running.service.running),
+        "requests": {} if admission is None else admission.status(),
         "storage": sizes,
         "circuits": running.circuits,
         "upstreams": running.upstreams.status(),

@@ -10,6 +10,8 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, Final, Protocol
 
+from gateway.runtime.admitting import Admission
+from gateway.runtime.wire import CONNECTION
 from gateway.web.edge import App, Receive, Scope, Send
 from gateway.web.problems import problem_response
 
@@ -26,6 +28,21 @@ _REFUSAL: Final = problem_response(
     help="send the request again; another process or the next one takes it",
     headers={b"retry-after": b"1", b"connection": b"close", b"cache-control": b"no-store"},
 )
+_OVERLOADED: Final = tuple(
+    problem_response(
+        503,
+        "the gateway has more requests than it can work on",
+        code="E_OVERLOADED",
+        help="wait as long as Retry-After says, then send the request again",
+        headers={b"retry-after": b"%d" % seconds, b"cache-control": b"no-store"},
+    )
+    for seconds in (1, 2, 3)
+)
+"""One after the other, so that those who were refused together do not come back together."""
+
+_REST_SECONDS: Final = 0.25
+"""How long nothing is read from a client that was refused: those who do not wait cost those who do."""
+
 _CUT_OFF: Final = problem_response(
     503,
     "the gateway stopped before the request was answered",
@@ -58,9 +75,15 @@ class Calls(Protocol):
 class Draining:
     """The data plane, wrapped: it counts what is being answered, and refuses everything once a stop was asked for."""
 
-    def __init__(self, app: App, stopping: Stopping, refused: Callable[[str], None]) -> None:
-        """`refused` is told the method of every request that is not answered because of the stop."""
+    def __init__(
+        self, app: App, stopping: Stopping, refused: Callable[[str], None], admission: Admission | None = None
+    ) -> None:
+        """`refused` is told the method of every request that is not answered, because of the stop or for want of room.
+
+        Without an admission nothing is refused: whoever passes something on has admitted it.
+        """
         self._app = app
+        self._admission = admission
         self._stopping = stopping
         self._refused = refused
         self._requests: dict[asyncio.Task[Any], _Request] = {}
@@ -73,7 +96,14 @@ class Draining:
             self._refused(scope["method"])
             await _REFUSAL(scope, receive, send)
             return
-        request = _Request(scope["method"], send)
+        admission = self._admission
+        if admission is not None:
+            if admission.active < admission.limit and not admission.queued:
+                admission.active += 1
+            elif not await admission.enter(scope):
+                await self._turned_away(admission.refused, scope, receive, send)
+                return
+        request = _Request(scope["method"], send, admission)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - servers run requests in tasks
         self._requests[task] = request
@@ -87,6 +117,19 @@ class Draining:
             await request.finish(scope, receive)
         finally:
             del self._requests[task]
+            request.leave()
+            if admission is not None and admission.queued:
+                admission.learn(scope)
+
+    async def _turned_away(self, number: int, scope: Scope, receive: Receive, send: Send) -> None:
+        self._refused(scope["method"])
+        if self._stopping.times:
+            await _REFUSAL(scope, receive, send)
+            return
+        connection = scope.get("state", {}).get(CONNECTION)
+        if connection is not None:
+            connection.rest_for(_REST_SECONDS)
+        await _OVERLOADED[number % len(_OVERLOADED)](scope, receive, send)
 
     @property
     def is_busy(self) -> bool:
@@ -132,10 +175,11 @@ async def _until(is_so: Callable[[], bool], *, seconds: float) -> None:
 class _Request:
     """One request that is being answered, and how far its answer is."""
 
-    __slots__ = ("_is_over", "_is_stream", "_method", "_send", "has_begun", "is_cut_off")
+    __slots__ = ("_admission", "_is_over", "_is_stream", "_method", "_send", "has_begun", "is_cut_off")
 
-    def __init__(self, method: str, send: Callable[[Any], Awaitable[None]]) -> None:
+    def __init__(self, method: str, send: Callable[[Any], Awaitable[None]], admission: Admission | None = None) -> None:
         self.is_cut_off = False
+        self._admission = admission
         self._method = method
         self._send = send
         self.has_begun = self._is_over = self._is_stream = False
@@ -144,12 +188,19 @@ class _Request:
     def only_listens(self) -> bool:
         return self._is_stream and self._method == "GET"
 
+    def leave(self) -> None:
+        """Give its place to the next."""
+        if self._admission is not None:
+            self._admission.leave()
+            self._admission = None
+
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.has_begun = True
             for name, value in message["headers"]:
                 if name == b"content-type" and value.startswith(_STREAM):
                     self._is_stream = True
+                    self.leave()  # from now on it waits for something else than for us
         elif not message.get("more_body", False):
             self._is_over = True
         await self._send(message)

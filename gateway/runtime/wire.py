@@ -5,9 +5,12 @@ The parser below keeps whatever comes until a head is complete, before anybody i
 """
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+CONNECTION: Final = "gateway.connection"
+"""Where the state of a scope has its connection."""
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -23,12 +26,15 @@ class BoundedHttp(HttpToolsProtocol):
     _is_in_head = True
     _has_ended = False
     _patience: asyncio.TimerHandle | None = None
+    _rest = 0.0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.app_state = {CONNECTION: self}
         self._be_patient(self.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.app_state = {}
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -55,10 +61,22 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_waiting()
         super().on_message_complete()
 
+    def rest_for(self, seconds: float) -> None:
+        """Read nothing for a while once the present answer is sent: its client was asked to wait."""
+        self._rest = seconds
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._rest and not self.pipeline and not self.transport.is_closing():
+            self.flow.pause_reading()
+            self.loop.call_later(self._rest, self._read_on)
+        self._rest = 0.0
         if not self._is_in_head and self._patience is None and not self.transport.is_closing():
             self._be_patient(self.linger_seconds)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def _be_patient(self, seconds: float) -> None:
         self._patience = self.loop.call_later(seconds, self.transport.close)

@@ -1,0 +1,60 @@
+"""A disk without room: what changes something is refused before it happens, and goes on when there is room again."""
+
+import asyncio
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from orders import PROJECT, orders_service, shop_at
+from served import Served, served
+
+pytestmark = pytest.mark.anyio
+
+
+def family(pid: int) -> list[int]:
+    """A process and everything below it."""
+    found = [pid]
+    for each in found:
+        for task in Path(f"/proc/{each}/task").glob("*/children"):
+            found += [int(child) for child in task.read_text().split()]
+    return found
+
+
+@contextmanager
+def no_room(gateway: Served) -> Iterator[None]:
+    """No file of the gateway's grows: as good as a full disk, and it needs no rights."""
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in family(gateway.process.pid)}
+    for pid, (_, hard) in before.items():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        for pid, limits in before.items():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="limits of other processes need Linux")
+async def test_without_room_for_records_nothing_is_changed_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with orders_service() as orders:
+        with served(PROJECT, tmp_path, env={"ORDERS_URL": orders.url}) as gateway:
+            async with shop_at(gateway.url) as shop, asyncio.timeout(60):
+                before = await shop.rest("order_place", {"order": "before"})
+                with no_room(gateway):
+                    refused = [await ask("order_place", {"order": "full"}) for ask in (shop.rest, shop.mcp)]
+                    async with aiohttp.ClientSession() as session, session.get(f"{gateway.url}/livez") as answer:
+                        live = answer.status
+                while not (after := await shop.rest("order_place", {"order": "after"})).is_settled:
+                    await asyncio.sleep(0.05)
+            code = await asyncio.to_thread(gateway.stop)
+
+    assert before.is_settled
+    assert not any(each.is_settled for each in refused)
+    assert (refused[0].status, refused[0].body["code"]) == (503, "E_STORE_UNAVAILABLE")
+    assert "full" not in orders.executions
+    assert live == 200
+    assert after.is_settled
+    assert orders.executions["after"] == 1
+    assert code == 0
