@@ -29,6 +29,8 @@ class FaultyWay:
         self.lie: Lie | None = None
         self.refuse_puts_with: int | None = None
         self.asked: list[str] = []
+        self.most_parts_at_once = 0
+        self._parts = 0
         self.waiting = asyncio.Event()
 
     @property
@@ -63,6 +65,15 @@ class FaultyWay:
             await self._client.close()
 
     async def _forward(self, request: web.BaseRequest) -> web.StreamResponse:
+        is_part = request.method == "PUT" and not request.path.endswith(".index")
+        self._parts += is_part
+        self.most_parts_at_once = max(self.most_parts_at_once, self._parts)
+        try:
+            return await self._forwarded(request)
+        finally:
+            self._parts -= is_part
+
+    async def _forwarded(self, request: web.BaseRequest) -> web.StreamResponse:
         self.asked.append(f"{request.method} {request.path_qs}")
         body = await request.content.read()  # of any size
         if not self._goes_on.is_set():

@@ -91,6 +91,7 @@ class Bucket:
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._beating: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, place: Place) -> "Bucket":
@@ -176,10 +177,11 @@ class Bucket:
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._beating is not None:
-            self._beating.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._beating
+        for task in (self._beating, self._looking):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
 
     async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Wait for a request as long as the store is there: a large object on a slow line takes its time."""
@@ -228,7 +230,17 @@ class Bucket:
                 _log.warning("%s: %s", self._trouble.message, self.place.name)
 
     async def _look(self) -> None:
-        """Ask for a list that is always empty: it needs the bucket, and credentials that count."""
+        """Ask how the store is; whoever wants to know at the same moment is told with the others."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._asked())
+            self._looking.add_done_callback(self._looked)
+        await asyncio.shield(self._looking)
+
+    def _looked(self, task: "asyncio.Task[None]") -> None:
+        self._looking = None
+
+    async def _asked(self) -> None:
+        """For a list that is always empty: it needs the bucket, and credentials that count."""
         try:
             async with asyncio.timeout(PULSE):
                 async for _ in self._library.list(self._pulse, self._at("pulse")):

@@ -26,6 +26,9 @@ from gateway.storage.spool import LargeReader, PieceSpool, SmallPieces
 AT_ONCE: Final = 2
 """Parts of one piece that are under way while the next one fills: what a result costs in memory, whatever its size."""
 
+UNDER_WAY: Final = 8
+"""Parts that are under way over all pieces; whoever has another one to send waits."""
+
 AHEAD: Final = 4
 """Blocks that are fetched together once somebody reads on where they stopped."""
 
@@ -110,6 +113,7 @@ class S3Pieces:
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
         self.held = _HeldBlocks()
+        self.ways = asyncio.Semaphore(UNDER_WAY)
         self._cleaning: set[asyncio.Task[None]] = set()
 
     @property
@@ -209,7 +213,10 @@ class _Parts:
         if len(self._sent) - self._awaited == AT_ONCE:
             await self._sent[self._awaited]
             self._awaited += 1
-        self._sent.append(asyncio.create_task(self._put(len(self._sent), part)))
+        await self._pieces.ways.acquire()
+        sending = asyncio.create_task(self._put(len(self._sent), part))
+        sending.add_done_callback(lambda _: self._pieces.ways.release())
+        self._sent.append(sending)
 
     async def _put(self, number: int, part: bytearray) -> bytes:
         digests = await asyncio.to_thread(digests_of, part)

@@ -19,7 +19,7 @@ from gateway.storage.buckets import ObjectStoreUnusable, Place
 from gateway.storage.keys import hashed
 from gateway.storage.manifests import BLOCK, PART
 from gateway.storage.spool import PieceSpool
-from gateway.storage.spool_s3 import S3Pieces, S3Spool
+from gateway.storage.spool_s3 import UNDER_WAY, S3Pieces, S3Spool
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +119,15 @@ async def test_nobody_finds_a_result_before_all_of_it_is_there(spool: PieceSpool
     assert (found := await other.find(key, tenant=None)) is not None
     assert found.byte_length() == 2 * len(CONTENT)
     await other.close()
+
+
+async def test_many_large_results_at_once_send_a_few_parts_at_a_time(behind: S3Spool, way: FaultyWay) -> None:
+    turn_spool, content = behind.scoped("turn"), CONTENT[: PART + 1]
+
+    readers = await asyncio.gather(*(turn_spool.write(f"id{number}", content) for number in range(12)))
+
+    assert 1 < way.most_parts_at_once <= UNDER_WAY
+    assert {each.byte_length() for each in readers} == {PART + 1}
 
 
 async def test_parts_of_a_process_that_died_are_swept_away(spool: PieceSpool, bucket: Bucket) -> None:
