@@ -13,6 +13,7 @@ import typer
 
 from gateway.cli.console import fail, note, out, print_line, print_pairs
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, secrets_of
+from gateway.cli.results import copy_into_project, copy_results
 from gateway.errors import GatewayError
 from gateway.runtime.engines import PostgresDatabase, postgres
 from gateway.runtime.running import kept_by
@@ -82,17 +83,29 @@ def copy_database(
     policies: Policies = None,
     environment: Environment = None,
     connection_env: ConnectionEnv = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Its spool, to be copied to where the project keeps large results."),
+    ] = None,
 ) -> None:
     """Copy everything from an SQLite store into an empty database that was set up: all of it, or nothing.
+
+    Large results stay where they are, unless --results names their folder: then they are copied first.
 
     Exit codes: 0 copied, 1 one of the two cannot be used, 2 wrong use.
     """
     address = _address(folder, policies, environment, connection_env)
+    if results is not None:
+        copy_into_project(results, folder, policies, environment)
     try:
         postgres().copy_sqlite(source, address, told=lambda table, rows: note(f"{table}: {rows}"))
     except GatewayError as error:
         _failed(error)
-    print_line(out(), ("✓ ", "green"), "everything is copied; results in the spool stay where they are")
+    spool = "" if results is not None else "; results in the spool stay where they are"
+    print_line(out(), ("✓ ", "green"), f"everything is copied{spool}")
+
+
+app.command("copy-results")(copy_results)
 
 
 def _address(folder: Path, policies: Path | None, environment: str | None, variable: str | None) -> str:
