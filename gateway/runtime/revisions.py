@@ -176,7 +176,6 @@ class Revisions:
         if self._earlier:
             await asyncio.wait(tuple(self._earlier))
         self._earlier.clear()
-        self._current = None
         for revision in left:
             await revision.rest()
             await revision.published.close()

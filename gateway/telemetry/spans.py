@@ -73,7 +73,7 @@ class Context:
             state=self.state,
             name=name,
             kind=kind,
-            times=(since, until or time_ns()),
+            times=(since, max(since, until or time_ns())),  # a clock may be set back in between
             rest=attributes + self.links,
             is_error=is_error,
         )

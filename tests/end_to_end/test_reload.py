@@ -9,10 +9,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from forked import Forking
+from forked import Forked, Forking
 from orders import MCP_VERSION
 from reloads import break_it, reload, revisions_in_the_log, revisions_of_calls, serving, status_of, write_version
 from served import ROOT
+
+from gateway.identity.api_tokens import new_token
 
 pytestmark = pytest.mark.anyio
 
@@ -162,6 +164,51 @@ async def test_policy_tests_are_asked_before_anything_changes(tmp_path: Path, fo
     assert second[0] == 422
     assert second[1]["problems"] == ["policy test shop: a clerk places orders: expected allow, got deny"]
     assert still.status == 200
+
+
+async def test_tokens_come_and_go_with_a_reload(tmp_path: Path, forks: Forking) -> None:
+    tokens = {name: new_token() for name in ("old", "new")}
+    env = {f"{name.upper()}_SHA256": digest for name, (_, digest) in tokens.items()}
+    async with serving(forks, tmp_path, env=env) as (gateway, project, _, _):
+        documents = project / "configs" / "gateway.yaml"
+        text = documents.read_text(encoding="utf-8")
+        found = {}
+        for step, known in (("one", ["old"]), ("both", ["old", "new"]), ("other", ["new"])):
+            provider = TOKENS + "".join(TOKEN.format(name=each, variable=f"{each.upper()}_SHA256") for each in known)
+            documents.write_text(f"{text.replace('identity: [local]', 'identity: [local, listed]')}{provider}")
+            assert (await reload(gateway))[1]["outcome"] == "published"
+            found[step] = {name: await asked_as(gateway, token) for name, (token, _) in tokens.items()}
+        documents.write_text(text, encoding="utf-8")
+        assert (await reload(gateway))[1]["outcome"] == "published"
+        found["none"] = {name: await asked_as(gateway, token) for name, (token, _) in tokens.items()}
+
+    assert found == {
+        "one": {"old": 200, "new": 401},
+        "both": {"old": 200, "new": 200},
+        "other": {"old": 401, "new": 200},
+        "none": {"old": 401, "new": 401},
+    }
+
+
+async def asked_as(gateway: Forked, token: str) -> int:
+    headers = {"authorization": f"Bearer {token}"}
+    url = f"{gateway.url}/v1/catalogues/shop/tools"
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+        return answer.status
+
+
+TOKENS = """
+---
+apiVersion: gateway/v1
+kind: IdentityProvider
+metadata: {name: listed, owner: team-platform}
+spec:
+  type: token
+  tokens:
+"""
+TOKEN = """\
+    - {{subject: "agent:{name}", roles: [role:clerk], sha256: {{fromEnv: {variable}}}, expires: "2100-01-01"}}
+"""
 
 
 async def test_calls_that_run_end_on_what_they_began_with(tmp_path: Path, forks: Forking) -> None:
