@@ -26,6 +26,7 @@ class FaultyWay:
         self._runner: web.ServerRunner | None = None
         self._client: aiohttp.ClientSession | None = None
         self._port = 0
+        self._let_through: int | None = None
         self.lie: Lie | None = None
         self.refuse_puts_with: int | None = None
         self.asked: list[str] = []
@@ -41,7 +42,12 @@ class FaultyWay:
         """From now on requests are taken and not answered."""
         self._goes_on.clear()
 
+    def hold_after(self, *, parts: int) -> None:
+        """The same once so many more parts were let through."""
+        self._let_through = parts
+
     def go_on(self) -> None:
+        self._let_through = None
         self._goes_on.set()
 
     async def open(self) -> None:
@@ -75,6 +81,10 @@ class FaultyWay:
 
     async def _forwarded(self, request: web.BaseRequest) -> web.StreamResponse:
         self.asked.append(f"{request.method} {request.path_qs}")
+        if self._let_through is not None and request.method == "PUT":
+            self._let_through -= 1
+            if self._let_through < 0:
+                self.hold()
         body = await request.content.read()  # of any size
         if not self._goes_on.is_set():
             self.waiting.set()

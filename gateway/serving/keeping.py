@@ -14,6 +14,7 @@ from gateway.core.events import now
 from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
 from gateway.core.spool import ByteStore, Content, SpoolReader, Stream
 from gateway.core.tokens import Tokenizable
+from gateway.errors import StorageError
 from gateway.governance.records import StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ServedCall
@@ -143,7 +144,11 @@ async def _stored_media(media: Media, key: str, spool: ByteStore) -> StoredResul
     """Bytes in memory would be gone with the process; bytes elsewhere are fetched when somebody looks, not before."""
     reader: Any = media.reader
     if isinstance(reader, InMemoryMediaReader):
-        reader = await spool.write(key, reader.stream())
+        try:
+            reader = await spool.write(key, reader.stream())
+        except StorageError as error:
+            told = f"the tool ran, but its result could not be kept: {error.message}"
+            raise type(error)(told, help=error.help) from None
     details = {**media.to_json(), "stash": media.stash.all()}
     content = getattr(reader, "content", None)
     return StoredResult("media", key=_key(reader), type=media.kind, details=details, content=content)

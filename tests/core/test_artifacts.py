@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -875,3 +876,32 @@ async def test_query_tools_without_ids_take_any_text() -> None:
     assert "enum" not in tools["artifact_head"].describe()["input_schema"]["properties"]["callId"]
     assert await tools["artifact_head"].executor(a_turn(("c", an_artifact())))({"callId": "c", "n": 1}) == "a"
     assert [tool.name for tool in Guarded.query_tools()] == ["artifact_line_count"]
+
+
+# Content that another machine has
+
+
+class RemoteReader(InMemoryReader):
+    """Remembers in which threads it was read."""
+
+    is_remote = True
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.threads: set[int] = set()
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        self.threads.add(get_ident())
+        return super().read_range(offset, length)
+
+
+async def test_remote_content_is_never_read_where_others_would_wait() -> None:
+    reader = RemoteReader("one\ntwo\nthree")
+    artifact = SpooledArtifact(reader)
+
+    assert await artifact.cat(1, 2) == ["two"]
+    assert await artifact.grep("^t") == ["two", "three"]
+    assert await artifact.tail(1) == ["three"]
+
+    assert reader.threads
+    assert get_ident() not in reader.threads

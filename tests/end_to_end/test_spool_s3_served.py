@@ -9,6 +9,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,9 @@ from forked import Forked, Forking
 from orders import CHUNK, PROJECT, Answered, Orders, Shop, orders_service, shop_at
 from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from test_large import asking, forget_peak, history, memory
+
+from gateway.storage.spool_s3 import S3Spool
+from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
 
@@ -186,3 +190,30 @@ async def test_store_that_nobody_is_let_into_is_refused_at_the_start(
 
 def _one_bit(path: str, content: bytes) -> bytes:
     return bytes([content[0] ^ 1]) + content[1:] if path[-6:].startswith("/0") else content
+
+
+async def test_upload_of_a_gateway_that_was_killed_is_never_found_and_swept_away(
+    tmp_path: Path, forks: Forking, s3: ObjectStore
+) -> None:
+    async with faulty_way(s3.endpoint) as way, serving(forks, tmp_path, way.endpoint) as served:
+        kept = await served.shop.rest("history_fetch", {"bytes": 1 << 20})
+        way.hold_after(parts=2)
+        calling = asyncio.create_task(served.shop.rest("history_fetch", {"bytes": 64 << 20}))
+        await asyncio.wait_for(way.waiting.wait(), 20)
+        await asyncio.to_thread(served.gateway.kill)
+        await asyncio.gather(calling, return_exceptions=True)
+        way.go_on()
+        left = await asyncio.to_thread(s3.paths, served.prefix)
+        assert len([path for path in left if path.endswith(".index")]) == 1
+        assert len([path for path in left if not path.endswith(".index")]) >= 3
+
+    async with serving(forks, tmp_path, s3.endpoint, prefix=served.prefix) as again:
+        assert await again.download(kept) == (200, history(1 << 20))
+        await asyncio.to_thread(again.gateway.stop)
+    store = await SqliteStore.open(tmp_path / "data" / "data" / "gateway.db")
+    spool = await S3Spool.open(s3.place(served.prefix), small=store)
+    assert await spool.remove_strays(store.known_results, before=datetime.now(UTC) + timedelta(days=1)) == 1
+    await spool.close()
+    await store.close()
+    swept = await asyncio.to_thread(s3.paths, served.prefix)
+    assert sorted(path.endswith(".index") for path in swept) == [False, True]

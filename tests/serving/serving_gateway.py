@@ -140,11 +140,13 @@ def _tool(tool: DeclaredTool, run: Run, handling: Handling, plan: Plan) -> Tool:
 
 
 @asynccontextmanager
-async def running(folder: Path, plan: Plan, **options: Any) -> AsyncIterator[Gateway]:
+async def running(
+    folder: Path, plan: Plan, *, open_spool: Callable[[SqliteStore], Awaitable[Any]] | None = None, **options: Any
+) -> AsyncIterator[Gateway]:
     async with AsyncExitStack() as closing:
         store = await SqliteStore.open(folder / "records.db")
         closing.push_async_callback(store.close)
-        spool = await FileSpool.open(folder / "spool", small=store)
+        spool = await (open_spool(store) if open_spool else FileSpool.open(folder / "spool", small=store))
         closing.push_async_callback(spool.close)
 
         async def journal(call: ServedCall, tool: DeclaredTool) -> None:
