@@ -29,6 +29,7 @@ LONG = {
     "test_gates_workers",
     "test_limits_across_processes",
     "test_openapi_hostile",
+    "test_postgres_replicas",
     "test_reload_workers",
     "test_security_hostile_upstreams",
     "test_security_start",

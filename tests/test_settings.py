@@ -53,3 +53,22 @@ def test_grace_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, text:
 
     with pytest.raises(ValueError, match="grace"):
         Settings.model_validate({})
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("http://10.0.0.7:8080", "http://10.0.0.7:8080"),
+        ("http://[10.0.0.7]:8080/", "http://10.0.0.7:8080"),
+        ("https://[fd00::7]:8080", "https://[fd00::7]:8080"),
+        ("", None),
+    ],
+)
+def test_address_for_other_gateways_is_taken_as_it_is_meant(given: str, meant: str | None) -> None:
+    assert Settings.model_validate({"peer_url": given}).peer_url == meant
+
+
+@pytest.mark.parametrize("given", ["10.0.0.7:8080", "ftp://a", "http://", "http://a/path"])
+def test_address_for_other_gateways_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match="http://HOST:PORT"):
+        Settings.model_validate({"peer_url": given})

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from gateway.errors import GatewayError
 from gateway.runtime.affinity import Affinity
 from gateway.runtime.bundled import LastGood, bundle_keys, source_of, state_folder
 from gateway.runtime.logs import logs_as_lines
+from gateway.runtime.peers import Peers
 from gateway.runtime.planes import planes
 from gateway.runtime.reloading import Reloading, prepared_from
 from gateway.runtime.running import ConfigInvalid, Prepared, Running, opened
@@ -244,18 +246,27 @@ async def _serve(
         stopping=stopping,
         started=started,
     )
-    try:
+    async with AsyncExitStack() as closing:
+        closing.push_async_callback(reloading.close)
         if among is None:
-            await serving(both)
+            await serving(replace(both, data=_among_peers(both.data, gateway, closing)))
             return
         affinity = among(both.data)
         affinity.shares(both.metering, reloading)
-        try:
-            await serving(replace(both, data=affinity.front), besides=[(affinity.inside, affinity.listener())])
-        finally:
-            await affinity.close()
-    finally:
-        await reloading.close()
+        closing.push_async_callback(affinity.close)
+        front = _among_peers(affinity.front, gateway, closing)
+        await serving(replace(both, data=front), besides=[(affinity.inside, affinity.listener())])
+
+
+def _among_peers(app: Any, gateway: Running, closing: AsyncExitStack) -> Any:
+    """What is in front of the data plane where other gateways serve the same project."""
+    own = gateway.settings.peer_url
+    addresses = None if own is None else gateway.controlled.engine.joined(own)
+    if own is None or addresses is None:
+        return app
+    peers = Peers(app, own=own, addresses=addresses)
+    closing.push_async_callback(peers.close)
+    return peers
 
 
 def _url(bound: Any) -> str:

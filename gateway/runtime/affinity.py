@@ -6,36 +6,21 @@ what is another worker's is passed on to it, as it came, over a socket that only
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
 import aiohttp
-from yarl import URL
 
 from gateway.runtime.metering import INSIDE, Metering
+from gateway.runtime.passing import GONE, NobodyThere, carrier, passed_on
 from gateway.runtime.reloading import INSIDE as RELOAD_INSIDE
 from gateway.runtime.reloading import Reloading
 from gateway.web.edge import App, Receive, Scope, Send
-from gateway.web.problems import problem_response
 
 _SESSION: Final = b"mcp-session-id"
 _TURNS: Final = "/v1/turns/"
-_ONE_HOP: Final = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"})
-_AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _SOON: Final = 2.0
-_NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)
-_GONE: Final = problem_response(
-    404, "the process that had this session has ended", code="E_SESSION_GONE", help="begin again with initialize"
-)
-_CUT_OFF: Final = problem_response(
-    502,
-    "the process that worked on the request has ended",
-    code="E_CUT_OFF",
-    help="look at the records of your calls before you send it again",
-)
 
 
 class Affinity:
@@ -126,40 +111,18 @@ class Affinity:
         return self._index
 
     async def _pass_on(self, owner: int, scope: Scope, receive: Receive, send: Send) -> None:
-        query = scope["query_string"]
-        target = scope["raw_path"] + (b"?" + query if query else b"")
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in _kept(scope["headers"])]
-        has_body = scope["method"] not in ("GET", "HEAD", "DELETE")
         try:
-            answer = await self._session(owner).request(
-                scope["method"],
-                URL(f"http://worker{target.decode('latin-1')}", encoded=True),
-                headers=headers,
-                data=_body(receive) if has_body else None,
-                allow_redirects=False,
-            )
-        except aiohttp.ClientConnectorError:  # nothing was sent yet
+            await passed_on(self._session(owner), "http://worker", scope, receive, send)
+        except NobodyThere:
             if _is_of_a_session(scope):
-                await _GONE(scope, receive, send)
+                await GONE(scope, receive, send)
             else:  # turns are stored, so that any worker can go on with one
                 await self.back(scope, receive, send)
-            return
-        except (aiohttp.ClientError, OSError):
-            await _CUT_OFF(scope, receive, send)
-            return
-        async with answer:
-            await _streamed(answer, receive, send)
 
     def _session(self, owner: int) -> aiohttp.ClientSession:
         if owner not in self._sessions:
-            self._sessions[owner] = aiohttp.ClientSession(
-                # No connection is kept: one to a worker that died meanwhile would take a request with it.
-                connector=aiohttp.UnixConnector(str(self._path(owner)), limit=0, force_close=True),
-                timeout=_NO_LIMIT,
-                auto_decompress=False,
-                skip_auto_headers=_AUTOMATIC,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+            # No connection is kept: one to a worker that died meanwhile would take a request with it.
+            self._sessions[owner] = carrier(aiohttp.UnixConnector(str(self._path(owner)), limit=0, force_close=True))
         return self._sessions[owner]
 
     def _path(self, index: int) -> Path:
@@ -168,44 +131,3 @@ class Affinity:
 
 def _is_of_a_session(scope: Scope) -> bool:
     return any(name == _SESSION for name, _ in scope["headers"])
-
-
-def _kept(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in headers if name.lower() not in _ONE_HOP]
-
-
-async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionResetError("the client is gone")
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
-
-
-async def _streamed(answer: aiohttp.ClientResponse, receive: Receive, send: Send) -> None:
-    """Until the answer ends or its client goes, who then is gone for the other worker, too."""
-
-    async def copy() -> None:
-        await send({"type": "http.response.start", "status": answer.status, "headers": _kept(answer.raw_headers)})
-        async for chunk in answer.content.iter_any():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-    copying = asyncio.ensure_future(copy())
-    leaving = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait([copying, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if copying.done():
-            with suppress(aiohttp.ClientError):  # the other worker died: the answer stays cut short
-                copying.result()
-    finally:
-        for task in (copying, leaving):
-            task.cancel()
-        await asyncio.gather(copying, leaving, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -15,6 +15,7 @@ from gateway.errors import ProgramError
 from gateway.governance.limits import Limits
 from gateway.governance.records import AuditBody, Store, StoredCall, TurnMemories
 from gateway.limits.limiter import Limiter
+from gateway.runtime.peers import Addresses
 from gateway.runtime.secrets import Secrets
 from gateway.storage.approvals import Noted
 from gateway.storage.audit_log import AuditLog
@@ -102,6 +103,10 @@ class Engine(Protocol):
 
     async def sizes(self) -> Mapping[str, int]: ...
 
+    def joined(self, address: str) -> Addresses | None:
+        """Tell other gateways how this one is reached; how they are, if there can be others."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -144,6 +149,8 @@ class SqliteEngine:
     async def sizes(self) -> Mapping[str, int]:
         files = [self._database.with_name(f"{self._database.name}{suffix}") for suffix in ("", "-wal", "-shm")]
         return {"databaseBytes": sum(map(_size, files))}
+
+    def joined(self, address: str) -> None: ...
 
     async def close(self) -> None:
         await self.store.close()

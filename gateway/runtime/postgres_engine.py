@@ -8,6 +8,7 @@ from typing import Any
 from gateway.audit.entries import Place
 from gateway.core.events import now
 from gateway.governance.approvals import ApprovalChange, ApprovalRecord
+from gateway.runtime.peers import Addresses
 from gateway.serving.auditing import clock
 from gateway.storage.approvals import Noted
 from gateway.storage.postgres.audit import PostgresAuditLog
@@ -95,6 +96,10 @@ class PostgresEngine:
             return int(size)
 
         return {"databaseBytes": await self.store.reader.run(read)}
+
+    def joined(self, address: str) -> Addresses:
+        self.store.advertise(address)
+        return self.store.addresses
 
     async def close(self) -> None:
         await self.store.close()

@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What is logged at least.")
     workers: int = Field(1, ge=1, le=64, description="Processes that serve.")
     public_url: str | None = Field(None, description="How callers reach the data plane; needed beyond loopback.")
+    peer_url: str | None = Field(
+        None, description="How other gateways of the same PostgreSQL database reach this one's data plane."
+    )
     allowed_hosts: Words = Field((), description="More names that a Host header may have.")
     admin_allowed_hosts: Words = Field((), description="Names besides loopback's for the admin plane's Host header.")
     allowed_origins: Words = Field((), description="Origins of web pages that may call.")
@@ -83,6 +86,16 @@ class Settings(BaseSettings):
     def _as_in_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         """Whoever hands an address of version 6 on, as a cluster does for its pods, has it without brackets."""
         return tuple(each if each.startswith("[") else _bracketed(each) for each in value)
+
+    @field_validator("peer_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        """Whoever does not know of which version an address is, as a chart, puts it into brackets."""
+        value = re.sub(r"\[([0-9.]+)\]", r"\1", value or "")
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/")):
+            raise ValueError("write http://HOST:PORT")
+        return value.rstrip("/") if value else None
 
     @field_validator("grace", "watch", "max_wait", mode="before")
     @classmethod

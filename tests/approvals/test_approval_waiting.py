@@ -56,6 +56,24 @@ async def test_decision_of_another_process_is_noticed(tmp_path: Path) -> None:
             assert (await waiting).state == "taken"
 
 
+async def test_whoever_is_nudged_looks_at_once(tmp_path: Path) -> None:
+    """Where others tell of changes, nobody looks often by itself."""
+    path = tmp_path / "gateway.db"
+    async with desk_at(path, look_every=60.0) as here, desk_at(path) as there:
+        id = await here.pending()
+        waiting = asyncio.create_task(here.again(hold_for=HELD))
+        while not here.approvals.waited_for:
+            await asyncio.sleep(0)
+
+        await there.approvals.decide(id, LEA, "grant")
+
+        with anyio.fail_after(5):
+            while not waiting.done():
+                here.approvals.look_again()
+                await asyncio.sleep(0.01)
+        assert waiting.result().state == "taken"
+
+
 async def test_call_is_held_no_longer_than_it_may_be(desk: Desk) -> None:
     standing = await desk.again(hold_for=timedelta(milliseconds=20))
 

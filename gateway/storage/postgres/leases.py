@@ -22,11 +22,14 @@ LIFE: Final = 3.0
 BEAT: Final = 0.75
 
 _RENEW: Final = """
-UPDATE leases AS mine SET until = clock_timestamp() + make_interval(secs => ?) FROM leases AS before
+UPDATE leases AS mine SET until = clock_timestamp() + make_interval(secs => ?), address = ? FROM leases AS before
 WHERE mine.id = ? AND before.id = mine.id RETURNING before.until > clock_timestamp()
 """
-_TAKE: Final = "INSERT INTO leases (id, node, until) VALUES (?, ?, clock_timestamp() + make_interval(secs => ?))"
+_TAKE: Final = """
+INSERT INTO leases (id, node, until, address) VALUES (?, ?, clock_timestamp() + make_interval(secs => ?), ?)
+"""
 _END_OVERDUE: Final = "DELETE FROM leases WHERE until < clock_timestamp() AND id <> ?"
+_ADDRESSES: Final = "SELECT DISTINCT address FROM leases WHERE until > clock_timestamp() AND address IS NOT NULL"
 _ABANDONED: Final = """
 SELECT DISTINCT process FROM calls WHERE status = 'started' AND process NOT IN (SELECT id FROM leases {condition})
 """
@@ -40,16 +43,18 @@ class Lease:
         self._sound_since = clock()
         self._renewed_at = clock()
         self.id = uuid4().hex
+        self.address: str | None = None
+        """How other gateways reach this one, if they should."""
         self._is_taken = False
 
     def renew(self, session: Session) -> None:
         """To be called more often than every `LIFE`."""
-        found = session.execute(_RENEW, (LIFE, self.id)).fetchone() if self._is_taken else None
+        found = session.execute(_RENEW, (LIFE, self.address, self.id)).fetchone() if self._is_taken else None
         now = self._clock()
         if found is None:
             if self._is_taken:
                 self.id = uuid4().hex
-            session.execute(_TAKE, (self.id, platform.node(), LIFE))
+            session.execute(_TAKE, (self.id, platform.node(), LIFE, self.address))
             self._is_taken = True
         if found is None or not found[0] or now - self._renewed_at > LIFE:
             self._sound_since = now
@@ -69,6 +74,11 @@ class Lease:
         if now - self._sound_since >= LIFE and now - self._renewed_at < LIFE:
             session.execute(_END_OVERDUE, (self.id,))
         return [process for (process,) in session.execute(_ABANDONED.format(condition="")).fetchall()]
+
+    @staticmethod
+    def addresses(session: Session) -> list[str]:
+        """Of all gateways that live."""
+        return [address for (address,) in session.execute(_ADDRESSES).fetchall()]
 
     def refuse_others(self, process: str) -> None:
         """Raises `StoreUnavailable` for a call that would begin in a name that was given up meanwhile."""

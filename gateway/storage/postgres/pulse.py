@@ -83,6 +83,11 @@ class Pulse:
             _log.warning("the lease of this process was not given back; others take it back in a moment")
         self._disconnect()
 
+    def renew_now(self) -> None:
+        """Do not wait for the next beat: there is something new to tell."""
+        self._renew_at = 0.0
+        os.write(self._wake, b"!")
+
     def read_once(self, read: Callable[[Any], T]) -> T:
         session = Session(self._address, patience=_PATIENCE, is_reader=True)
         try:
@@ -107,7 +112,9 @@ class Pulse:
         waiting = poll()
         waiting.register(self._session.raw.fileno(), POLLIN)
         waiting.register(self._woken, POLLIN)
-        waiting.poll(_LOOK * 1000)  # what has come is read along with the next answer
+        for descriptor, _ in waiting.poll(_LOOK * 1000):  # what others sent is read along with the next answer
+            if descriptor == self._woken:
+                os.read(self._woken, 64)
 
     def _heard(self, notify: psycopg.Notify) -> None:
         if notify.payload == APPROVALS:

@@ -105,6 +105,15 @@ class PostgresStore:
     def reader(self) -> PostgresReader:
         return self._reader
 
+    def advertise(self, address: str) -> None:
+        """Tell the other gateways how they reach this one."""
+        self._lease.address = address
+        self.pulse.renew_now()
+
+    async def addresses(self) -> list[str]:
+        """How the gateways that live are reached, as far as they tell."""
+        return await self._reader.run(self._lease.addresses)
+
     @property
     def problem(self) -> str | None:
         """Why nothing can be recorded at the moment."""

@@ -25,6 +25,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("node", sa.Text, nullable=False),
         sa.Column("until", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("address", sa.Text),  # how the others reach it; nothing: they need not
     )
     changes = op.create_table("changes", sa.Column("number", sa.BigInteger, nullable=False))
     op.bulk_insert(changes, [{"number": 1}])

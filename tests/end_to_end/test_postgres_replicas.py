@@ -1,0 +1,133 @@
+"""Three gateways in processes of their own on one PostgreSQL database, behind a proxy that knows nothing of them."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import psycopg
+import pytest
+from forked import Forked, Forking
+from gated import ANA, LIZ, pay
+from replicated import forked_replicas, round_robin, written
+from secured import Caller, counting, over_http
+
+pytestmark = pytest.mark.anyio
+
+LIVING = "SELECT count(*) FROM leases WHERE until > clock_timestamp()"
+LEFT_BEHIND = """
+SELECT count(*) FROM calls WHERE status = 'started'
+AND process NOT IN (SELECT id FROM leases WHERE until > clock_timestamp())
+"""
+ROUNDS = int(os.environ.get("REPLICA_ROUNDS", "1"))
+
+
+@pytest.fixture
+def address(new_database: Callable[[], str]) -> str:
+    return new_database()
+
+
+@asynccontextmanager
+async def behind_a_proxy(gateways: list[Forked]) -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield session
+
+
+def asked(address: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(address, autocommit=True) as connection:
+        return connection.execute(statement).fetchall()
+
+
+async def test_session_lives_in_one_and_is_reached_through_all(forks: Forking, tmp_path: Path, address: str) -> None:
+    async with counting() as backend:
+        project = written(tmp_path, backend)
+        with forked_replicas(forks, project, tmp_path / "data", address) as gateways:
+            async with behind_a_proxy(gateways) as session:
+                ana = Caller(round_robin(session, gateways), ANA.token)
+                id = await ana.begin_legacy("desk")
+                listed = [await ana.legacy("desk", "tools/list", session=id, id=each) for each in range(4)]
+                arguments = {"name": "pay", "arguments": {"text": "x"}}
+                called = [await ana.legacy("desk", "tools/call", arguments, session=id, id=each) for each in range(4)]
+                stranger = Caller(round_robin(session, gateways), LIZ.token)
+                refused = [await stranger.legacy("desk", "tools/list", session=id) for _ in range(3)]
+                invented = await ana.legacy("desk", "tools/list", session="0123456789ab.none")
+
+                [owner] = [each for each in gateways if await owns(session, each, id)]
+                owner.kill()
+                rest = [each for each in gateways if each is not owner]
+                left = Caller(round_robin(session, rest), ANA.token)
+                gone = [await left.legacy("desk", "tools/list", session=id) for _ in range(2)]
+                again = await left.begin_legacy("desk")
+
+    assert all("result" in each.json for each in listed)
+    assert all(each.json["result"]["isError"] is False for each in called)
+    assert backend.paths == ["/pay"] * 4
+    assert {each.status for each in refused} == {404}
+    assert invented.status == 404
+    assert {each.status for each in gone} == {404}
+    assert again != id
+
+
+async def owns(session: aiohttp.ClientSession, gateway: Forked, id: str) -> bool:
+    """Whether it has the session itself: it is asked as if somebody had passed the request on already."""
+    headers = {
+        "authorization": f"Bearer {ANA.token}",
+        "mcp-session-id": id,
+        "mcp-protocol-version": "2025-11-25",
+        "accept": "application/json, text/event-stream",
+        "gateway-passed-on": "1",
+    }
+    ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
+    async with session.post(f"{gateway.url}/desk/mcp", json=ping, headers=headers) as answer:
+        return answer.status == 200
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+async def test_gateway_that_is_killed_under_load_loses_and_repeats_nothing(
+    forks: Forking, tmp_path: Path, address: str, round_: int
+) -> None:
+    """Every call runs once at most, has one record, and what nobody saw the end of is unknown within seconds."""
+    async with counting() as backend:
+        project = written(tmp_path, backend)
+        with forked_replicas(forks, project, tmp_path / "data", address) as gateways:
+            async with behind_a_proxy(gateways) as session:
+                victim = random.choice(gateways)
+                answered: list[str] = []
+                sent = iter(range(100_000))
+                is_over = asyncio.Event()
+
+                async def client(gateway: Forked) -> None:
+                    ana = Caller(over_http(session, gateway.url), ANA.token)
+                    while not is_over.is_set():
+                        text = f"call-{next(sent)}"
+                        try:
+                            reply = await pay(ana, text)
+                        except (aiohttp.ClientError, OSError):
+                            return
+                        assert reply.json["isError"] is False, reply.body
+                        answered.append(text)
+
+                clients = [asyncio.create_task(client(each)) for each in gateways for _ in range(4)]
+                while len(answered) < 60:
+                    await anyio.sleep(0.01)
+                os.kill(victim.pid, signal.SIGKILL)
+                with anyio.fail_after(20):
+                    while asked(address, LIVING) != [(2,)] or asked(address, LEFT_BEHIND) != [(0,)]:
+                        await anyio.sleep(0.1)
+                is_over.set()
+                await asyncio.gather(*clients)
+
+    bodies = [body.decode() for _, _, body in backend.requests]
+    rows = asked(address, "SELECT args, status FROM calls")
+    by_text = {args.split('"')[3]: status for args, status in rows}
+    assert len(bodies) == len(set(bodies)), "a call ran twice"
+    assert len(by_text) == len(rows)
+    assert all(by_text[text] == "settled" for text in answered)
+    assert set(by_text.values()) <= {"settled", "unknown"}
