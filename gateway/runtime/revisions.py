@@ -5,12 +5,14 @@ whether it may be served, is not decided here.
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 from gateway.access import Access
@@ -45,6 +47,7 @@ COMPARED_WITHIN: Final = 5.0
 """Seconds that a revision waits, before it comes into force, until servers that it brings have been compared."""
 
 _POLL: Final = 0.25
+_COLLECTED_WITHIN: Final = 60.0
 _LISTS: Final[Mapping[DefinitionKind, str]] = {
     "prompt": "notifications/prompts/list_changed",
     "resourceTemplate": "notifications/resources/list_changed",
@@ -301,6 +304,15 @@ class Revisions:
         while self._service.running.are_on(revision.access):
             await asyncio.sleep(_POLL)
         await self._close(revision)
+        if len(self._earlier) == 1:
+            await self._quiet(self._service)
+            gc.collect()
+
+    async def _quiet(self, service: Service) -> None:
+        """Wait for a moment without calls: the collector, which hardly ever looks at what is old, stops everything."""
+        until = monotonic() + _COLLECTED_WITHIN
+        while len(service.running) and monotonic() < until:
+            await asyncio.sleep(_POLL)
 
     async def _close(self, revision: Revision) -> None:
         others = [each for each in self._living() if each is not revision]
