@@ -16,6 +16,7 @@ from gateway.middleware.resilience import CircuitState
 from gateway.runtime.controlling import Controlling
 from gateway.runtime.observing import Observing
 from gateway.serving.service import Service
+from gateway.storage.spool import PieceSpool
 from gateway.telemetry import names
 from gateway.telemetry.exporting import Queue
 from gateway.telemetry.instruments import Attributes, Family, Point, Values, merged, observed
@@ -44,13 +45,21 @@ class Metering:
     """`others` and `worker` are set where several processes serve."""
 
     def __init__(
-        self, meters: Meters, service: Service, *, shared: SharedState, controlled: Controlling, observing: Observing
+        self,
+        meters: Meters,
+        service: Service,
+        *,
+        shared: SharedState,
+        controlled: Controlling,
+        observing: Observing,
+        spool: PieceSpool,
     ) -> None:
         self.meters = meters
         self._service = service
         self._shared = shared
         self._controlled = controlled
         self._observing = observing
+        self._spool = spool
         self._revision = service.published.snapshot.revision
         service.on_change.add(self._published)
         self._places: dict[str, Place] = {}
@@ -88,6 +97,7 @@ class Metering:
             *self.meters.read(),
             observed(names.RUNNING, [((), len(self._service.running))]),
             observed(names.CIRCUITS, self._circuits()),
+            observed(names.SPOOL_UNAVAILABLE, [((), int(self._spool.trouble is not None))]),
             observed(names.DEFINITION_CHANGES, self._changes()),
             observed(names.SPANS_PROCESSED, _processed(telemetry.spans if telemetry else None)),
             observed(names.LOGS_PROCESSED, _processed(telemetry.logs if telemetry else None)),

@@ -293,7 +293,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     await controlled.begin(closing)
     recovered = await store.recover(_now())
     shared = revisions.current.shared
-    metering = Metering(meters, service, shared=shared, controlled=controlled, observing=observed)
+    metering = Metering(meters, service, shared=shared, controlled=controlled, observing=observed, spool=spool)
     revisions.begin(service, metering)
     if sending := sending_metrics(prepared.telemetry, metering.read):
         sending.start()

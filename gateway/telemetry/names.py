@@ -252,6 +252,9 @@ APPROVAL_DECISIONS: Final = Metric(
     "gateway.approval.decisions", "counter", "{decision}", "decisions of people", (GATE_NAME, GATE_OUTCOME)
 )
 SPOOL_BYTES: Final = Metric("gateway.spool.bytes", "counter", "By", "bytes of results that were kept", (CATALOGUE,))
+SPOOL_UNAVAILABLE: Final = Metric(
+    "gateway.spool.unavailable", "gauge", "{state}", "1 while large results can neither be kept nor read, 0 otherwise"
+)
 RECORDS_DURATION: Final = Metric(
     "gateway.records.write.duration", "histogram", "s", "writing a record until it is durable", (), HTTP_BUCKETS
 )
@@ -298,6 +301,7 @@ METRICS: Final = (
     APPROVAL_WAIT,
     APPROVAL_DECISIONS,
     SPOOL_BYTES,
+    SPOOL_UNAVAILABLE,
     RECORDS_DURATION,
     RECORDS_UNAVAILABLE,
     CIRCUITS,

@@ -19,6 +19,7 @@ from forked import Forked, Forking
 from gated import ANA, HELD, LIZ, PEOPLE, POLICY, desk, gated, grant, pay, pending_id, rule, write
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from secured import LEGACY, Caller, Person, counting, environ_of, http_tool, over_http, started
+from served import ROOT
 
 from gateway.runtime.metering import INSIDE, Metering
 from gateway.telemetry import names
@@ -172,11 +173,41 @@ async def test_prometheus_scrapes_and_answers_queries(tmp_path: Path, forks: For
                 quantile = "histogram_quantile(0.5, sum by (le) (gen_ai_execute_tool_duration_seconds_bucket))"
                 median = await value_of(session, url, quantile)
                 invented = await value_of(session, url, f'count({{gen_ai_tool_name="{MADE_UP}"}})')
+                panels = [await is_understood(session, url, each) for each in dashboard_expressions()]
+                rules = await rules_judged(session, url)
 
     assert (allowed, told) == ("5", "1")
     assert median is not None
     assert 0 < float(median) < 10
     assert invented is None
+    assert len(panels) > 20
+    assert all(panels)
+    assert {(each["health"], each["state"]) for each in rules} == {("ok", "inactive")}
+
+
+def dashboard_expressions() -> list[str]:
+    """What the panels ask for, with something in place of the dashboard's variables."""
+    panels = json.loads((ROOT / "dashboards" / "grafana.json").read_text(encoding="utf-8"))["panels"]
+    found = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [re.sub(r"\$\w+", ".*", each.replace("$__rate_interval", "1m").replace("$__range", "1h")) for each in found]
+
+
+async def is_understood(session: aiohttp.ClientSession, url: str, query: str) -> bool:
+    async with session.get(f"{url}/api/v1/query", params={"query": query}) as answer:
+        told: Any = await answer.json()
+        return bool(told["status"] == "success")
+
+
+async def rules_judged(session: aiohttp.ClientSession, url: str) -> list[Any]:
+    """The alerts, once Prometheus has judged all of them."""
+    async with asyncio.timeout(60):
+        while True:
+            async with session.get(f"{url}/api/v1/rules") as answer:
+                groups = (await answer.json())["data"]["groups"]
+            rules = [rule for group in groups for rule in group["rules"]]
+            if rules and all(each["health"] != "unknown" for each in rules):
+                return rules
+            await asyncio.sleep(0.1)
 
 
 @contextmanager
@@ -207,7 +238,16 @@ async def scraping(prometheus: str, folder: Path, gateway: Forked) -> AsyncItera
     """A Prometheus that looks at the gateway every second, on a port that it says itself."""
     target = gateway.admin_url.removeprefix("http://")
     job = {"job_name": "gateway", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
-    (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}), encoding="utf-8")
+    (folder / "prometheus.yml").write_text(
+        json.dumps(
+            {
+                "global": {"evaluation_interval": "1s"},
+                "scrape_configs": [job],
+                "rule_files": [str(ROOT / "dashboards" / "alerts.yaml")],
+            }
+        ),
+        encoding="utf-8",
+    )
     (folder / "store").mkdir()
     process = await asyncio.create_subprocess_exec(
         prometheus,

@@ -45,6 +45,13 @@ class Served:
     async def ready(self) -> Any:
         return (await self.shop.get("/readyz"))[1]
 
+    async def unavailable(self) -> str:
+        """As Prometheus is told."""
+        async with aiohttp.request("GET", f"{self.gateway.admin_url}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        [found] = [line for line in lines if line.startswith("gateway_spool_unavailable")]
+        return found.rpartition(" ")[2]
+
     async def problem_is_gone(self) -> None:
         while "problems" in await self.ready():
             await asyncio.sleep(0.05)
@@ -128,7 +135,7 @@ async def test_store_that_is_down_costs_only_what_needs_it(tmp_path: Path, forks
         large = await asyncio.wait_for(served.shop.rest("history_fetch", {"bytes": 2 << 20}), 20)
         small = await served.shop.rest("order_place", {"order": "meanwhile"})
         status, told = await served.download(before)
-        ready = await served.ready()
+        ready, told_on = await served.ready(), await served.unavailable()
 
         assert large.body["isError"] is True
         assert "the object store cannot be used: it does not answer" in large.body["rendered"]
@@ -137,8 +144,10 @@ async def test_store_that_is_down_costs_only_what_needs_it(tmp_path: Path, forks
         assert b"the object store cannot be used" in told
         assert ready["ready"] is True
         assert ready["problems"] == ["large results are refused: the object store cannot be used: it does not answer"]
+        assert told_on == "1"
         await way.open()
         await asyncio.wait_for(served.problem_is_gone(), 20)
+        assert await served.unavailable() == "0"
         assert (await served.shop.rest("history_fetch", {"bytes": 2 << 20})).body["isError"] is False
         assert await served.download(before) == (200, history(2 << 20))
 
