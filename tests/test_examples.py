@@ -64,7 +64,7 @@ def test_example_has_every_backend_and_every_check() -> None:
     backends = {each.spec.backend.type for each in documents if isinstance(each, ToolDocument)}
     checks = {each.spec.check.type for each in documents if isinstance(each, GateRuleDocument)}
 
-    assert backends == {"http", "python", "command", "mcp"}
+    assert backends == {"http", "python", "command", "mcp", "openapi"}
     assert checks == {"approval", "permission", "rate", "quota", "window", "arguments", "loop", "budget"}
 
 

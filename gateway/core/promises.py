@@ -36,13 +36,12 @@ class Promise:
 
     def broken(self, value: Any) -> str:
         """In which way a value does not keep it."""
-        if value is NOTHING:
-            return "it is not JSON, or too large"
         try:
-            self._schema.accepted(value)
+            if value is not NOTHING:
+                self._schema.accepted(value)
         except ValidationException as error:
             return error.message
-        return "it is not JSON"
+        return "it is not JSON, or too large"
 
     def found_in(self, text: str) -> Any:
         """The value that keeps it and of which a text is what a model reads; `NOTHING` if there is none."""

@@ -1,7 +1,7 @@
 """A small ticket service over HTTP: `HELPDESK_TOKEN=… python -m gateway.examples.helpdesk --port 8091`.
 
 It listens on loopback only, asks every caller for the bearer token and forgets everything when it ends. It stands in
-for the helpdesk and the payment service that the example configuration calls.
+for the helpdesk, the payment service and the carrier that the example configuration calls.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from gateway.examples.shipments import find_shipments, shipment
 from gateway.examples.tickets import MAX_FOUND, Desk, Refused, furnished
 
 HOST: Final = "127.0.0.1"
@@ -26,7 +27,9 @@ _REQUESTER: Final = {"name": "Agent gateway", "email": "gateway@acme.example"}
 
 _TICKETS: Final = "/api/v2/tickets"
 _REFUNDS: Final = "/api/v2/refunds"
+_SHIPMENTS: Final = "/freight/v1/shipments"
 _ONE_TICKET: Final = re.compile(rf"{_TICKETS}/([^/]{{1,20}})")
+_ONE_SHIPMENT: Final = re.compile(rf"{_SHIPMENTS}/([^/]{{1,20}})")
 
 Answer = tuple[HTTPStatus, dict[str, Any]]
 
@@ -62,7 +65,7 @@ class HelpdeskHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # nobody reads that body, so it must not pass for the next request
-        self._serve({_TICKETS: self._search})
+        self._serve({_TICKETS: self._search, _SHIPMENTS: self._find_shipments})
 
     def do_POST(self) -> None:
         self._serve({_TICKETS: self._open_ticket, _REFUNDS: self._refund})
@@ -98,15 +101,23 @@ class HelpdeskHandler(BaseHTTPRequestHandler):
             return routes[path]()
         if self.command == "GET" and (found := _ONE_TICKET.fullmatch(path)):
             return HTTPStatus.OK, {"ticket": self.server.desk.ticket(found[1])}
-        if path in (_TICKETS, _REFUNDS) or _ONE_TICKET.fullmatch(path):
+        if self.command == "GET" and (found := _ONE_SHIPMENT.fullmatch(path)):
+            return HTTPStatus.OK, shipment(found[1])
+        if path in (_TICKETS, _REFUNDS, _SHIPMENTS) or _ONE_TICKET.fullmatch(path) or _ONE_SHIPMENT.fullmatch(path):
             raise Refused(405, f"{self.command} is not possible here")
         raise Refused(404, "there is nothing at this path")
 
-    def _search(self) -> Answer:
+    def _asked(self) -> dict[str, str]:
         try:
-            asked = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True, max_num_fields=10))
+            return dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True, max_num_fields=10))
         except ValueError:
             raise Refused(400, "the query string has too many parts") from None
+
+    def _find_shipments(self) -> Answer:
+        return HTTPStatus.OK, find_shipments(self._asked())
+
+    def _search(self) -> Answer:
+        asked = self._asked()
         query, limit = asked.get("query", ""), asked.get("limit", "10")
         if not query.strip():
             raise Refused(400, "'query' is the text to look for")

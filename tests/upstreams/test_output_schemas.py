@@ -18,8 +18,6 @@ from starlette.routing import Route
 from upstream_gateway import TERMS, Gateway, gateway, project, tool, upstream
 from upstream_serving import Era, listening, reference
 
-from gateway.core.promises import NOTHING, Promise
-
 pytestmark = pytest.mark.anyio
 
 MODERN = "2026-07-28"
@@ -212,16 +210,6 @@ async def test_operations_of_openapi_documents_promise_their_answers(tmp_path: P
     assert "does not fit its output schema" in shown(wrong)
     assert (either.is_error, either.structured_content) == (False, {"total": "three"})
     assert "E_OUTPUT_MISMATCH" in audited(tmp_path)
-
-
-def test_value_is_found_in_the_text_that_stands_for_it() -> None:
-    total, wrapped = Promise(TOTAL), Promise(WRAPPED)
-
-    assert total.found_in('{"total": 1, "more": 2}') == {"total": 1, "more": 2}
-    assert total.found_in("[1]") is NOTHING
-    assert wrapped.found_in("5") == {"result": "5"}
-    assert Promise({"type": "object", "properties": {"result": {"type": "integer"}}}).found_in("5") == {"result": 5}
-    assert wrapped.broken(NOTHING) == "it is not JSON, or too large"
 
 
 def audited(folder: Path) -> str:
