@@ -34,6 +34,12 @@ def migrate_database(
     policies: Policies = None,
     environment: Environment = None,
     connection_env: ConnectionEnv = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION", help="Back to an earlier version, before its program is started.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Bring the database to the schema of this program, all steps or none. Gateways that run go on meanwhile.
 
@@ -41,7 +47,7 @@ def migrate_database(
     """
     address = _address(folder, policies, environment, connection_env)
     try:
-        before, after = postgres().migrate(address)
+        before, after = postgres().migrate(address, to=to)
     except GatewayError as error:
         _failed(error)
     became = f"has version {after} already" if before == after else f"went from {before or 'nothing'} to {after}"

@@ -23,7 +23,7 @@ APPLICATION_ID: Final = 0x67772E31
 
 VERSION_TABLE: Final = "schema_version"
 
-_SCRIPTS: Final = Path(__file__).parent / "migrations"
+SCRIPTS: Final = Path(__file__).parent / "migrations"
 ONE_AT_A_TIME: Final = Lock()  # Alembic's `op` is one per process
 
 
@@ -34,7 +34,7 @@ def migrate(connection: sqlite3.Connection, *, to: str = "head") -> None:
         try:
             _refuse_foreign(connection)
             # One borrowed connection: its transaction is ours to begin and to end, not SQLAlchemy's.
-            upgrade(create_engine("sqlite://", creator=lambda: Borrowed(connection), poolclass=StaticPool), to)
+            change_schema(create_engine("sqlite://", creator=lambda: Borrowed(connection), poolclass=StaticPool), to)
             if _application_of(connection) != APPLICATION_ID:  # a full disk is opened, if it is not written to
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute("COMMIT")
@@ -60,24 +60,26 @@ def _application_of(connection: sqlite3.Connection) -> int:
     return int(id)
 
 
-def newest() -> str:
-    """The version of this program's schema."""
-    [head] = ScriptDirectory(str(_SCRIPTS)).get_heads()
-    return head
+def versions(scripts: Path = SCRIPTS) -> list[str]:
+    """Of the schema, as this program knows them, the newest last."""
+    return [step.revision for step in ScriptDirectory(str(scripts)).walk_revisions()][::-1]
 
 
-def is_known(version: str) -> bool:
-    return any(step.revision == version for step in ScriptDirectory(str(_SCRIPTS)).walk_revisions())
+def change_schema(engine: Engine, to: str, *, scripts: Path = SCRIPTS) -> None:
+    """Run the steps that are missing, or take back those after an earlier version.
 
-
-def upgrade(engine: Engine, to: str) -> None:
-    """Run the steps that are missing. Raises `StoreNotOurs` for a database that is newer than this program."""
+    Raises `StoreNotOurs` for a database that is newer than this program.
+    """
     config = Config()
-    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
-    script = ScriptDirectory(str(_SCRIPTS))
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    script = ScriptDirectory(str(scripts))
+    known = versions(scripts)
 
     def steps(revision: Any, context: MigrationContext) -> Any:
         _refuse_newer(context.get_current_heads(), script)
+        [current] = context.get_current_heads() or (None,)
+        if current in known and to in known[: known.index(current)]:
+            return script._downgrade_revs(to, revision)
         return script._upgrade_revs(to, revision)
 
     with engine.connect() as borrowed, EnvironmentContext(config, script, fn=steps) as environment:

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,11 +20,14 @@ from stored_records import ADA, NOON, Clock, call, settled, turn
 from gateway.audit.chain import Row
 from gateway.audit.entries import Place
 from gateway.errors import RecordConflict, StoreNotOurs, StoreUnavailable
+from gateway.governance.approvals import Action, ApprovalRecord, ApprovalRequest
 from gateway.governance.limits import CountedCall, Limit, Quota, Rate
 from gateway.governance.memory import Bounds
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import NotQuarantined, Quarantine, Target
 from gateway.governance.revocations import Revocation
+from gateway.storage.approvals import SqliteApprovals
+from gateway.storage.migrating import SCRIPTS
 from gateway.storage.postgres.audit import PostgresAuditLog
 from gateway.storage.postgres.leases import LIFE, Lease
 from gateway.storage.postgres.limits import PostgresLimits
@@ -360,6 +365,26 @@ async def test_silent_server_refuses_within_a_second(own: str, stoppable: Cluste
             assert await store.find_call("frozen", ADA) is None
 
 
+async def test_store_on_a_silent_server_can_be_closed(own: str, stoppable: Cluster) -> None:
+    store = await PostgresStore.open(own, clock=Clock())
+    frozen = stoppable.pids()
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        lost = asyncio.create_task(store.open_turn(turn()))
+        reading = asyncio.create_task(store.find_turn("turn", ADA))
+        await asyncio.wait({lost, reading}, timeout=0.1)
+        with anyio.fail_after(20):
+            await store.close()
+        with pytest.raises(StoreUnavailable):
+            await lost
+        with pytest.raises(StoreUnavailable):
+            await reading
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+
+
 @pytest.mark.parametrize(
     ("fault", "cure", "words"),
     [
@@ -483,3 +508,61 @@ async def test_text_that_the_database_cannot_keep_is_kept_as_well_as_it_can_be(a
         found = await store.find_call("a\0b", ADA)
         assert found is not None
         assert found.because == "no\N{SYMBOL FOR NULL}reason"
+
+
+# Forwards and back
+
+NEXT = '''
+"""What the next version adds."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+
+
+def upgrade() -> None:
+    op.add_column("approvals", sa.Column("urgency", sa.Text))
+    op.create_table("later", sa.Column("id", sa.Text, primary_key=True))
+
+
+def downgrade() -> None:
+    op.drop_table("later")
+    op.drop_column("approvals", "urgency")
+'''
+
+
+async def test_next_version_and_back_keeps_what_waits(address: str, tmp_path: Path) -> None:
+    later = tmp_path / "migrations"
+    shutil.copytree(SCRIPTS, later)
+    (later / "versions" / "v0008_later.py").write_text(NEXT, encoding="utf-8")
+    asked_for = [approval(f"a{number:04}") for number in range(1000)]
+    async with opened(address) as store:
+        approvals = SqliteApprovals(store.writer, store.reader)
+        await approvals.transact(lambda table: [table.add(each) for each in asked_for])
+
+        forwards = await asyncio.to_thread(migrate, address, scripts=later)
+        await approvals.transact(lambda table: table.put(replace(asked_for[0], state="granted"), "decided"))
+        await store.start_call(call(), turn=turn())
+
+        assert forwards == ("0007", "0008")
+    with pytest.raises(StoreNotOurs, match="newer than this program"):
+        await PostgresStore.open(address)
+    with pytest.raises(StoreNotOurs, match="no version '0006'"):
+        migrate(address, to="0006")
+    assert migrate(address, to="0007", scripts=later) == ("0008", "0007")
+    async with opened(address) as store:
+        approvals = SqliteApprovals(store.writer, store.reader)
+        found = [await approvals.find(each.id) for each in asked_for]
+
+        assert await approvals.pending(NOON) == {"rule": 999}
+        assert [each.digest for each in found if each] == [each.digest for each in asked_for]
+        assert found[0] is not None
+        assert found[0].state == "granted"
+
+
+def approval(id: str) -> ApprovalRecord:
+    action = Action(ADA, "support", "payments/refund", "d1", "r1", '{"amount":700}', f"digest-{id}")
+    request = ApprovalRequest(action, "refund", "rule", "gates.yaml:1:1", "because", ("role:lead",), timedelta(hours=1))
+    return ApprovalRecord(id, request, NOON, NOON + timedelta(hours=1))

@@ -4,6 +4,7 @@ A gateway that starts changes no schema: it refuses one that is older or newer t
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import create_engine
@@ -11,11 +12,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from gateway.errors import StoreNotOurs, StoreUnavailable
-from gateway.storage.migrating import ONE_AT_A_TIME, VERSION_TABLE, Borrowed, is_known, newest, upgrade
+from gateway.storage.migrating import ONE_AT_A_TIME, SCRIPTS, VERSION_TABLE, Borrowed, change_schema, versions
 from gateway.storage.postgres.sessions import Session
 
 _OURS: Final = ("turns", "calls", "claims", "approvals", "audit")
 _LOCK: Final = 0x67772E32
+FIRST: Final = "0007"
+"""The version that PostgreSQL began with."""
+
 _COUNTS: Final = (
     "SELECT count(*) FROM leases WHERE until > clock_timestamp()",
     "SELECT count(*) FROM calls WHERE status = 'started'",
@@ -23,14 +27,27 @@ _COUNTS: Final = (
 )
 
 
-def migrate(address: str, *, to: str = "head") -> tuple[str | None, str]:
-    """The version before and after. Raises `StoreNotOurs` for a database that must be left alone."""
+def migrate(address: str, *, to: str | None = None, scripts: Path = SCRIPTS) -> tuple[str | None, str]:
+    """The version before and after. Raises `StoreNotOurs` for a database that must be left alone.
+
+    With `to`, an earlier version: what its program does not know is taken back, and lost.
+    """
+    if to is not None and to not in possible(scripts):
+        raise StoreNotOurs(
+            f"there is no version {to[:40]!r} to go to", help=f"name one of {', '.join(possible(scripts))}"
+        )
     session = Session(address, patience=None)
     try:
         with ONE_AT_A_TIME:
-            return _migrated(session, to)
+            return _migrated(session, to, scripts)
     finally:
         session.close()
+
+
+def possible(scripts: Path = SCRIPTS) -> list[str]:
+    """Versions that a PostgreSQL database can have, the newest last."""
+    known = versions(scripts)
+    return known[known.index(FIRST) :]
 
 
 def version_of(session: Session) -> str | None:
@@ -62,7 +79,7 @@ def state_of(address: str) -> State:
     session = Session(address)
     try:
         [server] = session.execute("SHOW server_version").fetchone()
-        version, needed = version_of(session), newest()
+        version, needed = version_of(session), versions()[-1]
         if version != needed:
             return State(server, version, needed)
         session.begin(is_alone=False)  # which needs the right to write
@@ -76,16 +93,16 @@ def state_of(address: str) -> State:
 
 def refuse_other_versions(session: Session) -> None:
     """Raises `StoreNotOurs` unless the schema is exactly the one of this program."""
-    version = version_of(session)
-    if version == newest():
+    version, known = version_of(session), versions()
+    if version == known[-1]:
         return
-    if version is not None and not is_known(version):
+    if version is not None and version not in known:
         raise _newer(version)
-    old = "is not set up" if version is None else f"has version {version}, and this program needs {newest()}"
+    old = "is not set up" if version is None else f"has version {version}, and this program needs {known[-1]}"
     raise StoreNotOurs(f"the database {old}", help="run: gateway storage migrate")
 
 
-def _migrated(session: Session, to: str) -> tuple[str | None, str]:
+def _migrated(session: Session, to: str | None, scripts: Path) -> tuple[str | None, str]:
     session.execute("SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0")
     session.begin(is_alone=False)
     try:
@@ -96,7 +113,7 @@ def _migrated(session: Session, to: str) -> tuple[str | None, str]:
                 f"the database has a table {taken[0]!r} of another program",
                 help="give the gateway a database, or a schema in its search_path, of its own",
             )
-        if before is not None and not is_known(before):
+        if before is not None and before not in versions(scripts):
             raise _newer(before)
         engine = create_engine(
             "postgresql+psycopg://",
@@ -104,7 +121,7 @@ def _migrated(session: Session, to: str) -> tuple[str | None, str]:
             poolclass=StaticPool,
             use_native_hstore=False,
         )
-        upgrade(engine, to)
+        change_schema(engine, to or "head", scripts=scripts)
         after = version_of(session)
         session.execute("COMMIT")
     except DBAPIError as error:
@@ -122,5 +139,5 @@ def _has(session: Session, table: str) -> bool:
 def _newer(version: str) -> StoreNotOurs:
     return StoreNotOurs(
         f"the database has version {version}, which is newer than this program",
-        help="start the newer program again, or restore a backup that was taken before it ran",
+        help="start the newer program again, or have it go back first: gateway storage migrate --to VERSION",
     )

@@ -36,6 +36,8 @@ CHANGES: Final = "changes"
 _LOOK: Final = 0.25
 _RETRY: Final = 0.25
 _PATIENCE: Final = 0.8
+_CLOSE_SECONDS: Final = 2.0
+"""How long closing waits for a server that does not answer."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -73,7 +75,11 @@ class Pulse:
         """The lease ends with it, unless the database cannot be told."""
         self._closing.set()
         os.write(self._wake, b"!")
-        self._thread.join()
+        self._thread.join(_CLOSE_SECONDS)
+        while self._thread.is_alive():
+            if (session := self._session) is not None:
+                session.cut()
+            self._thread.join(_RETRY)
         os.close(self._wake)
         os.close(self._woken)
         try:

@@ -23,6 +23,7 @@ class PostgresReader(ReadPool):
         super().__init__(Path(), size=size)
         self._address = address
         self._resting: deque[Session] = deque()
+        self._busy: set[Session] = set()
 
     async def run(self, work: Callable[[Any], T]) -> T:
         try:
@@ -31,6 +32,8 @@ class PostgresReader(ReadPool):
             raise StoreUnavailable("the database is too slow", help="look at its load and its disk") from None
 
     async def close(self) -> None:
+        for session in list(self._busy):  # nobody waits for what they read
+            session.cut()
         await super().close()
         while self._resting:
             self._resting.pop().close()
@@ -42,15 +45,18 @@ class PostgresReader(ReadPool):
         except IndexError:
             session, is_new = self._connect(), True
         while True:
+            self._busy.add(session)
             try:
                 value = work(session)
             except Exception:
+                self._busy.discard(session)
                 is_broken = session.is_lost()
                 session.close()
                 if is_new or not is_broken:
                     raise
                 session, is_new = self._connect(), True
                 continue
+            self._busy.discard(session)
             self._resting.append(session)
             return value
 

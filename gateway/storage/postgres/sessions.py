@@ -3,8 +3,10 @@
 A session does what they ask of an SQLite connection, so that one set of statements and rules serves both.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from socket import SHUT_RDWR, socket
 from typing import Any, Final
 
 import psycopg
@@ -46,9 +48,9 @@ class Session:
                 autocommit=True,
                 connect_timeout=_CONNECT_SECONDS,
                 tcp_user_timeout=_SILENCE_MS,
-                keepalives_idle=5,
+                keepalives_idle=2,
                 keepalives_interval=1,
-                keepalives_count=3,
+                keepalives_count=2,
                 application_name="agent-gateway",
             )
         except psycopg.Error as error:
@@ -80,6 +82,11 @@ class Session:
     def close(self) -> None:
         with suppress(psycopg.Error):
             self._connection.close()
+
+    def cut(self) -> None:
+        """End it for whoever waits for the server in another thread: that one is told that it is broken."""
+        with suppress(psycopg.Error, OSError), socket(fileno=os.dup(self._connection.fileno())) as wire:
+            wire.shutdown(SHUT_RDWR)
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """A statement of our own, with `?` for its values."""

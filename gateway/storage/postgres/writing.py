@@ -26,6 +26,8 @@ _RECONNECT: Final = 0.2
 """Seconds for which a connection that was refused is not asked for again: a database that begins is not overrun."""
 
 _STATEMENT_SECONDS: Final = 4.0
+CLOSE_SECONDS: Final = 5.0
+"""How long closing waits for a server that does not answer."""
 
 
 class Unsure(Exception):
@@ -54,6 +56,16 @@ class PostgresWriter(GroupCommit):
             if undo is not None and isinstance(error.cause, Unsure):
                 self._take_back(_if_committed(error.cause.transaction, undo), asyncio.get_running_loop())
             raise
+
+    async def close(self) -> None:
+        """The same; a server that is silent for too long is given up."""
+        closing = asyncio.create_task(super().close())
+        await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
+        while not closing.done():
+            if self._link is not None:
+                cast("Session", self._link).cut()
+            await asyncio.wait({closing}, timeout=_RECONNECT)
+        await closing
 
     def _open(self) -> Session:
         if self._refused is not None and monotonic() < self._refused[0]:
