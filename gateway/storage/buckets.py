@@ -38,6 +38,7 @@ IDLE: Final = 10.0
 CREDENTIALS_FOR: Final = timedelta(minutes=1)
 """How long credentials are used before they are read again: a file may be rotated."""
 
+_LETS_GO: Final = 0.05
 _SOME: Final = 1000
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _NO_BUCKET: Final = "NoSuchBucket"
@@ -99,6 +100,7 @@ class Bucket:
         bucket = cls(place)
         await bucket._look()
         if bucket._trouble is not None and bucket._trouble.fatal:
+            await bucket.close()
             raise ObjectStoreUnusable(f"{bucket._trouble.message}: {place.name}", help=bucket._trouble.help)
         bucket._beating = asyncio.create_task(bucket._beat())
         return bucket
@@ -182,6 +184,9 @@ class Bucket:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
+        # Threads of the library may still hold objects of ours. Whoever ends the interpreter before they let go of them
+        # ends with an abort; they need it only to be idle for a moment.
+        await asyncio.sleep(_LETS_GO)
 
     async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Wait for a request as long as the store is there: a large object on a slow line takes its time."""
@@ -224,6 +229,8 @@ class Bucket:
             self._wake.clear()
             before = self._trouble
             await self._look()
+            if before is None and self._trouble is not None:
+                await self._look()  # nobody waits for it: one question that was lost is none
             if before is not None and self._trouble is None:
                 _log.info("the object store answers again: %s", self.place.name)
             elif before is None and self._trouble is not None:
@@ -303,6 +310,9 @@ async def _awaited(ask: Callable[[], Awaitable[Answer]]) -> Answer:
 
 def _unavailable(error: Exception) -> StoreUnavailable:
     """What callers are told: neither where the store is nor what is in it."""
+    if "credential provider" in str(error):
+        help = "look for the files or variables of the access key and the secret key"
+        return _fatal("the credentials of the object store cannot be read", help, error)
     if _status(error) in ("401", "403"):
         help = "check the access key, the secret key and what they may do"
         return _fatal("the object store lets nobody in with these credentials", help, error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,7 +54,8 @@ async def serving(forks: Forking, project: Path, folder: Path, env: Mapping[str,
         gateway = await asyncio.to_thread(forks.start, project, folder, env=given)
         async with shop_at(gateway.url) as shop:
             yield shop
-        await asyncio.to_thread(gateway.stop)
+        gateway.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(gateway.ended) == 0
 
 
 async def ran(*words: str, env: Mapping[str, str], code: int = 0) -> str:

@@ -1,7 +1,10 @@
 """Large results in a real object store: in parts, checked block by block, refused in time when it is not well."""
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +17,7 @@ from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from spools import Bucket
 
 from gateway.errors import ArtifactDamaged, ArtifactGone, RecordConflict, StoreUnavailable
+from gateway.runtime.secrets import SecretMissing
 from gateway.storage.buckets import Bucket as OpenBucket
 from gateway.storage.buckets import ObjectStoreUnusable, Place
 from gateway.storage.keys import hashed
@@ -224,6 +228,41 @@ async def test_store_that_will_never_work_is_refused_at_the_start(
     assert caught.value.help
     assert access[1] not in str(caught.value)
     assert "a wrong secret" not in f"{caught.value}{caught.value.help}"
+
+
+async def test_credentials_that_cannot_be_read_any_more_are_told_of(s3: ObjectStore, bucket: Bucket) -> None:
+    def gone() -> tuple[str, str]:
+        raise SecretMissing("the secret file /run/key cannot be read")
+
+    place = s3.place(bucket.prefix)
+    with pytest.raises(ObjectStoreUnusable, match="the credentials of the object store cannot be read"):
+        await S3Spool.open(Place(place.bucket, place.endpoint, place.region, place.prefix, gone))
+
+
+ENDING = """
+import asyncio, sys
+from gateway.storage.buckets import Bucket, ObjectStoreUnusable, Place
+
+async def main():
+    for bucket in (sys.argv[2], "no-such-bucket"):
+        try:
+            opened = await Bucket.open(Place(bucket, sys.argv[1], "us-east-1", sys.argv[3]))
+            await opened.put("object", b"content")
+            await opened.close()
+        except ObjectStoreUnusable:
+            pass
+
+asyncio.run(main())
+"""
+
+
+async def test_process_that_ends_right_after_its_last_request_ends_well(s3: ObjectStore, bucket: Bucket) -> None:
+    env = {**os.environ, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    command = [sys.executable, "-c", ENDING, s3.endpoint, BUCKET, bucket.prefix]
+
+    ended = [await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True) for _ in range(5)]
+
+    assert [(each.returncode, each.stderr) for each in ended] == [(0, b"")] * 5
 
 
 # A store that is not well
