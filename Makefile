@@ -72,6 +72,7 @@ bench: $(READY) ## print what operations, decisions and configurations cost
 	$(BIN)/python benchmarks/large.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/upstreams.py
+	$(BIN)/python benchmarks/overload.py
 
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 

@@ -3,6 +3,7 @@
 One worker with 32 places and a line of 32. First as many clients as there are places, which nobody is refused for; then
 five times as many as places and line together: once they wait as long as Retry-After says, once they do not and
 send again at once, which nobody should do. Rounds alternate; a ratio is the median of the ratios of each round.
+The CPU of an answered call has that of refusals in it: where others use the machine, that ratio tells more.
 A refusal is timed from the request's last byte to the end of its answer, by a client that shares the machine.
 """
 
@@ -14,9 +15,10 @@ import time
 from dataclasses import dataclass, field
 from statistics import median
 
-from serving import GATEWAY_LOADS, gateway, read_body, wire_request
+from serving import GATEWAY_LOADS, cpu_seconds, gateway, read_body, wire_request
 
 PLACES = 32
+WARM = 2.0
 
 
 @dataclass
@@ -26,10 +28,16 @@ class Seen:
     answered: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    cpu: float = 0.0
+    """Seconds that the gateway's processes used."""
 
     @property
     def goodput(self) -> float:
         return len(self.answered) / self.seconds
+
+    @property
+    def cost(self) -> float:
+        return self.cpu / len(self.answered)
 
 
 def main() -> None:
@@ -40,56 +48,68 @@ def main() -> None:
     options = parser.parse_args()
     os.environ |= {"GATEWAY_MAX_REQUESTS": str(PLACES), "GATEWAY_MAX_QUEUE": str(PLACES)}
     many = 2 * PLACES * options.times
-    with gateway(10) as (_, port):
-        asyncio.run(round_of(port, PLACES, 1.0, waits=True))
+    with gateway(10) as (pid, port):
+        asyncio.run(round_of(port, PLACES, 1.0, pid=pid, waits=True))
         rounds = [
             (
-                asyncio.run(round_of(port, PLACES, options.seconds, waits=True)),
-                asyncio.run(round_of(port, many, options.seconds, waits=True)),
-                asyncio.run(round_of(port, many, options.seconds, waits=False)),
+                asyncio.run(round_of(port, PLACES, options.seconds, pid=pid, waits=True)),
+                asyncio.run(round_of(port, many, options.seconds, pid=pid, waits=True)),
+                asyncio.run(round_of(port, many, options.seconds, pid=pid, waits=False)),
             )
             for _ in range(options.rounds)
         ]
     names = (f"{PLACES} clients", f"{many} clients that wait", f"{many} clients that do not")
-    print(f"{'':30} {'answered/s':>10} {'of peak':>8} {'refused/s':>10} {'refusal p50':>12} {'p99':>8}")
+    print(
+        f"{'':28} {'answered/s':>10} {'of peak':>8} {'CPU µs':>7} {'of peak':>8} {'refused/s':>10} "
+        f"{'p50 ms':>7} {'p99 ms':>7}"
+    )
     for index, name in enumerate(names):
         show(name, [each[index] for each in rounds], [each[0] for each in rounds])
 
 
 def show(name: str, found: list[Seen], peak: list[Seen]) -> None:
-    ratio = median(each.goodput / first.goodput for each, first in zip(found, peak, strict=True))
-    refusals = sorted(seconds for each in found for seconds in each.refused)
-    rate = median(len(each.refused) / each.seconds for each in found)
-    times = (
-        f"{refusals[len(refusals) // 2] * 1e3:9.1f} ms {refusals[int(len(refusals) * 0.99)] * 1e3:5.1f} ms"
-        if refusals
-        else ""
+    both = list(zip(found, peak, strict=True))
+    rates = median(each.goodput / first.goodput for each, first in both)
+    costs = median(first.cost / each.cost for each, first in both)
+    refusals = sorted(seconds * 1e3 for each in found for seconds in each.refused) or [0.0]
+    print(
+        f"{name:28} {median(each.goodput for each in found):10.0f} {rates:8.2f} "
+        f"{median(each.cost for each in found) * 1e6:7.0f} {costs:8.2f} "
+        f"{median(len(each.refused) / each.seconds for each in found):10.0f} "
+        f"{refusals[len(refusals) // 2]:7.1f} {refusals[int(len(refusals) * 0.99)]:7.1f}",
+        flush=True,
     )
-    print(f"{name:30} {median(each.goodput for each in found):10.0f} {ratio:8.2f} {rate:10.0f} {times}", flush=True)
 
 
-async def round_of(port: int, clients: int, seconds: float, *, waits: bool) -> Seen:
+async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: bool) -> Seen:
+    """The time in which connections are made, and everybody has been refused once, is not measured."""
     seen = Seen()
     request = wire_request(port, GATEWAY_LOADS["MCP tools/call"])
-    began = time.perf_counter()
-    await asyncio.gather(*(client(port, request, began + seconds, seen, waits=waits) for _ in range(clients)))
-    seen.seconds = seconds
+    since = time.perf_counter() + WARM
+    tasks = [
+        asyncio.create_task(client(port, request, (since, since + seconds), seen, waits=waits)) for _ in range(clients)
+    ]
+    await asyncio.sleep(WARM)
+    before = cpu_seconds(pid)
+    await asyncio.sleep(since + seconds - time.perf_counter())
+    seen.seconds, seen.cpu = seconds, cpu_seconds(pid) - before
+    await asyncio.gather(*tasks)
     return seen
 
 
-async def client(port: int, request: bytes, until: float, seen: Seen, *, waits: bool) -> None:
+async def client(port: int, request: bytes, when: tuple[float, float], seen: Seen, *, waits: bool) -> None:
+    since, until = when
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while (started := time.perf_counter()) < until:
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         await read_body(reader, head.lower())
-        took = time.perf_counter() - started
-        if head.startswith(b"HTTP/1.1 503"):
-            seen.refused.append(took)
-            after = re.search(rb"retry-after: (\d+)", head)
-            await asyncio.sleep(int(after[1]) if waits and after else 0)
-        elif time.perf_counter() < until:
-            seen.answered.append(took)
+        ended = time.perf_counter()
+        is_refused = head.startswith(b"HTTP/1.1 503")
+        if since <= started and ended < until:
+            (seen.refused if is_refused else seen.answered).append(ended - started)
+        if is_refused and waits and (after := re.search(rb"retry-after: (\d+)", head)):
+            await asyncio.sleep(min(int(after[1]), max(0.0, until - ended)))
     writer.close()
 
 

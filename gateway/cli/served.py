@@ -91,6 +91,11 @@ def _pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     catalogues = [f"{each['name']} ({each['tools']} tools)" for each in told["catalogues"]]
     yield "catalogues", ", ".join(catalogues)
     yield "running calls", str(told["runningCalls"])
+    if requests := told.get("requests"):
+        yield (
+            "requests",
+            f"{requests['active']} worked on, {requests['waiting']} waiting, {requests['refused']} refused",
+        )
     storage = told["storage"]
     yield "storage", f"{storage['databaseBytes']:,} bytes of records, {storage['spoolBytes']:,} of results"
     upstreams = [f"{each['name']} {each['state']}" for each in told["upstreams"]]

@@ -1,6 +1,7 @@
 """More requests than a gateway has room for: some wait, the rest is turned away at once, and everything else works."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ import aiohttp
 import pytest
 from forked import Forked, Forking
 from orders import PROJECT, Shop, orders_service, shop_at
+from reloads import project_in
+
+from gateway.identity.api_tokens import new_token
 
 pytestmark = pytest.mark.anyio
 
@@ -92,6 +96,61 @@ async def test_streams_keep_no_place_and_a_stop_turns_those_away_who_wait(tmp_pa
     assert [each.status for each in answers] == [200, 200]
     assert "c" not in orders.executions
     assert code == 0
+
+
+async def test_noisy_caller_costs_others_no_place_in_the_line(tmp_path: Path, forks: Forking) -> None:
+    tokens = {name: new_token() for name in ("loud", "quiet")}
+    env = {f"{name.upper()}_SHA256": digest for name, (_, digest) in tokens.items()}
+    project = project_in(tmp_path)
+    documents = project / "configs" / "gateway.yaml"
+    text = documents.read_text(encoding="utf-8").replace("identity: [local]", "identity: [local, listed]")
+    documents.write_text(text + TOKENS, encoding="utf-8")
+    async with orders_service() as orders:
+        env |= {"ORDERS_URL": orders.url, "GATEWAY_MAX_REQUESTS": "2", "GATEWAY_MAX_QUEUE": "4"}
+        gateway = await asyncio.to_thread(forks.start, project, tmp_path, env=env)
+        async with AsyncExitStack() as clients:
+            loud, quiet = [
+                await clients.enter_async_context(
+                    aiohttp.ClientSession(headers={"authorization": f"Bearer {tokens[name][0]}"})
+                )
+                for name in ("loud", "quiet")
+            ]
+            held = [asyncio.create_task(status_of_call(gateway, loud, "order_ship", each)) for each in ("a", "b")]
+            for each in ("a", "b"):
+                await orders.arrived(each)
+            noise = [asyncio.create_task(status_of_call(gateway, loud, "order_place", f"n{i}")) for i in range(4)]
+            await until_waiting(gateway, 4)
+            voices = [asyncio.create_task(status_of_call(gateway, quiet, "order_place", f"q{i}")) for i in range(2)]
+            async with asyncio.timeout(30):
+                while (await requests_of(gateway))["refused"] < 2:
+                    await asyncio.sleep(0.02)
+            for each in ("a", "b"):
+                orders.release(each)
+            loud_answers = [await each for each in noise]
+            answers = [await each for each in (*held, *voices)]
+        await asyncio.to_thread(gateway.stop)
+
+    assert sorted(loud_answers) == [200, 200, 503, 503]
+    assert answers == [200] * 4
+
+
+async def status_of_call(gateway: Forked, session: aiohttp.ClientSession, tool: str, order: str) -> int:
+    path = f"{gateway.url}/v1/catalogues/shop/tools/{tool}/call"
+    async with session.post(path, json={"arguments": {"order": order}}) as answer:
+        return answer.status
+
+
+TOKENS = """
+---
+apiVersion: gateway/v1
+kind: IdentityProvider
+metadata: {name: listed, owner: team-platform}
+spec:
+  type: token
+  tokens:
+    - {subject: "agent:loud", roles: [role:clerk], sha256: {fromEnv: LOUD_SHA256}, expires: "2100-01-01"}
+    - {subject: "agent:quiet", roles: [role:clerk], sha256: {fromEnv: QUIET_SHA256}, expires: "2100-01-01"}
+"""
 
 
 async def opened(shop: Shop) -> str:
