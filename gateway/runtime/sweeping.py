@@ -5,11 +5,11 @@ Every process of a host does it, each at its own moments; what one of them did, 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import uniform
-from time import monotonic
 from typing import Final, Protocol
 
 from gateway.core.events import now
@@ -18,6 +18,9 @@ from gateway.governance.records import Store
 from gateway.storage.spool import Known
 
 FILES_PER_PASS: Final = 100
+AT_ONCE: Final = 10
+"""Files that are deleted at the same time: another machine may have them."""
+
 STRAYS_AFTER: Final = timedelta(days=1)
 """Age of a file that no record names: longer than any call runs."""
 
@@ -58,37 +61,56 @@ class Sweeper:
         self._clock = clock
 
     async def run(self) -> None:
-        """Recover in a steady beat, and do the rest when it is due."""
-        expire_at = _due(self._rhythm.expire)
-        strays_at = _due(self._rhythm.strays)
+        """Each kind at its own pace: calls of dead processes do not wait for a store of files that is slow."""
+        async with asyncio.TaskGroup() as kinds:
+            kinds.create_task(self._recovering())
+            kinds.create_task(self._expiring())
+            kinds.create_task(self._tidying())
+
+    async def _recovering(self) -> None:
         while True:
             await asyncio.sleep(self._rhythm.recover.total_seconds())
-            try:
+            async with _logged():
                 await self._store.recover(self._clock())
-                if monotonic() >= expire_at:
-                    is_done = await self.expire()
-                    expire_at = _due(self._rhythm.expire) if is_done else 0.0
-                if monotonic() >= strays_at:
-                    strays_at = _due(self._rhythm.strays)
-                    await self._files.remove_strays(self._store.known_results, before=self._clock() - STRAYS_AFTER)
-            except StoreUnavailable as error:
-                _log.warning("sweeping waits: %s", error.message)
-            except Exception:
-                _log.exception("a pass of the sweeper failed")
+
+    async def _expiring(self) -> None:
+        is_more = False
+        while True:
+            await asyncio.sleep(self._rhythm.recover.total_seconds() if is_more else _about(self._rhythm.expire))
+            is_more = False
+            async with _logged():
+                is_more = not await self.expire()
+
+    async def _tidying(self) -> None:
+        while True:
+            await asyncio.sleep(_about(self._rhythm.strays))
+            async with _logged():
+                await self._files.remove_strays(self._store.known_results, before=self._clock() - STRAYS_AFTER)
 
     async def expire(self) -> bool:
         """One pass over what is past its end; whether nothing is left. Files go before the rows that name them."""
         at = self._clock()
         pieces = await self._store.expired_results(at, limit=FILES_PER_PASS)
         keys = [piece.key for piece in pieces if piece.key is not None]
-        for key in keys:
-            await self._files.delete(key)
+        for start in range(0, len(keys), AT_ONCE):
+            await asyncio.gather(*(self._files.delete(key) for key in keys[start : start + AT_ONCE]))
         if keys:
             await self._store.forget_results(keys)
         await self._store.prune(at)
         return len(pieces) < FILES_PER_PASS
 
 
-def _due(every: timedelta) -> float:
-    """Not at the same moment as the other processes."""
-    return monotonic() + every.total_seconds() * uniform(0.8, 1.2)  # noqa: S311 - no secret depends on it
+@asynccontextmanager
+async def _logged() -> AsyncIterator[None]:
+    """A pass that fails is tried again when it is due."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        _log.warning("sweeping waits: %s", error.message)
+    except Exception:
+        _log.exception("a pass of the sweeper failed")
+
+
+def _about(every: timedelta) -> float:
+    """Seconds; not at the same moment as the other processes."""
+    return every.total_seconds() * uniform(0.8, 1.2)  # noqa: S311 - no secret depends on it
