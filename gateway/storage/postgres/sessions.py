@@ -106,12 +106,15 @@ class Session:
         except psycopg.Error as error:
             raise _translated(error) from error
 
-    def run_many(self, prepared: Prepared, rows: Sequence[Mapping[str, Any]]) -> None:
-        """The same with each row, without waiting for one before the next is sent."""
+    def run_many(self, prepared: Prepared, rows: Sequence[Mapping[str, Any]]) -> int:
+        """The same with each row, without waiting for one before the next is sent; how many rows that changed."""
+        if not rows:
+            return 0
         statement = compiled(prepared)
         try:
             with self._connection.cursor() as cursor:
                 cursor.executemany(statement.sql, [statement.values(row) for row in rows])
+                return cursor.rowcount
         except psycopg.Error as error:
             raise _translated(error) from error
 

@@ -82,6 +82,14 @@ class _Alone:
     audit: Sequence[AuditBody]
 
 
+@dataclass(slots=True)
+class _Settling:
+    row: Row
+    turn: Row | None
+    pieces: list[Row]
+    audit: Sequence[AuditBody]
+
+
 class PostgresStore:
     """Implements `gateway.governance.records.Store`, and keeps the small pieces of a spool beside the records."""
 
@@ -95,6 +103,7 @@ class PostgresStore:
         self._reader = PostgresReader(address, size=readers)
         self._audit: AuditLog | None = None
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
+        self._writer.free.add(self._write_alone)
 
     @property
     def writer(self) -> PostgresWriter:
@@ -197,7 +206,8 @@ class PostgresStore:
             start.run(connection)
             self._note(connection, audit)
 
-        await self._writer.run(run, within=_BEFORE_RUNNING, undo=start.undo)
+        part = (start, audit)
+        await self._writer.run_together(run, self._start_many, part, within=_BEFORE_RUNNING, undo=start.undo)
 
     async def settle_call(
         self,
@@ -218,7 +228,11 @@ class PostgresStore:
                 remember(connection, call.turn_id, memory, knowing)
             self._note(connection, audit)
 
-        await self._writer.run(settle)
+        if memory is None:
+            part = _Settling(row, turn_columns, pieces, audit)
+            await self._writer.run_together(settle, self._settle_many, part)
+        else:
+            await self._writer.run(settle)
 
     async def settle_alone(
         self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
@@ -388,9 +402,27 @@ class PostgresStore:
         session: Session = connection
         session.run_many(statements.INSERT_TURN, [each.turn for each in all])
         session.run_many(_FIRST_TO_SETTLE, [each.call for each in all])
-        if pieces := [piece for each in all for piece in each.pieces]:
-            session.run_many(statements.INSERT_PIECE, pieces)
+        session.run_many(statements.INSERT_PIECE, [piece for each in all for piece in each.pieces])
         self._note(connection, [body for each in all for body in each.audit])
+
+    def _start_many(self, connection: Any, parts: list[tuple["_Start", Sequence[AuditBody]]]) -> None:
+        session: Session = connection
+        starts = [start for start, _ in parts]
+        for start in starts:
+            start.prepare()
+        session.run_many(statements.ENSURE_TURN, [start.turn for start in starts if start.turn is not None])
+        session.run_many(statements.START_CALL, [start.row for start in starts])
+        self._note(connection, [body for _, audit in parts for body in audit])
+        for start in starts:
+            start.is_written = True
+
+    def _settle_many(self, connection: Any, parts: list["_Settling"]) -> None:
+        session: Session = connection
+        session.run_many(statements.ENSURE_TURN, [each.turn for each in parts if each.turn is not None])
+        if session.run_many(statements.SETTLE_CALL, [each.row for each in parts]) != len(parts):
+            raise RecordConflict("one of the calls has an outcome already")  # each is tried by itself then
+        session.run_many(statements.INSERT_PIECE, [piece for each in parts for piece in each.pieces])
+        self._note(connection, [body for each in parts for body in each.audit])
 
     def _starting(self, call: StoredCall, turn: StoredTurn | None) -> "_Start":
         row = call_row(call, status="started", process=self._lease.id)
@@ -402,21 +434,25 @@ class _Start:
 
     def __init__(self, row: Row, turn: Row | None, lease: Lease) -> None:
         self.row = row
-        self._turn = turn
+        self.turn = turn
         self._lease = lease
-        self._is_written = False
+        self.is_written = False
+
+    def prepare(self) -> None:
+        """Raises `StoreUnavailable` if its process was given up."""
+        self.is_written = False
+        self._lease.refuse_others(self.row["process"])
 
     def run(self, connection: Any) -> None:
-        self._is_written = False
-        self._lease.refuse_others(self.row["process"])
+        self.prepare()
         with _conflict("the call was started before, or its turn is unknown or another principal's"):
-            if self._turn is not None:
-                statements.ENSURE_TURN.run(connection, self._turn)
+            if self.turn is not None:
+                statements.ENSURE_TURN.run(connection, self.turn)
             statements.START_CALL.run(connection, self.row)
-        self._is_written = True
+        self.is_written = True
 
     def undo(self, connection: Any) -> None:
-        if self._is_written:  # else the row there is, if any, is another call's
+        if self.is_written:  # else the row there is, if any, is another call's
             statements.UNDO_CLAIM.run(connection, self.row)
             statements.UNDO_START.run(connection, self.row)
 

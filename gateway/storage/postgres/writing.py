@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 import psycopg
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.group_commit import GroupCommit, Work, _failed, _Job, _Outcome
+from gateway.storage.group_commit import PATIENCE, GroupCommit, Merge, Work, _failed, _Job, _Outcome
 from gateway.storage.links import Link
 from gateway.storage.postgres.faults import is_locked_out
 from gateway.storage.postgres.leases import Lease
@@ -47,14 +47,28 @@ class PostgresWriter(GroupCommit):
         self._address = address
         self._leased = None if lease is None else lambda: lease.id
         self._refused: tuple[float, StoreUnavailable] | None = None
+        self.free: set[Merge | None] = set()
+        """Work that only adds what nobody else can know of: it waits for no other process."""
         super().__init__(cast("Callable[[], Link]", self._open), waiting=waiting)  # a session is what a link is
 
     async def run(self, work: Work[T], *, within: float | None = None, undo: Work[None] | None = None) -> T:
+        job = _Job(work, None, asyncio.get_running_loop(), monotonic() + PATIENCE)
+        done: T = await self._sure(job, within=within, undo=undo)
+        return done
+
+    async def run_together(
+        self, work: Work[None], merge: Merge, part: Any, *, within: float | None = None, undo: Work[None] | None = None
+    ) -> None:
+        """As `run`, but done by `merge` together with all others of the group that have the same one."""
+        loop = asyncio.get_running_loop()
+        await self._sure(_Job(work, None, loop, monotonic() + PATIENCE, merge, part), within=within, undo=undo)
+
+    async def _sure(self, job: _Job, *, within: float | None, undo: Work[None] | None) -> Any:
         try:
-            return await super().run(work, within=within, undo=undo)
+            return await self._done(job, within=within, undo=undo)
         except StoreUnavailable as error:
             if undo is not None and isinstance(error.cause, Unsure):
-                self._take_back(_if_committed(error.cause.transaction, undo), asyncio.get_running_loop())
+                self._take_back(_if_committed(error.cause.transaction, undo), job.loop)
             raise
 
     async def close(self) -> None:
@@ -89,7 +103,7 @@ class PostgresWriter(GroupCommit):
         session: Session = connection
         while group:
             try:
-                session.begin(is_alone=any(job.merge is None for job in group))
+                session.begin(is_alone=any(job.merge not in self.free for job in group))
                 break
             except Exception as error:  # whatever it is, those who wait must be told
                 if session.in_transaction:
