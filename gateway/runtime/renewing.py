@@ -61,11 +61,13 @@ class Renewing:
 
         self._hearing.append(connection.on_notification(heard))
         known = signs(each for each in self.assembled.imports if each.upstream == connection.name)
+        pause = every if known else min(every, AT_MOST_EVERY)  # whoever was not there yet is asked again soon
         while True:
             await asyncio.sleep(min(every, AT_MOST_EVERY))
-            await _woken(woken, within=every - AT_MOST_EVERY)
+            await _woken(woken, within=pause - AT_MOST_EVERY)
             woken.clear()
             found = await brought_now(connection, self.assembled)
+            pause = every if found is not None else min(2 * pause, every)
             if found is not None and signs(found) != known:
                 known = signs(found)  # what could not be taken once is not tried again until it is something else
                 self.renew()

@@ -7,7 +7,7 @@ answer can be taken for another one's. Nothing here decides what a definition or
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -107,7 +107,8 @@ class Connection(ABC):
         self.propagate = propagate
         self.metered: Metered | None = None
         self._ids = ids
-        self._slots = Slots()
+        self.slots = Slots()
+        """How many calls it works on at once."""
         self._hearers: list[Hearer] = []
         self._subscribed: set[str] = set()
         self._connecting = asyncio.Lock()
@@ -239,11 +240,11 @@ class Connection(ABC):
         """What the gateway wants to know for itself waits for nobody."""
         if exchange is None:
             return await self._requested(method, params, exchange)
-        await self._slots.take()
+        await self.slots.take()
         try:
             return await self._requested(method, params, exchange)
         finally:
-            self._slots.give()
+            self.slots.give()
 
     # --- what a carrier does ---
 
@@ -271,6 +272,16 @@ class Connection(ABC):
         """What a modern server is asked to announce."""
         wanted: dict[str, Any] = dict(known.announces)
         return {**wanted, "resourceSubscriptions": sorted(self._subscribed)} if self._subscribed else wanted
+
+    async def _subscribed_again(self, subscribe: Callable[[str], Awaitable[Any]]) -> None:
+        """A server that begins anew knows of no subscription; what changed meanwhile, nobody was told."""
+        for uri in sorted(self._subscribed):
+            try:
+                await subscribe(uri)
+            except BackendFailed as error:
+                self.complain("what changes is not announced any more", error.message)
+            else:
+                self._announced("notifications/resources/updated", {"uri": uri})
 
     def _listed(self, kind: ListKind, found: Definitions) -> Definitions:
         if kind == "tools":
@@ -312,14 +323,14 @@ class Connection(ABC):
             except Exception:
                 _log.exception("upstream %s: a notification could not be handled", self.name)
 
-    def _passed_on(self, method: Any, params: Any, exchange: Exchange | None) -> None:
+    def pass_on(self, method: Any, params: Any, exchange: Exchange | None) -> None:
         """What a server says while it works is for whoever it works for, the rest for whoever listens."""
         if method not in ("notifications/progress", "notifications/message"):
             self._announced(method, params)
         elif exchange is not None and isinstance(params, dict):
             exchange.notified(method, params)
 
-    def _complain(self, what: str, about: str = "") -> None:
+    def complain(self, what: str, about: str = "") -> None:
         """On the operator's log: somebody else's words in one short line, and not too many of them."""
         if monotonic() - self._complained > _QUIET_AFTER:
             self._complained, self._complaints = monotonic(), 0

@@ -5,7 +5,7 @@ after a pause that grows while it keeps ending. What it writes to its error outp
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -149,7 +149,7 @@ class StdioConnection(Connection):
             left = self._not_before - now
             raise BackendFailed("unavailable", f"the upstream server keeps ending; it is started again in {left:.0f} s")
         for _ in range(2):
-            run = _Run(await self._program.started(self._complain), now)
+            run = _Run(await self._program.started(self.complain), now)
             run.reading = asyncio.create_task(self._read(run))
             self._readers.add(run.reading)
             run.reading.add_done_callback(self._readers.discard)
@@ -158,6 +158,8 @@ class StdioConnection(Connection):
                 self._known_era = self.introduction.era
                 self._run = run
                 self._listen_anew()
+                if self.era == "legacy" and self._subscribed:
+                    await self._subscribed_again(self._subscribing(run))
                 return run
             except BackendFailed:
                 is_over = not run.program.is_running
@@ -188,6 +190,9 @@ class StdioConnection(Connection):
         """A modern program announces what it was asked to, until it ends."""
         with suppress(BackendFailed):
             await self._asked(run, "subscriptions/listen", {"notifications": announces}, None, era="modern")
+
+    def _subscribing(self, run: _Run) -> Callable[[str], Awaitable[Json]]:
+        return lambda uri: self._asked(run, "resources/subscribe", {"uri": uri}, None, era="legacy")
 
     def _rest(self) -> None:
         self._pause = min(max(self._pause * 2, 0.5), LONGEST_PAUSE)
@@ -271,20 +276,20 @@ class StdioConnection(Connection):
         else:
             self._pause = 0.25  # the first time it ends early, it is started again at once
         self.standing.failed(why.message, enough=2)
-        self._complain("it has ended", why.message)
+        self.complain("it has ended", why.message)
         self._abandon(run, why)
         await self._end(run, why)
 
     def _heard(self, run: _Run, message: Any) -> None:
         if not isinstance(message, dict):
-            self._complain("it wrote a line that is no message")
+            self.complain("it wrote a line that is no message")
         elif "method" in message:
             self._told(run, message)
         else:
             id = message.get("id")
             waiting = run.waiting.get(id) if type(id) is int else None
             if waiting is None or type(id) is not int or not answers(message, id):
-                self._complain("it answered something that nobody asked")
+                self.complain("it answered something that nobody asked")
             elif not waiting.answer.done():
                 waiting.answer.set_result(message)
 
@@ -295,7 +300,7 @@ class StdioConnection(Connection):
             task.add_done_callback(run.asking.discard)
             return
         params = message.get("params")
-        self._passed_on(message.get("method"), params, self._meant(run, params))
+        self.pass_on(message.get("method"), params, self._meant(run, params))
 
     def _meant(self, run: _Run, params: Any) -> Exchange | None:
         """Whom a message is for. A program that works for several at once does not say, unless it is progress."""
@@ -306,7 +311,7 @@ class StdioConnection(Connection):
         return callers[0] if len(callers) == 1 else None
 
     async def _replied(self, run: _Run, message: Json) -> None:
-        answer = await answer_to(message, self._meant(run, None), self._slots)
+        answer = await answer_to(message, self._meant(run, None), self.slots)
         with suppress(BackendFailed):
             await run.program.send(encoded(answer))
 

@@ -12,12 +12,16 @@ def say(message: object) -> None:
     sys.stdout.flush()
 
 
+subscribed: set[str] = set()
 for line in sys.stdin:
     message = json.loads(line)
     id, method, params = message.get("id"), message.get("method"), message.get("params", {})
     if method == "initialize":
         result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "stubborn"}}
         say({"jsonrpc": "2.0", "id": id, "result": result})
+    elif method in ("resources/subscribe", "resources/unsubscribe"):
+        (subscribed.add if method.endswith("/subscribe") else subscribed.discard)(params["uri"])
+        say({"jsonrpc": "2.0", "id": id, "result": {}})
     elif method == "tools/call":
         name = params["name"]
         if name == "die":
@@ -49,6 +53,8 @@ for line in sys.stdin:
             say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
         elif name == "pid":
             say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": str(os.getpid())}]}})
+        elif name == "subscribed":
+            say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": " ".join(subscribed)}]}})
         elif name == "env":
             text = json.dumps(dict(os.environ))
             say({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import anyio
 import pytest
 from mcp import Client
 from upstream_gateway import TERMS, gateway, project, upstream
@@ -122,6 +123,13 @@ async def test_published_servers_work_behind_the_gateway(servers: Path, tmp_path
     assert content.contents
 
 
+async def listed(client: Client, *names: str) -> None:
+    """A server that takes longer to start than the gateway waits for it is there a little later."""
+    with anyio.fail_after(60):
+        while not set(names) <= {each.name for each in (await client.list_tools(cache_mode="bypass")).tools}:
+            await anyio.sleep(0.1)
+
+
 async def test_published_python_servers_work_behind_the_gateway(python_servers: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     git = ["git", "-c", "user.name=Ana", "-c", "user.email=ana@example.com"]
@@ -134,6 +142,7 @@ async def test_published_python_servers_work_behind_the_gateway(python_servers: 
     ]
 
     async with gateway(project(tmp_path / "project", *documents)) as started, Client(started.url) as client:
+        await listed(client, "git_git_log", "time_convert_time")
         log: Any = await client.call_tool("git_git_log", {"repo_path": str(repository)})
         elsewhere: Any = await client.call_tool("git_git_log", {"repo_path": str(tmp_path)})
         times = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
