@@ -1,9 +1,12 @@
 """Several gateways behind one address: what lives in the memory of one of them is answered by that one.
 
-A session says in its id whose it is: `<digest of the gateway's address>.<id>`. A request of another gateway's session
-is passed on to it, as it came, with its credentials: who calls is judged there, and only there.
+A session says in its id whose it is: `<digest of the gateway's address>.<id>`; so does the state of a call that waits
+for an answer of its caller. A request about what another gateway has is passed on to it, as it came, with its
+credentials: who calls is judged there, and only there.
 """
 
+import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from hashlib import blake2b
 from time import monotonic
@@ -21,6 +24,10 @@ Addresses = Callable[[], Awaitable[Collection[str]]]
 _SESSION: Final = b"mcp-session-id"
 _PASSED: Final = "gateway-passed-on"
 _DIGITS: Final = 12
+_LOOKED_INTO: Final = 256 << 10
+_STATE: Final = re.compile(rb'"requestState"\s*:\s*"([0-9a-f]{12})\.')
+"""In JSON such a quote is no part of a text. Whoever writes it elsewhere is answered by another gateway, no more."""
+
 _ASK_EVERY: Final = 0.25
 """Seconds: whoever invents sessions makes nobody ask the database more often than that."""
 
@@ -30,14 +37,20 @@ class Peers:
 
     def __init__(self, app: App, *, own: str, addresses: Addresses) -> None:
         self._app = app
-        self._mark = named(own) + b"."
+        self._mark = named(own).encode() + b"."
         self._addresses = addresses
         self._known: dict[bytes, str] = {}
         self._ask_at = 0.0
         self._carried: aiohttp.ClientSession | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        owner = _owner(scope) if scope["type"] == "http" else None
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        owner = _owner(scope)
+        is_of_a_session = owner is not None
+        if owner is None and _may_have_a_state(scope):
+            owner, receive = await _owner_in_body(receive)
         if owner is None or owner == self._mark[:-1]:
             await self._here(scope, receive, send)
             return
@@ -47,7 +60,10 @@ class Peers:
                 raise NobodyThere
             await passed_on(self._carrier(), address, scope, receive, send, more=[(_PASSED, "1")])
         except NobodyThere:
-            await GONE(scope, receive, send)
+            if is_of_a_session:
+                await GONE(scope, receive, send)
+            else:  # which tells that the state is not valid
+                await self._here(scope, receive, send)
 
     async def close(self) -> None:
         if self._carried is not None:
@@ -55,10 +71,9 @@ class Peers:
 
     async def _here(self, scope: Scope, receive: Receive, send: Send) -> None:
         mark = self._mark
-        if scope["type"] == "http":
-            scope["headers"] = [
-                (name, value.removeprefix(mark) if name == _SESSION else value) for name, value in scope["headers"]
-            ]
+        scope["headers"] = [
+            (name, value.removeprefix(mark) if name == _SESSION else value) for name, value in scope["headers"]
+        ]
 
         async def marked(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -73,7 +88,7 @@ class Peers:
         if owner not in self._known and monotonic() >= self._ask_at:
             self._ask_at = monotonic() + _ASK_EVERY
             try:
-                self._known = {named(each): each for each in await self._addresses()}
+                self._known = {named(each).encode(): each for each in await self._addresses()}
             except StoreUnavailable:
                 return None
         return self._known.get(owner)
@@ -84,8 +99,9 @@ class Peers:
         return self._carried
 
 
-def named(address: str) -> bytes:
-    return blake2b(address.encode(), digest_size=_DIGITS // 2).hexdigest().encode()
+def named(address: str) -> str:
+    """What a gateway is called in ids and states."""
+    return blake2b(address.encode(), digest_size=_DIGITS // 2).hexdigest()
 
 
 def _owner(scope: Scope) -> bytes | None:
@@ -96,6 +112,32 @@ def _owner(scope: Scope) -> bytes | None:
     owner, dot, _ = named[0].partition(b".")
     is_name = bool(dot) and len(owner) == _DIGITS and all(each in b"0123456789abcdef" for each in owner)
     return owner if is_name else None
+
+
+def _may_have_a_state(scope: Scope) -> bool:
+    """Requests without a session, of a length that is told and not large: no others are looked into."""
+    if scope["method"] != "POST" or not scope["path"].endswith("/mcp"):
+        return False
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return length.isdigit() and len(length) < 7 and int(length) <= _LOOKED_INTO
+
+
+async def _owner_in_body(receive: Receive) -> tuple[bytes | None, Receive]:
+    """Whose call the request goes on with, if it does, and how to read the request from its beginning."""
+    heard: deque[Any] = deque()
+    body = b""
+    more = True
+    while more and len(body) <= _LOOKED_INTO:
+        message = await receive()
+        heard.append(message)
+        body += message.get("body", b"")
+        more = message["type"] == "http.request" and message.get("more_body", False)
+    found = _STATE.search(body)
+
+    async def again() -> Any:
+        return heard.popleft() if heard else await receive()
+
+    return None if found is None else found[1], again
 
 
 def _was_passed_on(scope: Scope) -> bool:

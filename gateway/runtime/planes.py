@@ -10,6 +10,7 @@ from gateway.governance.principals import Principal
 from gateway.identity.challenges import challenge, protected_resource_metadata
 from gateway.runtime.admitting import Admission
 from gateway.runtime.metering import Metering
+from gateway.runtime.peers import named
 from gateway.runtime.reloading import Reloading
 from gateway.runtime.running import Running
 from gateway.runtime.settings import Settings
@@ -53,11 +54,13 @@ def planes(running: Running, *, base_url: str, stopping: Stopping, reloading: Re
     service = running.service
     limit = running.settings.max_body
     admission = admission_of(running.settings)
+    home = "" if running.settings.peer_url is None else named(running.settings.peer_url)
     endpoints: list[McpEndpoint] = []
     logs = EventLogs()
 
     def mcp(catalogue: str) -> App:
-        endpoints.append(McpEndpoint(service, catalogue, max_body=limit, approvals=running.controlled.approvals))
+        approvals = running.controlled.approvals
+        endpoints.append(McpEndpoint(service, catalogue, max_body=limit, approvals=approvals, home=home))
         return endpoints[-1]
 
     def hush() -> None:

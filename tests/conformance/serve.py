@@ -16,7 +16,7 @@ import uvicorn
 
 from gateway.runtime.running import running
 from gateway.runtime.settings import Settings
-from gateway.web.edge import Edge, EdgeRules
+from gateway.web.edge import App, Edge, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
 from gateway.web.mcp.sessions import SessionLimits
 
@@ -41,7 +41,7 @@ async def endpoint(project: Path, folder: Path, environ: Mapping[str, str]) -> A
         await made.close()
 
 
-def server(app: Edge, port: int) -> uvicorn.Server:
+def server(app: App, port: int) -> uvicorn.Server:
     config = uvicorn.Config(
         app, port=port, loop="none", lifespan="off", ws="none", log_level="warning", timeout_graceful_shutdown=1
     )

@@ -49,13 +49,14 @@ class McpEndpoint:
         secret: bytes | None = None,
         limits: SessionLimits = _DEFAULT_LIMITS,
         approvals: Approvals | None = None,
+        home: str = "",
     ) -> None:
-        """Without `approvals` there are no tasks."""
+        """Without `approvals` there are no tasks. `home` is this gateway's name among several."""
         self._service = service
         self._catalogue = catalogue
         self._max_body = max_body
         served = Served(service, catalogue)
-        self._parking = Parking(secret)
+        self._parking = Parking(secret, home=home)
         self._listening = Listening(service, served.offering)
         self.sessions = Sessions(service, limits, may_hear=served.offering.may_hear)
         self._held = None if approvals is None else HeldTasks(service, approvals, catalogue)

@@ -124,8 +124,11 @@ class ParkedCall:
 
 
 class Parking:
-    def __init__(self, secret: bytes | None = None, *, waits: float = WAITS) -> None:
+    """`home` stands before every state, in the open, where several gateways serve: whose call it names."""
+
+    def __init__(self, secret: bytes | None = None, *, waits: float = WAITS, home: str = "") -> None:
         self._secret = secret or token_bytes(32)
+        self._home = f"{home}." if home else ""
         self._waits = waits
         self._parked: dict[str, ParkedCall] = {}
 
@@ -140,7 +143,8 @@ class Parking:
         call.timer = call.exchange.loop.call_later(self._waits, self._expire, name)
         call.exchange.reply = None
         self._parked[name] = call
-        return base64.urlsafe_b64encode(self._seal(name.encode(), bound) + name.encode()).decode()
+        sealed = base64.urlsafe_b64encode(self._seal(name.encode(), bound) + name.encode()).decode()
+        return f"{self._home}{sealed}"
 
     def resume(self, state: Any, bound: bytes, given: Any) -> ParkedCall:
         """The call that a state names, with the answers that were given; it is no longer parked.
@@ -169,7 +173,7 @@ class Parking:
 
     def _opened(self, state: str, bound: bytes) -> str | None:
         try:
-            content = base64.b64decode(state.encode("ascii"), altchars=b"-_", validate=True)
+            content = base64.b64decode(state.removeprefix(self._home).encode("ascii"), altchars=b"-_", validate=True)
         except (binascii.Error, UnicodeEncodeError):
             return None
         seal, name = content[:_SEAL], content[_SEAL:]
