@@ -6,7 +6,7 @@ kinds, secrets among them, are none of a project's. What is in the files is not 
 
 import os
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +54,14 @@ def digest_of(contents: Contents) -> str:
     return whole.hexdigest()
 
 
+def digest_in(folders: Mapping[str, Path]) -> str:
+    """The same of what is in the folders, however large. What cannot be read counts as nothing: others tell why."""
+    whole = sha256()
+    for path, file in _files(folders):
+        whole.update(f"{path}\n{_digest(file)}\n".encode(errors="surrogateescape"))
+    return whole.hexdigest()
+
+
 def sign_of(folders: Mapping[str, Path]) -> Sign:
     """Costs no reading. A folder that is swapped as a whole, by a link, has another sign, too."""
     found: list[object] = []
@@ -65,6 +73,14 @@ def sign_of(folders: Mapping[str, Path]) -> Sign:
         else:
             found.append((path, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
     return tuple(found)
+
+
+def _digest(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return file_digest(opened, "sha256").hexdigest()
+    except OSError:
+        return "unreadable"
 
 
 def _files(folders: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:

@@ -127,8 +127,14 @@ class LastGood:
         return (self.folder / LAST_GOOD).is_file()
 
     def keep(self, taken: Taken) -> None:
-        """Raises `OSError` where it cannot be written."""
-        write_whole(self.folder / LAST_GOOD, taken.content or _plain(taken.contents))
+        """Raises `OSError` where it cannot be written, `GatewayError` where it cannot be had any more."""
+        content = taken.content
+        if content is None:
+            contents = taken.contents()
+            if digest_of(contents) != taken.digest:
+                raise ProgramError("the files are others by now")
+            content = _plain(contents)
+        write_whole(self.folder / LAST_GOOD, content)
 
     def take(self) -> Taken:
         """It may be past its end: it was good when it was taken. With keys, still only what one of them has signed."""
@@ -199,7 +205,7 @@ def taken_from(
     write_to(Path(folder.name), contents)
     return Taken(
         Project(Path(folder.name, "configs"), Path(folder.name, "policies")),
-        contents,
+        lambda: contents,
         digest_of(contents),
         about,
         folder.cleanup,

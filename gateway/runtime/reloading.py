@@ -8,13 +8,14 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Final, Literal, Protocol
 
 from gateway.assembly import Assembled
+from gateway.bundles.contents import Sign
 from gateway.config.pins import upstreams_of
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import GatewayError, ProgramError, StoreUnavailable
@@ -38,6 +39,7 @@ INSIDE: Final = "/.gateway/reload"
 
 _TRIES: Final = 5
 _OTHERS_WITHIN: Final = 60.0
+_NOTHING_SEEN: Final[Sign] = ("nothing seen",)
 _log: Final = logging.getLogger(__name__)
 
 
@@ -227,6 +229,9 @@ class Reloading:
             await asyncio.to_thread(self.last_good.keep, self.taken)
         except OSError as error:
             _log.warning("what is served now was not kept for a bad day (%s)", type(error).__name__)
+        except GatewayError as error:
+            _log.warning("what is served now was not kept for a bad day: %s", error.message)
+        self.taken = replace(self.taken, contents=dict, content=None, use=lambda: None)  # nobody needs the bytes again
 
     async def begin(self) -> None:
         """What was started with is good, unless it is the last good one itself."""
@@ -251,16 +256,23 @@ class Reloading:
             _log.info("a reload: %s, revision %s", outcome.what, short)
 
     async def _watched(self, every: float) -> None:
-        tried = seen = await asyncio.to_thread(self.source.sign)
+        tried = seen = await asyncio.to_thread(self._sign)
         if not await asyncio.to_thread(self.source.is_still, self.taken):
-            tried = ()
+            tried = _NOTHING_SEEN
         while True:
             await asyncio.sleep(every)
-            before, seen = seen, await asyncio.to_thread(self.source.sign)
-            if seen == before and seen != tried:
+            before, seen = seen, await asyncio.to_thread(self._sign)
+            if seen == before and seen not in (tried, _NOTHING_SEEN):
                 tried = seen
-                with suppress(AnotherRevision):
-                    await self.reload("watch")
+                await self.reload("watch")
+
+    def _sign(self) -> Sign:
+        """Where nobody can tell whether there is something else, there is nothing to reload."""
+        try:
+            return self.source.sign()
+        except GatewayError as error:
+            _log.warning("nobody can tell whether the configuration has changed: %s", error.message)
+            return _NOTHING_SEEN
 
 
 def prepared_from(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.assembly import Project
-from gateway.bundles.contents import Contents, Sign, contents_of, digest_of, sign_of
+from gateway.bundles.contents import Contents, Sign, contents_of, digest_in, sign_of
 
 
 def _nothing() -> None:
@@ -18,7 +18,8 @@ class Taken:
     """A project as it was at one moment. `project` is where it can be read, until it is released."""
 
     project: Project
-    contents: Contents
+    contents: Callable[[], Contents]
+    """Its files. Raises `GatewayError` where they cannot be had."""
     digest: str
     about: Mapping[str, Any]
     """Where it came from, for whoever asks."""
@@ -53,14 +54,16 @@ class FolderSource:
     project: Project
 
     def take(self) -> Taken:
-        contents = contents_of(self._folders)
-        return Taken(self.project, contents, digest_of(contents), {"folder": str(self.project.configs)})
+        folders = self._folders
+        return Taken(
+            self.project, lambda: contents_of(folders), digest_in(folders), {"folder": str(self.project.configs)}
+        )
 
     def sign(self) -> Sign:
         return sign_of(self._folders)
 
     def is_still(self, taken: Taken) -> bool:
-        return digest_of(contents_of(self._folders)) == taken.digest
+        return digest_in(self._folders) == taken.digest
 
     @property
     def _folders(self) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.audit.keys import PublicKey, SigningKey
-from gateway.bundles.contents import ContentsUnusable, contents_of, digest_of, sign_of
+from gateway.bundles.contents import ContentsUnusable, contents_of, digest_in, digest_of, sign_of
 from gateway.bundles.manifest import BundleRefused, Manifest, digests_of
 from gateway.bundles.packing import Bundle, packed, unpacked
 from gateway.bundles.signing import check, check_number, signature_of, signer
@@ -234,6 +234,7 @@ def test_other_contents_are_another_digest_and_sign(tmp_path: Path) -> None:
 
     assert before[0] != after[0]
     assert before[1] != after[1]
+    assert digest_in(folders) == after[1]
     assert sign_of(folders) == after[0]
 
 
