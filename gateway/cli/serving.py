@@ -145,14 +145,24 @@ class _Beginning:
         """`goes_on` is for a process that takes the place of one that ended: it serves what the others serve."""
         keys = bundle_keys(settings)
         source = source_of(settings, keys)
-        if goes_on and (last := LastGood(state_folder(settings), keys)).exists:
-            taken, ready = prepared_from(last, settings)
-        else:
-            taken, ready = cls._found(source, settings, keys)
+        taken, ready = (cls._again(source, settings, keys) if goes_on else None) or cls._found(source, settings, keys)
         taken.use()
         database = ready.kept.database
         folder = state_folder(settings, database=database if isinstance(database, Path) else None)
         return cls(source, taken, ready, LastGood(folder, keys))
+
+    @staticmethod
+    def _again(source: Source, settings: Settings, keys: Sequence[PublicKey]) -> tuple[Taken, Prepared] | None:
+        """What is served now, if that is not what would be found anyway."""
+        last = LastGood(state_folder(settings), keys)
+        try:
+            taken, ready = prepared_from(last, settings)
+        except GatewayError:
+            return None
+        if source.is_still(taken):
+            taken.release()
+            return None
+        return taken, ready
 
     @staticmethod
     def _found(source: Source, settings: Settings, keys: Sequence[PublicKey]) -> tuple[Taken, Prepared]:

@@ -107,8 +107,8 @@ class BundleSource:
         return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
     def is_still(self, taken: Taken) -> bool:
-        """What was taken is a copy."""
-        return True
+        """What was taken from here is a copy."""
+        return "lastGood" not in taken.about
 
     def _content(self) -> bytes:
         return content_at(self.where)
@@ -121,10 +121,6 @@ class LastGood:
     folder: Path
     keys: Sequence[PublicKey] = ()
     because: str = ""
-
-    @property
-    def exists(self) -> bool:
-        return (self.folder / LAST_GOOD).is_file()
 
     def keep(self, taken: Taken) -> None:
         """Raises `OSError` where it cannot be written, `GatewayError` where it cannot be had any more."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.audit.keys import PublicKey, SigningKey
 from gateway.bundles.contents import ContentsUnusable, contents_of, digest_in, digest_of, sign_of
 from gateway.bundles.manifest import BundleRefused, Manifest, digests_of
-from gateway.bundles.packing import Bundle, packed, unpacked
+from gateway.bundles.packing import LARGEST, Bundle, packed, unpacked
 from gateway.bundles.signing import check, check_number, signature_of, signer
 
 NOW = datetime(2026, 11, 16, 10, tzinfo=UTC)
@@ -177,12 +177,30 @@ def test_hostile_archives_are_refused(members: list[tarfile.TarInfo]) -> None:
         pytest.param(manifest().encode().replace(b'"number": 7', b'"number": true'), id="no number"),
         pytest.param(manifest().encode().replace(b'"number": 7', b'"number": 7, "more": 1'), id="another field"),
         pytest.param(manifest(files={}).encode(), id="no files"),
+        pytest.param(manifest(files={"configs/a.yaml": "short"}).encode(), id="no digest"),
+        pytest.param(manifest(commit="x" * 201).encode(), id="long text"),
+        pytest.param(manifest().encode().replace(b"2026-11-17T10:00:00Z", b"2026-11-17T10:00:00"), id="no zone"),
         pytest.param(b"[" * 100_000, id="deep"),
     ],
 )
 def test_what_is_no_manifest_is_refused(content: bytes) -> None:
     with pytest.raises(BundleRefused, match="manifest"):
         unpacked(packed(FILES, content))
+
+
+def test_bundle_beyond_all_bounds_is_refused() -> None:
+    large = packed({f"configs/{number}.yaml": bytes(17 << 20) for number in range(4)}, manifest().encode())
+
+    with pytest.raises(BundleRefused, match="too many files, or too large"):
+        unpacked(large)
+    with pytest.raises(BundleRefused, match="the bundle is too large"):
+        unpacked(bytes(LARGEST + 1))
+    with pytest.raises(BundleRefused, match="signature of the bundle is too large"):
+        unpacked(packed(FILES, manifest().encode(), signature=bytes(5000)))
+
+
+def test_bundle_without_keys_is_checked_for_damage_alone() -> None:
+    check(unpacked(packed(FILES, manifest().encode())), (), now=NOW)
 
 
 def test_archive_without_a_manifest_is_none() -> None:

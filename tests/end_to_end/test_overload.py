@@ -15,7 +15,7 @@ from gateway.identity.api_tokens import new_token
 
 pytestmark = pytest.mark.anyio
 
-ROOM = {"GATEWAY_MAX_REQUESTS": "2", "GATEWAY_MAX_QUEUE": "2"}
+ROOM = {"GATEWAY_MAX_REQUESTS": "2", "GATEWAY_MAX_QUEUE": "2", "GATEWAY_MAX_WAIT": "60"}
 
 
 async def requests_of(gateway: Forked) -> Any:
@@ -106,7 +106,12 @@ async def test_noisy_caller_costs_others_no_place_in_the_line(tmp_path: Path, fo
     text = documents.read_text(encoding="utf-8").replace("identity: [local]", "identity: [local, listed]")
     documents.write_text(text + TOKENS, encoding="utf-8")
     async with orders_service() as orders:
-        env |= {"ORDERS_URL": orders.url, "GATEWAY_MAX_REQUESTS": "2", "GATEWAY_MAX_QUEUE": "4"}
+        env |= {
+            "ORDERS_URL": orders.url,
+            "GATEWAY_MAX_REQUESTS": "2",
+            "GATEWAY_MAX_QUEUE": "4",
+            "GATEWAY_MAX_WAIT": "60",
+        }
         gateway = await asyncio.to_thread(forks.start, project, tmp_path, env=env)
         async with AsyncExitStack() as clients:
             loud, quiet = [
