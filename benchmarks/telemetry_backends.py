@@ -29,9 +29,9 @@ def compare(*, rounds: int, seconds: float, connections: int) -> None:
     options = argparse.Namespace(seconds=seconds, connections=connections)
     with ExitStack() as servers:
         runs = dict(_started(servers))
-        figures = [{name: measured(run, options) for name, run in runs.items()} for _ in range(rounds)]
+        figures = [_round(runs, number, options) for number in range(rounds)]
     print(f"\ncalls over MCP, {connections} connections, {rounds} rounds of {seconds:g} s each; medians\n")
-    print(f"{'telemetry backend':44} {'p50 ms':>8} {'p99 ms':>8} {'p50 ×':>8} {'p99 ×':>8}")
+    print(f"{'telemetry backend':44} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'CPU ×':>8} {'p50 ×':>8} {'p99 ×':>8}")
     for name in runs:
         _show(name, figures)
 
@@ -46,14 +46,19 @@ def _started(servers: ExitStack) -> Iterator[tuple[str, Run]]:
         yield name, Run(*servers.enter_context(gateway(10, 1.0, port)), load)
 
 
+def _round(runs: Mapping[str, Run], number: int, options: argparse.Namespace) -> Mapping[str, Figures]:
+    """Each in turn, and each first in turn: what follows a busy second is never the same."""
+    names = [*runs]
+    first = number % len(names)
+    return {name: measured(runs[name], options) for name in (*names[first:], *names[:first])}
+
+
 def _show(name: str, rounds: Sequence[Mapping[str, Figures]]) -> None:
-    p50, p99 = (median(getattr(each[name], field) for each in rounds) for field in ("p50", "p99"))
-    ratios = [
-        median(getattr(each[name], field) / getattr(each[HEALTHY], field) for each in rounds)
-        for field in ("p50", "p99")
-    ]
+    fields = ("cpu", "p50", "p99")
+    found = [median(getattr(each[name], field) for each in rounds) for field in fields]
+    ratios = [median(getattr(each[name], field) / getattr(each[HEALTHY], field) for each in rounds) for field in fields]
     told = f"{name}: {UNWELL[name]}" if name in UNWELL else name
-    print(f"{told:44} {p50:8.2f} {p99:8.2f} {ratios[0]:8.2f} {ratios[1]:8.2f}", flush=True)
+    print(f"{told:44} {found[0]:8.0f} {found[1]:8.2f} {found[2]:8.2f} {' '.join(f'{each:8.2f}' for each in ratios)}")
 
 
 @contextmanager

@@ -38,6 +38,7 @@ LONG = {
     "test_security_start",
     "test_serve_interrupted",
     "test_serve_output",
+    "test_storage_moves",
     "test_store_crashes",
 }
 """Modules that start many processes, or wait for time to pass. They are left out where SHORT is set."""

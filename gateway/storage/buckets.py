@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -86,7 +87,7 @@ class Bucket:
         self._library = obstore_library()
         self._reads = self._store(timeout=LONGEST, read_timeout=STALLED)
         self._writes = self._store(timeout=LONGEST)
-        self._pulse = self._store(timeout=PULSE)
+        self._answered_at = 0.0
         self._trouble: StoreUnavailable | None = None
         self._wake = asyncio.Event()
         self._is_closed = False
@@ -130,6 +131,7 @@ class Bucket:
 
         async def get() -> bytes | None:
             found = await self._library.get_async(self._reads, self._at(path))
+            self._answered_at = monotonic()
             return None if found.meta["size"] > limit else bytes(await found.bytes_async())
 
         try:
@@ -153,11 +155,13 @@ class Bucket:
         """A range of an object; for threads. Raises `ArtifactGone` where there is no such object or range."""
         self.require()
         try:
-            return bytes(self._library.get_range(self._reads, self._at(path), start=start, length=length))
+            content = bytes(self._library.get_range(self._reads, self._at(path), start=start, length=length))
         except Exception as error:
             if _is_missing(error) or _status(error) == "416":
                 raise ArtifactGone() from error
             raise self._noticed(error) from error
+        self._answered_at = monotonic()
+        return content
 
     async def listed(self, prefix: str) -> AsyncIterator[list[Listed]]:
         """What is below a prefix, in the order of the paths, some at a time."""
@@ -195,9 +199,12 @@ class Bucket:
         try:
             while not (await asyncio.wait({task}, timeout=PATIENCE))[0]:
                 await self._look()
-                self._wake.set()  # whoever looks after a store in trouble looks more often
+                if self._trouble is not None:
+                    self._wake.set()  # whoever looks after a store in trouble looks more often
                 self.require()
-            return task.result()
+            answer = task.result()
+            self._answered_at = monotonic()
+            return answer
         except self._library.exceptions.AlreadyExistsError:
             raise
         except Exception as error:
@@ -248,14 +255,22 @@ class Bucket:
 
     async def _asked(self) -> None:
         """For a list that is always empty: it needs the bucket, and credentials that count."""
+        began = monotonic()
+        task = asyncio.create_task(self._list_nothing())
         try:
-            async with asyncio.timeout(PULSE):
-                async for _ in self._library.list(self._pulse, self._at("pulse")):
-                    break
-        except Exception as error:
-            self._trouble = _unavailable(error)
-        else:
-            self._trouble = None
+            await asyncio.wait({task}, timeout=PULSE)
+            await asyncio.sleep(0)  # where this process was too busy to look, the answer is here by now
+            if task.done():
+                error = task.exception()
+                self._trouble = _unavailable(error) if isinstance(error, Exception) else None
+            else:  # a store that has answered somebody else meanwhile is busy, not gone
+                self._trouble = _unavailable(TimeoutError()) if self._answered_at < began else None
+        finally:
+            task.cancel()
+
+    async def _list_nothing(self) -> None:
+        async for _ in self._library.list(self._reads, self._at("pulse")):
+            break
 
     def _at(self, path: str) -> str:
         return f"{self.place.prefix}/{path}" if self.place.prefix else path

@@ -30,6 +30,9 @@ pytestmark = pytest.mark.anyio
 CONTENT = b"".join(b"line %d\n" % n for n in range(1_200_000))
 """A bit more than three parts."""
 
+SOME = CONTENT[: 3 * BLOCK]
+"""Of one part, and several blocks."""
+
 FAR = datetime(2200, 1, 1, tzinfo=UTC)
 
 
@@ -269,10 +272,10 @@ async def test_process_that_ends_right_after_its_last_request_ends_well(s3: Obje
 
 
 async def test_store_that_is_down_is_refused_and_comes_back_by_itself(behind: S3Spool, way: FaultyWay) -> None:
-    reader = await behind.scoped("turn").write("id", CONTENT)
+    reader = await behind.scoped("turn").write("id", SOME)
     await way.cut()
 
-    refused = await in_time(behind.scoped("turn").write("other", CONTENT))
+    refused = await in_time(behind.scoped("turn").write("other", SOME))
     unread = await in_time(asyncio.to_thread(reader.read_range, 0, 10))
     unfound = await in_time(behind.find(reader.key, tenant=None))
 
@@ -281,15 +284,15 @@ async def test_store_that_is_down_is_refused_and_comes_back_by_itself(behind: S3
     await way.open()
     await asyncio.wait_for(recovered(behind), 20)
     assert await asyncio.to_thread(reader.read_range, 0, 6) == b"line 0"
-    await behind.scoped("turn").write("other", CONTENT)
+    await behind.scoped("turn").write("other", SOME)
 
 
 async def test_store_that_takes_requests_and_never_answers_is_refused(behind: S3Spool, way: FaultyWay) -> None:
-    reader = await behind.scoped("turn").write("id", CONTENT)
+    reader = await behind.scoped("turn").write("id", SOME)
     way.hold()
 
-    refused = await in_time(behind.scoped("turn").write("other", CONTENT))
-    again = await in_time(asyncio.to_thread(reader.read_range, PART, 10))
+    refused = await in_time(behind.scoped("turn").write("other", SOME))
+    again = await in_time(asyncio.to_thread(reader.read_range, BLOCK, 10))
 
     assert "it does not answer" in refused.message == again.message
     way.go_on()
@@ -298,7 +301,7 @@ async def test_store_that_takes_requests_and_never_answers_is_refused(behind: S3
 
 
 async def test_read_that_stalls_is_given_up(behind: S3Spool, way: FaultyWay) -> None:
-    reader = await behind.scoped("turn").write("id", CONTENT)
+    reader = await behind.scoped("turn").write("id", SOME)
     way.hold()
 
     refused = await in_time(asyncio.to_thread(reader.read_range, 0, 10))
@@ -307,10 +310,10 @@ async def test_read_that_stalls_is_given_up(behind: S3Spool, way: FaultyWay) -> 
 
 
 async def test_store_that_refuses_to_keep_more_says_so_and_goes_on_reading(behind: S3Spool, way: FaultyWay) -> None:
-    reader = await behind.scoped("turn").write("id", CONTENT)
+    reader = await behind.scoped("turn").write("id", SOME)
     way.refuse_puts_with = 507
 
-    refused = await in_time(behind.scoped("turn").write("other", CONTENT))
+    refused = await in_time(behind.scoped("turn").write("other", SOME))
 
     assert "the object store is full" in refused.message
     assert behind.trouble is None
@@ -325,7 +328,7 @@ async def test_store_that_is_down_at_the_start_may_come_back(s3: ObjectStore, bu
     await way.open()
     await asyncio.wait_for(recovered(spool), 20)
 
-    await spool.scoped("turn").write("id", CONTENT)
+    await spool.scoped("turn").write("id", SOME)
     await spool.close()
 
 
@@ -365,19 +368,19 @@ def flipped(path: str, content: bytes) -> bytes:
     ],
 )
 async def test_bytes_that_were_not_kept_are_never_given(behind: S3Spool, way: FaultyWay, lie: Any, told: str) -> None:
-    reader = await behind.scoped("turn").write("id", CONTENT)
+    reader = await behind.scoped("turn").write("id", SOME)
     way.lie = lambda path, content: lie(path, content) if path[-6:].startswith("/0") else content
 
     with pytest.raises(ArtifactDamaged, match=told):
         await asyncio.to_thread(reader.read_range, 10, 100)
 
     way.lie = None
-    assert await asyncio.to_thread(reader.read_range, 10, 100) == CONTENT[10:110]
+    assert await asyncio.to_thread(reader.read_range, 10, 100) == SOME[10:110]
 
 
 async def test_index_that_was_not_kept_is_not_believed(behind: S3Spool, way: FaultyWay, s3: ObjectStore) -> None:
-    key = (await behind.scoped("turn").write("id", CONTENT)).key
-    other = (await behind.scoped("turn").write("other", CONTENT[:PART])).key
+    key = (await behind.scoped("turn").write("id", SOME)).key
+    other = (await behind.scoped("turn").write("other", SOME[:BLOCK])).key
     place, store = behind.large.bucket.place, s3.client()  # type: ignore[attr-defined]
     paths = [f"{place.prefix}/{each[2:].replace('.', '/', 2)}.index" for each in (key, other)]
 
