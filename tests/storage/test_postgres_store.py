@@ -116,6 +116,28 @@ def test_role_that_may_create_nothing_is_told(postgres: Cluster, address: str) -
         migrate(database.replace("gateway@", "reader@"))
 
 
+async def test_serving_needs_no_right_to_change_the_log_or_the_schema(address: str, postgres: Cluster) -> None:
+    """The statements are those of the guide."""
+    guide = (Path(__file__).parents[2] / "docs" / "storage.md").read_text(encoding="utf-8")
+    rights = guide.partition("```sql\n")[2].partition("```")[0]
+    asked(address, "DROP ROLE IF EXISTS serving; CREATE ROLE serving LOGIN")
+    asked(address, rights.replace("TO gateway", "TO serving").replace("FROM gateway", "FROM serving"))
+    async with opened(address.replace("gateway@", "serving@")) as store:
+        store.keep_audit(PostgresAuditLog(lambda: "one", Place("here"), clock=lambda: 1))
+        limits = PostgresLimits(store.writer, clock=Clock())
+        caller = CountedCall(Principal("user:ada"), "search", "support")
+        await store.start_call(call(), turn=turn(), audit=[(1, b"{}")])
+        await store.settle_call(settled(), audit=[(2, b"{}")])
+        await store.settle_alone(settled(turn_id="alone"), turn("alone"), audit=[(3, b"{}")])
+        await SqliteApprovals(store.writer, store.reader).transact(lambda table: table.add(approval("a")))
+        assert (await limits.take([Rate("burst", 1, timedelta(hours=1))], caller)).allowed
+        assert await store.recover(NOON) == 0
+        assert await store.prune(NOON + timedelta(days=9)) > 0
+        with pytest.raises(StoreUnavailable, match="may not use its tables"):
+            await store.writer.run(lambda connection: connection.execute("DELETE FROM audit"))
+    asked(address, "DROP OWNED BY serving; DROP ROLE serving")
+
+
 # Who lives
 
 
