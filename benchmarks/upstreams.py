@@ -11,6 +11,8 @@ import argparse
 import json
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,6 +48,7 @@ def main() -> None:
     if options.server:
         SERVERS[options.server](int(os.environ["PORT"]))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything started is ended
     print(f"Python {platform.python_version()}, {options.connections} connections, ", end="")
     print(f"{options.rounds} rounds of {options.seconds:g} s each; medians\n")
     with ExitStack() as servers:
@@ -144,7 +147,12 @@ def contextforge(behind: int, *, sessions: int) -> Iterator[Run]:
         with said.open("w", encoding="utf-8") as output:
             quiet = ["--log-level", "error", "--no-access-log"]
             process = subprocess.Popen(
-                [*command, *quiet], cwd=folder, env=environ, stdout=output, stderr=subprocess.STDOUT
+                [*command, *quiet],
+                cwd=folder,
+                env=environ,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         try:
             origin = f"http://127.0.0.1:{port}"
@@ -154,7 +162,7 @@ def contextforge(behind: int, *, sessions: int) -> Iterator[Run]:
             loads = [session_at(f"{origin}{path}", path, tool, headers) for _ in range(sessions)]
             yield Run(process.pid, port, loads)
         finally:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
             process.wait()
 
 
@@ -165,10 +173,11 @@ def installed() -> Path:
     folder = Path(home) if home else caches / "agent-gateway-benchmarks" / CONTEXTFORGE.replace("==", "-")
     python, done = folder / "bin" / "python", folder / "installed.txt"
     if not done.exists():
-        uv = Path(sys.executable).with_name("uv")
-        steps = [[uv, "venv", "-q", "--clear", folder], [uv, "pip", "install", "-q", "--python", python, CONTEXTFORGE]]
-        if not uv.exists():
+        beside = Path(sys.executable).with_name("uv")
+        uv = str(beside) if beside.exists() else shutil.which("uv")
+        if uv is None:
             raise NotAvailable("uv is not installed here")
+        steps = [[uv, "venv", "-q", "--clear", folder], [uv, "pip", "install", "-q", "--python", python, CONTEXTFORGE]]
         for step in steps:
             if subprocess.run([str(part) for part in step]).returncode != 0:
                 raise NotAvailable("it could not be installed; is a package index reachable?")
