@@ -30,10 +30,11 @@ class Answering:
         self, answer: aiohttp.ClientResponse, id: int, exchange: Exchange | None, session: Session | None
     ) -> Json:
         """The result of the request of that id. Raises `RemoteError` or another `BackendFailed`."""
-        if answer.content_type == STREAM:
+        kind = answer.content_type
+        if kind == STREAM:
             return await self._streamed(answer, id, exchange, session)
         try:
-            if answer.content_type != "application/json":
+            if kind != "application/json":
                 raise BackendFailed("failed", "the upstream server answered something else than JSON")
             message = await self._wire.message(answer)
         finally:

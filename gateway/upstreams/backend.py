@@ -1,7 +1,7 @@
 """Tools that live on another MCP server, called under our name, description and trust."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -15,7 +15,7 @@ from gateway.core.deadlines import Deadline, current_deadline
 from gateway.core.lines import encode
 from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
 from gateway.governance.ports import BackendFailed, Hop, Invocation
-from gateway.serving.current import current_call
+from gateway.serving.current import Client, current_call
 from gateway.upstreams.connections import Connection
 from gateway.upstreams.messages import Json, RemoteError
 from gateway.upstreams.relaying import Relay, conversed
@@ -69,20 +69,11 @@ class McpBackend:
     async def _called(self, call: Invocation, params: dict[str, Any], hop: Hop | None) -> Any:
         tool = self._tool
         served = current_call()
-        deadline = Deadline(monotonic() + self._seconds, monotonic, current_deadline())
-        relay = Relay(served.client, call.principal, deadline)
-        if meta := relay.meta:
-            params["_meta"] = {**meta, **params.get("_meta", {})}
-        try:
-            async with asyncio.timeout(self._seconds) as scope:
-                deadline.scope = scope
-                result = await conversed(self._connection, "tools/call", params, relay)
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            raise BackendFailed("unavailable", f"no result within {self._seconds:g} s") from error
-        finally:
-            deadline.scope = None
+        outer = current_deadline()
+        if outer is not None and outer.left <= self._seconds:  # whoever set it ends the call before we would
+            result = await self._conversed(params, Relay(served.client, call.principal, outer))
+        else:
+            result = await self._in_time(call, params, served.client, outer)
         try:
             blocks = result_blocks(result)
             if result.get("isError") is True:
@@ -101,6 +92,26 @@ class McpBackend:
         if tool.promise.found_in(value) == result["structuredContent"]:
             return value
         return await call.keep([encode(value)])  # whoever gets the text alone could not tell the rest from it
+
+    async def _in_time(
+        self, call: Invocation, params: dict[str, Any], client: Client | None, outer: Deadline | None
+    ) -> Json:
+        deadline = Deadline(monotonic() + self._seconds, monotonic, outer)
+        try:
+            async with asyncio.timeout(self._seconds) as scope:
+                deadline.scope = scope
+                return await self._conversed(params, Relay(client, call.principal, deadline))
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise BackendFailed("unavailable", f"no result within {self._seconds:g} s") from error
+        finally:
+            deadline.scope = None
+
+    def _conversed(self, params: dict[str, Any], relay: Relay) -> Awaitable[Json]:
+        if meta := relay.meta:
+            params["_meta"] = {**meta, **params.get("_meta", {})}
+        return conversed(self._connection, "tools/call", params, relay)
 
     async def close(self) -> None:
         """Nothing is held that others do not use."""

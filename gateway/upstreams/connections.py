@@ -180,11 +180,17 @@ class Connection(ABC):
         began = monotonic()
         try:
             self._refuse_closed()
-            if timeout is None:
-                result = await self._in_turn(method, params or {}, exchange)
-            else:
-                async with _within(timeout):
-                    result = await self._in_turn(method, params or {}, exchange)
+            if exchange is not None:  # what the gateway wants to know for itself waits for nobody
+                await self.slots.take()
+            try:
+                if timeout is None:
+                    result = await self._requested(method, params or {}, exchange)
+                else:
+                    async with _within(timeout):
+                        result = await self._requested(method, params or {}, exchange)
+            finally:
+                if exchange is not None:
+                    self.slots.give()
         except BackendFailed as error:
             if error.word == "unavailable":
                 self.standing.failed(error.message, enough=3)
@@ -235,16 +241,6 @@ class Connection(ABC):
 
     async def close(self) -> None:
         self._closed = True
-
-    async def _in_turn(self, method: str, params: Mapping[str, Any], exchange: Exchange | None) -> Json:
-        """What the gateway wants to know for itself waits for nobody."""
-        if exchange is None:
-            return await self._requested(method, params, exchange)
-        await self.slots.take()
-        try:
-            return await self._requested(method, params, exchange)
-        finally:
-            self.slots.give()
 
     # --- what a carrier does ---
 

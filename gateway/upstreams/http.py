@@ -106,16 +106,16 @@ class HttpConnection(Connection):
     async def _modern(self, method: str, params: Mapping[str, Any], exchange: Exchange | None) -> Json:
         if method != "tools/call":
             return await self._asked(method, params, exchange, {})
+        if not self._marks.are_known:
+            await self._marks.learn(lambda: self.list("tools"))
         try:
-            return await self._asked(method, params, exchange, await self._marked(params))
+            return await self._asked(method, params, exchange, self._marks.headers(params))
         except RemoteError as error:
             if error.number != HEADER_MISMATCH:
                 raise
         self._marks.forget()  # the definition has changed since it was read
-        return await self._asked(method, params, exchange, await self._marked(params))
-
-    async def _marked(self, params: Mapping[str, Any]) -> dict[str, str]:
-        return await self._marks.headers(params, lambda: self.list("tools"))
+        await self._marks.learn(lambda: self.list("tools"))
+        return await self._asked(method, params, exchange, self._marks.headers(params))
 
     async def _asked(
         self, method: str, params: Mapping[str, Any], exchange: Exchange | None, extra: Mapping[str, str]

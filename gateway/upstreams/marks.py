@@ -35,15 +35,23 @@ class Marks:
     def forget(self) -> None:
         self._known = None
 
-    async def headers(self, params: Mapping[str, Any], relist: Callable[[], Awaitable[Any]]) -> dict[str, str]:
-        """The headers of one call. `relist` reads the server's tools, which has `learnt` called."""
-        if self._known is None:
-            async with self._learning:
-                if self._known is None:
-                    try:
-                        await relist()
-                    except BackendFailed:  # a server without a list has told nobody of headers
-                        self._known = {}
+    @property
+    def are_known(self) -> bool:
+        return self._known is not None
+
+    async def learn(self, relist: Callable[[], Awaitable[Any]]) -> None:
+        """`relist` reads the server's tools, which has `learnt` called."""
+        async with self._learning:
+            if self._known is None:
+                try:
+                    await relist()
+                except BackendFailed:  # a server without a list has told nobody of headers
+                    self._known = {}
+
+    def headers(self, params: Mapping[str, Any]) -> dict[str, str]:
+        """The headers of one call."""
         marked = (self._known or {}).get(str(params.get("name")), ())
+        if not marked:
+            return {}
         texts = {each.header: rendered(value_at(params.get("arguments"), each.path)) for each in marked}
         return {name: header_value(text) for name, text in texts.items() if text is not None}

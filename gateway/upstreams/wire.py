@@ -195,6 +195,8 @@ class HttpWire:
 
 def let_go(answer: aiohttp.ClientResponse) -> None:
     """Give the connection back if everything was read, else end it."""
+    if answer.connection is None:  # it went back with the last byte
+        return
     if answer.content.at_eof():
         answer.release()
     else:
