@@ -15,7 +15,7 @@ import anyio
 import psycopg
 import pytest
 from postgres_clusters import Cluster, running_cluster
-from stored_records import ADA, NOON, Clock, call, settled, turn
+from stored_records import ADA, NOON, Clock, call, settled, spooled, turn
 
 from gateway.audit.chain import Row
 from gateway.audit.entries import Place
@@ -25,6 +25,7 @@ from gateway.governance.limits import CountedCall, Limit, Quota, Rate
 from gateway.governance.memory import Bounds
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import NotQuarantined, Quarantine, Target
+from gateway.governance.records import CallFilter
 from gateway.governance.revocations import Revocation
 from gateway.storage.approvals import SqliteApprovals
 from gateway.storage.migrating import SCRIPTS
@@ -293,6 +294,55 @@ async def test_caller_who_went_away_has_taken_nothing(address: str) -> None:
         await asyncio.wait({gone})
 
         assert (await limits.take(wanted, caller)).allowed
+
+
+async def test_refusing_quota_costs_no_rate(address: str) -> None:
+    wide, spent = Rate("burst", 2, timedelta(hours=1)), Quota("budget", 1, timedelta(days=1))
+    observed = Rate("seen", 1, timedelta(hours=1), enforced=False)
+    caller = CountedCall(Principal("user:ada"), "search", "support")
+    async with opened(address) as store:
+        limits = PostgresLimits(store.writer, clock=Clock())
+        first = await limits.take([wide, spent, observed], caller)
+        refused = [await limits.take([wide, spent, observed], caller) for _ in range(3)]
+        again = await limits.take([wide], caller)
+
+    assert first.allowed
+    assert [[each.limit.rule for each in taken.exceeded] for taken in refused] == [["budget"]] * 3
+    assert [each.limit.rule for each in refused[0].observed] == ["seen"]
+    assert again.allowed
+
+
+# Small pieces of results
+
+
+async def test_small_pieces_are_found_in_the_order_of_their_bytes(address: str) -> None:
+    """Whatever language the database is in: keys are compared byte by byte."""
+    prefix = f"s.{'a' * 32}.{'b' * 32}."
+    keys = [f"{prefix}{slot * 32}.{generation * 32}" for slot, generation in (("0", "f"), ("1", "0"), ("1", "a"))]
+    pieces = [replace(spooled(key), content=key[-1].encode()) for key in keys]
+    async with opened(address) as store:
+        await store.settle_alone(settled(results=pieces), turn())
+
+        assert await store.find_piece(keys[0]) == b"f"
+        assert await store.find_piece("s.none") is None
+        assert await store.last_piece(f"{prefix}{'1' * 32}") == (keys[2], b"a")
+        assert await store.last_piece("s.none") is None
+        assert await store.known_results([*keys, "none", "\ud800"]) == set(keys)
+        assert await store.delete_pieces(prefix) is True
+        assert await store.delete_pieces(prefix) is False
+
+
+async def test_connections_that_broke_while_nobody_used_them_are_replaced(address: str) -> None:
+    async with opened(address) as store:
+        await store.open_turn(turn())
+        await asyncio.gather(*(store.find_turn("turn", ADA) for _ in range(8)))
+        asked(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
+        assert all(await asyncio.gather(*(store.find_turn("turn", ADA) for _ in range(8))))
+        with pytest.raises(ValueError, match="cursor"):
+            await store.list_calls(CallFilter(), limit=1, before="none")
+        with pytest.raises(psycopg.Error):
+            await store.reader.run(lambda connection: connection.execute("SELECT 1 / 0"))
 
 
 # The decision log
