@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ import pytest
 from faulty_store import FaultyWay, faulty_way
 from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from spools import Bucket
+from test_spool_hostile import HOSTILE
 
 from gateway.errors import ArtifactDamaged, ArtifactGone, RecordConflict, StoreUnavailable
 from gateway.runtime.secrets import SecretMissing
@@ -168,6 +170,20 @@ async def test_object_is_only_created_where_none_is(s3: ObjectStore, bucket: Buc
     assert await opened.whole("name", limit=4) is None
     assert await opened.whole("other", limit=4) is None
     await opened.close()
+
+
+async def test_hostile_ids_turns_and_tenants_are_no_part_of_any_name(spool: PieceSpool, bucket: Bucket) -> None:
+    for number, text in enumerate(HOSTILE):
+        content = b"%d" % number
+        for scope in (spool.scoped("turn", tenant=text), spool.scoped(text, tenant="acme")):
+            reader = await scope.write(text, content)
+            assert await asyncio.to_thread(reader.read_range, 0, 9) == content
+        assert await spool.find(text, tenant=None) is None
+        assert await spool.delete(f"{reader.key}{text}/") is False
+
+    names = await asyncio.to_thread(bucket.store.paths, bucket.prefix)
+    assert len(names) == 4 * len(HOSTILE)
+    assert all(re.fullmatch(r"([0-9a-f]{32}/){2}[0-9a-f]{32}\.[0-9a-f]{32}(\.index|/00000)", name) for name in names)
 
 
 # Who is let in
