@@ -10,7 +10,7 @@ import pytest
 from gated import ANA, HELD, LIZ, PEOPLE, code_of, grant, pay, pending_id, rule
 from postgres_clusters import Cluster, running_cluster
 from replicated import CONNECTION, replicas, written
-from secured import counting, http_tool, started
+from secured import Caller, counting, http_tool, started
 
 from gateway.core.events import now
 from gateway.errors import StoreNotOurs
@@ -152,13 +152,25 @@ def stoppable() -> Iterator[Cluster]:
         yield cluster
 
 
+async def calls_of(caller: Caller) -> list[Any]:
+    found: list[Any] = (await caller.rest("GET", "/v1/calls")).json["calls"]
+    return found
+
+
 async def test_calls_are_refused_while_the_database_is_gone(tmp_path: Path, stoppable: Cluster) -> None:
     address = stoppable.database()
     migrate(address)
     async with replicas(tmp_path, address, count=1) as ([gateway], backend):
         ana = gateway.caller(ANA)
         assert (await pay(ana, "before")).json["isError"] is False
+        backend.goes_on = asyncio.Event()
+        running = asyncio.create_task(pay(ana, "running"))
+        with anyio.fail_after(10):
+            while not any(b"running" in body for _, _, body in backend.requests):
+                await anyio.sleep(0.01)
         stoppable.stop()
+        backend.goes_on.set()
+        told = await running
 
         with anyio.fail_after(3):
             refused = await pay(ana, "during")
@@ -172,7 +184,12 @@ async def test_calls_are_refused_while_the_database_is_gone(tmp_path: Path, stop
             while (ready := await ana.rest("GET", "/readyz")).status != 200:
                 await anyio.sleep(0.05)
         after = await pay(ana, "after")
+        with anyio.fail_after(10):
+            while len(listed := await calls_of(ana)) < 3:  # a record is shown once its call is over
+                await anyio.sleep(0.1)
 
+    assert told.status == 503 or told.json["isError"] is True
+    assert sorted(each["status"] for each in listed) == ["settled"] * 3
     assert refused.status == 503 or refused.json["isError"] is True
     assert "reached" in unready.json["reasons"][0] or "stopped" in unready.json["reasons"][0]
     assert (alive.status, ready.status) == (200, 200)

@@ -408,6 +408,33 @@ async def test_server_that_stops_refuses_at_once_and_needs_no_restart(own: str, 
         assert await store.recover(NOON) == 0
 
 
+async def test_outcome_that_could_not_be_written_is_written_later(own: str, stoppable: Cluster) -> None:
+    async with opened(own) as store:
+        await store.start_call(call("first"), turn=turn())
+        await store.start_call(call("second"))
+        stoppable.stop()
+        for id in ("first", "second"):
+            with pytest.raises(StoreUnavailable):
+                await store.settle_call(settled(id, because="it ran"))
+        with pytest.raises(StoreUnavailable):
+            await store.recover(NOON)
+        stoppable.start()
+        asked(own, "UPDATE calls SET status = 'unknown' WHERE id = 'second'")  # as if others had given it up
+
+        with anyio.fail_after(5):
+            while True:
+                try:
+                    assert await store.recover(NOON) == 0
+                    break
+                except StoreUnavailable:
+                    await anyio.sleep(0.05)
+        first, second = [await store.find_call(id, ADA) for id in ("first", "second")]
+
+    assert first is not None
+    assert second is not None
+    assert (first.status, first.because, second.status) == ("settled", "it ran", "unknown")
+
+
 async def test_silent_server_refuses_within_a_second(own: str, stoppable: Cluster) -> None:
     async with opened(own) as store:
         await store.open_turn(turn())

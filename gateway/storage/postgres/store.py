@@ -5,8 +5,9 @@ come one after the other, so what holds for one SQLite file holds here.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,7 +17,7 @@ from sqlalchemy import bindparam, literal_column
 from sqlalchemy.dialects.sqlite import insert
 
 from gateway.core.events import now
-from gateway.errors import RecordConflict
+from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.governance.memory import Bounds
 from gateway.governance.principals import Principal
 from gateway.governance.records import (
@@ -103,6 +104,7 @@ class PostgresStore:
         self._reader = PostgresReader(address, size=readers)
         self._audit: AuditLog | None = None
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
+        self._late: deque[Callable[[Any], None]] = deque()
         self._writer.free.add(self._write_alone)
 
     @property
@@ -228,11 +230,15 @@ class PostgresStore:
                 remember(connection, call.turn_id, memory, knowing)
             self._note(connection, audit)
 
-        if memory is None:
-            part = _Settling(row, turn_columns, pieces, audit)
-            await self._writer.run_together(settle, self._settle_many, part)
-        else:
-            await self._writer.run(settle)
+        try:
+            if memory is None:
+                part = _Settling(row, turn_columns, pieces, audit)
+                await self._writer.run_together(settle, self._settle_many, part)
+            else:
+                await self._writer.run(settle)
+        except StoreUnavailable:
+            self._late.append(settle)
+            raise
 
     async def settle_alone(
         self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
@@ -329,6 +335,7 @@ class PostgresStore:
         )
 
     async def recover(self, at: datetime) -> int:
+        await self._settle_late()
         if not await self._reader.run(self._lease.may_be_dead):
             return 0
         moment = microseconds(at)
@@ -337,6 +344,14 @@ class PostgresStore:
             return sum(self._give_up(connection, {"gone": each, "at": moment}) for each in self._lease.gone(connection))
 
         return await self._writer.run(give_up)
+
+    async def _settle_late(self) -> None:
+        """Outcomes that could not be written when they were known: nobody else can tell them while we live."""
+        while self._late:
+            settle = self._late[0]
+            with suppress(RecordConflict):  # it was written after all, or others have given the call up
+                await self._writer.run(settle)
+            self._late.popleft()
 
     async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
         wanted = {"at": microseconds(at), "limit": limit}
