@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,8 +16,13 @@ import psycopg
 import pytest
 from forked import Forked, Forking
 from gated import ANA, LIZ, pay
-from replicated import forked_replicas, round_robin, written
-from secured import Caller, counting, over_http
+from postgres_clusters import running_cluster
+from replicated import forked_replicas, replicas, round_robin, written
+from secured import Caller, Started, counting, over_http
+
+from gateway.audit.verifying import verify
+from gateway.storage.postgres.migrating import migrate
+from gateway.storage.postgres.places import PostgresAuditRows
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +31,7 @@ LEFT_BEHIND = """
 SELECT count(*) FROM calls WHERE status = 'started'
 AND process NOT IN (SELECT id FROM leases WHERE until > clock_timestamp())
 """
+TEXT = re.compile(r"call-\d+")
 ROUNDS = int(os.environ.get("REPLICA_ROUNDS", "1"))
 
 
@@ -131,3 +138,50 @@ async def test_gateway_that_is_killed_under_load_loses_and_repeats_nothing(
     assert len(by_text) == len(rows)
     assert all(by_text[text] == "settled" for text in answered)
     assert set(by_text.values()) <= {"settled", "unknown"}
+
+
+async def test_database_that_crashes_under_load_costs_no_record_and_no_call_twice(tmp_path: Path) -> None:
+    """What ran has one record with its outcome, what was answered is settled, and the decision log verifies."""
+    with running_cluster() as cluster:
+        address = cluster.address("postgres")
+        migrate(address)
+        async with replicas(tmp_path, address) as (gateways, backend):
+            answered: list[str] = []
+            sent = iter(range(100_000))
+            is_over = asyncio.Event()
+
+            async def client(gateway: Started) -> None:
+                ana = gateway.caller(ANA)
+                while not is_over.is_set():
+                    text = f"call-{next(sent)}"
+                    reply = await pay(ana, text)
+                    if reply.status == 200 and reply.json["isError"] is False:
+                        answered.append(text)
+                    else:
+                        await anyio.sleep(0.01)
+
+            clients = [asyncio.create_task(client(each)) for each in gateways for _ in range(4)]
+            for _ in range(3 * ROUNDS):
+                until = len(answered) + 30
+                with anyio.fail_after(30):
+                    while len(answered) < until:
+                        await anyio.sleep(0.01)
+                await asyncio.to_thread(cluster.stop)
+                await anyio.sleep(random.uniform(0, 0.5))
+                await asyncio.to_thread(cluster.start)
+            is_over.set()
+            await asyncio.gather(*clients)
+            with anyio.fail_after(20):
+                while asked(address, "SELECT count(*) FROM calls WHERE status = 'started'") != [(0,)]:
+                    await anyio.sleep(0.1)
+        rows = asked(address, "SELECT args, status FROM calls")
+        with PostgresAuditRows(address) as log:
+            report = verify(log, anchors=None, keys=[])
+
+    ran = [TEXT.search(body.decode())[0] for _, _, body in backend.requests]  # type: ignore[index] # all have one
+    by_text = {args.split('"')[3]: status for args, status in rows}
+    assert len(ran) == len(set(ran)), "a call ran twice"
+    assert all(by_text[text] == "settled" for text in answered)
+    assert set(ran) <= by_text.keys(), "a call ran without a record"
+    assert report.entries > len(answered)
+    assert report.findings == ()
