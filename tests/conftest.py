@@ -20,6 +20,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 pytest_plugins = ["postgres_clusters"]
 
 LONG = {
+    "test_accepted_hostile",
     "test_approval_crashes",
     "test_audit_crashes",
     "test_backend_openapi_real",

@@ -83,8 +83,10 @@ def _terms(spec: object) -> Import:
     return spec.spec.import_
 
 
-async def brought_now(connection: Connection, assembled: Assembled) -> list[ImportedDefinition] | None:
-    """What a server has and documents ask for; `None` if it does not answer."""
+async def brought_now(
+    connection: Connection, assembled: Assembled, *, level: int = logging.WARNING
+) -> list[ImportedDefinition] | None:
+    """What a server has and documents ask for; `None` if it does not answer. What cannot be read is on the log."""
     checked = upstreams_of(assembled.loaded)[connection.name]
     terms = _terms(checked.spec)
     listed: list[tuple[DefinitionKind, Json]]
@@ -100,7 +102,7 @@ async def brought_now(connection: Connection, assembled: Assembled) -> list[Impo
         try:
             definition = ImportedDefinition.read(connection.name, given, kind=kind)
         except BadDefinition as error:
-            _log.warning("upstream %s: a %s is left out: %s", connection.name, kind, error)
+            _log.log(level, "upstream %s: a %s is left out: %s", connection.name, kind, error)
             continue
         locked = assembled.lock.find(connection.name, kind, definition.name)
         if locked is not None and locked.digest == definition.digest:

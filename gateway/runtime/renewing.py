@@ -24,7 +24,6 @@ AT_MOST_EVERY: Final = 1.0
 """Seconds between two looks at least, however often a server says that something has changed."""
 
 _LISTS: Final = frozenset(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
-_log: Final = logging.getLogger(__name__)
 
 Signs = Mapping[tuple[str, str], str]
 """The digest of each definition by its kind and name."""
@@ -66,7 +65,7 @@ class Renewing:
             await asyncio.sleep(min(every, AT_MOST_EVERY))
             await _woken(woken, within=pause - AT_MOST_EVERY)
             woken.clear()
-            found = await brought_now(connection, self.assembled)
+            found = await brought_now(connection, self.assembled, level=logging.DEBUG)
             pause = every if found is not None else min(2 * pause, every)
             if found is not None and signs(found) != known:
                 known = signs(found)  # what could not be taken once is not tried again until it is something else

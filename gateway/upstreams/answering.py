@@ -8,7 +8,7 @@ from typing import Any, Final
 import aiohttp
 
 from gateway.governance.ports import BackendFailed
-from gateway.upstreams.asking import answer_to
+from gateway.upstreams.asking import WITHDRAWN, answer_to, begin, withdraw
 from gateway.upstreams.connections import Connection, Exchange
 from gateway.upstreams.messages import Json, answers, encoded, read, result_of
 from gateway.upstreams.sessions import Session
@@ -50,14 +50,14 @@ class Answering:
         """Whatever is said besides a response. Modern servers ask nothing here: they ask in a result."""
         if not isinstance(message, dict) or "method" not in message:
             self._server.complain("it answered something that nobody asked")
+        elif message["method"] == WITHDRAWN:
+            withdraw(asking, message.get("params"))
         elif "id" not in message:
             self._server.pass_on(message.get("method"), message.get("params"), exchange)
         elif session is not None and len(asking) >= _MOST_ASKED:
             self._server.complain("it asks more than can be answered")
         elif session is not None:
-            task = asyncio.create_task(self._replied(message, exchange, session))
-            asking.add(task)
-            task.add_done_callback(asking.discard)
+            begin(asking, message, self._replied(message, exchange, session))
 
     async def _streamed(
         self, answer: aiohttp.ClientResponse, id: int, exchange: Exchange | None, session: Session | None

@@ -16,7 +16,7 @@ from typing import Any, Final
 from gateway.backends.processes import HostControls
 from gateway.backends.refusals import BackendUnusable
 from gateway.governance.ports import BackendFailed
-from gateway.upstreams.asking import answer_to
+from gateway.upstreams.asking import WITHDRAWN, answer_to, begin, withdraw
 from gateway.upstreams.connections import Connection, Exchange, Propagate
 from gateway.upstreams.introductions import Introduction, discovered, shaken_hands
 from gateway.upstreams.messages import Era, Json, RemoteError, answers, client_info, encoded, result_of
@@ -295,11 +295,12 @@ class StdioConnection(Connection):
 
     def _told(self, run: _Run, message: Json) -> None:
         if "id" in message:
-            task = asyncio.create_task(self._replied(run, message))
-            run.asking.add(task)
-            task.add_done_callback(run.asking.discard)
+            begin(run.asking, message, self._replied(run, message))
             return
         params = message.get("params")
+        if message.get("method") == WITHDRAWN:
+            withdraw(run.asking, params)
+            return
         self.pass_on(message.get("method"), params, self._meant(run, params))
 
     def _meant(self, run: _Run, params: Any) -> Exchange | None:

@@ -39,7 +39,7 @@ _ARGUMENT: Final = re.compile(
     r"\b(?:parameter|argument)s?\s+(?:called\s+|named\s+)?[`'\"]([A-Za-z_][\w-]{0,63})[`'\"]"
     r"|[`'\"]([A-Za-z_][\w-]{0,63})[`'\"]\s+(?:parameter|argument)\b"
 )
-_DISTINCT: Final = re.compile(r"[A-Za-z0-9]+[_.-][A-Za-z0-9]|[a-z][A-Z]")
+_DISTINCT: Final = re.compile(r"[A-Za-z0-9][_.-][A-Za-z0-9]|[a-z][A-Z]")
 _SHORTEST_NAME: Final = 6
 _SCRIPTS: Final = ("LATIN", "CYRILLIC", "GREEK")
 

@@ -156,3 +156,13 @@ def test_corpus_of_injections_is_recognised_where_it_overrides() -> None:
     assert len(overriding) > 500
     assert [text for text in overriding if phrase_in(text) is None] == []
     assert [text for text in naughty if phrase_in(text) is not None] == []
+
+
+SLOW = {"run": "x" * 200_000, "words": "must " * 40_000, "dots": "a.-" * 60_000}
+
+
+@pytest.mark.parametrize("text", SLOW.values(), ids=SLOW)
+def test_text_that_was_made_to_be_slow_is_reviewed(text: str) -> None:
+    definition = ImportedDefinition.read("wiki", {"name": "slow", "description": text})
+
+    assert "long-text" in {each.code for each in review(definition, Surroundings(others_of("wiki", {"ours": [text]})))}

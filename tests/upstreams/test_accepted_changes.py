@@ -1,83 +1,17 @@
 """Upstreams whose terms accept changes: what they bring by the next refresh is served, told and on record."""
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import anyio
-import orjson
 import pytest
-from changing_upstream import FIND, ChangingServer
+from accepting_gateway import CHANGED, MODERN, NEW, accepting, names, until
 from mcp import Client
-from upstream_gateway import Gateway, gateway, project, tool, upstream
-from upstream_serving import listening
+from upstream_gateway import tool
 
 from gateway.runtime.status import status_of
-from gateway.serving.withholding import DefinitionTaken
 
 pytestmark = pytest.mark.anyio
-
-MODERN = "2026-07-28"
-NEW: dict[str, Any] = {"name": "open", "description": "Opens a page.", "inputSchema": {"type": "object"}}
-CHANGED: dict[str, Any] = {**FIND, "description": "Seeks pages."}
-
-
-@dataclass
-class Accepted:
-    server: ChangingServer
-    other: ChangingServer
-    gateway: Gateway
-    folder: Path
-    heard: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def counted(self) -> dict[str, int]:
-        vigil = self.gateway.running.service.published.vigil
-        return {} if vigil is None else dict(vigil.changes)
-
-    def audited(self) -> list[tuple[str, Any]]:
-        with sqlite3.connect(self.folder / "data" / "gateway.db") as database:
-            bodies = [orjson.loads(row[0]) for row in database.execute("SELECT body FROM audit ORDER BY at, seq")]
-        return [(each["event"], (each.get("object") or {}).get("name")) for each in bodies]
-
-
-@asynccontextmanager
-async def accepting(
-    folder: Path, *documents: Any, every: str = "1s", changed: asyncio.Event | None = None
-) -> AsyncIterator[Accepted]:
-    """A gateway in front of two servers, both on terms that accept."""
-    server, other = ChangingServer(FIND), ChangingServer(NEW)
-    server.changed = changed
-    async with listening(server.app) as first, listening(other.app) as second:
-        upstreams = [
-            upstream(name, {"type": "streamable-http", "url": f"{url}/mcp"}, health={"every": every})
-            for name, url in (("remote", first), ("other", second))
-        ]
-        made = project(folder / "project", *upstreams, *documents)
-        async with gateway(made) as started:
-            found = Accepted(server, other, started, made)
-
-            def hear(event: Any) -> None:
-                if isinstance(event, DefinitionTaken):
-                    found.heard.append((f"{event.upstream}.{event.definition}", event.what))
-
-            started.running.service.buses.observability.on("*", hear)
-            yield found
-
-
-async def names(client: Client) -> dict[str, str]:
-    listed = (await client.list_tools(cache_mode="bypass")).tools
-    return {each.name: each.description or "" for each in listed if not each.name.startswith("artifact_")}
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
-        while not is_so():
-            await anyio.sleep(0.02)
 
 
 async def test_change_is_served_told_counted_and_on_record(tmp_path: Path) -> None:
@@ -144,16 +78,3 @@ async def test_change_that_would_break_the_project_is_not_taken(tmp_path: Path) 
         found.server.tools = [CHANGED]
         await until(lambda: found.heard == [("remote.find", "changed")])
         assert (await names(client))["remote_find"] == "Seeks pages."
-
-
-async def test_call_that_runs_meanwhile_ends_on_what_it_began_with(tmp_path: Path) -> None:
-    async with accepting(tmp_path) as found, Client(found.gateway.url, mode=MODERN) as client:
-        found.server.hold = asyncio.Event()
-        call = asyncio.create_task(client.call_tool("remote_find", {"query": "a"}))
-        await until(lambda: bool(found.server.called))
-        found.server.tools = [NEW]
-        await until(lambda: ("remote.find", "removed") in found.heard)
-        found.server.hold.set()
-
-        assert (await call).is_error is False
-        assert set(await names(client)) == {"other_open", "remote_open"}

@@ -1,5 +1,6 @@
 """What definitions promise of results: passed on to clients that know it, and kept, or the call has failed."""
 
+import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator
@@ -176,6 +177,31 @@ async def test_schema_that_cannot_be_checked_is_not_passed_on(tmp_path: Path) ->
 
     assert listed["remote_count"].output_schema is None
     assert not answer.is_error
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """A schema that looks at a value twice as often with every level."""
+    twice = {f"d{each}": {"allOf": [{"$ref": f"#/$defs/d{each + 1}"}] * 2} for each in range(levels)}
+    return {"type": "object", "$ref": "#/$defs/d0", "$defs": {**twice, f"d{levels}": {"required": ["total"]}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param(doubling(40), id="exponential"),
+        pytest.param({"type": "object", "properties": {"total": {"pattern": "^(a+)+$"}}}, id="backtracking"),
+        pytest.param({"type": "object", "$ref": "#"}, id="itself"),
+        pytest.param({"type": "object", "properties": {f"p{each}": {} for each in range(5_000)}}, id="broad"),
+        pytest.param({"type": "nonsense"}, id="invalid"),
+    ],
+)
+async def test_hostile_schema_keeps_nobody_waiting(tmp_path: Path, schema: Any) -> None:
+    structured = {"total": "a" * 40 + "!", "list": [1] * 100_000}
+    async with counting(tmp_path, text("x", structuredContent=structured), schema=schema) as (started, _):
+        async with asyncio.timeout(10):
+            answer = await called(started)
+
+    assert answer.content
 
 
 async def test_operations_of_openapi_documents_promise_their_answers(tmp_path: Path) -> None:

@@ -172,6 +172,8 @@ class LegacyExchange(Exchange):
             for key, answer in answers.items():
                 self._session.asked.pop(ids[key], None)
                 answer.cancel()
+                if answer.cancelled():  # nobody waits for it any more
+                    self.reply.say(notification_bytes("notifications/cancelled", {"requestId": ids[key]}))
 
 
 class Sessions:
