@@ -332,6 +332,18 @@ async def test_small_pieces_are_found_in_the_order_of_their_bytes(address: str) 
         assert await store.delete_pieces(prefix) is False
 
 
+async def test_reader_that_is_cancelled_is_cancelled_even_if_it_is_done(address: str) -> None:
+    async with opened(address) as store:
+        for _ in range(50):
+            reading = asyncio.create_task(store.find_turn("turn", ADA))
+            await asyncio.sleep(0)
+            answered = asyncio.create_task(store.find_turn("turn", ADA))
+            await answered  # by now the other has its answer, or will have it in this very round of the loop
+            if reading.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+
+
 async def test_connections_that_broke_while_nobody_used_them_are_replaced(address: str) -> None:
     async with opened(address) as store:
         await store.open_turn(turn())

@@ -27,7 +27,8 @@ class PostgresReader(ReadPool):
 
     async def run(self, work: Callable[[Any], T]) -> T:
         try:
-            return await asyncio.wait_for(super().run(work), _PATIENCE)
+            async with asyncio.timeout(_PATIENCE):  # `wait_for` of Python 3.11 may lose a cancellation
+                return await super().run(work)
         except TimeoutError:
             raise StoreUnavailable("the database is too slow", help="look at its load and its disk") from None
 
