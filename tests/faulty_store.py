@@ -27,6 +27,7 @@ class FaultyWay:
         self._client: aiohttp.ClientSession | None = None
         self._port = 0
         self._let_through: int | None = None
+        self._is_cut = False
         self.lie: Lie | None = None
         self.refuse_puts_with: int | None = None
         self.asked: list[str] = []
@@ -51,6 +52,7 @@ class FaultyWay:
         self._goes_on.set()
 
     async def open(self) -> None:
+        self._is_cut = False
         self._client = self._client or aiohttp.ClientSession(auto_decompress=False)
         self._runner = web.ServerRunner(web.Server(self._forward), shutdown_timeout=0)
         await self._runner.setup()
@@ -61,6 +63,8 @@ class FaultyWay:
     async def cut(self) -> None:
         """Nobody listens any more, and whoever is connected is cut off. `open` listens on the same port again."""
         if self._runner is not None:
+            self._is_cut = True
+            self.go_on()
             await self._runner.cleanup()
             self._runner = None
 
@@ -89,6 +93,8 @@ class FaultyWay:
         if not self._goes_on.is_set():
             self.waiting.set()
             await self._goes_on.wait()
+            if self._is_cut:  # it was never heard of
+                return web.Response(status=503)
         if self.refuse_puts_with is not None and request.method == "PUT":
             return web.Response(status=self.refuse_puts_with)
         assert self._client is not None

@@ -81,6 +81,8 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     command += [f"-{part}.port={port}" for part, port in zip(parts, ports[::2], strict=True)]
     command += [f"-{part}.port.grpc={port}" for part, port in zip(parts, ports[1::2], strict=True)]
     command += ["-volume.max=5", "-master.volumeSizeLimitMB=1024"]
+    if setpriv := shutil.which("setpriv"):  # tests that are killed do not leave it behind
+        command = [setpriv, "--pdeathsig", "KILL", *command]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
     try:

@@ -211,10 +211,10 @@ async def test_upload_of_a_gateway_that_was_killed_is_never_found_and_swept_away
         await asyncio.wait_for(way.waiting.wait(), 20)
         await asyncio.to_thread(served.gateway.kill)
         await asyncio.gather(calling, return_exceptions=True)
-        way.go_on()
+        await way.cut()  # what it had sent, and nobody answered, arrives no more
         left = await asyncio.to_thread(s3.paths, served.prefix)
         assert len([path for path in left if path.endswith(".index")]) == 1
-        assert len([path for path in left if not path.endswith(".index")]) >= 3
+        assert len([path for path in left if not path.endswith(".index")]) >= 2
 
     async with serving(forks, tmp_path, s3.endpoint, prefix=served.prefix) as again:
         assert await again.download(kept) == (200, history(1 << 20))
