@@ -66,6 +66,20 @@ async def test_server_killed_in_a_call_is_told_and_started_again() -> None:
     assert first != second
 
 
+async def test_call_whose_server_is_killed_fails_with_the_reason_and_others_follow(tmp_path: Path) -> None:
+    transport = {"type": "stdio", "argv": [sys.executable, STUBBORN]}
+    tools = [tool(name, upstream="program") for name in ("die", "pid")]
+    folder = project(tmp_path / "project", upstream("program", transport), *tools)
+    async with gateway(folder) as started, Client(started.url) as client:
+        first = await client.call_tool("pid")
+        killed = await client.call_tool("die")
+        second = await client.call_tool("pid")
+
+    assert killed.is_error
+    assert "the upstream server has ended by signal 9" in str(killed.content)
+    assert (first.is_error, second.is_error, first.content == second.content) == (False, False, False)
+
+
 async def test_server_that_keeps_ending_is_left_alone_for_a_while() -> None:
     async with started() as connection:
         for _ in range(2):
