@@ -224,7 +224,7 @@ async def test_wall_clock_that_was_far_ahead_blocks_nobody(limits: Limits, clock
 
 
 async def test_racing_calls_never_exceed_a_quota(limits: Limits) -> None:
-    found = await asyncio.gather(*(limits.take([quota(30), rate(1000)], ADA) for _ in range(200)))
+    found = await asyncio.gather(*(limits.take([quota(30), rate(1000)], ADA) for _ in range(100)))
 
     assert sum(each.allowed for each in found) == 30
     assert await allowed(limits, [rate(1000)], 1000) == 970

@@ -22,7 +22,12 @@ _WITHIN: Final = 1.0
 _PRUNED_AT_ONCE: Final = 500
 
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
-_FIND: Final = "SELECT key, full_at FROM rates WHERE key = ANY(?)"
+_FIND: Final = """
+SELECT wanted.key, rates.full_at, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint
+FROM unnest(?::bytea[]) AS wanted (key) LEFT JOIN rates ON rates.key = wanted.key
+"""
+"""With the clock: each question costs the way there and back, and others wait meanwhile."""
+
 _PUT: Final = "INSERT INTO rates VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET full_at = excluded.full_at"
 _GIVE_BACK: Final = "UPDATE rates SET full_at = full_at - ? WHERE key = ?"
 _PRUNE: Final = "DELETE FROM rates WHERE key IN (SELECT key FROM rates WHERE full_at < ? ORDER BY full_at LIMIT ?)"
@@ -105,8 +110,8 @@ class _Taking:
             return Taken(), []
         keys = [_digest(rate, self._call) for rate in self._rates]
         found = connection.execute(_FIND, (keys,)).fetchall()
-        moments = {bytes(key): full_at for key, full_at in found}
-        now = _now(connection, self._counter)
+        moments = {bytes(key): full_at or 0 for key, full_at, _ in found}
+        now: int = found[0][2] if self._counter is None else self._counter()
         refusing: list[Exceeded] = []
         taken: list[Limit] = []
         puts: list[tuple[bytes, int]] = []
