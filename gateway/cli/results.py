@@ -9,7 +9,7 @@ from gateway.cli.console import fail, out, print_line
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, secrets_of
 from gateway.cli.stores import done
 from gateway.errors import GatewayError
-from gateway.runtime.running import kept_by
+from gateway.runtime.kept import kept_by
 from gateway.runtime.spooling import SpoolPlace, copied_results
 
 From = Annotated[

@@ -16,7 +16,7 @@ from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFo
 from gateway.cli.results import copy_into_project, copy_results
 from gateway.errors import GatewayError
 from gateway.runtime.engines import PostgresDatabase, postgres
-from gateway.runtime.running import kept_by
+from gateway.runtime.kept import kept_by
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Set up, check and fill a PostgreSQL database.")
 

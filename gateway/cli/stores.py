@@ -20,7 +20,7 @@ from gateway.cli.console import fail, note, out, print_table
 from gateway.cli.project import assembled, project_at, secrets_of
 from gateway.errors import GatewayError
 from gateway.runtime.engines import PostgresAddress
-from gateway.runtime.running import kept_by
+from gateway.runtime.kept import kept_by
 from gateway.snapshot import Snapshot
 
 T = TypeVar("T")

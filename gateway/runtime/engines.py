@@ -6,7 +6,7 @@ PostgreSQL's driver is an optional package: it is imported when a project asks f
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.audit.entries import Place
 from gateway.config.specs.common import Secret
@@ -15,7 +15,6 @@ from gateway.errors import ProgramError
 from gateway.governance.limits import Limits
 from gateway.governance.records import AuditBody, Store, StoredCall, TurnMemories
 from gateway.limits.limiter import Limiter
-from gateway.runtime.peers import Addresses
 from gateway.runtime.secrets import Secrets
 from gateway.storage.approvals import Noted
 from gateway.storage.audit_log import AuditLog
@@ -27,6 +26,9 @@ from gateway.storage.reading import ReadPool
 from gateway.storage.recording import Recording
 from gateway.storage.spool import SmallPieces
 from gateway.storage.sqlite import SqliteStore
+
+if TYPE_CHECKING:  # whoever only looks at records waits for no HTTP library
+    from gateway.runtime.peers import Addresses
 
 
 class EngineMissing(ProgramError):
@@ -103,7 +105,7 @@ class Engine(Protocol):
 
     async def sizes(self) -> Mapping[str, int]: ...
 
-    def joined(self, address: str) -> Addresses | None:
+    def joined(self, address: str) -> "Addresses | None":
         """Tell other gateways how this one is reached; how they are, if there can be others."""
         ...
 

@@ -11,7 +11,7 @@ from gateway.errors import ProgramError
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.records import CallFilter, StoredCall
 from gateway.runtime.engines import PostgresDatabase, postgres
-from gateway.runtime.running import kept_by
+from gateway.runtime.kept import kept_by
 from gateway.runtime.secrets import Secrets
 from gateway.storage.history import Elsewhere, Where, approvals_of, entries_about, found_calls, listed_calls
 

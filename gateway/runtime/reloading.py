@@ -21,8 +21,9 @@ from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import GatewayError, ProgramError, StoreUnavailable
 from gateway.review.policy_tests import run_cases
 from gateway.runtime.bundled import LastGood
+from gateway.runtime.kept import gateway_of, storage_of
 from gateway.runtime.revisions import Revision
-from gateway.runtime.running import ConfigInvalid, Prepared, Running, gateway_of, prepared, storage_of, telemetry_of
+from gateway.runtime.running import ConfigInvalid, Prepared, Running, prepared, telemetry_of
 from gateway.runtime.settings import Settings
 from gateway.runtime.sourcing import Source, Taken
 from gateway.web.edge import Receive, Scope, Send

@@ -15,11 +15,7 @@ from gateway.access import Access
 from gateway.approvals.webhooks import Webhook
 from gateway.assembly import Assembled, assemble
 from gateway.config.specs.gateway import (
-    GatewayDocument,
     IdentityProviderDocument,
-    PostgresStorageSpec,
-    SqliteStorageSpec,
-    StorageDocument,
     TelemetryDocument,
     TelemetrySpec,
 )
@@ -34,6 +30,7 @@ from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
 from gateway.runtime.controlling import Controlling, controlling
 from gateway.runtime.engines import PostgresDatabase, open_engine
 from gateway.runtime.identities import providers_of
+from gateway.runtime.kept import Kept, gateway_of, kept_by, storage_of
 from gateway.runtime.metering import Metering
 from gateway.runtime.notifying import webhooks_of
 from gateway.runtime.observing import Observing, observing, sending_metrics, telemetry_settings
@@ -42,7 +39,7 @@ from gateway.runtime.revisions import Draft, Revisions
 from gateway.runtime.secrets import Secrets
 from gateway.runtime.settings import Settings
 from gateway.runtime.sourcing import Taken
-from gateway.runtime.spooling import SpoolPlace, open_spool, refuse_unusable, spool_place
+from gateway.runtime.spooling import open_spool, refuse_unusable
 from gateway.runtime.sweeping import Sweeper
 from gateway.serving.current import ServedCall
 from gateway.serving.service import DEFAULT_LIFE, Service
@@ -77,7 +74,7 @@ class Running:
     settings: Settings
     revisions: Revisions
     recovered: int
-    kept: "Kept"
+    kept: Kept
     spool: PieceSpool
     controlled: Controlling
     metering: Metering
@@ -123,23 +120,6 @@ class Running:
         if self.recovered:
             found.append(f"{self.recovered} calls were running when the gateway last ended; their outcome is unknown")
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Where a project keeps its records and the bytes of results."""
-
-    database: Path | PostgresDatabase
-    spool: SpoolPlace
-
-
-def kept_by(assembled: Assembled) -> Kept:
-    """Raises `StartRefused` for a storage that is not served yet."""
-    storage = storage_of(assembled)
-    if isinstance(storage, PostgresStorageSpec):
-        return Kept(PostgresDatabase(storage.connection), spool_place(storage.blobs, beside=Path()))
-    database = Path(storage.path)
-    return Kept(database, spool_place(storage.blobs, beside=database))
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,21 +327,11 @@ def _identity_documents(assembled: Assembled) -> list[IdentityProviderDocument]:
     return [named[name] for name in gateway_of(assembled).spec.identity]
 
 
-def gateway_of(assembled: Assembled) -> GatewayDocument:
-    return next(each.spec for each in assembled.loaded.documents if isinstance(each.spec, GatewayDocument))
-
-
 def telemetry_of(assembled: Assembled) -> TelemetrySpec | None:
     named = gateway_of(assembled).spec.telemetry
     documents = [each.spec for each in assembled.loaded.documents]
     found = {each.metadata.name: each.spec for each in documents if isinstance(each, TelemetryDocument)}
     return None if named is None else found[named]
-
-
-def storage_of(assembled: Assembled) -> SqliteStorageSpec | PostgresStorageSpec:
-    documents = [each.spec for each in assembled.loaded.documents]
-    named = {each.metadata.name: each.spec for each in documents if isinstance(each, StorageDocument)}
-    return named[gateway_of(assembled).spec.storage]
 
 
 def _refuse_exposure(settings: Settings, identities: Identities) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from gateway.errors import StoreUnavailable
 from gateway.runtime.admitting import Admission
+from gateway.runtime.kept import Kept
 from gateway.runtime.quarantining import stopped_status
 from gateway.runtime.reloading import Reloading
-from gateway.runtime.running import Kept, Running
+from gateway.runtime.running import Running
 from gateway.snapshot import Snapshot
 
 

@@ -84,7 +84,8 @@ class Recording:
             self._flush()
             process.stdin.close()
             try:
-                await asyncio.wait_for(process.wait(), _END_SECONDS)
+                async with asyncio.timeout(_END_SECONDS):
+                    await process.wait()
             except TimeoutError:
                 process.kill()
         while self._tasks:
