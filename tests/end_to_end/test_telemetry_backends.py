@@ -1,7 +1,7 @@
 """Telemetry through other people's programs: a real collector in between, and a dashboard that tells what it was told.
 
-The collector is installed once into the user's cache folder. The dashboard is a large package, so it is only asked
-where GATEWAY_HEAVY_TESTS is set.
+Both are installed once into the user's cache folder. The dashboard is a large package: where SHORT is set, it is left
+out.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from collecting import Collector, collecting, observed
 from gated import ANA, PEOPLE, desk, write
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from secured import counting, started
+from served import served
+from traced_agents import called, reference, written
 
 from gateway.telemetry import names
 
@@ -63,8 +66,8 @@ def rotel() -> Path:
 
 @pytest.fixture(scope="module")
 def aspire() -> Path:
-    if not os.environ.get("GATEWAY_HEAVY_TESTS"):
-        pytest.skip("the Aspire dashboard is a package of 128 MB: set GATEWAY_HEAVY_TESTS to install and ask it")
+    if os.environ.get("SHORT"):
+        pytest.skip("the Aspire dashboard is a package of 128 MB, and SHORT is set")
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed")
@@ -98,25 +101,44 @@ async def test_all_signals_pass_through_a_real_collector(tmp_path: Path, rotel: 
     assert executed.resource["service.name"] == "agent-gateway"
 
 
-async def test_dashboard_shows_the_trace_of_a_call(tmp_path: Path, aspire: Path) -> None:
+async def test_dashboard_shows_one_tree_from_the_client_to_the_upstream_server(tmp_path: Path, aspire: Path) -> None:
     front, over_http, over_grpc = free_ports(3)
-    url = f"http://127.0.0.1:{front}"
+    shown_at, sent_to = f"http://127.0.0.1:{front}", f"http://127.0.0.1:{over_http}"
     options = [
-        *("dashboard", "run", "--nologo", "--non-interactive", "--allow-anonymous", "--frontend-url", url),
-        *("--otlp-http-url", f"http://127.0.0.1:{over_http}", "--otlp-grpc-url", f"http://127.0.0.1:{over_grpc}"),
+        *("dashboard", "run", "--nologo", "--non-interactive", "--allow-anonymous", "--frontend-url", shown_at),
+        *("--otlp-http-url", sent_to, "--otlp-grpc-url", f"http://127.0.0.1:{over_grpc}"),
     ]
-    async with counting() as backend, aiohttp.ClientSession() as session:
-        project = write(tmp_path / "p", observed(desk(backend.port)))
-        home = {"HOME": str(cache("aspire-home"))}
-        Path(home["HOME"]).mkdir(parents=True, exist_ok=True)
-        async with program(aspire, options, tmp_path, ready=lambda: listens(over_http), env=home):
-            env = environ(f"http://127.0.0.1:{over_http}")
-            async with started(project, tmp_path / "data", people=PEOPLE, environ=env) as gateway:
-                await gateway.caller(ANA).modern_call("desk", "plain", {"text": "x"})
-                shown = await spans_shown(session, url, count=3)
+    home = {"HOME": str(cache("aspire-home"))}
+    paths = [
+        (
+            *[f"tools/call {tool}"] * 2,
+            f"execute_tool {tool}",
+            f"tools/call {tool}",
+            f"MCP send tools/call {tool}",
+            "agent",
+        )
+        for tool in ("echo", "fail", "missing")
+    ]
+    async with (
+        aiohttp.ClientSession() as session,
+        program(aspire, options, tmp_path, ready=lambda: listens(over_http), env=home),
+        reference(sent_to, "modern") as (url, _),
+    ):
+        folder = written(tmp_path / "p", url)
+        with served(folder, tmp_path / "data", env=environ(sent_to)) as gateway:
+            await called(sent_to, gateway.mcp("/shop"), "2026-07-28")
+            spans = await spans_shown(session, shown_at, named=Counter(name for path in paths for name in path[:-1]))
 
-    assert {"tools/call plain", "execute_tool plain", "POST"} <= {each["name"] for each in shown}
-    assert len({each["traceId"] for each in shown}) == 1
+    by_id = {each["spanId"]: each for each in spans}
+    ways = [path_of(each, by_id) for each in spans]
+    assert all(path in ways for path in paths)
+    assert len({each["traceId"] for each in spans if each["name"].startswith("execute_tool")}) == 1
+
+
+def path_of(span: dict[str, Any], by_id: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
+    """Names from a span up to the first of its tree."""
+    above = by_id.get(span.get("parentSpanId") or "")
+    return (span["name"], *(() if above is None else path_of(above, by_id)))
 
 
 def environ(endpoint: str) -> dict[str, str]:
@@ -134,15 +156,15 @@ def durations(collector: Collector) -> bool:
     return False
 
 
-async def spans_shown(session: aiohttp.ClientSession, url: str, *, count: int) -> list[dict[str, Any]]:
-    """Ask until the dashboard has as many: nobody tells when it has taken them in."""
+async def spans_shown(session: aiohttp.ClientSession, url: str, *, named: Counter[str]) -> list[dict[str, Any]]:
+    """Ask until the dashboard has as many of each name: nobody tells when it has taken them in."""
     async with asyncio.timeout(WITHIN):
         while True:
             async with session.get(f"{url}/api/telemetry/traces") as answer:
                 told = await answer.json()
             resources = (told.get("data") or {}).get("resourceSpans") or []
             found = [span for each in resources for scoped in each["scopeSpans"] for span in scoped["spans"]]
-            if len(found) >= count:
+            if named <= Counter(each["name"] for each in found):
                 return found
             await asyncio.sleep(0.1)
 
