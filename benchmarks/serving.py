@@ -194,17 +194,22 @@ def write_project(folder: Path, tools: int, ratio: float | None) -> None:
         ("Catalogue", "bench", '{audience: [role:bench], include: [{tools: ["*"]}], publish: {path: /bench}}'),
         *(("Tool", name, TOOL) for name in ["echo", *(f"tool_{number}" for number in range(tools - 1))]),
     ]
-    text = "\n---\n".join(
+    texts = [
         f"apiVersion: gateway/v1\nkind: {kind}\nmetadata: {{name: {name}, owner: team}}\nspec: {spec}"
         for kind, name, spec in documents
-    )
-    (folder / "configs" / "all.yaml").write_text(text, encoding="utf-8")
+    ]
+    for start in range(0, len(texts), PER_FILE):
+        some = "\n---\n".join(texts[start : start + PER_FILE])
+        (folder / "configs" / f"part-{start:05}.yaml").write_text(some, encoding="utf-8")
     model = (HERE.parent / "policies" / "model.conf").read_text(encoding="utf-8")
     (folder / "policies" / "model.conf").write_text(model, encoding="utf-8")
     rows = ["p, role:bench, bench, tool:*, discover|invoke, t, allow"]
     rows += [f"p, role:other{number}, bench, tool:tool_{number}, invoke, t, allow" for number in range(tools - 1)]
     (folder / "policies" / "policy.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
+
+PER_FILE = 500
+"""Documents: a file has a largest size."""
 
 FRAME = "defaults: {pipeline: p, collisionPolicy: c, tier: t}, identity: [i], storage: s"
 TOOL = """
