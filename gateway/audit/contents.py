@@ -4,6 +4,7 @@ Without the key nobody can try likely contents one after the other; whoever has 
 """
 
 import hmac
+from hashlib import sha256
 from typing import Final
 
 from gateway.audit.secret_bytes import secret_bytes
@@ -15,6 +16,28 @@ _ARGUMENTS: Final = b"arguments\n"
 _RESULT: Final = b"result\n"
 _NAME: Final = b"name\n"
 _TOKEN: Final = b"token\n"
+_BLOCK: Final = 64
+_INNER: Final = bytes(value ^ 0x36 for value in range(256))
+_OUTER: Final = bytes(value ^ 0x5C for value in range(256))
+
+
+class _Keyed:
+    """HMAC-SHA256 (RFC 2104) of a label and what follows it. The key is hashed in once, not with every content: a call
+    has two of them, and the library's own objects take twice as long.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes, label: bytes) -> None:
+        block = (key if len(key) <= _BLOCK else sha256(key).digest()).ljust(_BLOCK, b"\0")
+        self._inner: Final = sha256(block.translate(_INNER) + label)
+        self._outer: Final = sha256(block.translate(_OUTER))
+
+    def hash(self, content: bytes) -> str:
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content)
+        outer.update(inner.digest())
+        return outer.hexdigest()
 
 
 class ContentKey:
@@ -26,33 +49,25 @@ class ContentKey:
         """Raises `WeakKey` for one that could be guessed."""
         key = secret_bytes(secret, "the key of contents", least=MIN_BYTES, help=_MAKE_ONE)
         self.id: Final = hmac.digest(key, b"id\n", "sha256").hex()[:16]
-        self._arguments: Final = hmac.new(key, _ARGUMENTS, "sha256")
-        self._result: Final = hmac.new(key, _RESULT, "sha256")
-        self._name: Final = hmac.new(key, _NAME, "sha256")
-        self._token: Final = hmac.new(key, _TOKEN, "sha256")
+        self._arguments: Final = _Keyed(key, _ARGUMENTS)
+        self._result: Final = _Keyed(key, _RESULT)
+        self._name: Final = _Keyed(key, _NAME)
+        self._token: Final = _Keyed(key, _TOKEN)
 
     def arguments(self, checksum: bytes) -> str:
         """By the checksum of the call, which covers them: equal calls have equal hashes, however they were written."""
-        running = self._arguments.copy()
-        running.update(checksum)
-        return running.hexdigest()
+        return self._arguments.hash(checksum)
 
     def result(self, content: bytes) -> str:
-        running = self._result.copy()
-        running.update(content)
-        return running.hexdigest()
+        return self._result.hash(content)
 
     def name(self, text: str) -> str:
         """Of who somebody is, for where names must not go: short, because nobody has to prove anything by it."""
-        running = self._name.copy()
-        running.update(text.encode("utf-8", "surrogatepass"))
-        return running.hexdigest()[:32]
+        return self._name.hash(text.encode("utf-8", "surrogatepass"))[:32]
 
     def token(self, id: str) -> str:
         """A credential by its id: who knows the id finds what was done with it, and nobody else learns the id."""
-        running = self._token.copy()
-        running.update(id.encode("utf-8", "surrogatepass"))
-        return running.hexdigest()
+        return self._token.hash(id.encode("utf-8", "surrogatepass"))
 
     def __reduce__(self) -> str:
         raise TypeError("a key is not copied or written down")

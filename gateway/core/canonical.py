@@ -56,11 +56,17 @@ def canonical(value: Any) -> str:
 
 def call_id(tool: str, args: Any) -> str:
     """SHA-256 of the canonical `{"tool": tool, "args": args}`, in lower-case hex."""
+    return identified(tool, args)[0]
+
+
+def identified(tool: str, args: Any) -> tuple[str, bytes]:
+    """The id of a call, and the canonical text of its arguments that it is made of."""
     if not isinstance(tool, str):
         raise TypeError(f"the name of a tool is a string, not {type(tool).__name__}")
     # Callers may send any name, and only short ones are worth remembering.
     suffix = _cached_suffix(tool) if len(tool) <= _CACHED_NAME else _suffix(tool)
-    return sha256(b'{"args":' + _encode(args) + suffix).hexdigest()
+    text = _encode(args)
+    return sha256(b'{"args":' + text + suffix).hexdigest(), text
 
 
 def pretty(value: Any, indent: int = 2) -> str:

@@ -9,6 +9,7 @@ import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, Literal
 
@@ -105,8 +106,20 @@ def escape_attribute(value: str) -> str:
     return _UNSAFE_IN_ATTRIBUTE.sub(lambda found: _ATTRIBUTE_ESCAPES.get(found[0], f"&#{ord(found[0])};"), value)
 
 
+_escaped_name: Final = lru_cache(maxsize=4096)(escape_attribute)
+
+
 def content_envelope(authority: Authority, body: str, *, nonce: str, attributes: Mapping[str, str]) -> Envelope:
     return Envelope(f"{authority}_content", body, nonce, attributes)
+
+
+def result_envelope(authority: Authority, body: str, *, kind: str, tool: str, checksum: str, nonce: str) -> str:
+    """What `content_envelope` renders for the result of a call, which is what most envelopes are."""
+    safe = tag_safe(nonce)
+    name = f"{authority}_content_{safe}"
+    call = checksum if checksum.isalnum() else escape_attribute(checksum)
+    attributes = f'nonce="{safe}" kind="{kind}" tool="{_escaped_name(tool)}" call="{call}"'
+    return f"<{name} {attributes}>\n{neutralise(body)}\n</{name}>"
 
 
 def instructions_envelope(body: str, version: str | None = None) -> Envelope:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
-from gateway.core.envelopes import Authority, content_envelope, handle_text, nonce_for
+from gateway.core.envelopes import Authority, handle_text, nonce_for, result_envelope
 from gateway.core.media import Media
 from gateway.core.media_blocks import FALLBACK_KEYS, Block, UnsupportedPolicy, openai_blocks, text_block
 from gateway.core.tokens import Tokenizable
@@ -53,7 +53,7 @@ class Renderer:
         """The text of a result that is no media, in its envelope."""
         if nonce is None:
             nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
-        attributes = {"kind": "tool-result", "tool": call.tool, "call": call.checksum}
+        kind = "tool-result"
         authority = authority_of(ctx, call)
         results: Any = call.results
         if isinstance(results, Tokenizable):
@@ -66,11 +66,11 @@ class Renderer:
             body = await _whole_text(results)
         else:
             body = await handle_text(call.id, results, encoding=self.handle_encoding)
-            attributes["kind"] = "artifact-handle"
+            kind = "artifact-handle"
             authority = "untrusted"
         if authority == "trusted":
-            attributes["kind"] = "trusted-tool-result"
-        return content_envelope(authority, body, nonce=nonce, attributes=attributes).render()
+            kind = "trusted-tool-result"
+        return result_envelope(authority, body, kind=kind, tool=call.tool, checksum=call.checksum, nonce=nonce)
 
 
 def authority_of(ctx: Showing, call: ToolCall) -> Authority:

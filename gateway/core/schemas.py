@@ -93,6 +93,11 @@ class Schema:
         narrowed._filling = self._filling
         return narrowed
 
+    @property
+    def has_checks(self) -> bool:
+        """Whether anything but the document is asked about a value."""
+        return bool(self._checks)
+
     async def validate(self, value: Any) -> Any:
         """A copy of `value` with defaults filled in. Raises `ValidationException` with the problems found."""
         filled = self.accepted(value)

@@ -114,7 +114,7 @@ async def run_tool(
 ) -> Outcome:
     """What a call comes to, whatever goes wrong in it."""
     try:
-        value = await tool.executor(ctx, checksum)(args)
+        value = await tool.run(args, ctx, checksum)
     except (InvalidToolArgs, ToolDownstreamError) as error:
         if isinstance(error.cause, Refused):  # a handler that says no has not failed
             return _failure(error.cause.message)

@@ -8,6 +8,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Set
 from contextlib import suppress
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, TypeGuard
@@ -74,10 +75,16 @@ def resolve_reader(handle: Mapping[str, Any], resolvers: Mapping[str, Callable[[
 
 class InMemoryReader(IndexedReader):
     def __init__(self, content: Content) -> None:
-        self._content = as_bytes(content)
+        self._content = content if type(content) is bytes else as_bytes(content)
+
+    @cached_property
+    def _index(self) -> LineIndex:  # type: ignore[override]  # made when somebody first asks for lines: most never do
         index = LineIndex()
         index.feed(self._content)
-        super().__init__(index)
+        return index
+
+    def byte_length(self) -> int:
+        return len(self._content)
 
     def read_range(self, offset: int, length: int) -> bytes:
         return self._content[offset : offset + length]

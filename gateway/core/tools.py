@@ -6,6 +6,7 @@ end event. A tool knows nothing of registries, records or rendering.
 
 import inspect
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeGuard, get_args
 
 from gateway.core.canonical import call_id
@@ -129,7 +130,8 @@ class Tool(Immutable):
     async def validate(self, args: Any) -> Any:
         """`args` with defaults filled in; raises `InvalidToolArgs` with the field errors as its cause."""
         try:
-            return await self.input_schema.validate(args)
+            schema = self.input_schema
+            return await schema.validate(args) if schema.has_checks else schema.accepted(args)
         except ValidationException as error:
             raise InvalidToolArgs() from error
 
@@ -138,41 +140,37 @@ class Tool(Immutable):
 
         With a `checksum` it is for one call, whose id is known already.
         """
-        handler = self.__handler
-        hears = getattr(ctx, "hears", None)  # a context that cannot tell is told everything
 
         async def execute(args: Any = None) -> Any:
-            raw = {} if args is None else args
-            id = checksum or call_id(self.name, raw)
-            validated = await self.validate(raw)
-            started_at = now()
+            return await self.run({} if args is None else args, ctx, checksum)
 
-            def end(is_error: bool) -> None:
-                if hears is not None and not hears(ToolExecutionEnd):
-                    return
+        return execute
+
+    async def run(self, args: Any, ctx: ToolContext, checksum: str | None = None) -> Any:
+        """Run this tool in `ctx`: validate, tell of the start, call the handler, tell of the end."""
+        id = checksum or call_id(self.name, args)
+        validated = await self.validate(args)
+        hears = getattr(ctx, "hears", None)  # a context that cannot tell is told everything
+        started_at = now()
+        if hears is None or hears(ToolExecutionStart):
+            # Observers get their own copy: what they do to it must not reach the handler.
+            seen = copy_containers(validated)
+            ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, id, seen, started_at))
+        is_error = True
+        try:
+            value = self.__handler(validated, ctx, self.meta)
+            if type(value) is CoroutineType or inspect.isawaitable(value):
+                value = await value
+            is_error = False
+            return value
+        except Exception as error:  # cancellation and interpreter exit pass through unwrapped
+            raise ToolDownstreamError() from error
+        finally:
+            if hears is None or hears(ToolExecutionEnd):
                 ended_at = now()
                 took = milliseconds(started_at, ended_at)
                 names = (self.name, ctx.turn_id, ctx.dispatch_id, id)
                 ctx.emit(ToolExecutionEnd(*names, started_at, ended_at, took, is_error))
-
-            if hears is None or hears(ToolExecutionStart):
-                # Observers get their own copy: what they do to it must not reach the handler.
-                seen = copy_containers(validated)
-                ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, id, seen, started_at))
-            try:
-                value = handler(validated, ctx, self.meta)
-                if inspect.isawaitable(value):
-                    value = await value
-            except Exception as error:
-                end(is_error=True)
-                raise ToolDownstreamError() from error
-            except BaseException:  # cancellation and interpreter exit pass through unwrapped
-                end(is_error=True)
-                raise
-            end(is_error=False)
-            return value
-
-        return execute
 
     def _constructor_problems(self, resolver: Any) -> list[dict[str, Any]]:
         if resolver is None:

@@ -164,10 +164,9 @@ class TurnMemory:
 
     def to_json(self) -> bytes:
         kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
-        newest = [
-            (kinds.setdefault((call.tool, call.flags, call.tier), len(kinds)), call.decision, call.at)
-            for call in self.newest
-        ]
+        newest = []
+        for tool, flags, tier, decision, at in self.newest:
+            newest.append((kinds.setdefault((tool, flags, tier), len(kinds)), decision, at))
         return orjson.dumps(
             {
                 "version": VERSION,

@@ -89,6 +89,8 @@ class StoredCall:
     idempotency_key: str | None = None
     trace_id: str | None = None
     span_id: str | None = None
+    args_text: str | None = field(default=None, repr=False, compare=False)
+    """The arguments as canonical JSON, where somebody has written them already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,16 @@
 from typing import Any
 
 from gateway.core.calls import decode_args
-from gateway.core.canonical import call_id
+from gateway.core.canonical import identified
 
 
-def checksum_of(name: str, args: dict[str, Any]) -> str:
-    """The call's id; none for arguments that cannot be hashed."""
+def checked(name: str, args: dict[str, Any]) -> tuple[str, str | None]:
+    """The call's checksum and the text of its arguments; neither for arguments that cannot be hashed."""
     try:
-        return call_id(name, args)
+        checksum, text = identified(name, args)
     except (TypeError, ValueError):
-        return ""
+        return "", None
+    return checksum, text.decode()
 
 
 def decoded_args(args: dict[str, Any] | str | None) -> dict[str, Any]:

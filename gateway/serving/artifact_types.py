@@ -39,10 +39,16 @@ class ArtifactTypes:
 
     async def over(self, name: str, reader: SpoolReader) -> Any:
         """An artifact of that class over kept bytes, as it may be shown. `stored_reader` is what reads the bytes."""
-        artifact: Any = self.named(name)(reader)
         declared = self._declared.get(name)
-        if declared is not None and declared.redact:
-            artifact = await self._mask(artifact, declared.redact)
+        if declared is None or not declared.redact:
+            return self.bare(name, reader)
+        artifact = await self._mask(self.named(name)(reader), declared.redact)
+        artifact.stored_reader = reader
+        return artifact
+
+    def bare(self, name: str, reader: SpoolReader) -> Any:
+        """The same for a class that masks nothing."""
+        artifact: Any = self.named(name)(reader)
         artifact.stored_reader = reader
         return artifact
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
-from gateway.core.envelopes import content_envelope, handle_text, nonce_for
+from gateway.core.envelopes import handle_text, nonce_for, result_envelope
 from gateway.core.media import Media
 from gateway.core.media_blocks import Block, mcp_block, safe_mime, safe_name, text_block
 from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
@@ -155,8 +155,9 @@ def vouching(turn: Turn, record: ToolCall) -> dict[str, Any]:
 def _query_envelope(turn: Turn, record: ToolCall, body: str) -> str:
     """Query tools live as long as their dispatch; what they answer is never trusted, whoever made the artifact."""
     nonce = nonce_for(turn.turn_secret, record.checksum, record.id)
-    attributes = {"kind": "tool-result", "tool": record.tool, "call": record.checksum}
-    return content_envelope("untrusted", body, nonce=nonce, attributes=attributes).render()
+    return result_envelope(
+        "untrusted", body, kind="tool-result", tool=record.tool, checksum=record.checksum, nonce=nonce
+    )
 
 
 async def _text_block(turn: Turn, record: ToolCall) -> Block:
@@ -202,8 +203,8 @@ def _enveloped(turn: Turn, record: ToolCall, text: str) -> str:
     if turn.catalogue.catalogue.render != "envelope":
         return text
     nonce = nonce_for(turn.turn_secret, record.checksum, record.id)
-    attributes = {"kind": "tool-result", "tool": record.tool, "call": record.checksum}
-    return content_envelope(authority_of(turn, record), text, nonce=nonce, attributes=attributes).render()
+    authority = authority_of(turn, record)
+    return result_envelope(authority, text, kind="tool-result", tool=record.tool, checksum=record.checksum, nonce=nonce)
 
 
 async def _link(turn: Turn, record: ToolCall, artifact: Any) -> Block:

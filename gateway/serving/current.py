@@ -16,6 +16,7 @@ from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall
 from gateway.governance.rules import Decision
 from gateway.serving.relayed import Aside
+from gateway.snapshot import DeclaredTool
 
 if TYPE_CHECKING:
     from gateway.serving.observing import SeenCall
@@ -142,6 +143,10 @@ class ServedCall:
     client: Client | None = None
     turn: "Turn | None" = None
     checksum: str = ""
+    args_text: str | None = None
+    """The arguments as canonical JSON, which the checksum was made of."""
+    declared: DeclaredTool | None = None
+    """What it calls; none for a query tool."""
     decision: Decision | None = None
     reason: str = ""
     """One of a few words for what was decided."""

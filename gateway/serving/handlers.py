@@ -22,6 +22,7 @@ from gateway.governance.ports import Invocation
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ORDINARY, ServedCall, current_call
 from gateway.serving.gating import Controls, Counted, Gate
+from gateway.serving.keeping import TurnStore
 from gateway.snapshot import DeclaredTool
 
 Handler = Callable[[dict[str, Any], Any, Registry], Awaitable[Any]]
@@ -60,6 +61,8 @@ def handler_for(
     gate = Gate(tool, handling.catalogue, access, rules, handling.controls, definition, is_consequential, looks_back)
     brought = access.brings(tool)
     is_remote = tool.upstream is not None
+    types = handling.types
+    is_masked = types.is_masked(tool.artifact)
 
     async def handle(args: dict[str, Any], ctx: DispatchContext, meta: Registry) -> Any:
         call = current_call()
@@ -83,7 +86,8 @@ def handler_for(
         if is_consequential:
             await _journaled(handling.journal, call, tool, counted)
         memory.notes(brought, "allow", at=now())
-        keep = _keeping(call, call.id, max_output)
+        spool = _spool_of(call)
+        keep = _keeping(spool, call.id, max_output)
         key, hops = call.idempotency_key, call.seen
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, key, hops)
         try:
@@ -91,10 +95,14 @@ def handler_for(
         except Exception as error:
             call.error = _code_of(error)
             raise
+        if type(value) is str and not is_masked:
+            held = spool.hold(call.id, encode(value), limit=max_output)
+            if held is not None:
+                return types.bare(tool.artifact, held)
         if isinstance(value, list) and all(isinstance(each, SpooledArtifact) for each in value):
-            keeps = [_keeping(call, f"{call.id}#{part}", max_output) for part in range(len(value))]
-            return [await _yielded(each, tool, handling.types, keeps[part]) for part, each in enumerate(value)]
-        return await _yielded(value, tool, handling.types, keep)
+            keeps = [_keeping(spool, f"{call.id}#{part}", max_output) for part in range(len(value))]
+            return [await _yielded(each, tool, types, keeps[part]) for part, each in enumerate(value)]
+        return await _yielded(value, tool, types, keep)
 
     return handle
 
@@ -118,12 +126,14 @@ def _code_of(error: Exception) -> str:
     return error.code if isinstance(error, GatewayError) else type(error).__name__
 
 
-def _keeping(call: ServedCall, id: str, limit: int | None) -> Keep:
+def _spool_of(call: ServedCall) -> TurnStore:
     assert call.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
-    spool = call.turn.spool
+    return call.turn.spool
 
-    async def keep(chunks: Chunks) -> SpoolReader:
-        return await spool.write(id, chunks, limit=limit)
+
+def _keeping(spool: TurnStore, id: str, limit: int | None) -> Keep:
+    def keep(chunks: Chunks) -> Awaitable[SpoolReader]:
+        return spool.write(id, chunks, limit=limit)
 
     return keep
 

@@ -44,6 +44,10 @@ class TurnStore(ByteStore, Protocol):
         """Raises before more than the limit is kept, and leaves nothing behind then."""
         ...
 
+    def hold(self, id: str, content: bytes, *, limit: int | None = None) -> SpoolReader | None:
+        """The same for bytes that go with the record, at once; `None` for those that do not."""
+        ...
+
 
 def started(call: ServedCall, turn_id: str) -> StoredCall:
     """What is stored of a call that is about to run."""
@@ -93,6 +97,7 @@ async def settled(record: ToolCall, call: ServedCall, *, turn_id: str, artifact:
         idempotency_key=call.idempotency_key,
         trace_id=None if call.seen is None else call.seen.trace_id,
         span_id=None if call.seen is None else call.seen.span_id,
+        args_text=call.args_text,
     )
 
 
@@ -155,6 +160,9 @@ async def _stored_media(media: Media, key: str, spool: ByteStore) -> StoredResul
 
 
 def _key(reader: Any) -> str | None:
+    key = getattr(reader, "key", None)
+    if type(key) is str:
+        return key
     describe = getattr(reader, "describe", None)
     return str(describe()["locator"]) if callable(describe) else None
 

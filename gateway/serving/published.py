@@ -47,9 +47,11 @@ class Published:
     offers: Offers | None = None
     """Prompts and resources of upstreams, if there are any."""
     snapshot: Snapshot = field(init=False)
+    _paths: Mapping[str, str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "snapshot", self.access.snapshot)  # asked for a dozen times in every call
+        object.__setattr__(self, "_paths", {each.path: each.name for each in self.snapshot.catalogues.values()})
 
     def tool(self, catalogue: str, name: str) -> DeclaredTool | None:
         return self.snapshot.tool_in(catalogue, name)
@@ -67,10 +69,7 @@ class Published:
 
     def catalogue_at(self, path: str) -> str | None:
         """The catalogue that is published under a path."""
-        for each in self.snapshot.catalogues.values():
-            if each.path == path:
-                return each.name
-        return None
+        return self._paths.get(path)
 
     async def close(self) -> None:
         for backend in self.backends:

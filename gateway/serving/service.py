@@ -31,7 +31,7 @@ from gateway.errors import (
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.governance.records import AuditBody, CallFilter, Store, StoredCall, StoredTurn, TurnEnding
-from gateway.serving.arguments import checksum_of, decoded_args
+from gateway.serving.arguments import checked, decoded_args
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
 from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, Unconfirmed, current_call
@@ -235,6 +235,7 @@ class Service:
     ) -> Settled:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
         decoded = decoded_args(args)
+        checksum, text = checked(name, decoded)
         call = ServedCall(
             turn.free_id(id),
             name,
@@ -245,11 +246,12 @@ class Service:
             idempotency_key=key,
             client=client,
             turn=turn,
-            checksum=checksum_of(name, decoded),
+            checksum=checksum,
+            args_text=text,
             holding=holding,
         )
         try:
-            declared = await self._known(turn, name, args)
+            call.declared = declared = await self._known(turn, name, args)
         except UnknownTool:
             await self._write_down(call, "unknown-tool")
             raise
@@ -264,10 +266,11 @@ class Service:
             raise
         finally:
             turn.running.discard(call.id)
-        if call.seen is not None:
-            if call.seen.shows_content:
-                await call.seen.look_at(found)
-            call.seen.settled(found)
+            seen, call.seen = call.seen, None  # what is observed knows its call: together they would outlive it
+        if seen is not None:
+            if seen.shows_content:
+                await seen.look_at(found)
+            seen.settled(found)
         return found
 
     async def _settled(
@@ -543,7 +546,7 @@ class Service:
         call = current_call()
         turn = call.turn
         assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
-        declared = turn.published.tool(turn.stored.catalogue, record.tool)
+        declared = call.declared
         artifact = declared.artifact if declared is not None else "text"
         stored = await settled(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
         if call.seen is not None:

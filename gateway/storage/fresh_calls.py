@@ -54,7 +54,7 @@ def fresh_call(
             who["roles"],
             writable(call.tool),
             writable(call.identity),
-            json_text(call.args),
+            json_text(call.args, written=call.args_text),
             call.checksum,
             call.catalogue,
             call.revision,

@@ -7,6 +7,8 @@ from functools import lru_cache
 from json import dumps, loads
 from typing import Any, Final, cast
 
+import orjson
+
 from gateway.core.canonical import canonical
 from gateway.core.lines import encode
 from gateway.governance.principals import Principal
@@ -83,7 +85,7 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
         **principal_columns(call.principal),
         "tool": writable(call.tool),
         "identity": writable(call.identity),
-        "args": json_text(call.args),
+        "args": json_text(call.args, written=call.args_text),
         "checksum": call.checksum,
         "catalogue": call.catalogue,
         "revision": call.revision,
@@ -148,21 +150,27 @@ def piece_rows(call: StoredCall) -> list[dict[str, Any]]:
 
 def results_text(results: Sequence[StoredResult]) -> str:
     fields = [_result_fields(result) for result in results]
-    has_details = any("details" in each for each in fields)
-    return json_text(fields) if has_details else canonical(fields)  # else the one number is a size
+    for each in fields:
+        if "details" in each:
+            return json_text(fields)
+    try:
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()  # the one number in it is a size
+    except orjson.JSONEncodeError:  # half a surrogate pair in a text
+        return canonical(fields)
 
 
 def results_from(text: str) -> tuple[StoredResult, ...]:
     return tuple(_result(fields) for fields in loads(text))
 
 
-def json_text(value: Any) -> str:
-    """Canonical JSON; mappings and sequences of other types are taken for objects and arrays.
+def json_text(value: Any, *, written: str | None = None) -> str:
+    """Canonical JSON, unless it is `written` already; mappings and sequences of other types are taken for objects and
+    arrays.
 
     Integers that JavaScript would round are written in full: a record says what was asked, to the last digit.
     """
     try:
-        text = canonical(value)
+        text = written or canonical(value)
     except TypeError:
         value = _plain(value)
         text = canonical(value)

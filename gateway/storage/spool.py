@@ -19,6 +19,9 @@ from gateway.storage.keys import Key, hashed, hashed_turn, next_generation, pars
 SMALL: Final = 64 * 1024
 """The largest result that is kept with its record."""
 
+_MANY: Final = 256
+"""Results that a turn may have lost sight of before it forgets them."""
+
 Known = Callable[[Sequence[str]], Awaitable[set[str]]]
 """Which of these keys a record names."""
 
@@ -189,13 +192,11 @@ class TurnSpool:
 
         Raises `OutputTooLarge` or `SpoolQuotaExceeded` as soon as it is too much, and leaves nothing behind.
         """
-        bound = self._spool.max_output if limit is None else min(limit, self._spool.max_output or limit)
+        if type(content) is bytes and (reader := self.hold(id, content, limit=limit)) is not None:
+            return reader
+        bound = self._bound(limit)
         slot = hashed(id)
         name = f"{slot}.{next_generation()}"
-        # Most results, at half the cost of the way below.
-        if self._spool.small is not None and type(content) is bytes and len(content) <= SMALL:
-            _refuse_more_than(bound, len(content))
-            return self._small(slot, name, content)
         held = _Held(bound, largest=SMALL if self._spool.small is not None else -1)
         part: _Counted | None = None
         try:
@@ -214,6 +215,18 @@ class TurnSpool:
                 await part.discard()
             raise
 
+    def hold(self, id: str, content: bytes, *, limit: int | None = None) -> SmallReader | None:
+        """The same for a small result, which most are; `None` for one that is not, or that cannot go with a record."""
+        size = len(content)
+        if self._spool.small is None or size > SMALL:
+            return None
+        _refuse_more_than(self._bound(limit), size)
+        slot = hashed(id)
+        return self._small(slot, f"{slot}.{next_generation()}", content)
+
+    def _bound(self, limit: int | None) -> int | None:
+        return self._spool.max_output if limit is None else min(limit, self._spool.max_output or limit)
+
     async def read(self, id: str) -> Reader | None:
         slot = hashed(id)
         found: list[Reader] = []
@@ -228,7 +241,8 @@ class TurnSpool:
 
     async def delete(self, id: str) -> bool:
         slot = hashed(id)
-        deleted = self._unsettled.pop(slot, None) is not None
+        unsettled = self._unsettled.pop(slot, None)
+        deleted = unsettled is not None and unsettled() is not None
         if self._spool.small is not None:
             deleted |= await self._spool.small.delete_pieces(self._prefix("s", slot))
         for name in await self._spool.large.names(self._tenant, self._turn, slot):
@@ -237,13 +251,9 @@ class TurnSpool:
 
     def _small(self, slot: str, name: str, content: bytes) -> SmallReader:
         reader = SmallReader(f"s.{self._tenant}.{self._turn}.{name}", content)
-        unsettled = self._unsettled
-
-        def forget(dead: ref[SmallReader]) -> None:
-            if unsettled.get(slot) is dead:
-                del unsettled[slot]
-
-        unsettled[slot] = ref(reader, forget)
+        if len(self._unsettled) >= _MANY:
+            self._unsettled = {each: known for each, known in self._unsettled.items() if known() is not None}
+        self._unsettled[slot] = ref(reader)
         return reader
 
     async def _part(self, name: str, held: "_Held") -> "_Counted":

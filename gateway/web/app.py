@@ -1,11 +1,12 @@
 """The data plane and the admin plane as ASGI apps: which path leads where. What happens there is decided elsewhere."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.routing import Router
 
 from gateway.errors import UnknownCatalogue
+from gateway.serving.published import Published
 from gateway.serving.service import Service
 from gateway.web.edge import App, Authenticate, Edge, EdgeRules, Receive, Scope, Send
 from gateway.web.problems import json_response, problem_of, problem_response
@@ -84,30 +85,39 @@ class _Front:
         self._mcp = mcp
         self._endpoints: dict[str, App] = {}
         self._others = _Health(rest, ready)
+        self._published: Published | None = None
+        self._found: dict[str, App] = {}
+        """Endpoints by the path that led there, under what is published."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path: str = scope.get("path", "")
+        published = self._service.published
+        if published is not self._published:
+            self._published, self._found = published, {}
+        app = self._found.get(path)
+        if app is not None:
+            return app(scope, receive, send)
         if path.startswith(WELL_KNOWN):  # before the endpoints: that of one ends in its path
-            await self._describe(path.removeprefix(WELL_KNOWN), scope, receive, send)
-        elif path.endswith("/mcp") and not self._is_of_rest(path):
-            await self._to_catalogue(path.removesuffix("/mcp"), scope, receive, send)
-        else:
-            await self._others(scope, receive, send)
+            return self._describe(path.removeprefix(WELL_KNOWN), scope, receive, send)
+        if path.endswith("/mcp") and not self._is_of_rest(path):
+            return self._to_catalogue(path, scope, receive, send)
+        return self._others(scope, receive, send)
 
     def _is_of_rest(self, path: str) -> bool:
         """Whether it is a tool, a catalogue or a call of that name that REST is asked for."""
         return path.startswith("/v1/") and self._service.published.catalogue_at(path.removesuffix("/mcp")) is None
 
-    async def _to_catalogue(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+    def _to_catalogue(self, path: str, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         snapshot = self._service.published.snapshot
-        name = self._service.published.catalogue_at(path) if path else snapshot.default_catalogue
+        at = path.removesuffix("/mcp")
+        name = self._service.published.catalogue_at(at) if at else snapshot.default_catalogue
         if name is None or _PROTOCOL not in snapshot.catalogues[name].protocols:
             error = UnknownCatalogue()
-            await problem_response(404, error.message, code=error.code)(scope, receive, send)
-            return
+            return problem_response(404, error.message, code=error.code)(scope, receive, send)
         if name not in self._endpoints:
             self._endpoints[name] = self._mcp(name)
-        await self._endpoints[name](scope, receive, send)
+        self._found[path] = app = self._endpoints[name]
+        return app(scope, receive, send)
 
     async def _describe(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._metadata(path)

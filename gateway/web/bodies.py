@@ -77,7 +77,8 @@ def strict_json(body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise NotStrictJson(_reason(error)) from None
-    _refuse_depth(value, MAX_DEPTH)
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:  # fewer brackets cannot be nested deeper
+        _refuse_depth(value, MAX_DEPTH)
     if orjson.dumps(value) != body:  # a compact text that is written back as it came can be read in one way only
         _refuse_ambiguity(body)
     return value

@@ -51,15 +51,14 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = scope["headers"]
-        unwanted = _refusal(headers, self._rules)
+        unwanted, credential = _looked_at(scope["headers"], self._rules)
         if unwanted is not None:
             status, message = unwanted
             await problem_response(status, message)(scope, receive, send)
             return
         if not _is_below(scope["path"], self._rules.open_paths):
             try:
-                principal = scope[PRINCIPAL] = await self._authenticate(_credential(headers))
+                principal = scope[PRINCIPAL] = await self._authenticate(credential)
             except Unauthenticated as error:
                 challenge = self._rules.challenge(scope["path"], error)
                 response = problem_response(
@@ -81,23 +80,28 @@ def _is_below(path: str, open_paths: Collection[str]) -> bool:
     return False
 
 
-def _refusal(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[int, str] | None:
+def _looked_at(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[tuple[int, str] | None, bytes | None]:
+    """Why a request is not wanted, and its Authorization header: two of them are as good as a wrong one."""
     size = 0
     hosts: list[bytes] = []
     origins: list[bytes] = []
+    credential: bytes | None = None
     for name, value in headers:
         size += len(name) + len(value)
         if name == b"host":
             hosts.append(value)
+        elif name == b"authorization":
+            credential = value if credential is None else b"\n".join((credential, value))
         elif name == b"origin":
             origins.append(value)
     if size > MAX_HEADERS:
-        return 431, "the headers are too large"
+        return (431, "the headers are too large"), None
     if len(hosts) != 1 or _host_name(hosts[0]) not in rules.hosts:
-        return 421, "this host is not served here"
-    if origins and not all(_is_allowed(origin, hosts[0], rules) for origin in origins):
-        return 403, "this origin may not call"
-    return None
+        return (421, "this host is not served here"), None
+    for origin in origins:
+        if not _is_allowed(origin, hosts[0], rules):
+            return (403, "this origin may not call"), None
+    return None, credential
 
 
 @lru_cache(maxsize=256)
@@ -116,15 +120,6 @@ def _is_allowed(origin: bytes, host: bytes, rules: EdgeRules) -> bool:
     text = origin.decode("latin-1").strip(" \t").lower()
     own = host.decode("latin-1").strip(" \t").lower()
     return text in (f"http://{own}", f"https://{own}") or text in rules.origins
-
-
-def _credential(headers: list[tuple[bytes, bytes]]) -> bytes | None:
-    """The Authorization header; two of them are as good as a wrong one."""
-    found: bytes | None = None
-    for name, value in headers:
-        if name == b"authorization":
-            found = value if found is None else b"\n".join((found, value))
-    return found
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal:

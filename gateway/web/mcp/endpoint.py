@@ -4,6 +4,7 @@ Which way of talking a request belongs to is decided by its version header, and 
 Who calls has been settled before; who is not in the audience finds nothing here.
 """
 
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from gateway.approvals.approving import Approvals
@@ -77,24 +78,23 @@ class McpEndpoint:
             await self._held.close()
         await self.sessions.close()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         principal = principal_of(scope)
         if not self._is_for(principal):
             unknown = UnknownCatalogue()
-            await problem_response(404, unknown.message, code=unknown.code)(scope, receive, send)
-            return
+            return problem_response(404, unknown.message, code=unknown.code)(scope, receive, send)
         headers = read_headers(scope["headers"], scope.get("client"))
         match scope["method"]:
             case "POST":
-                await self._post(headers, principal, receive, send)
+                return self._post(headers, principal, receive, send)
             case "GET" if _is_legacy(headers):
-                await self._legacy.get(headers, principal=principal, receive=receive, send=send)
+                return self._legacy.get(headers, principal=principal, receive=receive, send=send)
             case "DELETE" if _is_legacy(headers):
-                await self._legacy.delete(headers, principal=principal, send=send)
+                return self._legacy.delete(headers, principal=principal, send=send)
             case _:
                 allowed = b"POST, GET, DELETE" if _is_legacy(headers) else b"POST"
                 wrong = ProtocolError(INVALID_REQUEST, "messages are posted")
-                await refuse(send, 405, wrong, headers=[(b"allow", allowed)])
+                return refuse(send, 405, wrong, headers=[(b"allow", allowed)])
 
     def _is_for(self, principal: Principal) -> bool:
         published = self._service.published

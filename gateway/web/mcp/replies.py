@@ -14,7 +14,7 @@ from gateway.web.mcp.streams import Send, Stream, end_stream, start_stream
 SILENCE: Final = 10.0
 """Seconds after which an answer is given as a stream, so that nothing on the way takes the connection for dead."""
 WATCH_AFTER: Final = 0.05
-"""Seconds after which somebody looks whether the client is still there: calls that are over by then need nobody."""
+"""Seconds after which, or twice that, somebody looks whether the client is there: what is over by then needs nobody."""
 
 _MOST_WAITING: Final = 64
 
@@ -101,20 +101,52 @@ class Presence:
         self._gone = gone
         self._silent = silent
         self._watch: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(WATCH_AFTER, self._begin)
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_over = False
+        _ROUNDS.add(self)
 
     def stop(self) -> None:
-        self._timer.cancel()
+        self.is_over = True
         if self._watch is not None:
             self._watch.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self._watch = asyncio.create_task(self._watched())
         if self._silent is not None:
-            self._timer = self._loop.call_later(SILENCE, self._silent)
+            self._timer = asyncio.get_running_loop().call_later(SILENCE, self._silent)
 
     async def _watched(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._gone()
+
+
+class _Rounds:
+    """Has those begin that were there a round ago and still are: one timer for all, as most are over by then."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._new: list[Presence] = []
+        self._known: list[Presence] = []
+
+    def add(self, presence: Presence) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # the first of a loop; rounds of a loop that has ended never come
+            self._loop, self._new, self._known = loop, [], []
+            loop.call_later(WATCH_AFTER, self._round)
+        self._new.append(presence)
+
+    def _round(self) -> None:
+        known, self._known, self._new = self._known, self._new, []
+        for presence in known:
+            if not presence.is_over:
+                presence.begin()
+        if self._known:
+            asyncio.get_running_loop().call_later(WATCH_AFTER, self._round)
+        else:
+            self._loop = None
+
+
+_ROUNDS: Final = _Rounds()

@@ -1,7 +1,7 @@
 """What both ways of talking share: who the server is, what it says of itself, and calls that end as bytes."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
@@ -79,7 +79,7 @@ class Served:
     def capabilities(self) -> dict[str, Any]:
         return {"tools": {"listChanged": True}, "resources": {}, "logging": {}, **self.offering.capabilities}
 
-    async def call_alone(
+    def call_alone(
         self,
         principal: Principal,
         params: Mapping[str, Any],
@@ -90,7 +90,7 @@ class Served:
         turn_id: str | None = None,
         key: str | None = None,
         seen: SeenRequest | None = None,
-    ) -> Settled:
+    ) -> Awaitable[Settled]:
         """A call without a session, in the turn whose handle came along, or in one of its own.
 
         `turn_id` and `key` are those of an earlier request that it goes on from; a key of the caller's own comes first.
@@ -99,7 +99,7 @@ class Served:
         calls_itself(meta.get(META_CLIENT_INFO))
         client.meta = meta
         handle, own = turn_id or text_of(meta, META_TURN), text_of(meta, META_KEY)
-        return await self.service.call_alone(
+        return self.service.call_alone(
             principal,
             self.catalogue,
             name,
