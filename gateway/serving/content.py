@@ -65,7 +65,7 @@ class Contents:
 
     def __init__(self) -> None:
         self._published: Published | None = None
-        self._promises: dict[str, Promise | None] = {}
+        self._promises: dict[tuple[str, str], Promise | None] = {}
 
     async def of(self, settled: Settled) -> Content:
         turn, record = settled.turn, settled.record
@@ -74,15 +74,19 @@ class Contents:
             beside = None if record.is_error else self._beside(settled)
             structured = ABSENT if beside is None else beside.structured
             return Content(await _media_blocks(turn, record, media), record.is_error, structured, beside)
-        blocks = [await _text_block(turn, record)]
+        declared = turn.published.tool(turn.stored.catalogue, record.tool)
+        blocks = [await _text_block(turn, record, declared)]
         told = settled.pending or settled.limited
-        if told is not None and self._promised(turn, record) is None:
+        if told is not None and self._promise(turn, declared) is None:
             return Content(blocks, record.is_error, told)
         if record.is_error or isinstance(results, Tokenizable):
             return Content(blocks, record.is_error)
         if not record.inline and not isinstance(results, list):
             return Content([*blocks, await _link(turn, record, results)])
-        return await self._with_json(settled, results, blocks)
+        promise = self._promise(turn, declared)
+        if promise is None and settled.aside is None and not hasattr(results, "json_type"):
+            return Content(blocks)
+        return await self._with_json(settled, results, blocks, promise)
 
     def _beside(self, settled: Settled) -> Aside | None:
         """Nothing where a class masks what it shows: nobody has masked what stands beside."""
@@ -92,9 +96,8 @@ class Contents:
         is_bare = declared is not None and not settled.turn.published.types.is_masked(declared.artifact)
         return settled.aside if is_bare else None
 
-    async def _with_json(self, settled: Settled, results: Any, blocks: list[Block]) -> Content:
+    async def _with_json(self, settled: Settled, results: Any, blocks: list[Block], promise: Promise | None) -> Content:
         turn, record, beside = settled.turn, settled.record, self._beside(settled)
-        promise = self._promised(turn, record)
         value = await _json_value(results, limit=MAX_STRUCTURED if promise is None else MAX_PROMISED)
         if value is ABSENT and beside is not None:
             value = beside.structured
@@ -106,17 +109,17 @@ class Contents:
             return Content(blocks, structured=value, aside=beside)
         text = f"the tool ran, but its result does not fit its output schema: {promise.broken(value)}"
         failed = record.replace(is_error=True, results=Tokenizable(text))
-        return Content([await _text_block(turn, failed), *(blocks if settled.is_replay else ())], is_error=True)
-
-    def _promised(self, turn: Turn, record: ToolCall) -> Promise | None:
-        """What the JSON of a result has to fit, errors included: clients check whatever they are given."""
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        return None if declared is None else self._promise(turn, declared)
+        shown = await _text_block(turn, failed, declared)
+        return Content([shown, *(blocks if settled.is_replay else ())], is_error=True)
 
-    def _promise(self, turn: Turn, tool: DeclaredTool) -> Promise | None:
+    def _promise(self, turn: Turn, tool: DeclaredTool | None) -> Promise | None:
+        """What the JSON of a result has to fit, errors included: clients check whatever they are given."""
+        if tool is None:
+            return None
         if self._published is not turn.published:
             self._published, self._promises = turn.published, {}
-        key = f"{turn.stored.catalogue}\n{tool.name}"
+        key = (turn.stored.catalogue, tool.name)
         if key not in self._promises:
             found = output_schema(turn.published, turn.stored.catalogue, tool)
             self._promises[key] = None if found is None else Promise(found)
@@ -146,7 +149,10 @@ async def shown_text(turn: Turn, record: ToolCall) -> str:
 
 def vouching(turn: Turn, record: ToolCall) -> dict[str, Any]:
     """Who vouches for a text, and what it may do to a model that reads it."""
-    declared = turn.published.tool(turn.stored.catalogue, record.tool)
+    return _vouched(turn, record, turn.published.tool(turn.stored.catalogue, record.tool))
+
+
+def _vouched(turn: Turn, record: ToolCall, declared: DeclaredTool | None) -> dict[str, Any]:
     is_trusted = declared is not None and authority_of(turn, record) == "trusted" and record.inline
     hazard = "inert" if is_trusted else "extractable-instructions"
     return {"tier": _tier(declared), "trusted": is_trusted, "hazard": hazard}
@@ -160,8 +166,8 @@ def _query_envelope(turn: Turn, record: ToolCall, body: str) -> str:
     )
 
 
-async def _text_block(turn: Turn, record: ToolCall) -> Block:
-    return {**text_block(await shown_text(turn, record)), "_meta": vouching(turn, record)}
+async def _text_block(turn: Turn, record: ToolCall, declared: DeclaredTool | None) -> Block:
+    return {"type": "text", "text": await shown_text(turn, record), "_meta": _vouched(turn, record, declared)}
 
 
 async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> list[Block]:

@@ -155,7 +155,7 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
                 is_error=outcome.is_error,
                 results=copy_containers(results),
                 from_artifact_tool=False,
-                inline=inline if isinstance(inline, bool) else await inline(results),
+                inline=inline if inline is True or inline is False else await inline(results),
                 trusted=tool.trusted,
                 created_at=created_at,
                 completed_at=now(),

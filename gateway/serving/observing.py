@@ -55,6 +55,11 @@ class SeenCall(Hops, Protocol):
     def traceparent(self) -> str: ...
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether its span is exported however the call ends."""
+        ...
+
+    @property
     def shows_content(self) -> bool:
         """Whether `look_at` is wanted: only where somebody asked for contents."""
         ...

@@ -88,7 +88,7 @@ def fresh_call(
 
 def _piece(result: StoredResult) -> tuple[str | None, bytes | None]:
     """Raises `ValueError` for a small piece without its bytes: nobody else has them."""
-    if result.key is not None and result.content is None and is_small(result.key):
+    if result.content is None and result.key is not None and is_small(result.key):
         raise ValueError("the result of the call is a small piece and comes without its content")
     return result.key, result.content
 

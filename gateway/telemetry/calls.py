@@ -3,9 +3,7 @@
 from asyncio import CancelledError
 from collections.abc import Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any
-
-import orjson
+from typing import TYPE_CHECKING
 
 from gateway.errors import GatewayError
 from gateway.governance.records import StoredResult
@@ -65,6 +63,10 @@ class CallSpan:
     @property
     def traceparent(self) -> str:
         return self._context.traceparent
+
+    @property
+    def is_sampled(self) -> bool:
+        return self._context.is_sampled
 
     # --- what the call does ---
 
@@ -237,7 +239,7 @@ class CallSpan:
 
     def _arguments(self, call: ServedCall, parts: ToolParts) -> bytes:
         attribute = self._telemetry.attribute
-        found = attribute(names.ARGUMENT_BYTES, _size(call.args))
+        found = attribute(names.ARGUMENT_BYTES, _size(call))
         if parts.capture.arguments != "none":
             found += parts.argument_keys(call.args)
         return found + (attribute(names.ARGUMENT_DIGEST, call.argument_digest) if call.argument_digest else b"")
@@ -258,8 +260,8 @@ class CallSpan:
         return b"".join(found)
 
 
-def _size(args: Any) -> int:
-    try:
-        return len(orjson.dumps(args))
-    except TypeError:  # integers that no double holds, halves of characters: its size as text is near enough
-        return len(repr(args))
+def _size(call: ServedCall) -> int:
+    text = call.args_text
+    if text is None:  # what cannot be written as JSON: its size as text is near enough
+        return len(repr(call.args))
+    return len(text) if text.isascii() else len(text.encode())

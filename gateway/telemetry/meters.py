@@ -82,7 +82,7 @@ class Meters:
         tier = None if tool is None else tool.trust.tier.name
         values = (names.EXECUTE_TOOL, call.tool, kind, error, call.catalogue, tier)
         seen = call.seen
-        if seen is not None and (error is not None or seen.traceparent.endswith("1")):  # its span is exported
+        if seen is not None and (error is not None or seen.is_sampled):  # its span is exported
             self._calls.record(values, seconds, trace_id=seen.trace_id, span_id=seen.span_id)
         else:
             self._calls.record(values, seconds)

@@ -210,6 +210,8 @@ class Telemetry:
 
         Callers whose provider does not say that they may continue traces are linked: they could name any trace.
         """
+        if "traceparent" not in fields and "traceparent" not in meta:  # which is what most callers are like
+            return self.root(baggage=self._baggage(fields, meta) if self.settings.baggage else "")
         inside, outside = remote(*carried(meta)), remote(*carried(fields))
         if inside is None and outside is None:
             return self.root(baggage=self._baggage(fields, meta))

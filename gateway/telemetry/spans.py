@@ -160,11 +160,7 @@ class RequestSpan:
         if self._session is not None:
             parts.append(telemetry.attribute(names.MCP_SESSION, self._session))
         if self._peer is not None:
-            host, port = self._peer
-            parts.append(
-                telemetry.remembered.get((host,), lambda: telemetry.attribute(names.CLIENT_ADDRESS, host))
-                + telemetry.attribute(names.CLIENT_PORT, port)
-            )
+            parts.append(telemetry.remembered.get(self._peer, self._of_peer))
         if code is not None:
             parts.append(telemetry.attribute(names.RESPONSE_CODE, str(code)))
         if status is not None:
@@ -172,6 +168,12 @@ class RequestSpan:
         if self.error is not None:
             parts.append(telemetry.attribute(names.ERROR_TYPE, self.error))
         return b"".join(parts)
+
+    def _of_peer(self) -> bytes:
+        """Made once for each connection."""
+        assert self._peer is not None  # noqa: S101 - asked before
+        host, port = self._peer
+        return self._telemetry.attributes_of({names.CLIENT_ADDRESS: host, names.CLIENT_PORT: port})
 
     def _constant(self) -> bytes:
         told: dict[str, Value] = {names.NETWORK_TRANSPORT: "tcp", names.NETWORK_PROTOCOL: "http"}

@@ -27,6 +27,8 @@ _LINK: Final = Struct("<2s16s2s8s1sI")
 _DOUBLE: Final = Struct("<1sd")
 _SMALL: Final = tuple(bytes([number]) for number in range(128))
 _LARGE: Final = 1 << 64
+_SMALL_NUMBERS: Final = 1_024
+_MOST_KNOWN: Final = 8_192
 
 
 def varint(number: int) -> bytes:
@@ -53,48 +55,59 @@ class Attributes:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._keys: dict[str, bytes] = {}
+        self._heads: dict[tuple[str, int], bytes] = {}
+        self._numbers: dict[tuple[str, int], bytes] = {}
+        self._flags: dict[tuple[str, int], bytes] = {}
 
     def encoded(self, key: str, value: Value) -> bytes:
         """One attribute with its length before it, for either signal."""
-        kind = type(value)
-        if kind is str:
-            short = self._short(key, value)  # type: ignore[arg-type]  # it is one
-            if short is not None:
-                return short
-            found = delimited(b"\x0a", text(value, self.limit))  # type: ignore[arg-type]  # it is one
-        elif kind is bool:
-            found = b"\x10\x01" if value else b"\x10\x00"
-        elif kind is int:
-            found = b"\x18" + varint(value if value >= 0 else value + _LARGE)  # type: ignore[operator, arg-type]  # likewise
-        elif kind is float:
-            found = _DOUBLE.pack(b"\x21", value)
-        else:
-            texts = (delimited(b"\x0a", text(each, self.limit)) for each in value)  # type: ignore[union-attr]  # likewise
-            found = delimited(b"\x2a", b"".join(delimited(b"\x0a", each) for each in texts))
-        named = self._keys.get(key)
-        if named is None:
-            named = self._keys[key] = delimited(b"\x0a", key.encode())
-        content = named + delimited(b"\x12", found)
-        return varint(len(content)) + content
+        if type(value) is str:
+            content = (value if len(value) <= self.limit else value[: self.limit]).encode("utf-8", "replace")
+            # What stands before a text depends on its length alone, and most texts are ids and hashes.
+            head = self._heads.get((key, len(content)))
+            return (self._head(key, len(content)) if head is None else head) + content
+        if type(value) is int:
+            known = self._numbers.get((key, value))
+            return self._number(key, value) if known is None else known
+        if type(value) is bool:
+            known = self._flags.get((key, value))
+            return self._flag(key, value) if known is None else known
+        return _attribute(key, _other(value, self.limit))
 
-    def _short(self, key: str, value: str) -> bytes | None:
-        """The same for most texts, whose lengths are bytes: a third of the time."""
-        named = self._keys.get(key)
-        if named is None or len(value) > self.limit:
-            return None
-        try:
-            content = value.encode()
-        except UnicodeEncodeError:
-            return None
-        size = len(content)
-        whole = len(named) + size + 4
-        if whole > 127:
-            return None
-        return b"%b%b\x12%b\x0a%b%b" % (_SMALL[whole], named, _SMALL[size + 2], _SMALL[size], content)
+    def _head(self, key: str, size: int) -> bytes:
+        told = b"\x0a" + varint(size)
+        named = delimited(b"\x0a", key.encode()) + b"\x12" + varint(len(told) + size) + told
+        return _kept(self._heads, (key, size), varint(len(named) + size) + named)
+
+    def _number(self, key: str, value: int) -> bytes:
+        found = _attribute(key, b"\x18" + varint(value if value >= 0 else value + _LARGE))
+        return _kept(self._numbers, (key, value), found) if 0 <= value < _SMALL_NUMBERS else found
+
+    def _flag(self, key: str, value: bool) -> bytes:
+        return _kept(self._flags, (key, value), _attribute(key, b"\x10\x01" if value else b"\x10\x00"))
 
     def all(self, values: Mapping[str, Value]) -> tuple[bytes, ...]:
         return tuple(self.encoded(key, value) for key, value in values.items())
+
+
+def _attribute(key: str, value: bytes) -> bytes:
+    content = delimited(b"\x0a", key.encode()) + delimited(b"\x12", value)
+    return varint(len(content)) + content
+
+
+def _other(value: Value, limit: int) -> bytes:
+    if isinstance(value, float):
+        return _DOUBLE.pack(b"\x21", value)
+    assert isinstance(value, Sequence)  # noqa: S101 - there is nothing else
+    texts = (delimited(b"\x0a", text(each, limit)) for each in value)
+    return delimited(b"\x2a", b"".join(delimited(b"\x0a", each) for each in texts))
+
+
+def _kept(known: dict[tuple[str, int], bytes], key: tuple[str, int], encoded: bytes) -> bytes:
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
+    known[key] = encoded
+    return encoded
 
 
 def of_span(attributes: Iterable[bytes]) -> bytes:
