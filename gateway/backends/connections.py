@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -12,13 +11,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from gateway.backends.addresses import AddressRefused, Network, check, declared_by
 from gateway.backends.decoding import ACCEPTED
+from gateway.backends.http1 import Lookup, Pool
 from gateway.backends.urls import Origin
 from gateway.governance.ports import BackendFailed
 
 BUFFER: Final = 1 << 16
-
-Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host and port. Raises `OSError` if there are none."""
 
 
 async def system_lookup(host: str, port: int) -> list[str]:
@@ -43,6 +40,7 @@ class Connections:
         self.limits = limits or ConnectionLimits()
         self._lookup = lookup
         self._sessions: dict[tuple[Origin, tuple[Network, ...]], aiohttp.ClientSession] = {}
+        self._pools: dict[tuple[Origin, tuple[Network, ...]], Pool] = {}
         self._closed = False
 
     def session(self, origin: Origin, networks: tuple[Network, ...] = ()) -> aiohttp.ClientSession:
@@ -51,14 +49,35 @@ class Connections:
         `networks` are those of one's own that the name may lead to. Whoever may not go there shares no connection with
         somebody who may.
         """
-        if self._closed:
-            raise BackendFailed("unavailable", "the gateway is letting go of this tool", help="call it again")
+        self._refuse_closed()
         if (origin, networks) not in self._sessions:
             self._sessions[origin, networks] = self._opened(origin, networks)
         return self._sessions[origin, networks]
 
+    def pool(self, origin: Origin, networks: tuple[Network, ...] = ()) -> Pool:
+        """The same for plain requests that are made by the thousand."""
+        self._refuse_closed()
+        found = self._pools.get((origin, networks))
+        if found is None:
+            found = self._pools[origin, networks] = Pool(
+                origin,
+                lookup=self._lookup,
+                allowed=(*networks, *declared_by(origin.host)),
+                connect=self.limits.connect.total_seconds(),
+                idle=self.limits.idle.total_seconds(),
+                most=self.limits.per_service,
+            )
+        return found
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise BackendFailed("unavailable", "the gateway is letting go of this tool", help="call it again")
+
     async def close(self) -> None:
         self._closed = True
+        while self._pools:
+            _, pool = self._pools.popitem()
+            pool.close()
         while self._sessions:
             _, session = self._sessions.popitem()
             await session.close()

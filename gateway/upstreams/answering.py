@@ -5,15 +5,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
-import aiohttp
-
+from gateway.backends.http1 import Answer
 from gateway.governance.ports import BackendFailed
 from gateway.upstreams.asking import WITHDRAWN, answer_to, begin, withdraw
 from gateway.upstreams.connections import Connection, Exchange
 from gateway.upstreams.messages import Json, answers, encoded, read, result_of
 from gateway.upstreams.sessions import Session
 from gateway.upstreams.sse import Event
-from gateway.upstreams.wire import STREAM, HttpWire, SessionGone, let_go
+from gateway.upstreams.wire import STREAM, HttpWire, SessionGone
 
 _MOST_RESUMED: Final = 100
 _LONGEST_RETRY: Final = 10.0
@@ -26,9 +25,7 @@ class Answering:
         self._server = server
         self._wire = wire
 
-    async def result(
-        self, answer: aiohttp.ClientResponse, id: int, exchange: Exchange | None, session: Session | None
-    ) -> Json:
+    async def result(self, answer: Answer, id: int, exchange: Exchange | None, session: Session | None) -> Json:
         """The result of the request of that id. Raises `RemoteError` or another `BackendFailed`."""
         kind = answer.content_type
         if kind == STREAM:
@@ -38,7 +35,7 @@ class Answering:
                 raise BackendFailed("failed", "the upstream server answered something else than JSON")
             message = await self._wire.message(answer)
         finally:
-            let_go(answer)
+            answer.close()
         for each in message if isinstance(message, list) else (message,):
             if answers(each, id):
                 return result_of(each)
@@ -59,9 +56,7 @@ class Answering:
         elif session is not None:
             begin(asking, message, self._replied(message, exchange, session))
 
-    async def _streamed(
-        self, answer: aiohttp.ClientResponse, id: int, exchange: Exchange | None, session: Session | None
-    ) -> Json:
+    async def _streamed(self, answer: Answer, id: int, exchange: Exchange | None, session: Session | None) -> Json:
         asking: set[asyncio.Task[Any]] = set()
         try:
             async with aclosing(self._events(answer, exchange, session)) as events:
@@ -77,7 +72,7 @@ class Answering:
         raise BackendFailed("unavailable", "the answer ended early")
 
     async def _events(
-        self, answer: aiohttp.ClientResponse, exchange: Exchange | None, session: Session | None
+        self, answer: Answer, exchange: Exchange | None, session: Session | None
     ) -> AsyncGenerator[Event, None]:
         """The events of a stream that say something, taken up again where an older server lets go of it."""
         last: str | None = None
@@ -90,17 +85,20 @@ class Answering:
                         retry = retry if event.retry is None else min(event.retry / 1000, _LONGEST_RETRY)
                         if event.data.strip():
                             yield event
+            except GeneratorExit:  # the one that was waited for has come
+                answer.leave()
+                raise
             except BackendFailed as error:
                 if error.word != "unavailable" or last is None or session is None:
                     raise
             finally:
-                let_go(answer)
+                answer.close()
             if last is None or session is None:
                 return
             await asyncio.sleep(retry)
             answer = await self._taken_up(session, last, exchange)
 
-    async def _taken_up(self, session: Session, last: str, exchange: Exchange | None) -> aiohttp.ClientResponse:
+    async def _taken_up(self, session: Session, last: str, exchange: Exchange | None) -> Answer:
         principal = None if exchange is None else exchange.principal
         answer = await self._wire.opened({**session.headers, "last-event-id": last}, principal)
         if answer.status != 200 or answer.content_type != STREAM:

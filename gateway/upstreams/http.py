@@ -192,7 +192,7 @@ class HttpConnection(Connection):
         params = {"protocolVersion": NEWEST_LEGACY, "capabilities": key.declared, "clientInfo": client_info()}
         body = encoded({"jsonrpc": "2.0", "id": id, "method": "initialize", "params": params})
         answer = await self._wire.posted(body, {}, principal)
-        given = answer.headers.get("Mcp-Session-Id")
+        given = answer.headers.get("mcp-session-id")
         session = Session(given, shaken_hands(await self._answering.result(answer, id, None, None)))
         await self._wire.told(b'{"jsonrpc":"2.0","method":"notifications/initialized"}', session.headers, principal)
         if key == NOBODY and self._subscribed:

@@ -6,8 +6,7 @@ from contextlib import aclosing, suppress
 from contextvars import Context
 from typing import Any, Final, NamedTuple
 
-import aiohttp
-
+from gateway.backends.http1 import Answer
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
 from gateway.upstreams.answering import Answering
@@ -26,7 +25,7 @@ _NO_STREAM: Final = (200, 404, 405, 406)
 class Announcing(NamedTuple):
     """A stream that was asked for, and in which session."""
 
-    answer: aiohttp.ClientResponse
+    answer: Answer
     session: Session | None = None
 
 

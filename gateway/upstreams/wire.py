@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import aiohttp
 from yarl import URL
 
 from gateway.backends.addresses import Network
-from gateway.backends.connections import Connections, told
+from gateway.backends.connections import Connections
 from gateway.backends.decoding import decoded
 from gateway.backends.http import WORDS, check_headers
+from gateway.backends.http1 import Answer
 from gateway.backends.urls import parsed
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
@@ -31,8 +31,6 @@ _MOST_REDIRECTS: Final = 3
 _ERROR_BODY: Final = 64 << 10
 _ERROR_SECONDS: Final = 2
 _ENDLESS: Final = 1 << 50
-_PATIENT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=None)
-"""A call may be silent for long; how long in all is said by whoever waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,12 @@ class HttpWire:
         self._url = URL(f"{url.origin}{url.target({}, query=())}", encoded=True)
         self._fixed = {name.lower(): value for name, value in endpoint.headers.items()}
         self._fixed |= {"accept": _ACCEPT, "content-type": "application/json", "accept-encoding": "identity"}
+        self._fixed.setdefault("user-agent", "agent-gateway")
         self._pool = pool
         self._large = asyncio.Lock()
         """Held by whoever reads a large message."""
 
-    async def posted(
-        self, body: bytes, headers: Mapping[str, str], principal: Principal | None
-    ) -> aiohttp.ClientResponse:
+    async def posted(self, body: bytes, headers: Mapping[str, str], principal: Principal | None) -> Answer:
         """An answer to a message that was accepted. Raises `SessionGone`, `RemoteError` or another `BackendFailed`.
 
         Credentials that are refused are renewed, and the message is sent again, once: it was not looked at before.
@@ -90,9 +87,9 @@ class HttpWire:
     async def told(self, body: bytes, headers: Mapping[str, str], principal: Principal | None = None) -> None:
         """A message that nobody answers."""
         answer = await self.posted(body, headers, principal)
-        answer.release()
+        answer.close()
 
-    async def opened(self, headers: Mapping[str, str], principal: Principal | None) -> aiohttp.ClientResponse:
+    async def opened(self, headers: Mapping[str, str], principal: Principal | None) -> Answer:
         """A stream that is asked for without a message, whatever the status."""
         sent = {**self._fixed, **headers, "accept": STREAM}
         del sent["content-type"]
@@ -102,19 +99,16 @@ class HttpWire:
         answer = await self._sent("DELETE", None, {**self._fixed, **headers}, None)
         answer.close()
 
-    async def message(self, answer: aiohttp.ClientResponse, *, limit: int | None = None) -> Any:
+    async def message(self, answer: Answer, *, limit: int | None = None) -> Any:
         """Everything at once, as JSON. Raises `BackendFailed` for too much of it, and for what is none."""
         limit = self._endpoint.max_message if limit is None else limit
         length = answer.content_length
         if length is not None:
             if length > limit:
                 raise too_large(limit)
-            is_plain = answer.headers.get("Content-Encoding") in (None, "identity")
+            is_plain = answer.headers.get("content-encoding") in (None, "identity")
             if is_plain and length <= MANY_AT_ONCE:  # no more than it says can come
-                try:
-                    return read(await answer.read())
-                except (aiohttp.ClientError, OSError, ValueError) as error:
-                    raise told(error) from error
+                return read(await answer.read())
         parts: list[bytes] = []
         size = 0
         async with AsyncExitStack() as stack:
@@ -128,7 +122,7 @@ class HttpWire:
                 parts.append(chunk)
             return read(b"".join(parts))
 
-    async def events(self, answer: aiohttp.ClientResponse) -> AsyncGenerator[Event, None]:
+    async def events(self, answer: Answer) -> AsyncGenerator[Event, None]:
         """A stream as it comes. It may go on for ever: whoever reads has a deadline."""
         reader = EventReader(self._endpoint.max_message)
         is_alone = False
@@ -149,27 +143,22 @@ class HttpWire:
 
     async def _sent(
         self, method: str, body: bytes | None, headers: Mapping[str, str], principal: Principal | None
-    ) -> aiohttp.ClientResponse:
+    ) -> Answer:
         if self.credentials.needed:
             headers = {**headers, **await self.credentials.headers(principal, self._pool)}
-        session = self._pool.session(self.origin, self._endpoint.networks)
-        try:
-            for _ in range(_MOST_REDIRECTS):
-                answer = await session.request(
-                    method, self._url, headers=headers, data=body, allow_redirects=False, timeout=_PATIENT
-                )
-                if answer.status not in _REDIRECTS:
-                    return answer
-                answer.close()
-                self._url = self._moved(answer)
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # a timeout is an OSError
-            raise told(error) from error
+        pool = self._pool.pool(self.origin, self._endpoint.networks)
+        for _ in range(_MOST_REDIRECTS):
+            answer = await pool.send(method, self._url.raw_path_qs, headers, body)
+            if answer.status not in _REDIRECTS:
+                return answer
+            answer.close()
+            self._url = self._moved(answer)
         raise BackendFailed("failed", "the upstream server redirects too often")
 
-    def _moved(self, answer: aiohttp.ClientResponse) -> URL:
+    def _moved(self, answer: Answer) -> URL:
         """Where a server has moved on its own host: frameworks add a slash that way."""
         try:
-            url = self._url.join(URL(answer.headers.get("Location", ""))).with_fragment(None)
+            url = self._url.join(URL(answer.headers.get("location", ""))).with_fragment(None)
         except ValueError as error:
             raise BackendFailed("failed", "the upstream server redirects to something that is no URL") from error
         is_same = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
@@ -177,7 +166,7 @@ class HttpWire:
             raise BackendFailed("failed", "the upstream server redirects to another host, which is not followed")
         return url
 
-    async def _refused(self, answer: aiohttp.ClientResponse, *, in_session: bool) -> Exception:
+    async def _refused(self, answer: Answer, *, in_session: bool) -> Exception:
         status = answer.status
         if status == 404 and in_session:
             return SessionGone()
@@ -193,19 +182,9 @@ class HttpWire:
         return BackendFailed(word, f"the upstream server answered with the HTTP status {status}")
 
 
-def let_go(answer: aiohttp.ClientResponse) -> None:
-    """Give the connection back if everything was read, else end it."""
-    if answer.connection is None:  # it went back with the last byte
-        return
-    if answer.content.at_eof():
-        answer.release()
-    else:
-        answer.close()
-
-
-async def _chunks(answer: aiohttp.ClientResponse, *, limit: int) -> AsyncGenerator[bytes, None]:
-    encoding = answer.headers.get("Content-Encoding", "")
-    async with aclosing(_received(answer)) as received:
+async def _chunks(answer: Answer, *, limit: int) -> AsyncGenerator[bytes, None]:
+    encoding = answer.headers.get("content-encoding", "")
+    async with aclosing(answer.chunks()) as received:
         if encoding in ("", "identity"):
             async for chunk in received:
                 yield chunk
@@ -213,11 +192,3 @@ async def _chunks(answer: aiohttp.ClientResponse, *, limit: int) -> AsyncGenerat
         async with aclosing(decoded(received, encoding, limit=limit)) as pieces:
             async for piece in pieces:
                 yield piece
-
-
-async def _received(answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    try:
-        async for chunk in answer.content.iter_any():
-            yield chunk
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise told(error) from error

@@ -20,9 +20,10 @@ from invocations import Spool, invocation
 from loopback import Service, plain, serving
 
 from gateway.backends.addresses import LOOPBACK, AddressRefused, check, declared_by, is_public
-from gateway.backends.connections import Connections, Lookup
+from gateway.backends.connections import Connections
 from gateway.backends.credentials import BearerAuth
 from gateway.backends.http import FromArguments, HttpBackend, HttpRequest
+from gateway.backends.http1 import Lookup
 from gateway.backends.refusals import BackendUnusable
 from gateway.backends.urls import parsed
 from gateway.governance.ports import BackendFailed

@@ -1,0 +1,419 @@
+"""HTTP/1.1 to one service with little between a request and its socket, for hops that calls make by the thousand.
+
+The client library of the field takes ten times as long for a request as the parser, which is the server's own. What is
+written by hand is what is left: a pool of connections, one request at a time on each, and bodies that are read as fast
+as somebody takes them. Addresses are checked when a name is looked up, and connected to as they were checked.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import httptools
+
+from gateway.backends.addresses import AddressRefused, Network, check
+from gateway.backends.urls import Origin
+from gateway.governance.ports import BackendFailed
+
+Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses of a host and port. Raises `OSError` if there are none."""
+
+MAX_HEAD: Final = 64 << 10
+"""Bytes that may come before an answer's headers are complete, answers of the kind 1xx included."""
+
+_MOST_BUFFERED: Final = 1 << 18
+_LAST_SECONDS: Final = 1.0
+_LAST_BYTES: Final = 1 << 16
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Answer:
+    """The head of an answer, and its body as it comes. Names of headers are in lower case."""
+
+    __slots__ = ("_buffered", "_error", "_leaving", "_line", "_size", "_waiting", "headers", "is_whole", "status")
+
+    def __init__(self, status: int, headers: Mapping[str, str], line: "_Line") -> None:
+        self.status = status
+        self.headers = headers
+        self.is_whole = False
+        """Whether all of it has arrived."""
+        self._line = line
+        self._buffered: list[bytes] = []
+        self._size = 0
+        self._waiting: asyncio.Future[None] | None = None
+        self._error: BackendFailed | None = None
+        self._leaving: asyncio.TimerHandle | None = None
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip(" \t").lower()
+
+    @property
+    def content_length(self) -> int | None:
+        told = self.headers.get("content-length", "")
+        return int(told) if told.isascii() and told.isdecimal() else None
+
+    async def read(self) -> bytes:
+        """All of it. Whoever calls knows that it is not too much. Raises `BackendFailed`."""
+        while not self.is_whole:
+            await self._more()
+        return self._taken()
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Whatever has arrived, again and again. Raises `BackendFailed`."""
+        while True:
+            if self._buffered:
+                yield self._taken()
+            elif self.is_whole:
+                return
+            else:
+                await self._more()
+
+    def close(self) -> None:
+        """Let go of it. A connection on which more would come cannot be used for anything else."""
+        if not self.is_whole and self._leaving is None:
+            self._line.close()
+
+    def leave(self) -> None:
+        """Let go of it when all that matters was heard. What little comes until its end is thrown away, so that the
+        connection can be used again.
+        """
+        if not self.is_whole and self._error is None:
+            self._leaving = asyncio.get_running_loop().call_later(_LAST_SECONDS, self._line.close)
+            self._taken()
+            self._line.resume()
+
+    # --- told by its connection ---
+
+    def arrived(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._leaving is not None:
+            if self._size > _LAST_BYTES:
+                self._line.close()
+            return
+        self._buffered.append(chunk)
+        if self._size > _MOST_BUFFERED:
+            self._line.pause()
+        self._wake()
+
+    def ended(self, error: BackendFailed | None = None) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+        self.is_whole = error is None
+        self._error = error
+        self._wake()
+
+    def _taken(self) -> bytes:
+        chunks, self._buffered, self._size = self._buffered, [], 0
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def _more(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._line.resume()
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+class Pool:
+    """Connections to one service. `most` of them at once; one that was idle for long is closed."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        lookup: Lookup,
+        allowed: tuple[Network, ...],
+        connect: float,
+        idle: float,
+        most: int,
+    ) -> None:
+        self._origin = origin
+        self._lookup = lookup
+        self._allowed = allowed
+        self._connect = connect
+        self._keep = idle
+        self._most = most
+        self._lines: set[_Line] = set()
+        self._idle: list[_Line] = []
+        self._opening = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._pruning: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        has_port = origin.port != _DEFAULT_PORTS[origin.scheme]
+        self._host = f"{host}:{origin.port}" if has_port else host
+
+    async def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        """The answer, as soon as its head is there. Raises `BackendFailed`."""
+        request = self._written(method, target, headers, body)
+        line = self._idle.pop() if self._idle else await self._free_line()
+        return await line.ask(request)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for line in tuple(self._lines):
+            line.close()
+        if self._pruning is not None:
+            self._pruning.cancel()
+
+    # --- told by connections ---
+
+    def given_back(self, line: "_Line") -> None:
+        if self._is_closed:
+            line.close()
+            return
+        line.idle_since = asyncio.get_running_loop().time()
+        self._idle.append(line)
+        if self._pruning is None:
+            self._pruning = asyncio.get_running_loop().call_later(self._keep, self._prune)
+        self._next()
+
+    def lost(self, line: "_Line") -> None:
+        self._lines.discard(line)
+        if line in self._idle:
+            self._idle.remove(line)
+        self._next()
+
+    # --- inside ---
+
+    def _written(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        lines = [f"{method} {target} HTTP/1.1", f"host: {self._host}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body is not None:
+            lines.append(f"content-length: {len(body)}")
+        text = "\r\n".join(lines)
+        ends = len(lines) - 1
+        if text.count("\n") != ends or text.count("\r") != ends or "\0" in text:  # a value that would be a header
+            raise BackendFailed("failed", "the request could not be made")
+        try:
+            return text.encode() + b"\r\n\r\n" + (body or b"")
+        except UnicodeEncodeError as error:
+            raise BackendFailed("failed", "the request could not be made") from error
+
+    async def _free_line(self) -> "_Line":
+        while len(self._lines) + self._opening >= self._most:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._queue.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()  # whoever is next has the place that was meant for us
+                raise
+            if self._idle:
+                return self._idle.pop()
+        self._opening += 1
+        try:
+            line = await self._opened()
+        except BaseException:
+            self._opening -= 1
+            self._next()
+            raise
+        self._opening -= 1
+        self._lines.add(line)
+        return line
+
+    def _next(self) -> None:
+        """Have the first of those who wait look again."""
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    async def _opened(self) -> "_Line":
+        origin = self._origin
+        tls = await asyncio.to_thread(_tls) if origin.scheme == "https" else None
+        try:
+            async with asyncio.timeout(self._connect):
+                addresses = check(await self._lookup(origin.host, origin.port), allowed=self._allowed)
+                return await self._connected(addresses, tls)
+        except AddressRefused as error:
+            told = BackendFailed("failed", "the service's name leads to an address that tools may not reach")
+            raise told from error
+        except ssl.SSLCertVerificationError as error:
+            raise BackendFailed("failed", "the service could not prove who it is") from error
+        except TimeoutError as error:
+            raise BackendFailed("unavailable", "the service did not answer in time") from error
+        except OSError as error:
+            raise BackendFailed("unavailable", "the service cannot be reached") from error
+
+    async def _connected(self, addresses: Sequence[str], tls: ssl.SSLContext | None) -> "_Line":
+        """The first address that answers, in the order in which they were found."""
+        loop, origin = asyncio.get_running_loop(), self._origin
+        name = None if tls is None else origin.host
+        for number, address in enumerate(addresses):
+            try:
+                made = loop.create_connection(lambda: _Line(self), address, origin.port, ssl=tls, server_hostname=name)
+                _, line = await made
+            except ssl.SSLCertVerificationError:
+                raise
+            except OSError:
+                if number == len(addresses) - 1:
+                    raise
+            else:
+                return line
+        raise OSError("there is no address")
+
+    def _prune(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for line in [each for each in self._idle if now - each.idle_since >= self._keep]:
+            line.close()
+        due = min((each.idle_since for each in self._idle), default=None)
+        self._pruning = None
+        if due is not None:
+            loop = asyncio.get_running_loop()
+            self._pruning = loop.call_later(max(due + self._keep - now, 0.0), self._prune)
+
+
+class _Line(asyncio.Protocol):
+    """One connection, and the parser of what comes on it."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.idle_since = 0.0
+        self._pool = pool
+        self._transport: Any = None
+        self._parser: Any = None
+        self._head: asyncio.Future[Answer] | None = None
+        self._answer: Answer | None = None
+        self._headers: dict[str, str] = {}
+        self._before_head = 0
+        self._is_paused = False
+        self._is_lost = False
+
+    async def ask(self, request: bytes) -> Answer:
+        if self._is_lost:
+            raise _closed()
+        self._head = head = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers, self._before_head = {}, 0
+        self._transport.write(request)
+        try:
+            answer: Answer = await head
+            return answer
+        except asyncio.CancelledError:  # its answer would be taken for the next one's
+            self.close()
+            raise
+
+    def pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """At once: whatever is still on its way is of no use."""
+        self._is_lost = True
+        self._pool.lost(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- told by the loop ---
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._head is None and self._answer is None:  # nobody has asked
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(_not_http())
+        if self._head is not None:
+            self._before_head += len(data)
+            if self._before_head > MAX_HEAD:
+                self._fail(_not_http())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._pool.lost(self)
+        if self._head is not None:
+            self._fail(_closed())
+        elif (answer := self._answer) is not None:
+            self._answer = None
+            if exc is None and _ends_with_connection(answer):
+                answer.ended()
+            else:
+                answer.ended(BackendFailed("unavailable", "the answer ended early"))
+
+    def _fail(self, error: BackendFailed) -> None:
+        head, answer, self._head, self._answer = self._head, self._answer, None, None
+        if head is not None and not head.done():
+            head.set_exception(error)
+        if answer is not None:
+            answer.ended(error)
+        self.close()
+
+    # --- told by the parser ---
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key, text = name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape").strip(" \t")
+        self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            self._headers = {}
+            return
+        head, self._head = self._head, None
+        if head is None:
+            raise _Unasked
+        self._answer = Answer(status, self._headers, self)
+        if not head.done():
+            head.set_result(self._answer)
+
+    def on_body(self, chunk: bytes) -> None:
+        if self._answer is not None:
+            self._answer.arrived(chunk)
+
+    def on_message_complete(self) -> None:
+        answer = self._answer
+        if answer is None:  # one of the kind 1xx: the real one follows
+            return
+        self._answer = None
+        self.resume()
+        answer.ended()
+        if self._parser.should_keep_alive() and not self._transport.get_write_buffer_size():
+            self._pool.given_back(self)
+        else:
+            self.close()
+
+
+class _Unasked(Exception):
+    """An answer to nothing. The parser tells of it as of any other fault."""
+
+
+def _ends_with_connection(answer: Answer) -> bool:
+    """Whether a body has no other end than that of its connection."""
+    return "content-length" not in answer.headers and "chunked" not in answer.headers.get("transfer-encoding", "")
+
+
+def _not_http() -> BackendFailed:
+    return BackendFailed("failed", "the service answered something that is not HTTP")
+
+
+def _closed() -> BackendFailed:
+    return BackendFailed("unavailable", "the service closed the connection")
+
+
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    """Reads the certificates of the system, which takes a while."""
+    return ssl.create_default_context()
