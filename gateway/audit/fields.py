@@ -22,7 +22,7 @@ SEVERITIES: Final[Mapping[str, int]] = {
 _names: Final = cache(lambda path: tuple(path.split(".")))  # paths are written in our own code, so they are few
 _OF_EFFECTS: Final = {"allow": 1, "hold": 2, "deny": 3}
 _GRAVE: Final = frozenset(
-    {"approval-mismatch", "quarantined", "definition-changed", "check-failed", "audit-unavailable"}
+    {"approval-mismatch", "quarantined", "definition-changed", "config-expired", "check-failed", "audit-unavailable"}
 )
 
 

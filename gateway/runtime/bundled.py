@@ -95,7 +95,8 @@ class BundleSource:
         warning = (
             None if self.keys else "the bundle is used whoever made it: no key is named that it has to be signed with"
         )
-        return taken_from(bundle.contents, about, content=content, use=use, warning=warning)
+        until = bundle.manifest.expires
+        return taken_from(bundle.contents, about, content=content, use=use, warning=warning, until=until)
 
     def sign(self) -> Sign:
         if _is_address(self.where):
@@ -133,7 +134,7 @@ class LastGood:
         write_whole(self.folder / LAST_GOOD, content)
 
     def take(self) -> Taken:
-        """It may be past its end: it was good when it was taken. With keys, still only what one of them has signed."""
+        """It may be past its end, which is told like that of any other. With keys, only what one of them has signed."""
         path = self.folder / LAST_GOOD
         if not path.is_file():
             raise ProgramError(f"there is no last good revision in {self.folder}", help="correct the configuration")
@@ -143,7 +144,8 @@ class LastGood:
             check_signature(bundle, self.keys)
         bundle.manifest.check_files(bundle.contents)
         warning = f"the last good revision is served: {self.because}" if self.because else None
-        return taken_from(bundle.contents, {"lastGood": str(path)}, content=content, warning=warning)
+        until = bundle.manifest.expires
+        return taken_from(bundle.contents, {"lastGood": str(path)}, content=content, warning=warning, until=until)
 
     def sign(self) -> Sign:
         return ()
@@ -194,7 +196,13 @@ def _key(path: Path) -> PublicKey:
 
 
 def taken_from(
-    contents: Contents, about: dict[str, Any], *, content: bytes, use: Any = None, warning: str | None
+    contents: Contents,
+    about: dict[str, Any],
+    *,
+    content: bytes,
+    use: Any = None,
+    warning: str | None,
+    until: datetime | None = None,
 ) -> Taken:
     """Written to a folder of its own, which goes when nobody reads in it any more."""
     folder = TemporaryDirectory(prefix="gateway-bundle-", ignore_cleanup_errors=True)
@@ -208,6 +216,7 @@ def taken_from(
         use or _nothing,
         content,
         warning,
+        until,
     )
 
 

@@ -24,6 +24,7 @@ from gateway.governance.approvals import Action
 from gateway.governance.limits import Limits
 from gateway.governance.principals import Principal
 from gateway.governance.records import AuditBody, StoredCall
+from gateway.governance.validity import Validity
 from gateway.runtime.auditing import Anchoring, Auditing
 from gateway.runtime.engines import Engine, KeptStore
 from gateway.runtime.notifying import Notifying
@@ -56,6 +57,8 @@ class Controlling:
     revocations: SqliteRevocations
     limits: Limits
     notifying: Notifying
+    validity: Validity
+    """Until when what is served counts; set by whoever puts something in force."""
     anchoring: tuple[Anchoring, ...] = ()
     """One for each shard that this process writes."""
 
@@ -89,7 +92,7 @@ class Controlling:
     @property
     def problems(self) -> list[str]:
         """What an operator should look at, though calls are taken."""
-        told = [self.notifying.problem, *(each.problem for each in self.anchoring)]
+        told = [self.validity.problem, self.notifying.problem, *(each.problem for each in self.anchoring)]
         return [each for each in told if each is not None]
 
 
@@ -103,6 +106,7 @@ def controlling(
     closing: AsyncExitStack,
     announce: Callable[[Announcement], None] = lambda announcement: None,
     observer: Observer | None = None,
+    validity: Validity | None = None,
 ) -> Controlling:
     """Open everything. `published` is asked when there is a first call, and at every one after it."""
     store = engine.store
@@ -130,13 +134,16 @@ def controlling(
     closing.push_async_callback(approvals.close)
     notifying = Notifying(asked, webhooks, base_url=base_url)
     shared = SharedTurns(store)
-    controls = Controls(approvals, limits, quarantines, lambda: published().snapshot.revision, turns=shared)
+    validity = validity or Validity()
+    controls = Controls(
+        *(approvals, limits, quarantines, lambda: published().snapshot.revision), turns=shared, validity=validity
+    )
     place = (_node(), None, None, auditing.key.id)
     recording = engine.record_apart(place=place, shard=shard_name(_node(), clock(), unique=token_hex(8)))
     heads = (log.durable_head, *(() if recording is None else (recording.durable_head,)))
     anchoring = () if auditing.anchors is None else tuple(Anchoring(auditing.anchors, head) for head in heads)
     return Controlling(
-        *(engine, controls, auditor, approvals, quarantines, revocations, limits, notifying),
+        *(engine, controls, auditor, approvals, quarantines, revocations, limits, notifying, validity),
         anchoring,
     )
 

@@ -98,6 +98,7 @@ class Metering:
             observed(names.RUNNING, [((), len(self._service.running))]),
             observed(names.CIRCUITS, self._circuits()),
             observed(names.SPOOL_UNAVAILABLE, [((), int(self._spool.trouble is not None))]),
+            observed(names.CONFIG_EXPIRES, self._expires()),
             observed(names.DEFINITION_CHANGES, self._changes()),
             observed(names.SPANS_PROCESSED, _processed(telemetry.spans if telemetry else None)),
             observed(names.LOGS_PROCESSED, _processed(telemetry.logs if telemetry else None)),
@@ -149,6 +150,12 @@ class Metering:
         vigil = self._service.published.vigil
         for upstream, count in (vigil.changes if vigil is not None else {}).items():
             yield (upstream,), count
+
+    def _expires(self) -> Iterator[tuple[Values, float]]:
+        """Nothing of what never does."""
+        until = self._controlled.validity.until
+        if until is not None:
+            yield (), until.timestamp()
 
     def _circuits(self) -> Iterator[tuple[Values, float]]:
         for key, state in self._shared.circuit_states().items():

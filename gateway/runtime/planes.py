@@ -111,10 +111,13 @@ def admission_of(settings: Settings) -> Admission:
 
 
 def _readiness(running: Running, stopping: Stopping, reloading: Reloading | None) -> Any:
+    validity = running.controlled.validity
+
     def ready() -> Mapping[str, Any]:
         reasons = ["stopping"] if stopping.times else []
         reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
         reasons += [problem] if (problem := running.controlled.engine.problem) else []
+        reasons += ["the bundle that is served does not count any more"] if validity.state == "over" else []
         reasons += [] if running.identities.knows_revocations() else ["revoked tokens cannot be told from others"]
         state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}
         of_reload = [] if reloading is None or reloading.problem is None else [reloading.problem]

@@ -85,7 +85,9 @@ def publish(
     catalogues = {name: _catalogue(each, parts) for name, each in snapshot.catalogues.items()}
     offers = None
     if snapshot.offers:
-        offers = Offers(access, backends.sources, switch=controls.switch, vigil=controls.vigil)
+        offers = Offers(
+            access, backends.sources, switch=controls.switch, vigil=controls.vigil, validity=controls.validity
+        )
     return Published(access, catalogues, types, list(made.values()), vigil=controls.vigil, offers=offers), unworkable
 
 

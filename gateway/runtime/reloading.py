@@ -165,6 +165,7 @@ class Reloading:
         return {
             "since": _moment(self.running.revisions.current.since),
             "source": {**self.taken.about, "digest": self.taken.digest},
+            "expires": self.running.controlled.validity.told,
             "draining": self.running.revisions.draining,
             "lastReload": None if self.last is None else self.last.as_data(),
         }
@@ -188,7 +189,7 @@ class Reloading:
         try:
             if self._is_same(ready):
                 await asyncio.to_thread(taken.use)
-                self.taken = taken
+                await self._taken_anew(taken)
                 taken.release()
                 return "unchanged", ()
             revision = await self._made(ready, taken)
@@ -196,13 +197,22 @@ class Reloading:
             taken.release()
             return "refused", _problems(error)
         if revision.access.snapshot.revision == self._revision and ready.providers == self.current.providers:
+            await self._taken_anew(taken)
             await self.running.revisions.discard(revision)
             return "unchanged", ()
+        self.running.controlled.validity.until = taken.until
         self.running.revisions.put(revision)
         self.current, self.taken = ready, taken
         await self._noted()
         await self._kept()
         return "published", ()
+
+    async def _taken_anew(self, taken: Taken) -> None:
+        """The same documents as before; a bundle may count longer now."""
+        is_renewed = taken.until != self.taken.until
+        self.running.controlled.validity.until, self.taken = taken.until, taken
+        if is_renewed:
+            await self._kept()
 
     def _is_same(self, ready: Prepared) -> bool:
         """Servers whose changes are accepted may bring something else each time."""

@@ -21,6 +21,7 @@ from gateway.config.specs.gateway import (
 )
 from gateway.errors import ProgramError
 from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.validity import Validity
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
 from gateway.middleware.resilience import CircuitState
@@ -29,6 +30,7 @@ from gateway.runtime.auditing import Auditing, auditing_of
 from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
 from gateway.runtime.controlling import Controlling, controlling
 from gateway.runtime.engines import PostgresDatabase, open_engine
+from gateway.runtime.expiring import Expiring
 from gateway.runtime.identities import providers_of
 from gateway.runtime.kept import Kept, gateway_of, kept_by, storage_of
 from gateway.runtime.metering import Metering
@@ -115,6 +117,8 @@ class Running:
         found += self.told
         if self.revisions.current.warning is not None:
             found.append(self.revisions.current.warning)
+        if problem := self.controlled.validity.problem:
+            found.append(problem)
         if vain := approvals_in_vain(self.service.published.snapshot):
             found.append(vain)
         if self.recovered:
@@ -144,6 +148,8 @@ class Prepared:
     """Told when nobody reads in the folder any more."""
     warning: str | None = None
     """What deserves attention as long as it is served."""
+    until: datetime | None = None
+    """When it stops to count, if it does."""
 
     @property
     def draft(self) -> Draft:
@@ -210,7 +216,7 @@ def prepared(
         lambda imports: again(imports=imports),
         environ,
         folder,
-        *(() if taken is None else (taken.release, taken.warning)),
+        *(() if taken is None else (taken.release, taken.warning, taken.until)),
     )
 
 
@@ -254,6 +260,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         closing=closing,
         announce=meters.announced,
         observer=observed.telemetry,
+        validity=Validity(settings.bundle_grace, prepared.until),
     )
     revisions = Revisions(controlled, journal=journal, packages=settings.python_packages)
     closing.push_async_callback(revisions.close)
@@ -278,6 +285,9 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     if sending := sending_metrics(prepared.telemetry, metering.read):
         sending.start()
         closing.push_async_callback(sending.close)
+    expiring = Expiring(controlled.validity)
+    expiring.start()
+    closing.push_async_callback(expiring.close)
     sweeping = asyncio.create_task(Sweeper(store, spool).run())
     closing.push_async_callback(_ended, sweeping)
     return Running(

@@ -54,6 +54,9 @@ class Settings(BaseSettings):
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
     bundle: str | None = Field(None, description="A bundle, in a file or at an address, instead of a folder.")
     bundle_keys: Words = Field((), description="Files with public keys, one of which must have signed the bundle.")
+    bundle_grace: timedelta = Field(
+        timedelta(days=1), description="Seconds that calls which change nothing go on after the bundle's end."
+    )
     require_signature: bool = Field(False, description="Whether a bundle is refused while no key is named.")
     state: Path | None = Field(
         None, description="Folder for the last good revision; without it, that of the database. For bundles, data."
@@ -97,7 +100,7 @@ class Settings(BaseSettings):
             raise ValueError("write http://HOST:PORT")
         return value.rstrip("/") if value else None
 
-    @field_validator("grace", "watch", "max_wait", mode="before")
+    @field_validator("grace", "watch", "max_wait", "bundle_grace", mode="before")
     @classmethod
     def _seconds(cls, value: object) -> object:
         """A variable is always text, in which the library would see no number of seconds."""

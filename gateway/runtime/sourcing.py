@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +32,8 @@ class Taken:
     """The bundle that it came as."""
     warning: str | None = None
     """What deserves attention as long as it is served."""
+    until: datetime | None = None
+    """When it stops to count, if it does."""
 
 
 class Source(Protocol):

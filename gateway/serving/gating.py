@@ -31,6 +31,7 @@ from gateway.governance.approvals import Action, ApprovalRequest
 from gateway.governance.limits import CountedCall, LimitExceeded, Limits, Quota, Taken
 from gateway.governance.quarantines import KillSwitch, Quarantined
 from gateway.governance.rules import Approval, Budget, Confirmation, Flow, GateRule, Loop, Outcome, Verdict, Window
+from gateway.governance.validity import ConfigExpired, Validity
 from gateway.serving.confirming import confirmation_of
 from gateway.serving.current import ServedCall
 from gateway.serving.sharing import ATTEMPTS, SharedTurns
@@ -67,6 +68,8 @@ class Controls:
     """What upstreams have changed. Without it nobody compares, and their tools are called as they are."""
     turns: SharedTurns | None = None
     """For turns that other processes may serve, too; where it is missing, none does."""
+    validity: Validity | None = None
+    """Until when what is served counts; where it is missing, for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class Gate:
         if not tool.is_active and not tool.is_in_use(now().date()):
             call.decide("deny", "not-in-service", tool.lifecycle)
             raise NotPermitted(f"{tool.name} cannot be called at present")
+        self._refuse_expired(call)
         self._refuse_stopped(call)
         if tool.upstream is not None:
             self._refuse_withheld(call, tool.upstream)
@@ -171,6 +175,12 @@ class Gate:
         if verdict is not None and outcome.decision == "deny":
             _blame(call, verdict, "deny", "rule-denied")
             raise RuleDenied(verdict.judgement.reason)
+
+    def _refuse_expired(self, call: ServedCall) -> None:
+        validity = self.controls.validity
+        if validity is not None and validity.refuses(is_consequential=self.is_consequential):
+            call.decide("deny", "config-expired", f"the bundle counted until {validity.told}")
+            raise ConfigExpired(help="ask the operators of the gateway")
 
     def _refuse_stopped(self, call: ServedCall) -> None:
         switch = self.controls.switch

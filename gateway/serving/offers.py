@@ -13,12 +13,13 @@ from gateway.errors import Missing
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import KillSwitch
+from gateway.governance.validity import Validity
 from gateway.serving.current import Client
 from gateway.serving.withholding import Vigil, name_of
 from gateway.snapshot import Offer
 
 Json = dict[str, Any]
-Refusal = Literal["unknown-tool", "quarantined", "definition-changed"]
+Refusal = Literal["unknown-tool", "quarantined", "definition-changed", "config-expired"]
 
 MOST_RESOURCES: Final = 2_000
 """Resources of all servers that are listed at once; the rest can be read all the same."""
@@ -68,11 +69,20 @@ class NotOffered(Missing):
 class Offers:
     """Of one revision. `remote` reaches the servers; without it nothing can be had."""
 
-    def __init__(self, access: Access, remote: Remote, *, switch: KillSwitch | None, vigil: Vigil | None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        remote: Remote,
+        *,
+        switch: KillSwitch | None,
+        vigil: Vigil | None,
+        validity: Validity | None = None,
+    ) -> None:
         self.remote = remote
         self._access = access
         self._switch = switch
         self._vigil = vigil
+        self._validity = validity
 
     def kinds(self, catalogue: str) -> frozenset[str]:
         """Which kinds of offers a catalogue has for anybody: "prompt", "resource"."""
@@ -161,6 +171,8 @@ class Offers:
         return offer
 
     def _stopped(self, principal: Principal, offer: Offer) -> Refusal | None:
+        if self._validity is not None and self._validity.refuses(is_consequential=False):
+            return "config-expired"
         if self._switch is not None:
             stopped = self._switch.stopped_by(
                 tool=offer.name, subject=principal.subject, upstream=offer.upstream, is_consequential=False

@@ -265,6 +265,9 @@ CIRCUITS: Final = Metric(
     "gateway.upstream.circuit.state", "gauge", "{state}", "0 closed, 1 half open, 2 open", (TOOL_NAME, UPSTREAM)
 )
 RELOADS: Final = Metric("gateway.config.reloads", "counter", "{reload}", "reloads of the configuration", (OUTCOME,))
+CONFIG_EXPIRES: Final = Metric(
+    "gateway.config.expires", "gauge", "s", "when the bundle that is served stops to count, in seconds since 1970"
+)
 DEFINITION_CHANGES: Final = Metric(
     "gateway.definition.changes", "counter", "{change}", "tools that upstream servers changed", (UPSTREAM,)
 )
@@ -306,6 +309,7 @@ METRICS: Final = (
     RECORDS_UNAVAILABLE,
     CIRCUITS,
     RELOADS,
+    CONFIG_EXPIRES,
     DEFINITION_CHANGES,
     LIMITS,
     REFUSED,

@@ -46,6 +46,7 @@ from gateway.governance.rules import (
     Rate,
     Window,
 )
+from gateway.governance.validity import ConfigExpired, Validity
 from gateway.limits.limiter import Limiter
 from gateway.serving.asking import CallerCannotAnswer
 from gateway.serving.current import Holding, ServedCall, serving
@@ -224,6 +225,34 @@ async def test_call_whose_tool_changes_while_people_are_asked_does_not_run(tmp_p
         call = await calling
 
     assert call.reason == "definition-changed"
+
+
+# --- until when what is served counts ---
+
+
+async def test_approval_does_not_outlive_the_bundle(tmp_path: Path) -> None:
+    validity = Validity(grace=HOUR, until=now() + HOUR)
+    async with desk(tmp_path, ASKS_LEADS, trust=trust("writes")) as found:
+        controls = replace(found.controls, validity=validity)
+        await found.refused(ApprovalPending, controls=controls)
+        await found.vote("grant")
+        validity.until = now() - HOUR / 2
+        call = await found.refused(ConfigExpired, controls=controls)
+        validity.until = now() + HOUR
+        await found.call(controls=controls)
+
+    assert (call.decision, call.reason) == ("deny", "config-expired")
+    assert call.error == "E_CONFIG_EXPIRED"
+    assert found.ran == ["c1"]
+
+
+async def test_call_that_changes_nothing_runs_in_the_grace_and_no_longer(tmp_path: Path) -> None:
+    validity = Validity(grace=HOUR, until=now() - HOUR / 2)
+    async with desk(tmp_path) as found:
+        await found.call(controls=replace(found.controls, validity=validity))
+        found.ran.clear()
+        validity.until = now() - HOUR * 2
+        await found.refused(ConfigExpired, controls=replace(found.controls, validity=validity))
 
 
 # --- rules ---

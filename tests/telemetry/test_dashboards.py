@@ -24,7 +24,22 @@ for _metric in METRICS:
         SERIES[prometheus_name(_metric)] = _labels
 OF_EVERY = {"job", "instance", "worker"}
 WORDS = {
-    *("sum", "by", "rate", "increase", "max", "histogram_quantile", "topk", "clamp_min", "vector", "or", "and", "le"),
+    *(
+        "sum",
+        "by",
+        "rate",
+        "increase",
+        "max",
+        "min",
+        "time",
+        "histogram_quantile",
+        "topk",
+        "clamp_min",
+        "vector",
+        "or",
+        "and",
+        "le",
+    ),
     *("label_values", "job", "instance", "m", "h", "d", "up"),
 }
 
