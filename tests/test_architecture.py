@@ -39,6 +39,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/openapi/reading.py": {"orjson"},
     "gateway/runtime": {"uvicorn"},
     "gateway/runtime/affinity.py": {"aiohttp"},
+    "gateway/runtime/merging.py": {"aiohttp", "yarl"},
     "gateway/runtime/passing.py": {"aiohttp", "yarl"},
     "gateway/runtime/peers.py": {"aiohttp"},
     "gateway/runtime/settings.py": {"pydantic", "pydantic_settings"},

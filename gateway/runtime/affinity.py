@@ -12,6 +12,7 @@ from zlib import crc32
 
 import aiohttp
 
+from gateway.runtime.merging import Source, asks_for_events, merged
 from gateway.runtime.metering import INSIDE, Metering
 from gateway.runtime.passing import GONE, NobodyThere, carrier, passed_on
 from gateway.runtime.reloading import INSIDE as RELOAD_INSIDE
@@ -44,6 +45,10 @@ class Affinity:
         return bound
 
     async def front(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Events come from all workers: calls of a turn that are not sent to its own path run wherever they arrive."""
+        if asks_for_events(scope):
+            await merged(self.back, self._sources, scope, receive, send)
+            return
         owner = self._owner(scope) if scope["type"] == "http" else self._index
         if owner == self._index:
             await self.back(scope, receive, send)
@@ -118,6 +123,10 @@ class Affinity:
                 await GONE(scope, receive, send)
             else:  # turns are stored, so that any worker can go on with one
                 await self.back(scope, receive, send)
+
+    async def _sources(self) -> list[Source]:
+        others = [index for index in range(self._count) if index != self._index]
+        return [Source(str(each), self._session(each), "http://worker") for each in others]
 
     def _session(self, owner: int) -> aiohttp.ClientSession:
         if owner not in self._sessions:

@@ -52,7 +52,7 @@ async def passed_on(
     """Send a request to `base` with `more` headers, and answer it. Raises `NobodyThere`."""
     query = scope["query_string"]
     target = scope["raw_path"] + (b"?" + query if query else b"")
-    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in _kept(scope["headers"])]
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept_headers(scope["headers"])]
     has_body = scope["method"] not in ("GET", "HEAD", "DELETE")
     try:
         answer = await carried.request(
@@ -71,7 +71,8 @@ async def passed_on(
         await _streamed(answer, receive, send)
 
 
-def _kept(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def kept_headers(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Without those that are about one connection only."""
     return [(name, value) for name, value in headers if name.lower() not in _ONE_HOP]
 
 
@@ -89,7 +90,9 @@ async def _streamed(answer: aiohttp.ClientResponse, receive: Receive, send: Send
     """Until the answer ends or its client goes, who then is gone for the other process, too."""
 
     async def copy() -> None:
-        await send({"type": "http.response.start", "status": answer.status, "headers": _kept(answer.raw_headers)})
+        await send(
+            {"type": "http.response.start", "status": answer.status, "headers": kept_headers(answer.raw_headers)}
+        )
         async for chunk in answer.content.iter_any():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

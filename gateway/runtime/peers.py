@@ -8,6 +8,7 @@ credentials: who calls is judged there, and only there.
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from hashlib import blake2b
 from time import monotonic
 from typing import Any, Final
@@ -15,6 +16,7 @@ from typing import Any, Final
 import aiohttp
 
 from gateway.errors import StoreUnavailable
+from gateway.runtime.merging import PASSED, Source, asks_for_events, merged
 from gateway.runtime.passing import GONE, NobodyThere, carrier, passed_on
 from gateway.web.edge import App, Receive, Scope, Send
 
@@ -22,7 +24,6 @@ Addresses = Callable[[], Awaitable[Collection[str]]]
 """Where the gateways are that live now."""
 
 _SESSION: Final = b"mcp-session-id"
-_PASSED: Final = "gateway-passed-on"
 _DIGITS: Final = 12
 _LOOKED_INTO: Final = 256 << 10
 _STATE: Final = re.compile(rb'"requestState"\s*:\s*"([0-9a-f]{12})\.')
@@ -47,6 +48,9 @@ class Peers:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if asks_for_events(scope) and not _was_passed_on(scope):
+            await merged(self._here, self._others, scope, receive, send)
+            return
         owner = _owner(scope)
         is_of_a_session = owner is not None
         if owner is None and _may_have_a_state(scope):
@@ -58,7 +62,7 @@ class Peers:
         try:
             if address is None:
                 raise NobodyThere
-            await passed_on(self._carrier(), address, scope, receive, send, more=[(_PASSED, "1")])
+            await passed_on(self._carrier(), address, scope, receive, send, more=[(PASSED, "1")])
         except NobodyThere:
             if is_of_a_session:
                 await GONE(scope, receive, send)
@@ -85,13 +89,21 @@ class Peers:
 
     async def _address(self, owner: bytes) -> str | None:
         """A gateway that is not known yet may have begun a moment ago."""
-        if owner not in self._known and monotonic() >= self._ask_at:
-            self._ask_at = monotonic() + _ASK_EVERY
-            try:
-                self._known = {named(each).encode(): each for each in await self._addresses()}
-            except StoreUnavailable:
-                return None
+        if owner not in self._known:
+            await self._ask()
         return self._known.get(owner)
+
+    async def _others(self) -> list[Source]:
+        await self._ask()
+        known = [(name, each) for name, each in self._known.items() if name != self._mark[:-1]]
+        return [Source(name.decode(), self._carrier(), each) for name, each in known]
+
+    async def _ask(self) -> None:
+        """Who lives now; while the database cannot tell, those who did."""
+        if monotonic() >= self._ask_at:
+            self._ask_at = monotonic() + _ASK_EVERY
+            with suppress(StoreUnavailable):
+                self._known = {named(each).encode(): each for each in await self._addresses()}
 
     def _carrier(self) -> aiohttp.ClientSession:
         if self._carried is None:
@@ -141,4 +153,4 @@ async def _owner_in_body(receive: Receive) -> tuple[bytes | None, Receive]:
 
 
 def _was_passed_on(scope: Scope) -> bool:
-    return any(name == _PASSED.encode() for name, _ in scope["headers"])
+    return any(name == PASSED.encode() for name, _ in scope["headers"])

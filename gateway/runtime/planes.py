@@ -16,6 +16,7 @@ from gateway.runtime.running import Running
 from gateway.runtime.settings import Settings
 from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
+from gateway.serving.catching_up import CatchingUp
 from gateway.web.app import WELL_KNOWN, admin_plane, data_plane
 from gateway.web.edge import App, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
@@ -82,7 +83,13 @@ def planes(running: Running, *, base_url: str, stopping: Stopping, reloading: Re
         ready=ready,
         metadata=_metadata(running, base_url),
         mcp=mcp,
-        rest=routes(service, max_body=limit, logs=logs, approvals=running.controlled.approvals),
+        rest=routes(
+            service,
+            max_body=limit,
+            logs=logs,
+            approvals=running.controlled.approvals,
+            catch_up=CatchingUp(running.controlled.store, running.spool) if running.shares_turns else None,
+        ),
     )
     metering = running.metering
 

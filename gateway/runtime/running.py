@@ -85,6 +85,11 @@ class Running:
     """What else was noticed at the start."""
 
     @property
+    def shares_turns(self) -> bool:
+        """Whether other processes serve the same turns."""
+        return _shares_turns(self.settings, self.kept)
+
+    @property
     def assembled(self) -> Assembled:
         return self.revisions.current.assembled
 
@@ -272,6 +277,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         store,
         spool,
         lives=lives,
+        shares_turns=_shares_turns(settings, kept),
         auditor=controlled.auditor,
         meter=meters,
         observer=observed.telemetry,
@@ -356,6 +362,10 @@ def _refuse_exposure(settings: Settings, identities: Identities) -> None:
         raise StartRefused(
             "callers from elsewhere need a public URL", help="set GATEWAY_PUBLIC_URL to how they reach the gateway"
         )
+
+
+def _shares_turns(settings: Settings, kept: Kept) -> bool:
+    return settings.workers > 1 or isinstance(kept.database, PostgresDatabase)
 
 
 def _folders(kept: Kept) -> list[Path]:

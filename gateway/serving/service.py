@@ -92,6 +92,7 @@ class Service:
         spool: Spool,
         *,
         open_turns: int = 10_000,
+        shares_turns: bool = False,
         lives: timedelta = DEFAULT_LIFE,
         auditor: Auditor | None = None,
         meter: Meter | None = None,
@@ -106,7 +107,7 @@ class Service:
         """Everything that happens in any turn."""
         self._store = store
         self._spool = spool
-        self._turns = OpenTurns(open_turns)
+        self._turns = OpenTurns(open_turns, store.find_turn if shares_turns else None)
         self._lives = lives
         self._lives_alone = lives * 17 / 16
         """Of a turn that is stored with its call: a little longer, so that the call, which ends later, leaves it."""
@@ -188,7 +189,7 @@ class Service:
 
     async def find_turn(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
         """The caller's own open turn, from memory or from the store. Raises `UnknownTurn`."""
-        turn = self._turns.get(id) or await self._reopened(principal, id)
+        turn = await self._turns.current(id) or await self._reopened(principal, id)
         if not _is_own(turn, principal) or turn.is_over(now()) or catalogue not in (None, turn.stored.catalogue):
             raise UnknownTurn()
         self.admit(principal, turn.stored.catalogue)

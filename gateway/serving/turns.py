@@ -5,7 +5,7 @@ nobody can guess. Each call is a dispatch of its turn, so that calls may run sid
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -26,6 +26,8 @@ from gateway.governance.principals import Principal
 from gateway.governance.records import StoredTurn
 from gateway.serving.keeping import Spool, TurnStore
 from gateway.serving.published import Published
+
+Look = Callable[[str, Principal], Awaitable[StoredTurn | None]]
 
 HANDLE_BYTES: Final = 24
 """192 bits: nobody finds a turn by trying."""
@@ -121,8 +123,12 @@ class Turn:
         return self._memory
 
     def goes_on_from(self, other: "Turn") -> None:
-        """Be the same turn as another one, of which calls may still run: what those bring is remembered by both."""
+        """Be the same turn as another one, of which calls may still run: what those bring is remembered by both.
+
+        Whoever follows it hears of both.
+        """
         self.running = other.running
+        self._buses = other._buses
         self._memory = other._memory
 
     def is_reminded(self, stored: bytes | None) -> None:
@@ -228,10 +234,14 @@ def new_turn(principal: Principal, catalogue: str, *, revision: str, at: datetim
 
 
 class OpenTurns:
-    """Turns in memory, the least recently used of them dropped first; what was dropped is found in the store again."""
+    """Turns in memory, the least recently used of them dropped first; what was dropped is found in the store again.
 
-    def __init__(self, limit: int) -> None:
+    Where other processes serve the same turns, `look` finds what is stored of one.
+    """
+
+    def __init__(self, limit: int, look: Look | None = None) -> None:
         self._limit = limit
+        self._look = look
         self._turns: OrderedDict[str, Turn] = OrderedDict()
 
     def put(self, turn: Turn) -> None:
@@ -244,6 +254,16 @@ class OpenTurns:
         turn = self._turns.get(id)
         if turn is not None:
             self._turns.move_to_end(id)
+        return turn
+
+    async def current(self, id: str) -> Turn | None:
+        """The same, unless another process has ended it."""
+        turn = self.get(id)
+        if turn is not None and self._look is not None and turn.is_stored:
+            stored = await self._look(id, turn.principal)
+            if stored is None or stored.ended_at is not None:
+                self.drop(id)
+                return None
         return turn
 
     def drop(self, id: str) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from gateway.approvals.approving import Approvals
+from gateway.serving.catching_up import CatchingUp
 from gateway.serving.service import Service
 from gateway.web.problems import Response
 from gateway.web.rest.asking import Asked
@@ -23,6 +24,8 @@ class Rest:
     service: Service
     logs: EventLogs = field(default_factory=EventLogs)
     approvals: Approvals | None = None
+    catch_up: CatchingUp | None = None
+    """For turns that other processes serve, too."""
 
 
 Run = Callable[[Rest, Asked], Awaitable[Response]]

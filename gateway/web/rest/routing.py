@@ -7,6 +7,7 @@ from typing import Final
 from starlette.routing import Route
 
 from gateway.approvals.approving import Approvals
+from gateway.serving.catching_up import CatchingUp
 from gateway.serving.service import Service
 from gateway.web.rest.approvals import APPROVAL_OPERATIONS
 from gateway.web.rest.endpoints import MAX_BODY, Endpoint, nothing_here
@@ -28,10 +29,15 @@ class _Nothing:
 
 
 def routes(
-    service: Service, *, max_body: int = MAX_BODY, logs: EventLogs | None = None, approvals: Approvals | None = None
+    service: Service,
+    *,
+    max_body: int = MAX_BODY,
+    logs: EventLogs | None = None,
+    approvals: Approvals | None = None,
+    catch_up: CatchingUp | None = None,
 ) -> list[Route]:
     """What to mount at the root of the data plane. Whoever gives `logs` can hush the streams of events."""
-    rest = Rest(service, logs or EventLogs(), approvals)
+    rest = Rest(service, logs or EventLogs(), approvals, catch_up)
     by_path = {
         path: list(operations)
         for path, operations in groupby(sorted(ALL_OPERATIONS, key=attrgetter("path")), key=attrgetter("path"))

@@ -6,7 +6,7 @@ that its place is gone, is told how much it missed, and goes on with the oldest 
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from secrets import token_hex
 from typing import Final
@@ -18,6 +18,7 @@ from gateway.web.problems import Response
 from gateway.web.rest.answers import NO_STORE, bare
 from gateway.web.rest.connections import while_connected
 from gateway.web.rest.event_data import event_data
+from gateway.web.rest.event_places import LOGS, decoded, encoded
 from gateway.web.rest.refusals import TooManyStreams
 
 KEPT: Final = 512
@@ -29,7 +30,7 @@ MAX_READERS: Final = 8
 KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a comment is sent; as often it is asked again whether the reader may read."""
 
-_HEADERS: Final = {**NO_STORE, b"content-type": b"text/event-stream", b"x-accel-buffering": b"no"}
+_ALWAYS: Final = {**NO_STORE, b"content-type": b"text/event-stream", b"x-accel-buffering": b"no"}
 
 Entry = tuple[int, str, bytes]
 MayRead = Callable[[], Awaitable[bool]]
@@ -57,9 +58,7 @@ class EventLog:
         """The number of the event a reader saw last, 0 for none; `None` if the id is not one of this log's."""
         if last_event_id is None:
             return 0
-        name, _, number = last_event_id.partition("-")
-        is_ours = name == self.name and number.isascii() and number.isdecimal() and len(number) < 16
-        return int(number) if is_ours else None
+        return (decoded(last_event_id) or {}).get(self.name)
 
     async def news(self, number: int, seconds: float) -> None:
         """Wait until there is something after that number, or until the time is up."""
@@ -123,14 +122,15 @@ def event_stream(
     """The answer that ends when the turn does, when the reader goes, or when the reader may not read any more."""
     if log.readers >= MAX_READERS:
         raise TooManyStreams(help="close one of them")
+    headers = {**_ALWAYS, LOGS: log.name.encode()}
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":
-            await bare(200, _HEADERS)(scope, receive, send)
+            await bare(200, headers)(scope, receive, send)
             return
         log.readers += 1
         try:
-            if await while_connected(receive, _send_events(log, last_event_id, may_read, keep_alive, send)):
+            if await while_connected(receive, _send_events(log, last_event_id, may_read, keep_alive, send, headers)):
                 await send({"type": "http.response.body", "body": b""})
         finally:
             log.readers -= 1
@@ -139,9 +139,14 @@ def event_stream(
 
 
 async def _send_events(
-    log: EventLog, last_event_id: str | None, may_read: MayRead, keep_alive: float, send: Send
+    log: EventLog,
+    last_event_id: str | None,
+    may_read: MayRead,
+    keep_alive: float,
+    send: Send,
+    headers: Mapping[bytes, bytes],
 ) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS.items())})
+    await send({"type": "http.response.start", "status": 200, "headers": list(headers.items())})
     place = log.place(last_event_id)
     if place is None:
         place = 0
@@ -154,7 +159,7 @@ async def _send_events(
             if missed := number - place - 1:
                 await _send(send, _event("dropped", b'{"missed":%d}' % missed))
             place = number
-            await _send(send, _event(name, data, id=f"{log.name}-{number}"))
+            await _send(send, _event(name, data, id=encoded({log.name: number})))
         if is_closed:
             return
         await log.news(place, keep_alive)

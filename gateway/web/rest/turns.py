@@ -31,13 +31,14 @@ async def get_turn(rest: Rest, asked: Asked) -> Response:
 
 
 async def list_turn_tools(rest: Rest, asked: Asked) -> Response:
-    turn = await seen_turn(rest, asked)
+    turn = await _whole(rest, asked)
     catalogue = catalogue_for(rest.service, asked.principal, turn.stored.catalogue)
     return tools_answer(rest, asked, catalogue, rest.service.listed(asked.principal, catalogue.name, turn=turn))
 
 
 async def call_in_turn(rest: Rest, asked: Asked) -> Response:
     turn = await _open(rest, asked)
+    rest.logs.of(turn.buses)  # another process may have opened it
     settled = await rest.service.call(
         turn,
         asked.body["tool"],
@@ -62,7 +63,7 @@ async def end_turn(rest: Rest, asked: Asked) -> Response:
 
 async def render_turn(rest: Rest, asked: Asked) -> Response:
     """The messages of the next model request, in the shape of chat completions."""
-    turn = await seen_turn(rest, asked)
+    turn = await _whole(rest, asked)
     renderer = Renderer(unsupported_media="fallback-stash")
     return answer({"messages": await assemble_prompt(turn.ctx, renderer)})
 
@@ -89,6 +90,14 @@ async def seen_turn(rest: Rest, asked: Asked) -> Turn:
     catalogue: Any = rest.service.published.snapshot.catalogues.get(turn.stored.catalogue)
     if catalogue is None or PROTOCOL not in catalogue.protocols:
         raise UnknownTurn()
+    return turn
+
+
+async def _whole(rest: Rest, asked: Asked) -> Turn:
+    """With the calls that other processes have made in it."""
+    turn = await seen_turn(rest, asked)
+    if rest.catch_up is not None and turn.stored.ended_at is None:
+        await rest.catch_up(turn)
     return turn
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rest_gateway import Gateway, running
+from rest_gateway import Gateway, running, with_catalogue
 from rest_streams import Told, reading
 
 from gateway.core.events import Buses, Event, LogEvent, TurnEnd, WarningEvent, now
 from gateway.errors import GatewayError
 from gateway.web.rest.event_data import MAX_DATA, event_data
+from gateway.web.rest.event_places import MOST_LOGS, decoded, encoded
 from gateway.web.rest.streams import EventLog, EventLogs, event_stream
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +73,32 @@ async def test_invalid_arguments_start_nothing(gateway: Gateway) -> None:
             events = await reader.until("dispatchEnd")
 
     assert "toolExecutionStart" not in names(events)
+
+
+async def test_stream_goes_on_under_another_revision(gateway: Gateway) -> None:
+    async with gateway.client() as client:
+        turn = await opened(client)
+        async with reading(gateway, turn) as reader:
+            with_catalogue(gateway, "desk", title="Another desk")
+            await called(client, turn, "echo", arguments={"text": "hi"})
+            events = await reader.until("dispatchEnd")
+
+    assert "toolExecutionEnd" in names(events)
+
+
+@pytest.mark.parametrize(
+    "id", ["", "x", "0123abcd", "0123abcd-", "0123abcd--1", "0123abcd-1.", "0123ABCD-1", "0123abcd-²"]
+)
+def test_id_that_is_none_of_ours_is_no_place(id: str) -> None:
+    assert decoded(id) is None
+
+
+def test_place_in_several_logs_is_one_id() -> None:
+    places = {"0123abcd": 7, "89abcdef": 12}
+
+    assert decoded(encoded(places)) == places
+    assert decoded(encoded({f"{number:08x}": 1 for number in range(MOST_LOGS)})) is not None
+    assert decoded(encoded({f"{number:08x}": 1 for number in range(MOST_LOGS + 2)})) is None
 
 
 async def test_stream_ends_with_the_turn(gateway: Gateway) -> None:

@@ -1,0 +1,191 @@
+"""Events of a turn, followed in one process while its calls run in others: workers of a host, and replicas."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from forked import Forking
+from gated import ANA, LIZ, PEOPLE, desk, write
+from replicated import forked_replicas, round_robin, written
+from secured import Caller, counting, environ_of, over_http
+
+pytestmark = pytest.mark.anyio
+
+CALLS = 12
+
+
+class Following:
+    """A reader of events that remembers what it was told, and where it is."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self._answer = answer
+        self.status = answer.status
+        self.last: str | None = None
+        self.events: list[tuple[str, Any]] = []
+
+    @property
+    def texts(self) -> list[str]:
+        """What the calls were made with that have begun."""
+        return [data["args"]["text"] for name, data in self.events if name == "toolExecutionStart"]
+
+    async def next(self) -> bool:
+        """Read one event; whether there was one."""
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(30):
+            async for line in self._answer.content:
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if not name and fields.get("event"):
+                    self.last = fields.get("id", self.last)
+                    self.events.append((fields["event"], json.loads(fields["data"])))
+                    return True
+                fields |= {name: value} if name else {}
+        return False
+
+    async def until_ended(self, calls: int) -> None:
+        while sum(name == "dispatchEnd" for name, _ in self.events) < calls:
+            assert await self.next(), self.events
+
+    async def rest(self) -> None:
+        while await self.next():
+            pass
+
+
+@asynccontextmanager
+async def following(
+    url: str, turn: str, *, token: str = ANA.token, last: str | None = None
+) -> AsyncIterator[Following]:
+    headers = {"authorization": f"Bearer {token}", **({"last-event-id": last} if last else {})}
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(f"{url}/v1/turns/{turn}/events", headers=headers) as answer,
+    ):
+        yield Following(answer)
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
+        yield session
+
+
+async def opened(caller: Caller) -> str:
+    return str((await caller.rest("POST", "/v1/turns", {"catalogue": "desk"})).json["id"])
+
+
+async def called(caller: Caller, turn: str, texts: Sequence[str]) -> None:
+    """In every way that a call can name its turn."""
+    ways = cycle(["path", "handle", "mcp"])
+    for text, way in zip(texts, ways, strict=False):
+        if way == "path":
+            reply = await caller.rest("POST", f"/v1/turns/{turn}/calls", {"tool": "pay", "arguments": {"text": text}})
+        elif way == "handle":
+            body = {"arguments": {"text": text}, "turn": turn}
+            reply = await caller.rest("POST", "/v1/catalogues/desk/tools/pay/call", body)
+        else:
+            reply = await caller.modern_call("desk", "pay", {"text": text}, **{"gateway/turn": turn})
+        assert reply.status == 200, reply.body
+
+
+def texts(begin: int, end: int) -> list[str]:
+    return [f"call-{number}" for number in range(begin, end)]
+
+
+async def test_events_of_every_worker_reach_whoever_follows_in_one(forks: Forking, tmp_path: Path) -> None:
+    async with counting() as backend, connected() as session:
+        project = write(tmp_path / "p", desk(backend.port))
+        env = {**environ_of(PEOPLE), "GATEWAY_DATA_DIR": str(tmp_path / "data")}
+        gateway = await asyncio.to_thread(forks.start, project, tmp_path / "data", env=env, options=("--workers", "3"))
+        try:
+            ana = Caller(over_http(session, gateway.url), ANA.token)
+            turn = await opened(ana)
+            async with following(gateway.url, turn) as first:
+                await called(ana, turn, texts(0, CALLS))
+                await first.until_ended(CALLS)
+            await called(ana, turn, texts(CALLS, 2 * CALLS))
+            async with following(gateway.url, turn, last=first.last) as second:
+                await second.until_ended(CALLS)
+                await ana.rest("POST", f"/v1/turns/{turn}/end", {"as": "ack"})
+                await second.rest()
+        finally:
+            await asyncio.to_thread(gateway.kill)
+
+    assert sorted(first.texts) == sorted(texts(0, CALLS))
+    assert sorted(second.texts) == sorted(texts(CALLS, 2 * CALLS))
+    assert "dropped" not in [name for name, _ in second.events]
+    assert second.events[-1][0] == "turnEnd"
+
+
+async def test_events_of_every_replica_reach_whoever_follows_in_one(
+    forks: Forking, tmp_path: Path, new_database: Callable[[], str]
+) -> None:
+    async with counting() as backend, connected() as session:
+        project = written(tmp_path, backend)
+        with forked_replicas(forks, project, tmp_path / "data", new_database()) as gateways:
+            ana = Caller(round_robin(session, gateways), ANA.token)
+            turn = await opened(ana)
+            one, other, last = gateways
+            async with following(one.url, turn) as first:
+                await called(ana, turn, texts(0, CALLS))
+                await first.until_ended(CALLS)
+            await called(ana, turn, texts(CALLS, 2 * CALLS))
+            async with following(other.url, turn, last=first.last) as second:
+                await second.until_ended(CALLS)
+                last.kill()
+                rest = Caller(round_robin(session, [one, other]), ANA.token)
+                await called(rest, turn, texts(2 * CALLS, 3 * CALLS))
+                await second.until_ended(2 * CALLS)
+                async with following(one.url, turn, token=LIZ.token) as stranger:
+                    pass
+                await Caller(over_http(session, one.url), ANA.token).rest(
+                    "POST", f"/v1/turns/{turn}/end", {"as": "ack"}
+                )
+                await second.rest()
+            async with following(other.url, turn) as ended:
+                pass
+            async with following(other.url, await opened(rest), last=first.last) as elsewhere:
+                await elsewhere.next()
+
+    assert sorted(first.texts) == sorted(texts(0, CALLS))
+    assert sorted(second.texts) == sorted(texts(CALLS, 3 * CALLS))
+    assert "dropped" not in [name for name, _ in second.events]
+    assert second.events[-1][0] == "turnEnd"
+    assert (stranger.status, ended.status) == (404, 204)
+    assert elsewhere.events == [("dropped", {"missed": None})]
+
+
+async def test_turn_is_the_same_in_every_replica_and_over_in_all_when_it_is_in_one(
+    forks: Forking, tmp_path: Path, new_database: Callable[[], str]
+) -> None:
+    async with counting() as backend, connected() as session:
+        project = written(tmp_path, backend)
+        with forked_replicas(forks, project, tmp_path / "data", new_database(), count=2) as [one, other]:
+            here, there = (Caller(over_http(session, each.url), ANA.token) for each in (one, other))
+            turn = await opened(here)
+            await called(here, turn, ["first"])
+            await called(there, turn, texts(0, 3))
+            listed = await here.rest("GET", f"/v1/turns/{turn}/tools")
+            await here.rest("POST", f"/v1/turns/{turn}/end", {"as": "nack"})
+            by_path = await there.rest(
+                "POST", f"/v1/turns/{turn}/calls", {"tool": "pay", "arguments": {"text": "late"}}
+            )
+            body = {"arguments": {"text": "late"}, "turn": turn}
+            by_handle = await there.rest("POST", "/v1/catalogues/desk/tools/pay/call", body)
+            told = await there.rest("GET", f"/v1/turns/{turn}")
+
+    [ids] = [
+        tool["inputSchema"]["properties"]["callId"]["enum"]
+        for tool in listed.json["tools"]
+        if tool["name"] == "artifact_grep"
+    ]
+    assert len(ids) == 4
+    assert len(backend.requests) == 4
+    assert by_path.status == 409
+    assert by_handle.status == 404
+    assert told.json["ending"] == "nack"
