@@ -88,17 +88,18 @@ def serve_here(
     up: Callable[[], None] = lambda: None,
     watch: Callable[[Stopping], None] = lambda stopping: None,
     goes_on: bool = False,
+    worker: int | None = None,
     among: Callable[[Any], Affinity] | None = None,
 ) -> None:
     """Serve in this process until it is stopped. `up` is told when it is up, `watch` may ask it to stop.
 
-    `among` is for one of several workers: what leads from each to the others.
+    `worker` and `among` are for one of several workers: which one it is, and what leads from each to the others.
     """
     try:
         # Outside of the loop, where a signal is obeyed at once: nothing is open yet.
         beginning = _Beginning.of(settings, goes_on=goes_on)
         with output_never_waits(), logs_as_lines(settings):
-            run(_served(beginning, sockets, say, up=up, watch=watch, among=among))
+            run(_served(beginning, sockets, say, up=up, watch=watch, worker=worker, among=among))
     except ConfigInvalid as error:
         print_problems(err(), error.diagnostics, sources_of(settings.project))
         raise typer.Exit(1) from error
@@ -185,6 +186,7 @@ async def _served(
     *,
     up: Callable[[], None],
     watch: Callable[[Stopping], None],
+    worker: int | None,
     among: Callable[[Any], Affinity] | None,
 ) -> None:
     stopping = Stopping()
@@ -199,7 +201,8 @@ async def _served(
                         gateway, beginning.source, beginning.ready, beginning.taken, beginning.last_good
                     )
                     starting.reloading = reloading
-                    await _serve(gateway, sockets(), stopping, reloading=reloading, say=say, up=up, among=among)
+                    serving = partial(_serve, reloading=reloading, say=say, up=up, worker=worker, among=among)
+                    await serving(gateway, sockets(), stopping)
         except asyncio.CancelledError:
             if not starting.was_cut_short:
                 raise
@@ -235,6 +238,7 @@ async def _serve(
     reloading: Reloading,
     say: Callable[[str], object],
     up: Callable[[], None],
+    worker: int | None,
     among: Callable[[Any], Affinity] | None,
 ) -> None:
     url, admin_url = (_url(bound) for bound in sockets)
@@ -247,7 +251,7 @@ async def _serve(
         if gateway.settings.watch:
             reloading.watch(gateway.settings.watch.total_seconds())
 
-    both = planes(gateway, base_url=base_url, stopping=stopping, reloading=reloading)
+    both = planes(gateway, base_url=base_url, stopping=stopping, reloading=reloading, worker=worker)
     serving = partial(
         serve,
         calls=gateway.service.running,

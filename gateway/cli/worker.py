@@ -24,6 +24,7 @@ def main() -> None:
         up=lambda: order.tell_up(lines),
         watch=lambda stopping: _watch(order.lifeline, stopping),
         goes_on=order.goes_on,
+        worker=order.index,
         among=lambda app: Affinity(app, index=order.index, count=settings.workers, folder=Path(order.folder)),
     )
 

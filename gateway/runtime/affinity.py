@@ -1,7 +1,7 @@
 """Several workers behind one address: what lives in the memory of one of them is answered by that one.
 
-A connection goes to any worker. Sessions say in their id whose they are, turns belong to a worker by their name, and
-what is another worker's is passed on to it, as it came, over a socket that only we can open.
+A connection goes to any worker. Sessions and calls that wait for an answer say whose they are, turns belong to a worker
+by their name, and what is another worker's is passed on to it, as it came, over a socket that only we can open.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from gateway.runtime.metering import INSIDE, Metering
 from gateway.runtime.passing import GONE, NobodyThere, carrier, passed_on
 from gateway.runtime.reloading import INSIDE as RELOAD_INSIDE
 from gateway.runtime.reloading import Reloading
+from gateway.runtime.states import OF_WORKER, may_have_a_state, owner_in_body
 from gateway.web.edge import App, Receive, Scope, Send
 
 _SESSION: Final = b"mcp-session-id"
@@ -50,6 +51,9 @@ class Affinity:
             await merged(self.back, self._sources, scope, receive, send)
             return
         owner = self._owner(scope) if scope["type"] == "http" else self._index
+        if scope["type"] == "http" and may_have_a_state(scope) and not _is_of_a_session(scope):
+            named, receive = await owner_in_body(receive, OF_WORKER)
+            owner = int(named) if named is not None and int(named) < self._count else owner
         if owner == self._index:
             await self.back(scope, receive, send)
         else:
@@ -121,7 +125,7 @@ class Affinity:
         except NobodyThere:
             if _is_of_a_session(scope):
                 await GONE(scope, receive, send)
-            else:  # turns are stored, so that any worker can go on with one
+            else:  # turns are stored, so that any worker can go on with one; a state of nobody is not valid anywhere
                 await self.back(scope, receive, send)
 
     async def _sources(self) -> list[Source]:

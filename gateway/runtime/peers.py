@@ -5,8 +5,6 @@ for an answer of its caller. A request about what another gateway has is passed 
 credentials: who calls is judged there, and only there.
 """
 
-import re
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from hashlib import blake2b
@@ -18,6 +16,7 @@ import aiohttp
 from gateway.errors import StoreUnavailable
 from gateway.runtime.merging import PASSED, Source, asks_for_events, merged
 from gateway.runtime.passing import GONE, NobodyThere, carrier, passed_on
+from gateway.runtime.states import OF_GATEWAY, may_have_a_state, owner_in_body
 from gateway.web.edge import App, Receive, Scope, Send
 
 Addresses = Callable[[], Awaitable[Collection[str]]]
@@ -25,9 +24,6 @@ Addresses = Callable[[], Awaitable[Collection[str]]]
 
 _SESSION: Final = b"mcp-session-id"
 _DIGITS: Final = 12
-_LOOKED_INTO: Final = 256 << 10
-_STATE: Final = re.compile(rb'"requestState"\s*:\s*"([0-9a-f]{12})\.')
-"""In JSON such a quote is no part of a text. Whoever writes it elsewhere is answered by another gateway, no more."""
 
 _ASK_EVERY: Final = 0.25
 """Seconds: whoever invents sessions makes nobody ask the database more often than that."""
@@ -53,8 +49,8 @@ class Peers:
             return
         owner = _owner(scope)
         is_of_a_session = owner is not None
-        if owner is None and _may_have_a_state(scope):
-            owner, receive = await _owner_in_body(receive)
+        if owner is None and may_have_a_state(scope):
+            owner, receive = await owner_in_body(receive, OF_GATEWAY)
         if owner is None or owner == self._mark[:-1]:
             await self._here(scope, receive, send)
             return
@@ -124,32 +120,6 @@ def _owner(scope: Scope) -> bytes | None:
     owner, dot, _ = named[0].partition(b".")
     is_name = bool(dot) and len(owner) == _DIGITS and all(each in b"0123456789abcdef" for each in owner)
     return owner if is_name else None
-
-
-def _may_have_a_state(scope: Scope) -> bool:
-    """Requests without a session, of a length that is told and not large: no others are looked into."""
-    if scope["method"] != "POST" or not scope["path"].endswith("/mcp"):
-        return False
-    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return length.isdigit() and len(length) < 7 and int(length) <= _LOOKED_INTO
-
-
-async def _owner_in_body(receive: Receive) -> tuple[bytes | None, Receive]:
-    """Whose call the request goes on with, if it does, and how to read the request from its beginning."""
-    heard: deque[Any] = deque()
-    body = b""
-    more = True
-    while more and len(body) <= _LOOKED_INTO:
-        message = await receive()
-        heard.append(message)
-        body += message.get("body", b"")
-        more = message["type"] == "http.request" and message.get("more_body", False)
-    found = _STATE.search(body)
-
-    async def again() -> Any:
-        return heard.popleft() if heard else await receive()
-
-    return None if found is None else found[1], again
 
 
 def _was_passed_on(scope: Scope) -> bool:

@@ -14,6 +14,7 @@ from gateway.runtime.peers import named
 from gateway.runtime.reloading import Reloading
 from gateway.runtime.running import Running
 from gateway.runtime.settings import Settings
+from gateway.runtime.states import home_of
 from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
 from gateway.serving.catching_up import CatchingUp
@@ -43,8 +44,15 @@ class Planes:
         self.metering.meters.responded(method, route=None, status=503, seconds=0.0)
 
 
-def planes(running: Running, *, base_url: str, stopping: Stopping, reloading: Reloading | None = None) -> Planes:
-    """The apps of a running gateway. `base_url` is how callers reach the data plane."""
+def planes(
+    running: Running,
+    *,
+    base_url: str,
+    stopping: Stopping,
+    reloading: Reloading | None = None,
+    worker: int | None = None,
+) -> Planes:
+    """The apps of a running gateway. `base_url` is how callers reach them, `worker` which of several this is."""
     ready = _readiness(running, stopping, reloading)
     rules = EdgeRules(
         hosts=running.settings.hosts,
@@ -55,7 +63,8 @@ def planes(running: Running, *, base_url: str, stopping: Stopping, reloading: Re
     service = running.service
     limit = running.settings.max_body
     admission = admission_of(running.settings)
-    home = "" if running.settings.peer_url is None else named(running.settings.peer_url)
+    peer_url = running.settings.peer_url
+    home = home_of("" if peer_url is None else named(peer_url), worker)
     endpoints: list[McpEndpoint] = []
     logs = EventLogs()
 

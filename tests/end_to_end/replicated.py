@@ -1,7 +1,7 @@
 """Several gateways on one PostgreSQL database: in this process, or in processes of their own."""
 
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -46,20 +46,27 @@ def written(folder: Path, backend: Counting, *rules: Document, tools: Sequence[A
 
 @contextmanager
 def forked_replicas(
-    forks: Forking, project: Path, data: Path, address: str, *, count: int = 3
+    forks: Forking,
+    project: Path,
+    data: Path,
+    address: str,
+    *,
+    count: int = 3,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[list[Forked]]:
     """Gateways in processes of their own that know each other."""
     made: list[Forked] = []
     try:
         for _ in range(count):
             port = _free_port()
-            env = {
+            given = {
+                **(env or {}),
                 **environ_of(PEOPLE),
                 CONNECTION: address,
                 "GATEWAY_DATA_DIR": str(data),
                 "GATEWAY_PEER_URL": f"http://127.0.0.1:{port}",
             }
-            made.append(forks.start(project, data, env=env, options=("--port", str(port))))
+            made.append(forks.start(project, data, env=given, options=("--port", str(port))))
         yield made
     finally:
         for each in made:
