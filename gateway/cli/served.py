@@ -48,7 +48,8 @@ def reload_gateway(
 ) -> None:
     """Have a running gateway serve what its folder, or its bundle, holds now.
 
-    Exit codes: 0 it does, or did already; 1 it was refused, and the earlier revision stays; 2 wrong use.
+    Exit codes: 0 it does, or did already, in all its processes; 1 it was refused, and the earlier revision stays, or a
+    process does not serve it yet; 2 wrong use.
     """
     remote = remote_at(url, token_file, insecure=insecure)
     headers = {"If-Match": f'"{revision}"'} if revision else {}
@@ -64,7 +65,7 @@ def reload_gateway(
         print_line(out(), f"{told['outcome']}: revision {str(told['revision'])[:12]}")
         for problem in told["problems"]:
             print_line(err(), ("error: ", "bold red"), str(problem))
-    if told["outcome"] == "refused":
+    if told["outcome"] == "refused" or told["problems"]:
         raise typer.Exit(1)
 
 
@@ -87,7 +88,7 @@ def _pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ", ".join(f"{key} {value}" for key, value in source.items() if key != "digest" and value is not None),
     )
     yield "last reload", _last(told.get("lastReload"))
-    yield "processes", str(told["workers"])
+    yield "processes", _processes(told)
     catalogues = [f"{each['name']} ({each['tools']} tools)" for each in told["catalogues"]]
     yield "catalogues", ", ".join(catalogues)
     yield "running calls", str(told["runningCalls"])
@@ -96,10 +97,26 @@ def _pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "requests",
             f"{requests['active']} worked on, {requests['waiting']} waiting, {requests['refused']} refused",
         )
-    storage = told["storage"]
-    yield "storage", f"{storage['databaseBytes']:,} bytes of records, {storage['spoolBytes']:,} of results"
+    yield "storage", ", ".join(_storage(told["storage"]))
     upstreams = [f"{each['name']} {each['state']}" for each in told["upstreams"]]
     yield "upstreams", ", ".join(upstreams) or "none"
+
+
+def _processes(told: Mapping[str, Any]) -> str:
+    """With those that serve something else than the one that answers."""
+    apart = [
+        f"\nworker {index} {'does not answer' if revision is None else f'serves revision {revision[:12]}'}"
+        for index, revision in told.get("revisions", {}).items()
+        if revision != told["revision"]
+    ]
+    return str(told["workers"]) + "".join(apart)
+
+
+def _storage(told: Mapping[str, Any]) -> Iterator[str]:
+    """A database that cannot be reached has no size, and nobody counts what is in a bucket."""
+    size = told.get("databaseBytes")
+    yield "records cannot be reached" if size is None else f"{size:,} bytes of records"
+    yield f"results in bucket {told['spoolBucket']}" if "spoolBucket" in told else f"{told['spoolBytes']:,} of results"
 
 
 def _last(reload: Mapping[str, Any] | None) -> str:

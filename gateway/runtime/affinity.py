@@ -12,10 +12,11 @@ from zlib import crc32
 
 import aiohttp
 
+from gateway.runtime.agreeing import INSIDE as AMONG_WORKERS
+from gateway.runtime.agreeing import Crew
 from gateway.runtime.merging import Source, asks_for_events, merged
 from gateway.runtime.metering import INSIDE, Metering
 from gateway.runtime.passing import GONE, NobodyThere, carrier, passed_on
-from gateway.runtime.reloading import INSIDE as RELOAD_INSIDE
 from gateway.runtime.reloading import Reloading
 from gateway.runtime.states import OF_WORKER, may_have_a_state, owner_in_body
 from gateway.web.edge import App, Receive, Scope, Send
@@ -64,29 +65,38 @@ class Affinity:
         self._metering = metering
         metering.worker, metering.others = self._index, self._asked
         self._reloading = reloading
-        reloading.worker, reloading.others = self._index, self._asked
+        reloading.crew = Crew(self._index, tuple(self._others), self._asked)
 
     async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What comes from another worker: requests that are passed on, and questions of its own."""
         if scope["type"] == "http" and scope["path"] == INSIDE and self._metering is not None:
             await self._metering.inside(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] == RELOAD_INSIDE and self._reloading is not None:
+        elif scope["type"] == "http" and scope["path"].startswith(AMONG_WORKERS) and self._reloading is not None:
             await self._reloading.inside(scope, receive, send)
         else:
             await self.back(scope, receive, send)
 
-    async def _asked(self, path: str, *, within: float = _SOON) -> dict[int, bytes]:
+    async def _asked(
+        self, path: str, *, within: float = _SOON, body: bytes | None = None, only: int | None = None
+    ) -> dict[int, bytes]:
         """What each of the others answers; one that is being replaced, or too slow, is left out."""
-        others = [index for index in range(self._count) if index != self._index]
-        answers = await asyncio.gather(*(self._ask(each, path, aiohttp.ClientTimeout(total=within)) for each in others))
+        others = [each for each in self._others if only in (None, each)]
+        patience = aiohttp.ClientTimeout(total=within)
+        answers = await asyncio.gather(*(self._ask(each, path, patience, body) for each in others))
         return {each: answer for each, answer in zip(others, answers, strict=True) if answer is not None}
 
-    async def _ask(self, owner: int, path: str, patience: aiohttp.ClientTimeout) -> bytes | None:
+    async def _ask(self, owner: int, path: str, patience: aiohttp.ClientTimeout, body: bytes | None) -> bytes | None:
+        method = "GET" if body is None else "POST"
+        asking = self._session(owner).request(method, f"http://worker{path}", data=body, timeout=patience)
         try:
-            async with self._session(owner).get(f"http://worker{path}", timeout=patience) as answer:
+            async with asking as answer:
                 return await answer.read() if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None
+
+    @property
+    def _others(self) -> list[int]:
+        return [index for index in range(self._count) if index != self._index]
 
     async def back(self, scope: Scope, receive: Receive, send: Send) -> None:
         mark = b"%d." % self._index
@@ -107,7 +117,9 @@ class Affinity:
             await session.close()
 
     def _owner(self, scope: Scope) -> int:
-        if scope["path"] in (INSIDE, RELOAD_INSIDE):  # a question among workers, which nobody else may have passed on
+        if scope["path"] == INSIDE or scope["path"].startswith(
+            AMONG_WORKERS
+        ):  # a question among workers, which nobody else may have passed on
             return self._index
         named = [value for name, value in scope["headers"] if name == _SESSION]
         if len(named) == 1:
@@ -129,8 +141,7 @@ class Affinity:
                 await self.back(scope, receive, send)
 
     async def _sources(self) -> list[Source]:
-        others = [index for index in range(self._count) if index != self._index]
-        return [Source(str(each), self._session(each), "http://worker") for each in others]
+        return [Source(str(each), self._session(each), "http://worker") for each in self._others]
 
     def _session(self, owner: int) -> aiohttp.ClientSession:
         if owner not in self._sessions:

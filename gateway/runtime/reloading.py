@@ -4,15 +4,14 @@ Whatever is wrong with it, the old one stays, and says why. Who may ask for a re
 """
 
 import asyncio
-import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from gateway.assembly import Assembled
 from gateway.bundles.contents import Sign
@@ -20,6 +19,7 @@ from gateway.config.pins import upstreams_of
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import GatewayError, ProgramError, StoreUnavailable
 from gateway.review.policy_tests import run_cases
+from gateway.runtime.agreeing import Answer, Crew, StandingBy, Told, answered
 from gateway.runtime.bundled import LastGood
 from gateway.runtime.kept import gateway_of, storage_of
 from gateway.runtime.revisions import Revision
@@ -29,17 +29,14 @@ from gateway.runtime.sourcing import Source, Taken
 from gateway.web.edge import Receive, Scope, Send
 from gateway.web.problems import json_response
 
+Agree = Callable[[str], Awaitable[None]]
 Why = Literal["signal", "request", "watch"]
 What = Literal["published", "unchanged", "refused"]
 
 MOST_PROBLEMS: Final = 50
 """How many problems are told of a reload that was refused."""
 
-INSIDE: Final = "/.gateway/reload"
-"""Where a worker asks another one to reload, too. Nobody else reaches the socket that it is served on."""
-
 _TRIES: Final = 5
-_OTHERS_WITHIN: Final = 60.0
 _NOTHING_SEEN: Final[Sign] = ("nothing seen",)
 _log: Final = logging.getLogger(__name__)
 
@@ -58,12 +55,6 @@ class AnotherRevision(GatewayError):
     code = "E_ANOTHER_REVISION"
     status = 412
     default_message = "another revision is served than the one that was named"
-
-
-class Others(Protocol):
-    """Asks every other worker; one that does not answer in time is left out."""
-
-    async def __call__(self, path: str, *, within: float) -> Mapping[int, bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,60 +91,168 @@ class Reloading:
     taken: Taken
     last_good: LastGood
     last: Outcome | None = None
-    worker: int | None = None
-    """Which one of several this is, if there are several, and how the others are asked."""
-    others: "Others | None" = None
+    crew: Crew | None = None
+    """The other workers, if there are several."""
+    _standing_by: StandingBy | None = None
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set["asyncio.Task[Any]"] = field(default_factory=set)
 
-    async def reload(self, why: Why, *, expected: str | None = None) -> Outcome:
-        """Serve what is there now, if it is sound. Raises `AnotherRevision` if `expected` is not what is served."""
+    async def reload(self, why: Why, *, expected: str | None = None, agree: Agree | None = None) -> Outcome:
+        """Serve what is there now, if it is sound. Raises `AnotherRevision` if `expected` is not what is served.
+
+        `agree` is told the digest of what is about to come into force, and raises if that must not happen.
+        """
         async with self._one_at_a_time, self.running.revisions.changing:
             before, began = self._revision, monotonic()
             if expected is not None and not _names(expected, before):
                 raise AnotherRevision(help="look at what is served now, then ask again")
             with _calls_first():
-                what, problems = await self._reloaded()
-            at = datetime.now(UTC)
-            outcome = Outcome(what, why, self._revision, before, at, monotonic() - began, problems[:MOST_PROBLEMS])
-            self._tell(outcome)
-            return outcome
+                what, problems = await self._reloaded(agree)
+            return self._told(what, why, before, began, problems)
 
-    async def everywhere(self, expected: str | None) -> dict[str, Any]:
-        """Reload here, and if that went well in every other worker; what became of it, told by each."""
-        outcome = await self.reload("request", expected=expected)
-        told = outcome.as_data()
-        if self.others is None or outcome.what == "refused":
-            return told
-        answers = await self.others(INSIDE, within=_OTHERS_WITHIN)
-        workers = {str(self.worker): told, **{str(index): json.loads(each) for index, each in sorted(answers.items())}}
-        problems = [
-            f"worker {index}: {problem}" for index, each in workers.items() for problem in each.get("problems", ())
+    async def everywhere(self, expected: str | None, why: Why = "request") -> dict[str, Any]:
+        """The same in every worker, or in none; what became of it, and which worker serves which revision then."""
+        crew = self.crew
+        if crew is None:
+            return (await self.reload(why, expected=expected)).as_data()
+        if (led := await crew.led(expected=expected, why=why)) is not None:
+            if led.get("code") == AnotherRevision.code:
+                raise AnotherRevision(help="look at what is served now, then ask again")
+            return dict(led)
+        return await self._lead(crew, expected, why)
+
+    async def _lead(self, crew: Crew, expected: str | None, why: Why) -> dict[str, Any]:
+        async def agree(digest: str) -> None:
+            if problems := await crew.prepared(digest, why):
+                raise ReloadRefused(problems)
+
+        outcome = await self.reload(why, expected=expected, agree=agree)
+        await crew.told(is_put=outcome.what != "refused", problems=outcome.problems, why=why)
+        is_refused = outcome.what == "refused"
+        others = (await crew.served()) if is_refused else {}
+        revisions = dict.fromkeys(crew.others) | {index: str(told["revision"]) for index, told in others.items()}
+        if not is_refused:
+            revisions = await crew.agreed(outcome.revision)
+        apart = [
+            f"worker {index} {'does not answer' if found is None else f'serves revision {found[:12]}'}"
+            for index, found in sorted(revisions.items())
+            if found != outcome.revision
         ]
-        is_refused = any(each["outcome"] == "refused" for each in workers.values())
-        revisions = {index: each["revision"] for index, each in workers.items()}
+        served = {crew.worker: outcome.revision, **revisions}
         return {
-            **told,
-            "outcome": "refused" if is_refused else outcome.what,
-            "problems": problems,
-            "workers": revisions,
+            **outcome.as_data(),
+            "problems": [*outcome.problems, *apart],
+            "workers": {str(index): served[index] for index in sorted(served)},
         }
 
     async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For another worker."""
-        outcome = await self.reload("request")
-        await json_response(outcome.as_data())(scope, receive, send)
+        answers: Mapping[str, Answer] = {
+            "lead": self._led,
+            "prepare": self._prepare,
+            "word": self._hear,
+            "served": self._serving,
+        }
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        told = await answered(scope["path"], body, answers)
+        await json_response({} if told is None else told, status=404 if told is None else 200)(scope, receive, send)
+
+    async def _led(self, asked: Told) -> Told:
+        try:
+            return await self._lead(self._crew, asked["expected"], asked["why"])
+        except AnotherRevision as error:
+            return {"code": error.code}
+
+    async def _prepare(self, asked: Told) -> Told:
+        if self._standing_by is not None:
+            return {"problems": ["another reload is under way"]}
+        standing = self._standing_by = StandingBy.new(asked["digest"])
+        self._begin(self._stand_by(standing, asked["why"]))
+        return {"problems": await standing.answered}
+
+    async def _stand_by(self, standing: StandingBy, why: Why) -> None:
+        """Be ready to serve the same as the worker that leads, until it says whether to."""
+        try:
+            async with self._one_at_a_time, self.running.revisions.changing:
+                before, began = self._revision, monotonic()
+                try:
+                    with _calls_first():
+                        found = await self._next(self.source, digest=standing.digest)
+                except Exception as error:
+                    standing.answered.set_result(list(_problems(error)))
+                    _, problems = await standing.heard(self._crew, before=before)
+                    self._told("refused", why, before, began, problems)
+                    return
+                standing.answered.set_result([])
+                is_put, problems = await standing.heard(self._crew, before=before)
+                what: What = "refused"
+                if is_put:
+                    what = await self._put(found)
+                else:
+                    await self._let_go(found)
+                self._told(what, why, before, began, () if is_put else problems)
+        finally:
+            self._standing_by = None
+            standing.done.set()
+            if not standing.answered.done():
+                standing.answered.set_result(["the worker ends"])
+
+    async def _hear(self, asked: Told) -> Told:
+        standing = self._standing_by
+        if standing is not None and not standing.word.done():
+            standing.word.set_result((asked["put"], asked["problems"]))
+            await standing.done.wait()
+        elif standing is None and not asked["put"]:  # refused before anybody else was asked
+            self._told("refused", asked["why"], self._revision, monotonic(), asked["problems"])
+        return await self._serving({})
+
+    async def _serving(self, asked: Told) -> Told:
+        return {"revision": self._revision, "digest": self.taken.digest}
+
+    async def _agree(self) -> None:
+        """Serve what the others serve, where that is something else: they may have changed while this one started."""
+        others = await self._crew.served()
+        theirs = next((told["digest"] for _, told in sorted(others.items())), self.taken.digest)
+        if theirs == self.taken.digest:
+            return
+        async with self._one_at_a_time, self.running.revisions.changing:
+            for source in (self.source, self.last_good):
+                try:
+                    await self._put(await self._next(source, digest=theirs))
+                    return
+                except Exception as error:
+                    _log.info("what the other workers serve is not what is there: %s", "; ".join(_problems(error)))
+        _log.error("the other workers serve another revision: reload, or restart the gateway")
+
+    async def revisions(self) -> dict[str, str | None]:
+        """Which worker serves which revision; `None` for one that does not answer. Nothing where there is only one."""
+        if self.crew is None:
+            return {}
+        found = dict.fromkeys(self.crew.others) | {
+            index: str(told["revision"]) for index, told in (await self.crew.served()).items()
+        }
+        served = {self.crew.worker: self._revision, **found}
+        return {str(index): served[index] for index in sorted(served)}
 
     def ask(self, why: Why) -> None:
         """The same for whoever does not wait for it."""
-        task = asyncio.create_task(self.reload(why))
+        self._begin(self.everywhere(None, why))
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def watch(self, every: float) -> None:
-        """Reload whenever there is something else, once nobody has written to it for a whole interval."""
-        task = asyncio.create_task(self._watched(every))
-        self._tasks.add(task)
+        """Reload whenever there is something else, once nobody has written to it for a whole interval.
+
+        Of several workers one looks, for all.
+        """
+        if self.crew is None or self.crew.leads:
+            self._begin(self._watched(every))
 
     async def close(self) -> None:
         for task in tuple(self._tasks):
@@ -180,32 +279,54 @@ class Reloading:
     def _revision(self) -> str:
         return self.running.service.published.snapshot.revision
 
-    async def _reloaded(self) -> tuple[What, tuple[str, ...]]:
+    async def _reloaded(self, agree: Agree | None) -> tuple[What, tuple[str, ...]]:
         try:
-            environ = self.current.environ
-            taken, ready = await asyncio.to_thread(prepared_from, self.source, self.running.settings, environ=environ)
+            found = await self._next(self.source)
         except Exception as error:
             return "refused", _problems(error)
         try:
-            if self._is_same(ready):
-                await asyncio.to_thread(taken.use)
-                await self._taken_anew(taken)
-                taken.release()
-                return "unchanged", ()
-            revision = await self._made(ready, taken)
+            if agree is not None:
+                await agree(found.taken.digest)
+            await asyncio.to_thread(found.taken.use)
         except Exception as error:
+            await self._let_go(found)
+            return "refused", _problems(error)
+        return await self._put(found), ()
+
+    async def _next(self, source: Source, *, digest: str | None = None) -> "_Next":
+        """What may come into force. Raises whatever keeps it from that; with a digest, other files do."""
+        environ = self.current.environ
+        taken, ready = await asyncio.to_thread(prepared_from, source, self.running.settings, environ=environ)
+        try:
+            if digest not in (None, taken.digest):
+                raise ReloadRefused(["the files are others than those that another worker read"], help="reload again")
+            revision = None if self._is_same(ready) else await self._made(ready)
+        except BaseException:
             taken.release()
-            return "refused", _problems(error)
-        if revision.access.snapshot.revision == self._revision and ready.providers == self.current.providers:
+            raise
+        return _Next(taken, ready, revision)
+
+    async def _put(self, found: "_Next") -> What:
+        taken, ready, revision = found.taken, found.ready, found.revision
+        is_same = revision is None or (
+            revision.access.snapshot.revision == self._revision and ready.providers == self.current.providers
+        )
+        if revision is None or is_same:
             await self._taken_anew(taken)
-            await self.running.revisions.discard(revision)
-            return "unchanged", ()
+            await self._let_go(found)
+            return "unchanged"
         self.running.controlled.validity.until = taken.until
         self.running.revisions.put(revision)
         self.current, self.taken = ready, taken
         await self._noted()
         await self._kept()
-        return "published", ()
+        return "published"
+
+    async def _let_go(self, found: "_Next") -> None:
+        if found.revision is None:
+            found.taken.release()
+        else:
+            await self.running.revisions.discard(found.revision)
 
     async def _taken_anew(self, taken: Taken) -> None:
         """The same documents as before; a bundle may count longer now."""
@@ -219,7 +340,7 @@ class Reloading:
         is_same = ready.access.snapshot.revision == self.current.access.snapshot.revision
         return is_same and ready.providers == self.current.providers and not _accepts(ready.assembled)
 
-    async def _made(self, ready: Prepared, taken: Taken) -> Revision:
+    async def _made(self, ready: Prepared) -> Revision:
         if needed := restart_for(self.current.assembled, ready.assembled):
             raise ReloadRefused([f"{each} is only read at a start" for each in needed], help="restart the gateway")
         revision = await self.running.revisions.made(ready.draft)
@@ -228,7 +349,6 @@ class Reloading:
                 failed = await asyncio.to_thread(_failed_tests, revision)
                 if failed:
                     raise ReloadRefused(failed, help="run: gateway test")
-            await asyncio.to_thread(taken.use)
         except BaseException:
             await self.running.revisions.discard(revision)
             raise
@@ -248,6 +368,8 @@ class Reloading:
         """What was started with is good, unless it is the last good one itself."""
         if "lastGood" not in self.taken.about:
             await self._kept()
+        if self.crew is not None:
+            await self._agree()
 
     async def _noted(self) -> None:
         controlled = self.running.controlled
@@ -255,6 +377,17 @@ class Reloading:
             await controlled.store.note([controlled.auditor.happened("config-published")])
         except StoreUnavailable:
             _log.exception("the decision log does not say that another revision came into force")
+
+    @property
+    def _crew(self) -> Crew:
+        assert self.crew is not None, "asked by another worker"  # noqa: S101 - set where there are several
+        return self.crew
+
+    def _told(self, what: What, why: Why, before: str, began: float, problems: Sequence[str]) -> Outcome:
+        at = datetime.now(UTC)
+        outcome = Outcome(what, why, self._revision, before, at, monotonic() - began, tuple(problems[:MOST_PROBLEMS]))
+        self._tell(outcome)
+        return outcome
 
     def _tell(self, outcome: Outcome) -> None:
         self.last = outcome
@@ -275,7 +408,7 @@ class Reloading:
             before, seen = seen, await asyncio.to_thread(self._sign)
             if seen == before and seen not in (tried, _NOTHING_SEEN):
                 tried = seen
-                await self.reload("watch")
+                await self.everywhere(None, "watch")
 
     def _sign(self) -> Sign:
         """Where nobody can tell whether there is something else, there is nothing to reload."""
@@ -284,6 +417,15 @@ class Reloading:
         except GatewayError as error:
             _log.warning("nobody can tell whether the configuration has changed: %s", error.message)
             return _NOTHING_SEEN
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """What may come into force; without a revision, it is what is served already."""
+
+    taken: Taken
+    ready: Prepared
+    revision: Revision | None
 
 
 def prepared_from(

@@ -28,6 +28,7 @@ async def status_of(
         **({} if reloading is None else reloading.status()),
         "process": os.getpid(),
         "workers": running.settings.workers,
+        "revisions": {} if reloading is None else await reloading.revisions(),
         "catalogues": [
             {"name": name, "path": each.path, "tools": len(published.catalogues[name].registry.all())}
             for name, each in snapshot.catalogues.items()

@@ -85,7 +85,7 @@ class Workers:
         self._say = say
         self._stopping = Stopping()
         self._running: set[asyncio.subprocess.Process] = set()
-        self._up: set[asyncio.subprocess.Process] = set()
+        self._up: list[asyncio.subprocess.Process] = []
         self._folder = ""
 
     async def run(self) -> int:
@@ -112,9 +112,9 @@ class Workers:
             _send(process, signal.SIGTERM)
 
     def _reload(self) -> None:
-        """Every worker that is up; one that is being started reads what is there anyway."""
-        for process in self._up:
-            _send(process, signal.SIGHUP)
+        """One worker has all of them reload; where none is up, those that start read what is there anyway."""
+        if self._up:
+            _send(next(iter(self._up)), signal.SIGHUP)
 
     async def _end(self, keepers: Sequence["asyncio.Task[None]"]) -> None:
         await asyncio.wait(keepers, timeout=self._settings.grace.total_seconds() + _PATIENCE)
@@ -158,12 +158,13 @@ class Workers:
         try:
             said = await asyncio.to_thread(_read_word, heard)
             if said is not None:
-                self._up.add(process)
+                self._up.append(process)
             keeping.tell(said)
             keeping.code = await process.wait()
         finally:
             self._running.discard(process)
-            self._up.discard(process)
+            if process in self._up:
+                self._up.remove(process)
             os.close(held)
 
 

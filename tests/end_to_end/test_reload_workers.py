@@ -1,14 +1,29 @@
 """Reloading where several processes serve, and by those who sit at a terminal."""
 
 import asyncio
+import json
 import os
 import signal
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from forked import Forked, Forking
-from reloads import break_it, command, reload, revision_everywhere, serving, status_of, swap_folder, write_version
+from orders import Shop
+from reloads import (
+    break_it,
+    command,
+    reload,
+    revision_everywhere,
+    revisions_in_the_log,
+    revisions_of_calls,
+    serving,
+    status_of,
+    swap_folder,
+    write_version,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -65,6 +80,105 @@ async def test_replaced_worker_serves_what_the_others_serve(tmp_path: Path, fork
                 await asyncio.sleep(0.05)
 
     assert set(now.values()) == set(before.values())
+
+
+async def test_reloads_under_load_change_all_workers_or_none(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path, options=("--workers", "3")) as (gateway, project, _, _):
+        over = asyncio.Event()
+        told: dict[str, str] = {}
+        failed: list[Any] = []
+
+        async def call(caller: int) -> None:
+            connector = aiohttp.TCPConnector(force_close=True)  # so that every worker gets some of the connections
+            async with aiohttp.ClientSession(connector=connector) as session:
+                shop = Shop(gateway.url, session)
+                for number in count():
+                    if over.is_set():
+                        return
+                    answer = await shop.rest("order_place", {"order": f"{caller}-{number}"})
+                    text = json.dumps(answer.body)
+                    if not answer.is_settled or answer.call_id is None or "placed v" not in text:
+                        failed.append(answer)
+                    else:
+                        told[answer.call_id] = text.split("placed v")[1].split("-")[0]
+
+        callers = [asyncio.create_task(call(each)) for each in range(8)]
+        outcomes: list[Any] = []
+        after: list[set[str]] = []
+        for number in range(1, 10):
+            if number % 3 == 0:
+                break_it(project)
+            else:
+                write_version(project, number)
+            outcomes.append(await reload(gateway))
+            after.append({each["revision"] for each in [await status_of(gateway) for _ in range(8)]})
+        over.set()
+        await asyncio.gather(*callers)
+        last = [await status_of(gateway) for _ in range(8)]
+
+    assert failed == []
+    assert [(status, body["outcome"]) for status, body in outcomes] == [
+        *((200, "published"), (200, "published"), (422, "refused"))
+    ] * 3
+    for (_, body), served in zip(outcomes, after, strict=True):
+        assert body["workers"] == dict.fromkeys(["0", "1", "2"], body["revision"])
+        assert served == {body["revision"]}
+    assert all(each["lastReload"]["outcome"] == "refused" for each in last)
+    assert all(each["revisions"] == outcomes[-1][1]["workers"] for each in last)
+    kept, logged = revisions_of_calls(tmp_path), revisions_in_the_log(tmp_path)
+    versions: dict[str, set[str]] = {}
+    for call_id, version in told.items():
+        versions.setdefault(kept[call_id], set()).add(version)
+    assert all(len(each) == 1 for each in versions.values()), versions
+    assert all(logged[call_id] == {kept[call_id]} for call_id in told)
+
+
+async def test_workers_agree_though_the_files_change_while_they_read(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path, options=("--workers", "3")) as (gateway, project, _, _):
+        over = asyncio.Event()
+
+        async def write() -> None:
+            for number in count(1):
+                write_version(project, number)
+                if over.is_set():
+                    return
+                await asyncio.sleep(0.05)
+
+        writing = asyncio.create_task(write())
+        outcomes = [await reload(gateway) for _ in range(6)]
+        over.set()
+        await writing
+        last = await reload(gateway)
+
+    for _, body in outcomes:
+        assert len(body["workers"]) == 3
+        assert len(set(body["workers"].values())) == 1, body
+    assert (last[0], len(set(last[1]["workers"].values()))) == (200, 1)
+
+
+async def test_worker_that_dies_in_a_reload_comes_back_with_what_the_others_serve(
+    tmp_path: Path, forks: Forking
+) -> None:
+    async with serving(forks, tmp_path, options=("--workers", "3")) as (gateway, project, _, _):
+        victims = await everybody(gateway)
+        outcomes = []
+        for number, victim in enumerate(list(victims)[:2], 1):
+            write_version(project, number)
+            reloading = asyncio.create_task(reload_again(gateway))
+            os.kill(victim, 9)
+            outcomes.append(await reloading)
+        found = await revision_everywhere(gateway, besides=set(victims.values()))
+
+    assert outcomes[-1]["revision"] == found
+
+
+async def reload_again(gateway: Forked) -> Any:
+    """Whoever was asked may be the one that died: then it is asked again, as people do."""
+    while True:
+        try:
+            return (await reload(gateway))[1]
+        except (aiohttp.ClientError, OSError):
+            await asyncio.sleep(0.05)
 
 
 async def everybody(started: Forked) -> dict[int, str]:
