@@ -1,6 +1,6 @@
-"""The example configuration with its ticket service, and with a second person who may approve."""
+"""The example configuration with its ticket service, and with a second person who may approve, or run it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -10,15 +10,29 @@ from served import ROOT
 
 from gateway.examples.helpdesk import HelpdeskServer
 from gateway.examples.tickets import furnished
+from gateway.identity.api_tokens import new_token
 
 
 @contextmanager
 def desked(forks: Forking, data: Path, *, digest: str) -> Iterator[Forked]:
     """`digest` is of the second person's token."""
+    with _example(forks, data, {"GATEWAY_ENVIRONMENT": "desk", "GATEWAY_APPROVER_SHA256": digest}) as gateway:
+        yield gateway
+
+
+@contextmanager
+def operated(forks: Forking, data: Path, *, digest: str) -> Iterator[Forked]:
+    """`digest` is of the token of whoever runs it."""
+    digests = {"GATEWAY_OPERATOR_SHA256": digest, "GATEWAY_APPROVER_SHA256": new_token()[1]}
+    with _example(forks, data, {"GATEWAY_ENVIRONMENT": "operator", **digests}) as gateway:
+        yield gateway
+
+
+@contextmanager
+def _example(forks: Forking, data: Path, more: Mapping[str, str]) -> Iterator[Forked]:
     with _helpdesk() as url:
         env = {"HELPDESK_URL": url, "HELPDESK_TOKEN": "token", "GATEWAY_DATA_DIR": str(data)}
-        env |= {"GATEWAY_ENVIRONMENT": "desk", "GATEWAY_APPROVER_SHA256": digest}
-        gateway = forks.start(ROOT, data, env=env)
+        gateway = forks.start(ROOT, data, env={**env, **more})
         try:
             yield gateway
         finally:
