@@ -138,6 +138,8 @@ _CATALOGUES: Final = {
     "nobody-approves": "Calls that the rule holds wait in vain: nobody, too few, or only the requester could approve.",
     "anchors-beside-log": "Whoever can change the log can change its anchors as well, so they prove nothing. Keep them "
     "on another mount.",
+    "store-in-clear": "Results are sent to the object store without encryption, so whoever is on the way can read "
+    "them. Write https://.",
     "redact-hides": "Only JSON and YAML can be masked in parts; of other results nothing is shown. Use another base.",
     "unpublished-tool": "No catalogue publishes the tool, so nobody can call it. Include it, or make it a draft.",
     "past-removal": "The deprecated tool's last day is over. Remove the document, or set lifecycle: retired.",

@@ -24,6 +24,7 @@ from gateway.config.linking.offers import link_offers
 from gateway.config.linking.pipelines import link_pipelines
 from gateway.config.linking.prospects import find_prospects
 from gateway.config.linking.reviewing import review_imports
+from gateway.config.linking.stores import stores_in_clear
 from gateway.config.linking.tools import link_tools
 from gateway.config.linking.trust import link_scale
 from gateway.config.loader import Loaded
@@ -80,6 +81,7 @@ def _snapshot(
         *of_gates,
         *expired_tokens(found),
         *anchors_within_reach(found),
+        *stores_in_clear(found),
     ]
     if gateway is None or defaults is None:
         return None, problems

@@ -58,7 +58,8 @@ UriPattern = Annotated[
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ADDRESS: Final = re.compile(r"https?://", re.IGNORECASE)
-_PLAIN_HTTP: Final = re.compile(r"http://(?!(?:localhost|127\.[0-9.]+|\[::1\])(?:[:/]|$))", re.IGNORECASE)
+PLAIN_HTTP: Final = re.compile(r"http://(?!(?:localhost|127\.[0-9.]+|\[::1\])(?:[:/]|$))", re.IGNORECASE)
+"""An address beyond this machine that is spoken to in clear."""
 
 
 class StreamableHttpTransport(Spec):
@@ -97,7 +98,7 @@ class OpenApiTransport(Spec):
 
     def broken_rules(self) -> Iterable[Broken]:
         yield from credentials_as_text(self.headers, "headers")
-        if _PLAIN_HTTP.match(self.document) or (_SCHEME.match(self.document) and not _ADDRESS.match(self.document)):
+        if PLAIN_HTTP.match(self.document) or (_SCHEME.match(self.document) and not _ADDRESS.match(self.document)):
             help = "write its https address, or the path of a copy"
             yield Broken(("document",), "a document is fetched over https", help, code="bad-url")
         if "?" in self.server:
