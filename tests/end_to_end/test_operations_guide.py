@@ -3,13 +3,20 @@
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 from forked import Forking
+from gated import ANA, HELD, LIZ, grant, pay, pending_id, rule
 from orders import PROJECT, order_text, orders_service, shop_at
+from postgres_clusters import Cluster
+from replicated import forked_replicas, written
+from secured import Caller, counting, over_http
 from served import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +24,7 @@ pytestmark = pytest.mark.anyio
 GUIDE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
-async def run_as_written(name: str, folder: Path) -> None:
+async def run_as_written(name: str, folder: Path, **variables: str) -> None:
     (script,) = re.findall(rf"<!-- run by a test: {name} -->\n```sh\n(.*?)```", GUIDE, re.DOTALL)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     command = ["sh", "-euc", script]
@@ -25,7 +32,7 @@ async def run_as_written(name: str, folder: Path) -> None:
         subprocess.run,
         command,
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": path, **variables},
         capture_output=True,
         text=True,
         timeout=120,
@@ -79,6 +86,37 @@ async def test_backup_of_a_store_that_is_not_there_fails_and_makes_none(tmp_path
         await run_as_written("backup", tmp_path)
 
     assert not (tmp_path / "data").exists()
+
+
+async def test_backup_of_a_database_that_gateways_serve_from_is_restored(
+    tmp_path: Path, forks: Forking, new_database: Callable[[], str], postgres: Cluster
+) -> None:
+    if shutil.which("pg_dump") is None or shutil.which("pg_restore") is None:
+        pytest.skip("pg_dump and pg_restore are not installed; they come with PostgreSQL")
+    address, restored = new_database(), postgres.database()
+    held = rule("held", HELD, tools=["plain"])
+    async with counting() as backend, aiohttp.ClientSession() as session:
+        project = written(tmp_path, backend, held)
+        with forked_replicas(forks, project, tmp_path / "data", address, count=1) as [gateway]:
+            ana = Caller(over_http(session, gateway.url), ANA.token)
+            paid = await pay(ana, "before", idempotency_key="once")
+            asked = pending_id(await ana.rest_call("desk", "plain", {"text": "x"}))
+            await run_as_written("postgres-backup", tmp_path, GATEWAY_POSTGRES=address)
+            later = await pay(ana, "after", idempotency_key="later")
+        await run_as_written("postgres-restore", tmp_path, GATEWAY_RESTORED=restored)
+        with forked_replicas(forks, project, tmp_path / "data", restored, count=1) as [gateway]:
+            ana, liz = (Caller(over_http(session, gateway.url), each.token) for each in (ANA, LIZ))
+            again = await pay(ana, "before", idempotency_key="once")
+            unknown = await ana.rest("GET", f"/v1/calls/{later.json['callId']}?turn={later.json['turn']}")
+            granted = await grant(liz, asked)
+            called = await ana.rest_call("desk", "plain", {"text": "x"})
+
+    assert (tmp_path / "backup" / "gateway.dump").stat().st_mode & 0o077 == 0
+    assert again.json["callId"] == paid.json["callId"]
+    assert [path for path in backend.paths if path == "/pay"] == ["/pay"] * 2
+    assert unknown.status == 404
+    assert granted.status == 200
+    assert called.json["isError"] is False
 
 
 def test_guide_links_to_what_is_there() -> None:
