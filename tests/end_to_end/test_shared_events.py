@@ -122,12 +122,13 @@ async def test_events_of_every_worker_reach_whoever_follows_in_one(forks: Forkin
     assert second.events[-1][0] == "turnEnd"
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 async def test_events_of_every_replica_reach_whoever_follows_in_one(
-    forks: Forking, tmp_path: Path, new_database: Callable[[], str]
+    forks: Forking, tmp_path: Path, new_database: Callable[[], str], workers: int
 ) -> None:
     async with counting() as backend, connected() as session:
-        project = written(tmp_path, backend)
-        with forked_replicas(forks, project, tmp_path / "data", new_database()) as gateways:
+        project, more = written(tmp_path, backend), {"GATEWAY_WORKERS": str(workers)}
+        with forked_replicas(forks, project, tmp_path / "data", new_database(), env=more) as gateways:
             ana = Caller(round_robin(session, gateways), ANA.token)
             turn = await opened(ana)
             one, other, last = gateways
