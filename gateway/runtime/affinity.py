@@ -13,7 +13,7 @@ from zlib import crc32
 import aiohttp
 
 from gateway.runtime.agreeing import INSIDE as AMONG_WORKERS
-from gateway.runtime.agreeing import Crew
+from gateway.runtime.agreeing import Crew, Workmates
 from gateway.runtime.merging import Source, asks_for_events, merged
 from gateway.runtime.metering import INSIDE, Metering
 from gateway.runtime.passing import GONE, NobodyThere, carrier, passed_on
@@ -36,7 +36,7 @@ class Affinity:
         self._folder = folder
         self._sessions: dict[int, aiohttp.ClientSession] = {}
         self._metering: Metering | None = None
-        self._reloading: Reloading | None = None
+        self._workmates: Workmates | None = None
 
     def listener(self) -> socket.socket:
         """Where others reach this worker. One that had the place before left its name behind."""
@@ -64,15 +64,15 @@ class Affinity:
         """Whichever worker is asked for metrics tells those of all, and has all reload if it is asked to."""
         self._metering = metering
         metering.worker, metering.others = self._index, self._asked
-        self._reloading = reloading
-        reloading.crew = Crew(self._index, tuple(self._others), self._asked)
+        self._workmates = Workmates(reloading, Crew(self._index, tuple(self._others), self._asked))
+        reloading.together = self._workmates
 
     async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What comes from another worker: requests that are passed on, and questions of its own."""
         if scope["type"] == "http" and scope["path"] == INSIDE and self._metering is not None:
             await self._metering.inside(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"].startswith(AMONG_WORKERS) and self._reloading is not None:
-            await self._reloading.inside(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"].startswith(AMONG_WORKERS) and self._workmates is not None:
+            await self._workmates.inside(scope, receive, send)
         else:
             await self.back(scope, receive, send)
 

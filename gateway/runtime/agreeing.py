@@ -7,9 +7,15 @@ with what the others serve.
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final, Protocol
+
+from gateway.runtime.reloading import AnotherRevision, Next, Reloading, ReloadRefused, Why, problems_of
+from gateway.web.edge import Receive, Scope, Send
+from gateway.web.problems import json_response
 
 INSIDE: Final = "/.gateway/reload/"
 """Where workers ask each other. Nobody else reaches the socket that it is served on."""
@@ -25,6 +31,7 @@ _WORD_WITHIN: Final = 15.0
 _COMES_WITHIN: Final = 20.0
 """Seconds in which a worker that is being replaced comes back, and serves what the others serve."""
 _LOOK_EVERY: Final = 0.1
+_log: Final = logging.getLogger(__name__)
 
 Told = Mapping[str, Any]
 
@@ -66,9 +73,9 @@ class Crew:
         answers = await self.asked("prepare", within=PREPARED_WITHIN, digest=digest, why=why)
         return [f"worker {index}: {each}" for index, told in sorted(answers.items()) for each in told["problems"]]
 
-    async def told(self, *, is_put: bool, problems: Iterable[str], why: str) -> None:
-        """Give all others the word."""
-        await self.asked("word", within=_WORD_WITHIN, put=is_put, problems=list(problems), why=why)
+    async def told(self, *, digest: str | None, is_put: bool, problems: Iterable[str], why: str) -> None:
+        """Give all others the word, about files that they have made a revision of, if they have."""
+        await self.asked("word", within=_WORD_WITHIN, digest=digest, put=is_put, problems=list(problems), why=why)
 
     async def served(self) -> dict[int, Told]:
         """What each of the others serves, as far as they answer."""
@@ -100,10 +107,10 @@ class StandingBy:
         loop = asyncio.get_running_loop()
         return cls(digest, loop.create_future(), loop.create_future())
 
-    async def heard(self, crew: Crew, *, before: str) -> tuple[bool, list[str]]:
+    async def heard(self, crew: Crew, *, before: str, within: float = STANDS_BY) -> tuple[bool, list[str]]:
         """Whether to put it in force, and why not. Without a word, whatever another one has done."""
         try:
-            async with asyncio.timeout(STANDS_BY):
+            async with asyncio.timeout(within):
                 return await asyncio.shield(self.word)
         except TimeoutError:
             others = (await crew.served()).values()
@@ -114,7 +121,144 @@ class StandingBy:
 Answer = Callable[[Told], Awaitable[Told]]
 
 
-async def answered(path: str, body: bytes, answers: Mapping[str, Answer]) -> Told | None:
-    """What is answered to another worker; `None` if it is nothing that is asked among workers."""
-    answer = answers.get(path.removeprefix(INSIDE))
-    return None if answer is None else await answer(json.loads(body or b"{}"))
+class Workmates:
+    """The workers of this host, as one of them sees them: it implements `gateway.runtime.reloading.Together`."""
+
+    def __init__(self, reloading: Reloading, crew: Crew) -> None:
+        self._reloading = reloading
+        self._crew = crew
+        self._standing_by: StandingBy | None = None
+
+    @property
+    def leads(self) -> bool:
+        return self._crew.leads
+
+    async def reload(self, expected: str | None, why: Why) -> dict[str, Any]:
+        """In every worker, or in none; what became of it, and which worker serves which revision then."""
+        led = await self._crew.led(expected=expected, why=why)
+        if led is None:
+            return await self._lead(expected, why)
+        if led.get("code") == AnotherRevision.code:
+            raise AnotherRevision(help="look at what is served now, then ask again")
+        return dict(led)
+
+    async def revisions(self) -> dict[str, str | None]:
+        """Which worker serves which revision; `None` for one that does not answer."""
+        found = {index: str(told["revision"]) for index, told in (await self._crew.served()).items()}
+        return self._of_all({**dict.fromkeys(self._crew.others), **found})
+
+    async def agree(self) -> None:
+        """Serve what the others serve, where that is something else: they may have changed while this one started."""
+        own = self._reloading
+        others = await self._crew.served()
+        theirs = next((told["digest"] for _, told in sorted(others.items())), own.taken.digest)
+        if theirs == own.taken.digest:
+            return
+        async with own.changing():
+            for source in (own.source, own.last_good):
+                try:
+                    await own.put(await own.next(source, digest=theirs))
+                    return
+                except Exception as error:
+                    _log.info("what the other workers serve is not what is there: %s", "; ".join(problems_of(error)))
+        _log.error("the other workers serve another revision: reload, or restart the gateway")
+
+    async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """For another worker."""
+        answers: Mapping[str, Answer] = {
+            "lead": self._led,
+            "prepare": self._prepare,
+            "word": self._hear,
+            "served": self._serving,
+        }
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        answer = answers.get(scope["path"].removeprefix(INSIDE))
+        told = {} if answer is None else await answer(json.loads(body or b"{}"))
+        await json_response(told, status=404 if answer is None else 200)(scope, receive, send)
+
+    # --- leading ---
+
+    async def _lead(self, expected: str | None, why: Why) -> dict[str, Any]:
+        digests: list[str] = []
+
+        async def agree(digest: str) -> None:
+            digests.append(digest)
+            if problems := await self._crew.prepared(digest, why):
+                raise ReloadRefused(problems)
+
+        outcome = await self._reloading.reload(why, expected=expected, agree=agree)
+        is_put = outcome.what != "refused"
+        digest = digests[0] if digests else None
+        await self._crew.told(digest=digest, is_put=is_put, problems=outcome.problems, why=why)
+        served = self._of_all(await self._crew.agreed(outcome.revision)) if is_put else await self.revisions()
+        apart = [
+            f"worker {index} {'does not answer' if found is None else f'serves revision {found[:12]}'}"
+            for index, found in served.items()
+            if found != outcome.revision
+        ]
+        return {**outcome.as_data(), "problems": [*outcome.problems, *apart], "workers": served}
+
+    async def _led(self, asked: Told) -> Told:
+        try:
+            return await self._lead(asked["expected"], asked["why"])
+        except AnotherRevision as error:
+            return {"code": error.code}
+
+    # --- being led ---
+
+    async def _prepare(self, asked: Told) -> Told:
+        """Whoever led before is gone, or given up, if another one leads now."""
+        while (earlier := self._standing_by) is not None:
+            if not earlier.word.done():
+                earlier.word.set_result((False, ["another reload began"]))
+            await earlier.done.wait()
+        standing = self._standing_by = StandingBy.new(asked["digest"])
+        self._reloading.begin_task(self._stand_by(standing, asked["why"]))
+        return {"problems": await standing.answered}
+
+    async def _stand_by(self, standing: StandingBy, why: Why) -> None:
+        """Be ready to serve the same as the worker that leads, until it says whether to."""
+        own = self._reloading
+        try:
+            async with own.changing():
+                before, began = own.revision, monotonic()
+                found: Next | None = None
+                try:
+                    found = await own.next(own.source, digest=standing.digest)
+                except Exception as error:
+                    standing.answered.set_result(list(problems_of(error)))
+                else:
+                    standing.answered.set_result([])
+                is_put, problems = await standing.heard(self._crew, before=before)
+                if found is not None and is_put:
+                    own.told(await own.put(found), why, before, began, ())
+                    return
+                if found is not None:
+                    await own.let_go(found)
+                own.told("refused", why, before, began, problems)
+        finally:
+            self._standing_by = None
+            standing.done.set()
+            if not standing.answered.done():
+                standing.answered.set_result(["the worker ends"])
+
+    async def _hear(self, asked: Told) -> Told:
+        standing = self._standing_by
+        if standing is not None and standing.digest == asked["digest"]:
+            if not standing.word.done():
+                standing.word.set_result((asked["put"], asked["problems"]))
+            await standing.done.wait()
+        elif not asked["put"]:  # refused before anybody else was asked
+            own = self._reloading
+            own.told("refused", asked["why"], own.revision, monotonic(), asked["problems"])
+        return await self._serving({})
+
+    async def _serving(self, asked: Told) -> Told:
+        return {"revision": self._reloading.revision, "digest": self._reloading.taken.digest}
+
+    def _of_all(self, others: Mapping[int, str | None]) -> dict[str, str | None]:
+        served = {self._crew.worker: self._reloading.revision, **others}
+        return {str(index): served[index] for index in sorted(served)}

@@ -6,12 +6,12 @@ Whatever is wrong with it, the old one stays, and says why. Who may ask for a re
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from gateway.assembly import Assembled
 from gateway.bundles.contents import Sign
@@ -19,15 +19,12 @@ from gateway.config.pins import upstreams_of
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import GatewayError, ProgramError, StoreUnavailable
 from gateway.review.policy_tests import run_cases
-from gateway.runtime.agreeing import Answer, Crew, StandingBy, Told, answered
 from gateway.runtime.bundled import LastGood
 from gateway.runtime.kept import gateway_of, storage_of
 from gateway.runtime.revisions import Revision
 from gateway.runtime.running import ConfigInvalid, Prepared, Running, prepared, telemetry_of
 from gateway.runtime.settings import Settings
 from gateway.runtime.sourcing import Source, Taken
-from gateway.web.edge import Receive, Scope, Send
-from gateway.web.problems import json_response
 
 Agree = Callable[[str], Awaitable[None]]
 Why = Literal["signal", "request", "watch"]
@@ -49,6 +46,19 @@ class ReloadRefused(ProgramError):
     def __init__(self, problems: Sequence[str], *, help: str | None = None) -> None:
         super().__init__(problems[0], help=help)
         self.problems = tuple(problems)
+
+
+class Together(Protocol):
+    """Several workers that change revisions at the same time."""
+
+    @property
+    def leads(self) -> bool: ...
+
+    async def reload(self, expected: str | None, why: Why) -> dict[str, Any]: ...
+
+    async def revisions(self) -> dict[str, str | None]: ...
+
+    async def agree(self) -> None: ...
 
 
 class AnotherRevision(GatewayError):
@@ -81,6 +91,15 @@ class Outcome:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What may come into force; without a revision, it is what is served already."""
+
+    taken: Taken
+    ready: Prepared
+    revision: Revision | None
+
+
 @dataclass(slots=True)
 class Reloading:
     """One per process."""
@@ -91,9 +110,8 @@ class Reloading:
     taken: Taken
     last_good: LastGood
     last: Outcome | None = None
-    crew: Crew | None = None
-    """The other workers, if there are several."""
-    _standing_by: StandingBy | None = None
+    together: "Together | None" = None
+    """With the other workers, if there are several."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set["asyncio.Task[Any]"] = field(default_factory=set)
 
@@ -102,146 +120,24 @@ class Reloading:
 
         `agree` is told the digest of what is about to come into force, and raises if that must not happen.
         """
-        async with self._one_at_a_time, self.running.revisions.changing:
-            before, began = self._revision, monotonic()
+        async with self.changing():
+            before, began = self.revision, monotonic()
             if expected is not None and not _names(expected, before):
                 raise AnotherRevision(help="look at what is served now, then ask again")
-            with _calls_first():
-                what, problems = await self._reloaded(agree)
-            return self._told(what, why, before, began, problems)
+            what, problems = await self._reloaded(agree)
+            return self.told(what, why, before, began, problems)
 
     async def everywhere(self, expected: str | None, why: Why = "request") -> dict[str, Any]:
-        """The same in every worker, or in none; what became of it, and which worker serves which revision then."""
-        crew = self.crew
-        if crew is None:
-            return (await self.reload(why, expected=expected)).as_data()
-        if (led := await crew.led(expected=expected, why=why)) is not None:
-            if led.get("code") == AnotherRevision.code:
-                raise AnotherRevision(help="look at what is served now, then ask again")
-            return dict(led)
-        return await self._lead(crew, expected, why)
-
-    async def _lead(self, crew: Crew, expected: str | None, why: Why) -> dict[str, Any]:
-        async def agree(digest: str) -> None:
-            if problems := await crew.prepared(digest, why):
-                raise ReloadRefused(problems)
-
-        outcome = await self.reload(why, expected=expected, agree=agree)
-        await crew.told(is_put=outcome.what != "refused", problems=outcome.problems, why=why)
-        is_refused = outcome.what == "refused"
-        others = (await crew.served()) if is_refused else {}
-        revisions = dict.fromkeys(crew.others) | {index: str(told["revision"]) for index, told in others.items()}
-        if not is_refused:
-            revisions = await crew.agreed(outcome.revision)
-        apart = [
-            f"worker {index} {'does not answer' if found is None else f'serves revision {found[:12]}'}"
-            for index, found in sorted(revisions.items())
-            if found != outcome.revision
-        ]
-        served = {crew.worker: outcome.revision, **revisions}
-        return {
-            **outcome.as_data(),
-            "problems": [*outcome.problems, *apart],
-            "workers": {str(index): served[index] for index in sorted(served)},
-        }
-
-    async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """For another worker."""
-        answers: Mapping[str, Answer] = {
-            "lead": self._led,
-            "prepare": self._prepare,
-            "word": self._hear,
-            "served": self._serving,
-        }
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-        told = await answered(scope["path"], body, answers)
-        await json_response({} if told is None else told, status=404 if told is None else 200)(scope, receive, send)
-
-    async def _led(self, asked: Told) -> Told:
-        try:
-            return await self._lead(self._crew, asked["expected"], asked["why"])
-        except AnotherRevision as error:
-            return {"code": error.code}
-
-    async def _prepare(self, asked: Told) -> Told:
-        if self._standing_by is not None:
-            return {"problems": ["another reload is under way"]}
-        standing = self._standing_by = StandingBy.new(asked["digest"])
-        self._begin(self._stand_by(standing, asked["why"]))
-        return {"problems": await standing.answered}
-
-    async def _stand_by(self, standing: StandingBy, why: Why) -> None:
-        """Be ready to serve the same as the worker that leads, until it says whether to."""
-        try:
-            async with self._one_at_a_time, self.running.revisions.changing:
-                before, began = self._revision, monotonic()
-                try:
-                    with _calls_first():
-                        found = await self._next(self.source, digest=standing.digest)
-                except Exception as error:
-                    standing.answered.set_result(list(_problems(error)))
-                    _, problems = await standing.heard(self._crew, before=before)
-                    self._told("refused", why, before, began, problems)
-                    return
-                standing.answered.set_result([])
-                is_put, problems = await standing.heard(self._crew, before=before)
-                what: What = "refused"
-                if is_put:
-                    what = await self._put(found)
-                else:
-                    await self._let_go(found)
-                self._told(what, why, before, began, () if is_put else problems)
-        finally:
-            self._standing_by = None
-            standing.done.set()
-            if not standing.answered.done():
-                standing.answered.set_result(["the worker ends"])
-
-    async def _hear(self, asked: Told) -> Told:
-        standing = self._standing_by
-        if standing is not None and not standing.word.done():
-            standing.word.set_result((asked["put"], asked["problems"]))
-            await standing.done.wait()
-        elif standing is None and not asked["put"]:  # refused before anybody else was asked
-            self._told("refused", asked["why"], self._revision, monotonic(), asked["problems"])
-        return await self._serving({})
-
-    async def _serving(self, asked: Told) -> Told:
-        return {"revision": self._revision, "digest": self.taken.digest}
-
-    async def _agree(self) -> None:
-        """Serve what the others serve, where that is something else: they may have changed while this one started."""
-        others = await self._crew.served()
-        theirs = next((told["digest"] for _, told in sorted(others.items())), self.taken.digest)
-        if theirs == self.taken.digest:
-            return
-        async with self._one_at_a_time, self.running.revisions.changing:
-            for source in (self.source, self.last_good):
-                try:
-                    await self._put(await self._next(source, digest=theirs))
-                    return
-                except Exception as error:
-                    _log.info("what the other workers serve is not what is there: %s", "; ".join(_problems(error)))
-        _log.error("the other workers serve another revision: reload, or restart the gateway")
-
-    async def revisions(self) -> dict[str, str | None]:
-        """Which worker serves which revision; `None` for one that does not answer. Nothing where there is only one."""
-        if self.crew is None:
-            return {}
-        found = dict.fromkeys(self.crew.others) | {
-            index: str(told["revision"]) for index, told in (await self.crew.served()).items()
-        }
-        served = {self.crew.worker: self._revision, **found}
-        return {str(index): served[index] for index in sorted(served)}
+        """The same in every worker, or in none; what became of it, told as data."""
+        if self.together is not None:
+            return await self.together.reload(expected, why)
+        return (await self.reload(why, expected=expected)).as_data()
 
     def ask(self, why: Why) -> None:
         """The same for whoever does not wait for it."""
-        self._begin(self.everywhere(None, why))
+        self.begin_task(self.everywhere(None, why))
 
-    def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
+    def begin_task(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -251,8 +147,8 @@ class Reloading:
 
         Of several workers one looks, for all.
         """
-        if self.crew is None or self.crew.leads:
-            self._begin(self._watched(every))
+        if self.together is None or self.together.leads:
+            self.begin_task(self._watched(every))
 
     async def close(self) -> None:
         for task in tuple(self._tasks):
@@ -276,25 +172,36 @@ class Reloading:
         return "the last reload was refused: an earlier configuration is served" if is_refused else None
 
     @property
-    def _revision(self) -> str:
+    def revision(self) -> str:
+        """What is served."""
         return self.running.service.published.snapshot.revision
 
     async def _reloaded(self, agree: Agree | None) -> tuple[What, tuple[str, ...]]:
         try:
-            found = await self._next(self.source)
+            found = await self.next(self.source)
         except Exception as error:
-            return "refused", _problems(error)
+            return "refused", problems_of(error)
         try:
             if agree is not None:
                 await agree(found.taken.digest)
             await asyncio.to_thread(found.taken.use)
         except Exception as error:
-            await self._let_go(found)
-            return "refused", _problems(error)
-        return await self._put(found), ()
+            await self.let_go(found)
+            return "refused", problems_of(error)
+        return await self.put(found), ()
 
-    async def _next(self, source: Source, *, digest: str | None = None) -> "_Next":
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """While nobody else in this process makes another revision."""
+        async with self._one_at_a_time, self.running.revisions.changing:
+            yield
+
+    async def next(self, source: Source, *, digest: str | None = None) -> Next:
         """What may come into force. Raises whatever keeps it from that; with a digest, other files do."""
+        with _calls_first():
+            return await self._next(source, digest)
+
+    async def _next(self, source: Source, digest: str | None) -> Next:
         environ = self.current.environ
         taken, ready = await asyncio.to_thread(prepared_from, source, self.running.settings, environ=environ)
         try:
@@ -304,16 +211,17 @@ class Reloading:
         except BaseException:
             taken.release()
             raise
-        return _Next(taken, ready, revision)
+        return Next(taken, ready, revision)
 
-    async def _put(self, found: "_Next") -> What:
+    async def put(self, found: Next) -> What:
+        """Have it come into force."""
         taken, ready, revision = found.taken, found.ready, found.revision
         is_same = revision is None or (
-            revision.access.snapshot.revision == self._revision and ready.providers == self.current.providers
+            revision.access.snapshot.revision == self.revision and ready.providers == self.current.providers
         )
         if revision is None or is_same:
             await self._taken_anew(taken)
-            await self._let_go(found)
+            await self.let_go(found)
             return "unchanged"
         self.running.controlled.validity.until = taken.until
         self.running.revisions.put(revision)
@@ -322,7 +230,7 @@ class Reloading:
         await self._kept()
         return "published"
 
-    async def _let_go(self, found: "_Next") -> None:
+    async def let_go(self, found: Next) -> None:
         if found.revision is None:
             found.taken.release()
         else:
@@ -368,8 +276,8 @@ class Reloading:
         """What was started with is good, unless it is the last good one itself."""
         if "lastGood" not in self.taken.about:
             await self._kept()
-        if self.crew is not None:
-            await self._agree()
+        if self.together is not None:
+            await self.together.agree()
 
     async def _noted(self) -> None:
         controlled = self.running.controlled
@@ -378,14 +286,10 @@ class Reloading:
         except StoreUnavailable:
             _log.exception("the decision log does not say that another revision came into force")
 
-    @property
-    def _crew(self) -> Crew:
-        assert self.crew is not None, "asked by another worker"  # noqa: S101 - set where there are several
-        return self.crew
-
-    def _told(self, what: What, why: Why, before: str, began: float, problems: Sequence[str]) -> Outcome:
+    def told(self, what: What, why: Why, before: str, began: float, problems: Sequence[str]) -> Outcome:
+        """Say what became of a reload."""
         at = datetime.now(UTC)
-        outcome = Outcome(what, why, self._revision, before, at, monotonic() - began, tuple(problems[:MOST_PROBLEMS]))
+        outcome = Outcome(what, why, self.revision, before, at, monotonic() - began, tuple(problems[:MOST_PROBLEMS]))
         self._tell(outcome)
         return outcome
 
@@ -417,15 +321,6 @@ class Reloading:
         except GatewayError as error:
             _log.warning("nobody can tell whether the configuration has changed: %s", error.message)
             return _NOTHING_SEEN
-
-
-@dataclass(frozen=True, slots=True)
-class _Next:
-    """What may come into force; without a revision, it is what is served already."""
-
-    taken: Taken
-    ready: Prepared
-    revision: Revision | None
 
 
 def prepared_from(
@@ -479,7 +374,7 @@ def _accepts(assembled: Assembled) -> bool:
     return any(isinstance(each, UpstreamDocument) and each.spec.import_.on_change == "accept" for each in specs)
 
 
-def _problems(error: Exception) -> tuple[str, ...]:
+def problems_of(error: Exception) -> tuple[str, ...]:
     match error:
         case ConfigInvalid():
             wrong = [each for each in error.diagnostics if each.is_error]

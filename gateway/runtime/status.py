@@ -21,6 +21,7 @@ async def status_of(
     """With several workers, turns, calls and circuits are those of the one that answers."""
     published = running.service.published
     snapshot = published.snapshot
+    together = None if reloading is None else reloading.together
     sizes = {**await _database_sizes(running), **await asyncio.to_thread(_spool_sizes, running.kept)}
     return {
         "name": snapshot.name,
@@ -28,7 +29,7 @@ async def status_of(
         **({} if reloading is None else reloading.status()),
         "process": os.getpid(),
         "workers": running.settings.workers,
-        "revisions": {} if reloading is None else await reloading.revisions(),
+        "revisions": {} if together is None else await together.revisions(),
         "catalogues": [
             {"name": name, "path": each.path, "tools": len(published.catalogues[name].registry.all())}
             for name, each in snapshot.catalogues.items()
