@@ -54,6 +54,16 @@ def canonical(value: Any) -> str:
     return _encode(value).decode()
 
 
+def canonical_of_texts(value: Any) -> str:
+    """The same for a value of our own making, with ASCII keys and no number that JavaScript prints in another way:
+    nobody looks whether it is one.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:  # half a surrogate pair in a text
+        return canonical(value)
+
+
 def call_id(tool: str, args: Any) -> str:
     """SHA-256 of the canonical `{"tool": tool, "args": args}`, in lower-case hex."""
     return identified(tool, args)[0]

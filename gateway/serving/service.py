@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import Any, Final, TypeGuard
 
-from gateway.audit.words import Reason
 from gateway.core.calls import ToolCall
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.ids import new_id
@@ -30,14 +29,14 @@ from gateway.errors import (
 )
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
-from gateway.governance.records import AuditBody, CallFilter, Store, StoredCall, StoredTurn, TurnEnding
+from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
 from gateway.serving.arguments import checked, decoded_args
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
-from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, Unconfirmed, current_call
+from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, Unconfirmed
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.having import Having
-from gateway.serving.keeping import Spool, is_queryable, restored, settled, started
+from gateway.serving.keeping import Spool, is_queryable, restored
 from gateway.serving.metering import Meter
 from gateway.serving.observing import Observer, SeenRequest
 from gateway.serving.offers import Announcement
@@ -46,6 +45,7 @@ from gateway.serving.relayed import Aside
 from gateway.serving.rights import may_call, may_know, may_read, still_readable
 from gateway.serving.running_calls import RunningCalls
 from gateway.serving.turns import KEEPING_NOTHING, OpenTurns, Surroundings, Turn, new_turn
+from gateway.serving.writing import Writing
 from gateway.snapshot import DeclaredTool
 
 DEFAULT_LIFE: Final = timedelta(days=1)
@@ -116,8 +116,11 @@ class Service:
         self.observer = observer
         """Told of every call, and by wires of every request, if there is one."""
         self.running = RunningCalls()
-        callbacks = {**KEEPING_NOTHING, "store_tool_call": self._store_record}
-        self.having = Having(store, auditor, remember=self._remember, write_down=self._write_down)
+        self._writing = writing = Writing(store, auditor, meter, lives=lives)
+        self.journal = writing.started
+        """Makes it durable that a call is about to run."""
+        callbacks = {**KEEPING_NOTHING, "store_tool_call": writing.settled}
+        self.having = Having(store, auditor, remember=writing.remember, write_down=writing.refused)
         self._around = Surroundings(callbacks, self.buses, spool)
 
     # --- what there is ---
@@ -254,7 +257,7 @@ class Service:
         try:
             call.declared = declared = await self._known(turn, name, args)
         except UnknownTool:
-            await self._write_down(call, "unknown-tool")
+            await self._writing.refused(call, "unknown-tool")
             raise
         if self.observer is not None:
             call.seen = self.observer.called(call, declared, request)
@@ -334,7 +337,8 @@ class Service:
                 turn = await self.open_turn(principal, catalogue, is_kept=False)
         except UnknownCatalogue:
             revision = self.published.snapshot.revision
-            await self._write_down(ServedCall(new_id(), name, {}, principal, catalogue, revision), "not-in-audience")
+            asked = ServedCall(new_id(), name, {}, principal, catalogue, revision)
+            await self._writing.refused(asked, "not-in-audience")
             raise
         settled = await self.call(turn, name, args, id=id, key=key, client=client, holding=holding, request=request)
         if turn.catalogue.turn_output:
@@ -395,7 +399,7 @@ class Service:
         """The same for what is read without a call. It is durable: any process may serve the next call of the turn."""
         self.brought_into(turn, stored)
         if turn.is_stored:
-            await self._remember(turn)
+            await self._writing.remember(turn)
 
     # --- inside ---
 
@@ -412,22 +416,13 @@ class Service:
         try:
             replayed = await self._replayed(earlier, turn)
         except UnknownCall:
-            await self._write_down(call, "not-permitted")
+            await self._writing.refused(call, "not-permitted")
             raise
         told = await self._target_of(earlier, turn.principal)
         if earlier.turn_id != turn.id and told is not None:
             self.brought_into(turn, told)
-        await self._remember(turn, [self._auditor.replayed(call, earlier)] if self._auditor is not None else ())
+        await self._writing.remember(turn, [self._auditor.replayed(call, earlier)] if self._auditor is not None else ())
         return replayed
-
-    async def _remember(self, turn: Turn, audit: Sequence[AuditBody] = ()) -> None:
-        """Write down what the turn remembers by now, without a call that it is about."""
-        memory, knowing = turn.memory.to_write()
-        try:
-            await self._store.note(audit, turn_id=turn.id, memory=memory, knowing=knowing)
-        except StoreUnavailable:
-            turn.memory.was_not_written(memory, knowing)
-            raise
 
     async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
         """What an earlier call settled as, in its own turn as long as that is open. Raises `UnknownCall`."""
@@ -522,71 +517,6 @@ class Service:
             renewed.ctx.adopt_tool_call(record)
         self._turns.put(renewed)
         return renewed
-
-    async def journal(self, call: ServedCall, tool: DeclaredTool) -> None:
-        """Make it durable that a call is about to run. Nothing consequential runs without this."""
-        turn = call.turn
-        assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
-        audit = [self._auditor.started(call, tool)] if self._auditor is not None else ()
-        began = perf_counter()
-        try:
-            if call.is_started:  # by its idempotency key, before anything was decided
-                await self._store.note(audit)
-            else:
-                row = None if turn.is_stored else turn.stored
-                await self._store.start_call(started(call, turn.id), turn=row, audit=audit)
-                turn.is_stored = call.is_started = True
-        except StoreUnavailable:
-            if self.meter is not None:
-                self.meter.wrote_nothing()
-            raise
-        if self.meter is not None:
-            self.meter.wrote(perf_counter() - began)
-
-    async def _store_record(self, ctx: Any, record: ToolCall) -> None:
-        call = current_call()
-        turn = call.turn
-        assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
-        declared = call.declared
-        artifact = declared.artifact if declared is not None else "text"
-        stored = await settled(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
-        if call.seen is not None:
-            call.stored = stored
-        size = sum(piece.byte_length or 0 for piece in stored.results)
-        turn.memory.receives(size)
-        audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
-        kept = turn.published.types.declared(artifact)
-        retain = self._lives if kept is None or kept.retain is None else max(self._lives, kept.retain)
-        if call.pending is not None:  # what it waits for is picked up in the same turn
-            retain += max(each.expires_at for each in call.approvals) - now()
-        is_longer = turn.lives_on(record.completed_at, retain)
-        memory, knowing = turn.memory.to_write()
-        began = perf_counter()
-        try:
-            if turn.is_stored:
-                longer = turn.stored if is_longer else None
-                await self._store.settle_call(stored, turn=longer, memory=memory, knowing=knowing, audit=audit)
-            else:
-                await self._store.settle_alone(stored, turn.stored, memory=memory, audit=audit)
-                turn.is_stored = True
-        except StoreUnavailable:
-            turn.memory.was_not_written(memory, knowing)
-            if self.meter is not None:
-                self.meter.wrote_nothing()
-            raise
-        if self.meter is not None:
-            self.meter.wrote(perf_counter() - began)
-            self.meter.kept(call.catalogue, size)
-
-    async def _write_down(self, call: ServedCall, reason: Reason) -> None:
-        """That somebody asked for what is not there for them: an attempt is worth knowing of, hidden or not.
-
-        Both take the same time, so that nobody learns from it which one it was.
-        """
-        if self.meter is not None:
-            self.meter.refused(call, reason)
-        if self._auditor is not None:
-            await self._store.note([self._auditor.refused(call, reason)])
 
     async def _pass(self, turn: Turn, middlewares: Sequence[Any]) -> None:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)

@@ -7,9 +7,7 @@ from functools import lru_cache
 from json import dumps, loads
 from typing import Any, Final, cast
 
-import orjson
-
-from gateway.core.canonical import canonical
+from gateway.core.canonical import canonical, canonical_of_texts
 from gateway.core.lines import encode
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallStatus, ResultKind, StoredCall, StoredResult, StoredTurn, TurnEnding
@@ -153,10 +151,7 @@ def results_text(results: Sequence[StoredResult]) -> str:
     for each in fields:
         if "details" in each:
             return json_text(fields)
-    try:
-        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()  # the one number in it is a size
-    except orjson.JSONEncodeError:  # half a surrogate pair in a text
-        return canonical(fields)
+    return canonical_of_texts(fields)  # the one number in it is a size
 
 
 def results_from(text: str) -> tuple[StoredResult, ...]:
