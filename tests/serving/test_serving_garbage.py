@@ -1,0 +1,34 @@
+"""Calls leave nothing behind that only the garbage collector finds: looking for it would cost every call."""
+
+import gc
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from serving_gateway import ANA, Plan, running
+
+from gateway.telemetry.exporting import Queue
+from gateway.telemetry.observing import Telemetry
+from gateway.telemetry.settings import Batching, Sampling, Settings
+
+pytestmark = pytest.mark.anyio
+
+CALLS = 20
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+async def test_call_leaves_no_cycles(tmp_path: Path, is_observed: bool) -> None:
+    spans = Queue(Batching())
+    observer = Telemetry(Settings({}, sampling=Sampling(ratio=1.0)), spans=spans, logs=None, digest=str)
+    options = {"observer": observer} if is_observed else {}
+    async with running(tmp_path, Plan().tool("echo", "x"), lives=timedelta(days=1), **options) as gateway:
+        await gateway.service.call_alone(ANA, "desk", "echo", {})
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(CALLS):
+                await gateway.service.call_alone(ANA, "desk", "echo", {})
+            assert gc.collect() < CALLS
+        finally:
+            gc.enable()
+    assert bool(spans.taken) is is_observed
