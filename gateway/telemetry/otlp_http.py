@@ -4,6 +4,8 @@ import asyncio
 import gzip
 import ssl
 from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -21,6 +23,7 @@ class OtlpHttp:
     def __init__(self, told: Otlp) -> None:
         self._told = told
         self._tls = _tls(told)
+        self._proxy = _proxy_of(told.endpoint)
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, signal: Signal, payload: bytes) -> int:
@@ -42,7 +45,7 @@ class OtlpHttp:
 
     async def _posted(self, signal: Signal, payload: bytes, headers: dict[str, str]) -> int:
         async with self._opened().post(
-            self._told.endpoint, data=payload, headers=headers, allow_redirects=False, ssl=self._tls
+            self._told.endpoint, data=payload, headers=headers, allow_redirects=False, ssl=self._tls, proxy=self._proxy
         ) as answer:
             body = b""
             while len(body) <= LARGEST_ANSWER and (chunk := await answer.content.read(LARGEST_ANSWER)):
@@ -58,13 +61,18 @@ class OtlpHttp:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                trust_env=True,  # proxies are where the environment says
                 cookie_jar=aiohttp.DummyCookieJar(),
                 connector=aiohttp.TCPConnector(limit=2),
                 auto_decompress=False,
                 read_bufsize=LARGEST_ANSWER,
             )
         return self._session
+
+
+def _proxy_of(endpoint: str) -> str | None:
+    """As the environment says. Asked once: the library would ask in a thread, for every request."""
+    url = urlsplit(endpoint)
+    return None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme)
 
 
 def _seconds(text: str | None) -> float | None:
