@@ -88,6 +88,14 @@ class Contents:
             return Content(blocks)
         return await self._with_json(settled, results, blocks, promise)
 
+    async def promised(self, settled: Settled) -> Content | None:
+        """The content of a result whose JSON programs count on: it is promised, or came beside the text."""
+        turn = settled.turn
+        declared = turn.published.tool(turn.stored.catalogue, settled.record.tool)
+        if settled.aside is None and self._promise(turn, declared) is None:
+            return None
+        return await self.of(settled)
+
     def _beside(self, settled: Settled) -> Aside | None:
         """Nothing where a class masks what it shows: nobody has masked what stands beside."""
         if settled.aside is None:

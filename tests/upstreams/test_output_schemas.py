@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 from changing_upstream import ChangingServer
@@ -50,6 +51,15 @@ async def called(started: Gateway, name: str = "remote_count", **meta: Any) -> A
     async with Client(started.url, mode=MODERN) as client:
         given: Any = meta or None
         return await client.call_tool(name, {}, meta=given)
+
+
+async def over_rest(started: Gateway, path: str, **body: Any) -> dict[str, Any]:
+    """What REST answers below the only catalogue, to a request with a body if there is one."""
+    url = f"{started.url.removesuffix('/shop/mcp')}/v1/catalogues/shop/{path}"
+    method = "POST" if body else "GET"
+    async with aiohttp.ClientSession() as session, session.request(method, url, json=body or None) as answer:
+        found: dict[str, Any] = await answer.json()
+        return found
 
 
 def shown(result: Any) -> str:
@@ -202,6 +212,44 @@ async def test_hostile_schema_keeps_nobody_waiting(tmp_path: Path, schema: Any) 
             answer = await called(started)
 
     assert answer.content
+
+
+@pytest.mark.parametrize("format", ["gateway", "mcp"])
+async def test_promise_is_listed_over_rest(tmp_path: Path, format: str) -> None:
+    same = tool("same", remote="count")
+    own = tool("tally", remote="count", output={"artifact": "json", "schema": {"type": "object"}})
+    kept = tool("tally_left_out", remote="count", output={"inline": False})
+    async with counting(tmp_path, text("three"), same, own, kept) as (started, _):
+        listed = {each["name"]: each for each in (await over_rest(started, f"tools?format={format}"))["tools"]}
+        one = await over_rest(started, f"tools/same?format={format}")
+
+    assert listed["same"]["outputSchema"] == one["outputSchema"] == TOTAL
+    assert listed["tally"]["outputSchema"] == {"type": "object"}
+    assert "outputSchema" not in listed["tally_left_out"]
+
+
+@pytest.mark.parametrize("format", ["openai", "anthropic", "gemini"])
+async def test_providers_without_a_place_for_it_are_not_told_the_promise(tmp_path: Path, format: str) -> None:
+    async with counting(tmp_path, text("three")) as (started, _):
+        one = await over_rest(started, f"tools/remote_count?format={format}")
+
+    assert "outputSchema" not in str(one)
+
+
+async def test_json_that_came_beside_the_text_is_answered_over_rest(tmp_path: Path) -> None:
+    same = tool("same", remote="count")
+    own = tool("tally", remote="count", output={"artifact": "json", "schema": {"type": "object", "required": ["sum"]}})
+    result = text("three", structuredContent={"total": 3})
+    async with counting(tmp_path / "promised", result, same, own) as (started, _):
+        fits, broken = [await over_rest(started, f"tools/{name}/call", arguments={}) for name in ("same", "tally")]
+    async with counting(tmp_path / "ignored", result, outputSchemas="ignore") as (started, _):
+        beside = await over_rest(started, "tools/remote_count/call", arguments={})
+
+    assert (fits["isError"], fits["structuredContent"], fits["result"]["text"]) == (False, {"total": 3}, "three")
+    assert (broken["isError"], "structuredContent" in broken) == (True, False)
+    assert "does not fit its output schema" in broken["result"]["text"]
+    assert "does not fit its output schema" in broken["rendered"]
+    assert beside["structuredContent"] == {"total": 3}
 
 
 async def test_operations_of_openapi_documents_promise_their_answers(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def query(rest: Rest, asked: Asked) -> Response:
     settled = await rest.service.call_alone(
         asked.principal, stored.catalogue, tool, arguments, handle=handle, key=idempotency_key(asked)
     )
-    return called_answer(await called(settled))
+    return called_answer(await called(settled, rest.contents))
 
 
 async def _readable(rest: Rest, asked: Asked) -> tuple[StoredCall, list[Any]]:

@@ -26,7 +26,7 @@ async def call_tool(rest: Rest, asked: Asked) -> Response:
         key=idempotency_key(asked),
         request=asked.seen,
     )
-    return called_answer(await called(settled))
+    return called_answer(await called(settled, rest.contents))
 
 
 def called_answer(body: dict[str, Any]) -> Response:

@@ -7,7 +7,9 @@ from urllib.parse import quote
 from gateway.advertising import described
 from gateway.core.definitions import shaped
 from gateway.errors import UnknownCatalogue, UnknownTool
+from gateway.governance.imports import plain
 from gateway.governance.principals import Principal
+from gateway.serving.content import output_schema
 from gateway.serving.service import Listed, Service
 from gateway.snapshot import Catalogue, DeclaredTool
 from gateway.web.problems import Response
@@ -43,13 +45,13 @@ async def get_tool(rest: Rest, asked: Asked) -> Response:
     tool = listed.get(asked.path["name"])
     if tool is None:
         raise UnknownTool()
-    return _tagged(rest, asked, _told(tool, catalogue, listed, asked.query["format"]))
+    return _tagged(rest, asked, _told(rest, tool, catalogue, listed, asked.query["format"]))
 
 
 def tools_answer(rest: Rest, asked: Asked, catalogue: Catalogue, listed: Iterable[Listed]) -> Response:
     """Tools in the format that was asked for."""
     format, names = asked.query["format"], {each.name: each for each in listed}
-    tools = [_told(each, catalogue, names, format) for each in names.values()]
+    tools = [_told(rest, each, catalogue, names, format) for each in names.values()]
     return _tagged(rest, asked, {"tools": tools, "format": format, "revision": _revision(rest)})
 
 
@@ -88,19 +90,28 @@ def _catalogue(catalogue: Catalogue, revision: str) -> dict[str, Any]:
     return found | {name: value for name, value in optional.items() if value}
 
 
-def _told(listed: Listed, catalogue: Catalogue, names: Mapping[str, Listed], format: str) -> dict[str, Any]:
+def _told(rest: Rest, listed: Listed, catalogue: Catalogue, names: Mapping[str, Listed], format: str) -> dict[str, Any]:
     declared = listed.declared
     advertised = described(listed.name, declared, catalogue) if declared is not None else None
     told = listed.tool.describe() if advertised is None else advertised
+    promised = _promised(rest, catalogue, declared)
     if format != "gateway":
-        return shaped(told, format)  # type: ignore[arg-type]  # one of the parameter's choices
+        found = shaped(told, format)  # type: ignore[arg-type]  # one of the parameter's choices
+        return found | promised if format == "mcp" else found
     found = {
         "name": listed.name,
         "description": told["description"],
         "inputSchema": told["input_schema"],
         "isQuery": declared is None,
+        **promised,
     }
     return found if declared is None else found | _governed(declared, names)
+
+
+def _promised(rest: Rest, catalogue: Catalogue, tool: DeclaredTool | None) -> dict[str, Any]:
+    """What is promised of a tool's results, as clients of MCP are told it."""
+    found = None if tool is None else output_schema(rest.service.published, catalogue.name, tool)
+    return {} if found is None else {"outputSchema": plain(found)}
 
 
 def _governed(tool: DeclaredTool, names: Mapping[str, Listed]) -> dict[str, Any]:

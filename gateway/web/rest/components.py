@@ -116,6 +116,7 @@ _LISTED_TOOL: Final = {
     "title": TEXT,
     "description": TEXT,
     "inputSchema": ANYTHING,
+    "outputSchema": {**ANYTHING, "description": "What `structuredContent` of a result fits, unless it is an error."},
     "tier": TEXT,
     "flags": many(TEXT),
     "lifecycle": {"enum": ["active", "deprecated"]},
@@ -146,7 +147,10 @@ ANSWERS: Final[Mapping[str, Document]] = {
         optional=("title", "instructions"),
     ),
     "Catalogues": closed({"catalogues": many(ref("Catalogue")), "revision": TEXT}),
-    "Tool": closed(_LISTED_TOOL, optional=("title", "tier", "flags", "lifecycle", "deprecation", "hints", "artifact")),
+    "Tool": closed(
+        _LISTED_TOOL,
+        optional=("title", "outputSchema", "tier", "flags", "lifecycle", "deprecation", "hints", "artifact"),
+    ),
     "Tools": closed(
         {
             "tools": many({"anyOf": [ref("Tool"), ANYTHING]}),
@@ -181,13 +185,16 @@ ANSWERS: Final[Mapping[str, Document]] = {
                 },
                 "result": ref("Result"),
                 "rendered": {**TEXT, "description": "What a model would read of the result."},
+                "structuredContent": {
+                    "description": "The JSON of the result, where the tool promises it or it came beside the text."
+                },
                 "startedAt": MOMENT,
                 "completedAt": MOMENT,
                 "replayed": FLAG,
                 "pending": ref("Pending"),
                 "limited": ref("Limited"),
             },
-            optional=("replayed", "pending", "limited"),
+            optional=("structuredContent", "replayed", "pending", "limited"),
         ),
         "description": "A settled call. What a tool fails at is a result with `isError`, not a failed request.",
     },

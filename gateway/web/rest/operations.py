@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from gateway.approvals.approving import Approvals
 from gateway.serving.catching_up import CatchingUp
+from gateway.serving.content import Contents
 from gateway.serving.service import Service
 from gateway.web.problems import Response
 from gateway.web.rest.asking import Asked
@@ -26,6 +27,7 @@ class Rest:
     approvals: Approvals | None = None
     catch_up: CatchingUp | None = None
     """For turns that other processes serve, too."""
+    contents: Contents = field(default_factory=Contents)
 
 
 Run = Callable[[Rest, Asked], Awaitable[Response]]

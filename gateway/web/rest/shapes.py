@@ -11,7 +11,7 @@ from gateway.core.media_blocks import safe_mime, safe_name, size_text
 from gateway.core.tokens import Tokenizable
 from gateway.governance.records import StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
-from gateway.serving.content import media_of, shown_text, vouching
+from gateway.serving.content import ABSENT, Content, Contents, media_of, shown_text, vouching
 from gateway.serving.service import Settled
 from gateway.serving.turns import Turn
 
@@ -19,7 +19,7 @@ MAX_TEXT: Final = 1 << 20
 """Bytes of an inline result up to which an answer repeats it as plain text, beside what a model reads."""
 
 
-async def called(settled: Settled) -> dict[str, Any]:
+async def called(settled: Settled, contents: Contents) -> dict[str, Any]:
     """A settled call as it is answered."""
     record, turn = settled.record, settled.turn
     found = {
@@ -35,11 +35,22 @@ async def called(settled: Settled) -> dict[str, Any]:
         "startedAt": record.created_at,
         "completedAt": record.completed_at,
     }
+    content = await contents.promised(settled)
+    if content is not None:
+        found |= _for_programs(content, record)
     if settled.pending is not None:
         found["pending"] = _pending(settled.pending)
     if settled.limited is not None:
         found["limited"] = settled.limited
     return {**found, "replayed": True} if settled.is_replay else found
+
+
+def _for_programs(content: Content, record: ToolCall) -> dict[str, Any]:
+    """The JSON of a result, or, in place of one that breaks a promise, what is wrong with it."""
+    if content.is_error and not record.is_error:
+        text = content.blocks[0]["text"]
+        return {"isError": True, "trusted": False, "result": {"kind": "text", "text": text}, "rendered": text}
+    return {} if content.structured is ABSENT else {"structuredContent": content.structured}
 
 
 def _pending(pending: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ async def call_in_turn(rest: Rest, asked: Asked) -> Response:
         key=idempotency_key(asked),
         request=asked.seen,
     )
-    return called_answer(await called(settled))
+    return called_answer(await called(settled, rest.contents))
 
 
 async def end_turn(rest: Rest, asked: Asked) -> Response:
