@@ -3,12 +3,19 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from gateway.governance.imports import DefinitionKind
 from gateway.serving.offers import Announcement
 from gateway.serving.service import Service
 from gateway.upstreams.connections import Connection
 from gateway.upstreams.registry import Upstreams
 
 UPDATED: Final = "notifications/resources/updated"
+
+LIST_CHANGED: Final[Mapping[DefinitionKind, str]] = {
+    "prompt": "notifications/prompts/list_changed",
+    "resourceTemplate": "notifications/resources/list_changed",
+}
+"""How clients are told that a list is another one; that of tools is, wherever another list is served."""
 
 _LISTS: Final = frozenset(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
 _LONGEST: Final = 8192

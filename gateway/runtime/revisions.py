@@ -7,7 +7,7 @@ whether it may be served, is not decided here.
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,12 +19,11 @@ from gateway.access import Access
 from gateway.assembly import Assembled
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import StoreUnavailable
-from gateway.governance.imports import DefinitionKind
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
 from gateway.middleware.build import SharedState
 from gateway.runtime.accepting import Again, accepted
-from gateway.runtime.announcing import relay_announcements
+from gateway.runtime.announcing import LIST_CHANGED, relay_announcements
 from gateway.runtime.backends import Backends
 from gateway.runtime.controlling import Controlling
 from gateway.runtime.metering import Metering
@@ -48,11 +47,6 @@ COMPARED_WITHIN: Final = 5.0
 
 _POLL: Final = 0.25
 _COLLECTED_WITHIN: Final = 60.0
-_LISTS: Final[Mapping[DefinitionKind, str]] = {
-    "prompt": "notifications/prompts/list_changed",
-    "resourceTemplate": "notifications/resources/list_changed",
-}
-"""How clients are told that a list is another one; that of tools is, wherever another revision is served."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -288,8 +282,8 @@ class Revisions:
             _log.warning("%r of upstream %s is %s, which its terms accept", each.definition, each.upstream, each.what)
             changed[each.upstream] += 1
             self._service.buses.emit(each)
-        for upstream, kind in sorted({(each.upstream, each.kind) for each in changes if each.kind in _LISTS}):
-            self._service.announce(Announcement(upstream, _LISTS[kind]))
+        for upstream, kind in sorted({(each.upstream, each.kind) for each in changes if each.kind in LIST_CHANGED}):
+            self._service.announce(Announcement(upstream, LIST_CHANGED[kind]))
         entries = [auditor.happened("config-published"), *(auditor.taken(each) for each in changes)]
         try:
             await self._controlled.store.note(entries)

@@ -13,14 +13,16 @@ from typing import Any, Final, Protocol
 from gateway.assembly import Assembled
 from gateway.config.specs.upstreams import Health, UpstreamDocument
 from gateway.errors import StoreUnavailable
-from gateway.governance.imports import BadDefinition, DefinitionKind, ImportedDefinition
+from gateway.governance.imports import BadDefinition, DefinitionKind, ImportedDefinition, digest_of
 from gateway.governance.ports import BackendFailed
 from gateway.governance.records import AuditBody
+from gateway.runtime.announcing import LIST_CHANGED
 from gateway.runtime.controlling import Controlling
 from gateway.serving.auditing import Auditor
+from gateway.serving.offers import Announcement
 from gateway.serving.published import Published
 from gateway.serving.service import Service
-from gateway.serving.withholding import DefinitionTurned, Vigil, offered_name
+from gateway.serving.withholding import DefinitionTurned, Pinned, PinnedTemplate, Vigil, known_name
 from gateway.snapshot import DeclaredTool, Offer, Snapshot
 from gateway.upstreams.registry import Upstreams
 
@@ -33,7 +35,10 @@ DOCUMENTS_EVERY: Final = 60.0
 UNREADABLE: Final = "unreadable"
 """Stands for the digest of what is no definition, or of two under one name: it fits nothing."""
 
-_LISTS: Final = frozenset({"notifications/tools/list_changed", "notifications/prompts/list_changed"})
+_LISTS: Final = frozenset(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
+_BESIDE: Final[Mapping[DefinitionKind, str]] = {"prompt": "prompts", "resourceTemplate": "resourceTemplates"}
+"""What is compared besides tools, and the list it is on."""
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -72,7 +77,7 @@ class Watching:
         """Calls wait until their server was compared. Those of `documents` do not: the lock says what they become."""
         self.vigil.on_change = self._turned
         for upstream in self.every:
-            self.vigil.begin(upstream, self._tools(upstream))
+            self.vigil.begin(upstream, self._pinned(upstream))
         for connection in connections:
             if connection.name in self.every:
                 self.vigil.expect(connection.name)
@@ -101,19 +106,38 @@ class Watching:
             await asyncio.wait(pending)
 
     async def look(self, connection: Lister) -> list[DefinitionTurned]:
-        """Compare now. Raises `BackendFailed` if the server cannot be asked."""
-        found = digests(connection.name, await connection.list("tools"))
-        served = self._tools(connection.name)
-        if any(isinstance(each, Offer) for each in served):
-            prompts = digests(connection.name, await connection.list("prompts"), kind="prompt")
-            found |= {offered_name(name): digest for name, digest in prompts.items()}
-        return self.vigil.see(connection.name, served, found)
+        """Compare now. Raises `BackendFailed` if the server cannot be asked.
 
-    def _tools(self, upstream: str) -> Collection[DeclaredTool | Offer]:
-        """What of the upstream is served by its definition: tools, and prompts."""
-        snapshot = self.snapshot
-        prompts = [each for each in snapshot.offers.values() if each.kind == "prompt" and each.upstream == upstream]
-        return [*(tool for tool in snapshot.tools.values() if tool.upstream == upstream), *prompts]
+        What is on a list that it refuses is gone: nothing of the other lists stays uncompared for that.
+        """
+        name = connection.name
+        found = digests(name, await connection.list("tools"))
+        served = self._pinned(name)
+        failed: BackendFailed | None = None
+        for kind, list in _BESIDE.items():
+            if not any(_kind(each) == kind for each in served):
+                continue
+            try:
+                listed = digests(name, await connection.list(list), kind=kind)
+            except BackendFailed as error:
+                failed = failed or error
+                continue
+            found |= {known_name(each, kind): digest for each, digest in listed.items()}
+        turned = self.vigil.see(name, served, found)
+        if failed is not None:
+            raise failed
+        return turned
+
+    def _pinned(self, upstream: str) -> Collection[Pinned]:
+        """What of the upstream is served by its definition: tools, prompts and templates."""
+        offers = [each for each in self.snapshot.offers.values() if each.upstream == upstream]
+        templates = {
+            each["name"]: PinnedTemplate(each["name"], digest_of("resourceTemplate", each))
+            for group in offers
+            for each in group.templates
+        }
+        tools = (tool for tool in self.snapshot.tools.values() if tool.upstream == upstream)
+        return [*tools, *(each for each in offers if each.kind == "prompt"), *templates.values()]
 
     async def _watched(self, connection: Lister, woken: asyncio.Event) -> None:
         every = self.every[connection.name]
@@ -141,6 +165,9 @@ class Watching:
         # Another object is another list: caches are dropped, turns go on with it, and clients are told.
         if self.service.published.vigil is self.vigil:  # of a revision that is not in force, nobody has a list
             self.service.published = replace(self.service.published)
+            for upstream, kind in sorted({(each.withheld.upstream, each.withheld.kind) for each in turned}):
+                if kind in LIST_CHANGED:
+                    self.service.announce(Announcement(upstream, LIST_CHANGED[kind]))
         task = asyncio.create_task(self._noted([self.auditor.turned(each) for each in turned]))
         self._noting.add(task)
         task.add_done_callback(self._noting.discard)
@@ -172,6 +199,12 @@ def watched(
     watching = Watching(service, published.snapshot, vigil, controlled.store, controlled.auditor, every)
     watching.start(upstreams, documents)
     return watching
+
+
+def _kind(pinned: Pinned) -> DefinitionKind:
+    if isinstance(pinned, DeclaredTool):
+        return "tool"
+    return "prompt" if isinstance(pinned, Offer) else "resourceTemplate"
 
 
 def digests(upstream: str, listed: Iterable[Any], *, kind: DefinitionKind = "tool") -> dict[str, str]:

@@ -4,22 +4,26 @@ What is listed and what can be had is decided by the same question, so neither k
 server's own: whose it is follows from the groups that documents declare. Nothing here knows a wire.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from gateway.access import Access
 from gateway.errors import Missing
+from gateway.governance.globs import glob_matches
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import KillSwitch
 from gateway.governance.validity import Validity
 from gateway.serving.current import Client
-from gateway.serving.withholding import Vigil, name_of
+from gateway.serving.withholding import Vigil, known_name, name_of
 from gateway.snapshot import Offer
 
 Json = dict[str, Any]
 Refusal = Literal["unknown-tool", "quarantined", "definition-changed", "config-expired"]
+
+_PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 
 MOST_RESOURCES: Final = 2_000
 """Resources of all servers that are listed at once; the rest can be read all the same."""
@@ -115,11 +119,12 @@ class Offers:
             raise NotOffered()
         return self._unstopped(principal, offer)
 
-    async def seen(self, principal: Principal, offer: Offer) -> None:
-        """Wait until an upstream's prompts were compared for the first time. Raises `NotOffered` for a withheld one."""
-        if self._vigil is not None and not self._vigil.is_seen(offer.upstream):
+    async def seen(self, principal: Principal, offer: Offer, uri: str | None = None) -> None:
+        """Wait until an upstream was compared for the first time. Raises `NotOffered` for what is withheld of it."""
+        is_pinned = offer.kind == "prompt" or offer.templates
+        if is_pinned and self._vigil is not None and not self._vigil.is_seen(offer.upstream):
             await self._vigil.compared(offer.upstream)
-            self._unstopped(principal, offer)
+            self._unstopped(principal, offer, uri)
 
     def owner(self, principal: Principal, catalogue: str, uri: Any) -> Offer:
         """The group that a URI is of: the first that the caller may read. Raises `NotOffered`."""
@@ -127,7 +132,7 @@ class Offers:
         for key in found.resources if isinstance(uri, str) else ():
             offer = self._access.snapshot.offers[key]
             if offer.owns(uri) and self._access.offers(principal, catalogue=catalogue, offer=offer).allowed:
-                return self._unstopped(principal, offer)
+                return self._unstopped(principal, offer, uri)
         raise NotOffered()
 
     async def resources(self, principal: Principal, catalogue: str) -> list[tuple[Offer, Json]]:
@@ -145,13 +150,14 @@ class Offers:
                 if not isinstance(uri, str) or uri in seen:
                     continue
                 owner = next((group for group in groups if group.owns(uri)), None)
-                if owner is not None and owner.upstream == upstream:
+                if owner is not None and owner.upstream == upstream and not self._is_withheld(owner, uri):
                     seen.add(uri)
                     found.append((owner, each))
         return found[:MOST_RESOURCES]
 
     def templates(self, principal: Principal, catalogue: str) -> list[tuple[Offer, Mapping[str, Any]]]:
-        return [(group, each) for group in self.groups(principal, catalogue) for each in group.templates]
+        groups = self.groups(principal, catalogue)
+        return [(group, each) for group in groups for each in group.templates if not self._is_changed(group, each)]
 
     def _all(self, catalogue: str) -> Sequence[Offer]:
         found = self._access.snapshot.catalogues.get(catalogue)
@@ -163,12 +169,23 @@ class Offers:
             return False
         return self._stopped(principal, offer) is None
 
-    def _unstopped(self, principal: Principal, offer: Offer) -> Offer:
+    def _unstopped(self, principal: Principal, offer: Offer, uri: str | None = None) -> Offer:
         """What was stopped is as little there as what never was."""
         because = self._stopped(principal, offer)
         if because is not None:
             raise NotOffered(because)
+        if uri is not None and self._is_withheld(offer, uri):
+            raise NotOffered("definition-changed")
         return offer
+
+    def _is_withheld(self, group: Offer, uri: str) -> bool:
+        """Whether a URI could be made of a template that is not what was locked."""
+        changed = (each for each in group.templates if self._is_changed(group, each))
+        return any(glob_matches(uri, _PLACEHOLDER.sub("*", each["uriTemplate"])) for each in changed)
+
+    def _is_changed(self, group: Offer, template: Mapping[str, Any]) -> bool:
+        name = known_name(template["name"], "resourceTemplate")
+        return self._vigil is not None and self._vigil.withheld(group.upstream, name) is not None
 
     def _stopped(self, principal: Principal, offer: Offer) -> Refusal | None:
         if self._validity is not None and self._validity.refuses(is_consequential=False):

@@ -16,10 +16,24 @@ from gateway.errors import Refused
 from gateway.governance.imports import DefinitionKind
 from gateway.snapshot import DeclaredTool, Offer
 
+_KINDS: Final[Mapping[DefinitionKind, str]] = {"prompt": "prompt ", "resourceTemplate": "template "}
 
-def offered_name(prompt: str) -> str:
-    """What a prompt is called among the names of a server: a tool may have the same one."""
-    return f"prompt {prompt}"
+
+def known_name(name: str, kind: DefinitionKind = "tool") -> str:
+    """What a definition is called among the names of a server: a tool, a prompt and a template may have the same."""
+    return _KINDS.get(kind, "") + name
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTemplate:
+    """A template of resources as it was locked."""
+
+    remote_name: str
+    pinned_digest: str | None
+
+
+Pinned = DeclaredTool | Offer | PinnedTemplate
+"""What is served as it was locked, or not at all."""
 
 
 Why = Literal["changed", "gone", "not-locked"]
@@ -36,13 +50,17 @@ _WORDS: Final[Mapping[Why, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A tool that is not served, since when, and what its server says it is now."""
+    """A tool that is not served, since when, and what its server says it is now. Prompts and templates say so."""
 
     upstream: str
     tool: str
     why: Why
     since: datetime
     digest: str | None = None
+
+    @property
+    def kind(self) -> DefinitionKind:
+        return next((kind for kind, start in _KINDS.items() if self.tool.startswith(start)), "tool")
 
     @property
     def words(self) -> str:
@@ -133,7 +151,7 @@ class Vigil:
         for event in tuple(self._seen.values()):
             await event.wait()
 
-    def begin(self, upstream: str, tools: Collection[DeclaredTool | Offer]) -> None:
+    def begin(self, upstream: str, tools: Collection[Pinned]) -> None:
         """Withhold what nobody locked, and, of an upstream that is known already, what is not what was looked at."""
         for tool in tools:
             name = name_of(tool)
@@ -157,9 +175,7 @@ class Vigil:
         except TimeoutError:
             raise NotCompared(help="the server does not answer: try again later") from None
 
-    def see(
-        self, upstream: str, tools: Iterable[DeclaredTool | Offer], found: Mapping[str, str]
-    ) -> list[DefinitionTurned]:
+    def see(self, upstream: str, tools: Iterable[Pinned], found: Mapping[str, str]) -> list[DefinitionTurned]:
         """Compare the tools that we serve with what their server brings now: digests by name.
 
         A tool that is what it was is served again, at once.
@@ -186,9 +202,11 @@ class Vigil:
         return turned
 
 
-def name_of(tool: DeclaredTool | Offer) -> str:
-    """What a tool or a prompt is known by among what its server has."""
-    return offered_name(tool.remote_name) if isinstance(tool, Offer) else tool.remote_name or ""
+def name_of(pinned: Pinned) -> str:
+    """What a tool, a prompt or a template is known by among what its server has."""
+    if isinstance(pinned, DeclaredTool):
+        return pinned.remote_name or ""
+    return known_name(pinned.remote_name, "prompt" if isinstance(pinned, Offer) else "resourceTemplate")
 
 
 def _judged(upstream: str, name: str, pinned: str | None, found: str | None) -> Withheld | None:

@@ -31,6 +31,9 @@ class ChangingServer:
         self.listed = 0
         self.called: list[dict[str, Any]] = []
         self.results: dict[str, dict[str, Any]] = {}
+        self.capabilities: dict[str, Any] = {"tools": {}}
+        self.answers: dict[str, dict[str, Any]] = {}
+        """Results of other methods."""
         self.is_away = False
         self.hold: asyncio.Event | None = None
         """What calls wait for."""
@@ -67,7 +70,7 @@ class ChangingServer:
         match method:
             case "initialize":
                 info = {"name": "changing", "version": "1.0.0"}
-                return {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+                return {"protocolVersion": "2025-11-25", "capabilities": self.capabilities, "serverInfo": info}
             case "ping":
                 return {}
             case "tools/list":
@@ -78,4 +81,4 @@ class ChangingServer:
                 self.called.append(params)
                 return self.results.get(params["name"]) or {"content": [{"type": "text", "text": "found it"}]}
             case _:
-                return None
+                return self.answers.get(method)

@@ -117,6 +117,7 @@ class Offering:
             raise NotOffered()
         try:
             offer = offers.owner(principal, self._catalogue, uri)
+            await offers.seen(principal, offer, uri)
         except NotOffered as refused:
             await self._refused(principal, f"resource:{uri}", refused)
             raise
@@ -141,6 +142,7 @@ class Offering:
             raise ProtocolError(INVALID_PARAMS, "params.ref and params.argument are objects")
         try:
             offer, theirs = self._referred(offers, principal, ref)
+            await offers.seen(principal, offer, theirs.get("uri"))
         except NotOffered as refused:
             await self._refused(principal, f"{ref.get('type')}:{ref.get('name') or ref.get('uri')}", refused)
             raise ProtocolError(INVALID_PARAMS, "there is nothing of that name to complete") from None
