@@ -97,7 +97,7 @@ def assemble(
         return Assembled(None, loaded, policies, tuple(diagnostics), lock, tuple(known))
     diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies, today)])
     aliases = {} if INTERPRETER in environ else {sys.executable: f"${{{INTERPRETER}}}"}
-    access = _access(linked.snapshot, policies, aliases=aliases)
+    access = _access(linked.snapshot, policies, lock, aliases=aliases)
     return Assembled(access, loaded, policies, tuple(diagnostics), lock, tuple(known))
 
 
@@ -115,7 +115,7 @@ def _unapproved(snapshot: Snapshot, policies: PolicySet, today: date) -> Iterabl
     return found.values()
 
 
-def _access(snapshot: Snapshot, policies: PolicySet, *, aliases: Mapping[str, str]) -> Access:
+def _access(snapshot: Snapshot, policies: PolicySet, lock: Lock, *, aliases: Mapping[str, str]) -> Access:
     """Names that nobody declared are denied; each tool belongs to the class of the artifacts it yields."""
     implied = [_membership(tool) for tool in snapshot.tools.values() if tool.artifact in snapshot.artifacts]
     complete = replace(policies, objects=(*policies.objects, *implied))
@@ -128,7 +128,8 @@ def _access(snapshot: Snapshot, policies: PolicySet, *, aliases: Mapping[str, st
         resources=_offered(snapshot, "resource"),
     )
     authoriser = CasbinAuthoriser(complete, ranks=snapshot.ranks, known=known)
-    revision = revision_of(snapshot, list(_rows(policies)), aliases=aliases)
+    confirmed = [("lock", each.name, each.confirmed) for each in lock.upstreams.values() if each.confirmed]
+    revision = revision_of(snapshot, [*_rows(policies), *confirmed], aliases=aliases)
     return Access(replace(snapshot, revision=revision), authoriser)
 
 

@@ -61,6 +61,30 @@ def test_lock_is_written_anew_byte_for_byte(project: Path) -> None:
     assert [each.name for each in lock_of(project).parent.iterdir() if "lock" in each.name] == ["gateway.lock"]
 
 
+def test_confirmation_is_a_new_lock_of_the_same_definitions(project: Path) -> None:
+    confirmed, checked, again = (
+        run(project, "lock", "-u", "wiki", "--confirm"),
+        run(project, "lock", "--check"),
+        run(project, "lock"),
+    )
+    text = lock_of(project).read_text(encoding="utf-8")
+
+    assert "configs/gateway.lock is written: 4 definitions" in confirmed.stdout
+    assert (checked.returncode, "is as it was" in again.stdout) == (0, True)
+    assert re.findall(r"\nconfirmed: .*\n", text) != []
+    assert re.sub(r"\nconfirmed: .*\n", "\n", text) == LOCKED
+    assert run(project, "check").returncode == 0
+
+
+def test_confirmation_that_is_no_text_is_told(project: Path) -> None:
+    lock_of(project).write_text(LOCKED.replace("server:\n", "confirmed: 5\nserver:\n", 1), encoding="utf-8")
+
+    found = run(project, "check")
+
+    assert found.returncode == 1
+    assert "bad-lock: the moment of a confirmation is a text" in found.stdout + found.stderr
+
+
 def older(project: Path) -> None:
     """A lock from before the server changed: made by hand, with a digest that fits."""
     found, _ = read_lock(project / "configs")

@@ -6,6 +6,7 @@ Exit codes: 0 written, or with `--check` unchanged; 1 anything else.
 import difflib
 import os
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -31,10 +32,14 @@ def write_lock(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit code 1 if the lock would change.")
     ] = False,
+    confirm: Annotated[
+        bool,
+        typer.Option("--confirm", help="Serve what is withheld because it was another definition in between."),
+    ] = False,
 ) -> None:
     """Pin what upstreams bring in gateway.lock: ask each of them, show what changed, and write it down."""
     found = compare(folder, policies, environment, upstream)
-    lock = _renewed(found, only_some=bool(upstream))
+    lock = _renewed(found, only_some=bool(upstream), confirm=confirm)
     text = lock_text(lock)
     old = found.lock_file.read_text(encoding="utf-8", errors="replace") if found.lock_file.is_file() else ""
     print_changes(err() if check else out(), drift(found.locked, found.found))
@@ -50,10 +55,14 @@ def write_lock(
     print_line(out(), f"{found.lock_file} {told}: {count} definition{'' if count == 1 else 's'}, upstreams: {names}")
 
 
-def _renewed(found: Compared, *, only_some: bool) -> Lock:
+def _renewed(found: Compared, *, only_some: bool, confirm: bool) -> Lock:
     lock = found.assembled.lock
+    moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     for each in found.brought:
-        lock = lock.with_upstream(each.upstream, each.definitions)
+        known = lock.upstreams.get(each.upstream.name)
+        earlier = None if known is None else known.confirmed
+        confirmed = moment if confirm else earlier
+        lock = lock.with_upstream(replace(each.upstream, confirmed=confirmed), each.definitions)
     return lock if only_some else lock.only(upstreams_of(found.assembled.loaded))
 
 

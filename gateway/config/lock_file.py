@@ -73,7 +73,7 @@ class _Reading:
 
     def _upstream(self, document: Document) -> None:
         data = document.data
-        if unknown := data.keys() - {"upstream", "sources", "server"}:
+        if unknown := data.keys() - {"upstream", "sources", "server", "confirmed"}:
             self._note(document, f"{min(unknown)!r} is not known here", (min(unknown),))
             return
         sources, server = data["sources"], data.get("server", {})
@@ -83,12 +83,16 @@ class _Reading:
         if not _is_table(server, lambda each: isinstance(each, str)):
             self._note(document, "what a server says of itself are texts", ("server",))
             return
+        confirmed = data.get("confirmed")
+        if not isinstance(confirmed, str | None):
+            self._note(document, "the moment of a confirmation is a text", ("confirmed",))
+            return
         name = data["upstream"]
         if name in self.upstreams:
             self._note(document, f"the upstream {name!r} is told twice", ("upstream",))
             return
         found = {environment: tuple(source) for environment, source in sources.items()}
-        self.upstreams[name] = LockedUpstream(name, found, server, document.position(("upstream",)))
+        self.upstreams[name] = LockedUpstream(name, found, server, confirmed, document.position(("upstream",)))
 
     def _definition(self, document: Document) -> None:
         data = document.data

@@ -37,7 +37,8 @@ def lock_text(lock: Lock) -> str:
 def _upstream(upstream: LockedUpstream) -> dict[str, Any]:
     sources = {name: list(upstream.sources[name]) for name in sorted(upstream.sources)}
     found: dict[str, Any] = {"upstream": upstream.name, "sources": sources}
-    return {**found, "server": dict(upstream.server)} if upstream.server else found
+    found |= {"server": dict(upstream.server)} if upstream.server else {}
+    return {**found, "confirmed": upstream.confirmed} if upstream.confirmed else found
 
 
 def _definition(definition: ImportedDefinition) -> dict[str, Any]:

@@ -21,6 +21,8 @@ class LockedUpstream:
     name: str
     sources: Mapping[str, Source]
     server: Mapping[str, str] = field(default_factory=dict)
+    confirmed: str | None = None
+    """When somebody last said of definitions that had turned into others and back that they are to be served."""
     position: Position | None = None
 
     def is_from(self, source: Source, *, environment: str | None) -> bool:

@@ -68,6 +68,8 @@ class Watching:
     notes: Notes
     auditor: Auditor
     every: Mapping[str, float]
+    confirmed: Mapping[str, str | None] = field(default_factory=dict)
+    """When what is locked of an upstream was last confirmed."""
     _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     _woken: dict[str, asyncio.Event] = field(default_factory=dict)
     _noting: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -77,7 +79,7 @@ class Watching:
         """Calls wait until their server was compared. Those of `documents` do not: the lock says what they become."""
         self.vigil.on_change = self._turned
         for upstream in self.every:
-            self.vigil.begin(upstream, self._pinned(upstream))
+            self.vigil.begin(upstream, self._pinned(upstream), confirmed=self.confirmed.get(upstream))
         for connection in connections:
             if connection.name in self.every:
                 self.vigil.expect(connection.name)
@@ -159,7 +161,7 @@ class Watching:
     def _turned(self, turned: list[DefinitionTurned]) -> None:
         for each in turned:
             withheld = each.withheld
-            what = "is served again: it is what it was" if each.lifted else f"is withheld: {withheld.words}"
+            what = "is served again: it is what was locked" if each.lifted else f"is withheld: {withheld.words}"
             _log.warning("%r of upstream %s %s", withheld.tool, withheld.upstream, what)
             self.service.buses.emit(each)
         # Another object is another list: caches are dropped, turns go on with it, and clients are told.
@@ -196,7 +198,8 @@ def watched(
     every = {name: (spec.health or Health.model_construct()).every.total_seconds() for name, spec in terms.items()}
     documents = list(documents)
     every |= {each.name: max(every[each.name], DOCUMENTS_EVERY) for each in documents if each.name in every}
-    watching = Watching(service, published.snapshot, vigil, controlled.store, controlled.auditor, every)
+    confirmed = {name: each.confirmed for name, each in assembled.lock.upstreams.items()}
+    watching = Watching(service, published.snapshot, vigil, controlled.store, controlled.auditor, every, confirmed)
     watching.start(upstreams, documents)
     return watching
 

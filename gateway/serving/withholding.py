@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from gateway.core.events import Event, now
 from gateway.errors import Refused
@@ -36,13 +36,14 @@ Pinned = DeclaredTool | Offer | PinnedTemplate
 """What is served as it was locked, or not at all."""
 
 
-Why = Literal["changed", "gone", "not-locked"]
+Why = Literal["changed", "changed-back", "gone", "not-locked"]
 
 COMPARED_WITHIN: Final = 10.0
 """Seconds that the first call of a tool waits until its definition has been seen."""
 
 _WORDS: Final[Mapping[Why, str]] = {
     "changed": "its definition is no longer the one that was looked at",
+    "changed-back": "its definition was another one in between",
     "gone": "its server does not have it any more",
     "not-locked": "nobody has looked at its definition",
 }
@@ -94,7 +95,7 @@ class NotCompared(Refused):
 
 @dataclass(slots=True)
 class DefinitionTurned(Event):
-    """A tool is withheld from now on, or, if `lifted`, is what it was again and is served."""
+    """A tool is withheld from now on, for a reason, or, if `lifted`, is served again."""
 
     name: ClassVar[str] = "definitionTurned"
     withheld: Withheld
@@ -113,6 +114,13 @@ class DefinitionTaken(Event):
     digest: str | None = None
 
 
+class _Looked(NamedTuple):
+    """A definition that somebody looked at, and when that was confirmed."""
+
+    digest: str
+    confirmed: str | None
+
+
 @dataclass(slots=True)
 class Vigil:
     """What is withheld now. `changes` counts by upstream how often a definition differed, or was the old one again."""
@@ -122,10 +130,18 @@ class Vigil:
     _withheld: dict[tuple[str, str], Withheld] = field(default_factory=dict)
     _seen: dict[str, asyncio.Event] = field(default_factory=dict)
     _found: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    _confirmed: dict[str, str | None] = field(default_factory=dict)
+    _met: dict[tuple[str, str], _Looked] = field(default_factory=dict)
+    """Definitions that a server has had as they were looked at."""
+    _flipped: dict[tuple[str, str], _Looked] = field(default_factory=dict)
+    """Those of them that have been others since."""
 
     def heir(self, upstreams: Iterable[str]) -> "Vigil":
-        """For the next revision: what is known of these upstreams stays known, and what was counted stays counted."""
-        heir = Vigil(changes=self.changes)
+        """For the next revision: what is known of these upstreams stays known, and what was counted stays counted.
+
+        That a definition has been another one is not forgotten, wherever its server is by now.
+        """
+        heir = Vigil(changes=self.changes, _met=dict(self._met), _flipped=dict(self._flipped))
         for upstream in upstreams:
             if upstream in self._found:
                 heir._found[upstream] = self._found[upstream]
@@ -151,12 +167,20 @@ class Vigil:
         for event in tuple(self._seen.values()):
             await event.wait()
 
-    def begin(self, upstream: str, tools: Collection[Pinned]) -> None:
-        """Withhold what nobody locked, and, of an upstream that is known already, what is not what was looked at."""
+    def begin(self, upstream: str, tools: Collection[Pinned], *, confirmed: str | None = None) -> None:
+        """Withhold what nobody locked, and, of an upstream that is known already, what is not what was looked at.
+
+        `confirmed` is when somebody last said that what the lock has is to be served, whatever it was in between.
+        """
+        self._confirmed[upstream] = confirmed
         for tool in tools:
             name = name_of(tool)
-            if tool.pinned_digest is None and (upstream, name) not in self._withheld:
+            if (upstream, name) in self._withheld:
+                continue
+            if tool.pinned_digest is None:
                 self._withheld[upstream, name] = Withheld(upstream, name, "not-locked", now())
+            elif self._flipped.get((upstream, name)) == _Looked(tool.pinned_digest, confirmed):
+                self._withheld[upstream, name] = Withheld(upstream, name, "changed-back", now())
         if upstream in self._found:
             served = {name_of(tool) for tool in tools}
             gone = [key for key in self._withheld if key[0] == upstream and key[1] not in served]
@@ -178,14 +202,14 @@ class Vigil:
     def see(self, upstream: str, tools: Iterable[Pinned], found: Mapping[str, str]) -> list[DefinitionTurned]:
         """Compare the tools that we serve with what their server brings now: digests by name.
 
-        A tool that is what it was is served again, at once.
+        A tool that was gone for a while is served again, at once; one that was another in between is not.
         """
         turned: list[DefinitionTurned] = []
         self._found[upstream] = found
         for tool in tools:
             name = name_of(tool)
             before = self._withheld.get((upstream, name))
-            after = _judged(upstream, name, tool.pinned_digest, found.get(name))
+            after = self._judged(upstream, name, tool.pinned_digest, found.get(name))
             if after is None and before is not None:
                 del self._withheld[upstream, name]
                 turned.append(DefinitionTurned(before, lifted=True))
@@ -201,17 +225,24 @@ class Vigil:
             self.on_change(turned)
         return turned
 
+    def _judged(self, upstream: str, name: str, pinned: str | None, found: str | None) -> Withheld | None:
+        if found is None:
+            return Withheld(upstream, name, "gone", now())
+        if pinned is None:
+            return Withheld(upstream, name, "not-locked", now(), found)
+        key, looked = (upstream, name), _Looked(pinned, self._confirmed.get(upstream))
+        if pinned != found:
+            if self._met.get(key) == looked:  # else it has yet to become what is locked
+                self._flipped[key] = looked
+            return Withheld(upstream, name, "changed", now(), found)
+        if self._flipped.get(key) == looked:
+            return Withheld(upstream, name, "changed-back", now(), found)
+        self._met[key] = looked
+        return None
+
 
 def name_of(pinned: Pinned) -> str:
     """What a tool, a prompt or a template is known by among what its server has."""
     if isinstance(pinned, DeclaredTool):
         return pinned.remote_name or ""
     return known_name(pinned.remote_name, "prompt" if isinstance(pinned, Offer) else "resourceTemplate")
-
-
-def _judged(upstream: str, name: str, pinned: str | None, found: str | None) -> Withheld | None:
-    if found is None:
-        return Withheld(upstream, name, "gone", now())
-    if pinned is None:
-        return Withheld(upstream, name, "not-locked", now(), found)
-    return None if pinned == found else Withheld(upstream, name, "changed", now(), found)

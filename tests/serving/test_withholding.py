@@ -44,16 +44,63 @@ async def test_tool_is_withheld_unless_it_is_what_was_looked_at(pinned: Any, fou
     assert vigil.changes["wiki"] == len(turned)
 
 
-async def test_flipping_is_on_record_each_time_and_the_pinned_one_is_served() -> None:
-    heard: list[tuple[bool, str | None]] = []
-    vigil = Vigil(lambda turned: heard.extend((each.lifted, each.withheld.digest) for each in turned))
+async def test_flipping_is_on_record_each_time_and_nothing_is_served() -> None:
+    heard: list[tuple[str, bool, str | None]] = []
+    vigil = Vigil(
+        lambda turned: heard.extend((w.why, each.lifted, w.digest) for each in turned for w in [each.withheld])
+    )
 
-    for found in (SAME, OTHER, OTHER, "c" * 64, SAME, OTHER):
+    for found in (SAME, OTHER, OTHER, "c" * 64, SAME, SAME, OTHER):
         vigil.see("wiki", [tool()], {"find": found})
 
-    assert heard == [(False, OTHER), (False, "c" * 64), (True, "c" * 64), (False, OTHER)]
+    assert heard == [
+        ("changed", False, OTHER),
+        ("changed", False, "c" * 64),
+        ("changed-back", False, SAME),
+        ("changed", False, OTHER),
+    ]
     assert vigil.changes == {"wiki": 4}
     assert [each.as_data()["why"] for each in vigil.all()] == ["changed"]
+
+
+@pytest.mark.parametrize(
+    ("pinned", "confirmed", "is_served"),
+    [(SAME, None, False), (SAME, "2026-11-17T09:00:00Z", True), ("c" * 64, None, True)],
+    ids=["the same lock", "confirmed", "another definition"],
+)
+async def test_what_flipped_is_served_again_with_a_new_lock_only(
+    pinned: str, confirmed: str | None, is_served: bool
+) -> None:
+    before = Vigil()
+    for found in (SAME, OTHER, SAME):
+        before.see("wiki", [tool()], {"find": found})
+
+    for kept in ([], ["wiki"]):  # whether its connection stays or not
+        vigil = before.heir(kept)
+        vigil.begin("wiki", [tool(pinned=pinned)], confirmed=confirmed)
+        assert kept or is_served == (vigil.withheld("wiki", "find") is None)
+        vigil.see("wiki", [tool(pinned=pinned)], {"find": pinned})
+        assert is_served == (vigil.withheld("wiki", "find") is None)
+
+
+async def test_server_that_becomes_what_is_locked_is_served() -> None:
+    vigil = Vigil()
+
+    vigil.see("wiki", [tool()], {"find": OTHER})
+    [turned] = vigil.see("wiki", [tool()], {"find": SAME})
+
+    assert turned.lifted
+    assert vigil.all() == []
+
+
+async def test_tool_that_was_gone_for_a_while_is_served_again() -> None:
+    vigil = Vigil()
+
+    vigil.see("wiki", [tool()], {})
+    [turned] = vigil.see("wiki", [tool()], {"find": SAME})
+
+    assert turned.lifted
+    assert vigil.all() == []
 
 
 async def test_two_names_for_one_tool_are_one_change() -> None:
@@ -110,7 +157,7 @@ async def test_withheld_tool_is_neither_listed_nor_called(tmp_path: Path) -> Non
 
 async def test_tool_that_is_what_it_was_is_listed_and_called(tmp_path: Path) -> None:
     vigil = Vigil()
-    vigil.see("wiki", [tool()], {"find": OTHER})
+    vigil.see("wiki", [tool()], {})
     vigil.see("wiki", [tool()], {"find": SAME})
 
     listed, _, is_error = await called(tmp_path, vigil)

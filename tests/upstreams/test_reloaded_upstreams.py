@@ -47,8 +47,8 @@ class Served:
         document = upstream("remote", transport, **{"import": TERMS}, health={"every": every})
         (self.folder / "configs" / "upstreams.yaml").write_text(yaml.safe_dump(document))
 
-    def lock(self, definition: dict[str, Any]) -> None:
-        write_lock(self.folder, self.origin, definition)
+    def lock(self, definition: dict[str, Any], confirmed: str | None = None) -> None:
+        write_lock(self.folder, self.origin, definition, confirmed)
 
     async def called(self) -> tuple[bool, str]:
         async with self.client() as client:
@@ -73,9 +73,9 @@ class Served:
         return vigil.all()
 
 
-def write_lock(folder: Path, origin: str, definition: dict[str, Any]) -> None:
+def write_lock(folder: Path, origin: str, definition: dict[str, Any], confirmed: str | None) -> None:
     read = ImportedDefinition.read("remote", definition)
-    where = LockedUpstream("remote", {"default": ("streamable-http", f"{origin}/mcp")})
+    where = LockedUpstream("remote", {"default": ("streamable-http", f"{origin}/mcp")}, confirmed=confirmed)
     (folder / "configs" / LOCK_FILE).write_text(lock_text(Lock().with_upstream(where, [read])), encoding="utf-8")
 
 
@@ -117,6 +117,26 @@ async def test_definition_that_was_looked_at_anew_is_served_again(tmp_path: Path
     assert found.withheld() == []
     assert (is_error, "found it" in text) == (False, True)
     assert kept is connection
+
+
+async def test_definition_that_flipped_is_served_once_the_lock_confirms_it(tmp_path: Path) -> None:
+    async with served(tmp_path) as found:
+        assert (await found.called())[0] is False
+        found.server.tools = [CHANGED]
+        await found.until("changed")
+        found.server.tools = [FIND]
+        await found.until("changed-back")
+        found.declare(every="2s")  # another revision, another connection, and nobody has looked at the lock
+        assert (await found.reloading.reload("request")).what == "published"
+        await found.until("changed-back")
+        before, _ = await found.called()
+        found.lock(FIND, confirmed="2026-11-17T09:00:00Z")
+        outcome = await found.reloading.reload("request")
+        after, text = await found.called()
+
+    assert outcome.what == "published", outcome
+    assert (before, after, "found it" in text) == (True, False, True)
+    assert len(found.server.called) == 2
 
 
 async def test_definition_that_nobody_looked_at_is_withheld_from_the_first_moment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Servers that change what was looked at: withheld within one refresh, on record, and served again as they were."""
+"""Servers that change what was looked at: withheld within one refresh, on record, and until there is a new lock."""
 
 import asyncio
 import sqlite3
@@ -158,7 +158,7 @@ async def test_announced_change_is_compared_at_once(tmp_path: Path) -> None:
         assert (await called(client, "remote_find", query="a"))[0] is True
 
 
-async def test_definition_that_flips_back_is_served_and_on_record(tmp_path: Path) -> None:
+async def test_definition_that_flips_back_and_forth_stays_withheld(tmp_path: Path) -> None:
     async with served(tmp_path, FIND, OPEN) as found, found.client() as client:
         found.server.alternates = [ONE_BYTE, OPEN]
         await found.until_heard(3)
@@ -167,12 +167,16 @@ async def test_definition_that_flips_back_is_served_and_on_record(tmp_path: Path
         await found.refresh()
         await found.refresh()
 
-        assert [lifted for _, lifted in found.heard][:3] == [False, True, False]
-        assert (await called(client, "remote_find", query="a"))[0] is False
-        assert await names(client) == {"remote_find", "open_page"}
+        is_error, text = await called(client, "remote_find", query="a")
+        assert is_error
+        assert "its definition was another one in between" in text
+        assert found.server.called == []
+        assert await names(client) == {"open_page"}
+        status = await status_of(found.gateway.running)
+        assert [(each["tool"], each["why"]) for each in status["withheld"]] == [("find", "changed-back")]
 
-    events = [event for event, _ in found.audited()]
-    assert events[:2] == ["definition-changed", "definition-restored"]
+    assert not any(lifted for _, lifted in found.heard)
+    assert found.audited()[:3] == [("definition-changed", "remote.find")] * 3
 
 
 async def test_tool_that_is_gone_or_comes_twice_is_withheld(tmp_path: Path) -> None:
