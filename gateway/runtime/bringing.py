@@ -21,6 +21,7 @@ from gateway.runtime.backends import Backends
 from gateway.runtime.openapi_documents import openapi_definitions
 from gateway.runtime.secrets import Secrets
 from gateway.upstreams.connections import Connection, ListKind
+from gateway.upstreams.messages import RemoteError
 
 _LISTS: Final[Mapping[ListKind, tuple[str, DefinitionKind]]] = {
     "tools": ("tools", "tool"),
@@ -68,6 +69,7 @@ async def _listed(
     await connection.connect()
     definitions: dict[tuple[str, str], ImportedDefinition] = {}
     unreadable: list[str] = []
+    repeated: dict[tuple[str, str], str] = {}
     for list_kind, (capability, kind) in _LISTS.items():
         if capability not in connection.capabilities:
             continue
@@ -79,19 +81,19 @@ async def _listed(
                 continue
             if not is_wanted(found, checked, assembled.loaded):
                 continue
-            if (kind, found.name) in definitions:
-                unreadable.append(f"{kind} {found.name!r} is left out: the server has it twice")
-                del definitions[kind, found.name]
-                continue
-            definitions[kind, found.name] = found
-    return list(definitions.values()), unreadable
+            key = (kind, found.name)
+            if key in definitions:
+                repeated[key] = f"{kind} {found.name!r} is left out: the server has it more than once"
+            definitions[key] = found
+    kept = [each for key, each in definitions.items() if key not in repeated]
+    return kept, [*unreadable, *repeated.values()]
 
 
 async def _items(connection: Connection, kind: ListKind) -> list[dict[str, Any]]:
     """A server may declare resources and have no templates."""
     try:
         return await connection.list(kind)
-    except BackendFailed:
+    except RemoteError:
         if kind == "resourceTemplates":
             return []
         raise
