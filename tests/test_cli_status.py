@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.cli.served import status_pairs
 
 TOLD: dict[str, Any] = {
     "name": "shop",
@@ -81,3 +82,16 @@ def test_state_is_told(changed: dict[str, Any], words: list[str], other_words: l
     assert result.exit_code == 0, result.output
     assert all(each in result.output for each in words), result.output
     assert not any(each in result.output for each in other_words)
+
+
+def shown(**more: Any) -> dict[str, str]:
+    return dict(status_pairs({**TOLD, **more}))
+
+
+def test_names_that_two_wanted_are_told_with_who_got_them() -> None:
+    row = {"catalogue": "shop", "kind": "tool", "name": "find", "existing": "tool find", "incoming": "upstream wiki"}
+
+    found = shown(collisions=[{**row, "outcome": "keep", "reason": "the policy's"}])
+
+    assert found["collisions"] == "shop: tool find of tool find and upstream wiki: keep, the policy's"
+    assert "collisions" not in shown()

@@ -32,7 +32,7 @@ def show_status(
     if output == "json":
         typer.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
-    print_pairs(out(), _pairs(told))
+    print_pairs(out(), status_pairs(told))
     for warning in told.get("warnings", ()):
         print_line(out(), ("warning: ", "yellow"), str(warning))
 
@@ -79,7 +79,8 @@ def served_status(remote: Remote) -> Mapping[str, Any]:
     return told
 
 
-def _pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def status_pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What people are shown of a status."""
     yield "gateway", str(told["name"])
     yield "revision", f"{told['revision'][:12]} since {told.get('since', '?')}"
     source = told.get("source") or {}
@@ -100,6 +101,15 @@ def _pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "storage", ", ".join(_storage(told["storage"]))
     upstreams = [f"{each['name']} {each['state']}" for each in told["upstreams"]]
     yield "upstreams", ", ".join(upstreams) or "none"
+    if withheld := told.get("withheld"):
+        yield "withheld", "\n".join(f"{each['upstream']}.{each['tool']}: {each['because']}" for each in withheld)
+    if collisions := told.get("collisions"):
+        yield "collisions", "\n".join(map(_collision, collisions))
+
+
+def _collision(row: Mapping[str, Any]) -> str:
+    wanted = f"{row['catalogue']}: {row['kind']} {row['name']} of {row['existing']} and {row['incoming']}"
+    return f"{wanted}: {row['outcome']}, {row['reason']}"
 
 
 def _processes(told: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -14,7 +15,7 @@ from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFo
 from gateway.cli.remote import Answered, Insecure, TokenFile, remote_at
 from gateway.runtime.upstreams import probed_status
 
-_COLUMNS: Final = ("name", "transport", "era", "version", "state", "tools", "latency", "last error")
+_COLUMNS: Final = ("name", "transport", "era", "version", "state", "tools", "withheld", "latency", "last error")
 _COLOURS: Final = {"up": "green", "down": "bold red", "left out": "red", "not asked": "yellow"}
 _DEFAULT_ADMIN: Final = "http://127.0.0.1:8081"
 
@@ -63,7 +64,8 @@ def _told(url: str, token_file: Path | None, *, insecure: bool) -> Sequence[Mapp
     found = status.get("upstreams") if isinstance(status, dict) else None
     if not isinstance(found, list):
         fail(f"what answers at {url} is no admin plane", "say where it is with --url", code=1)
-    return [each for each in found if isinstance(each, dict)]
+    withheld = Counter(each.get("upstream") for each in status.get("withheld") or () if isinstance(each, dict))
+    return [{**each, "withheld": withheld[each.get("name")]} for each in found if isinstance(each, dict)]
 
 
 def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
@@ -72,6 +74,7 @@ def _row(each: Mapping[str, Any]) -> tuple[str, ...]:
     error = None if each.get("state") == "up" else each.get("lastError")
     return (
         *("" if text is None else str(text) for text in texts),
+        str(each.get("withheld") or ""),
         "" if latency is None else f"{latency} ms",
         "" if error is None else str(error),
     )

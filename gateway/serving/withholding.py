@@ -72,6 +72,7 @@ class Withheld:
             "upstream": self.upstream,
             "tool": self.tool,
             "why": self.why,
+            "because": self.words,
             "since": self.since.isoformat(timespec="seconds").replace("+00:00", "Z"),
             "digest": self.digest,
         }

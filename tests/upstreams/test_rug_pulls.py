@@ -17,6 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from upstream_gateway import Gateway, gateway, project, tool, upstream
 from upstream_serving import listening
 
+from gateway.cli.served import status_pairs
 from gateway.config.lock_file import LOCK_FILE
 from gateway.config.lock_text import lock_text
 from gateway.governance.imports import ImportedDefinition
@@ -126,6 +127,9 @@ async def test_one_byte_between_list_and_call_withholds_the_tool(tmp_path: Path)
         status = await status_of(found.gateway.running)
         assert [(each["tool"], each["why"]) for each in status["withheld"]] == [("find", "changed")]
         assert status["collisions"] == []
+        told = dict(status_pairs(status))
+        assert told["withheld"] == "remote.find: its definition is no longer the one that was looked at"
+        assert "collisions" not in told
         vigil = found.gateway.running.service.published.vigil
         assert vigil is not None
         assert vigil.changes == {"remote": 1}
