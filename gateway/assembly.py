@@ -84,7 +84,8 @@ def assemble(
     ]
     loaded = load(folders, environ={INTERPRETER: sys.executable, **environ}, environment=environment)
     lock, of_lock = read_lock(project.configs)
-    locked, idle = locked_imports(loaded, lock, environment=environment)
+    is_whole = not any(found.is_error for found in of_lock)
+    locked, idle = locked_imports(loaded, lock, environment=environment, is_whole=is_whole)
     read = file_imports(loaded, project.configs, locked=lock.upstreams)
     allowed = _packages(environ) if packages is None else packages
     known = [*locked, *read.definitions] if imports is None else imports

@@ -126,6 +126,7 @@ _LOCK: Final = {
     "mentions-tool": "A definition speaks of another server's tool, which is how one server steers another. Ask why.",
     "instructs-model": "A definition speaks to the model instead of saying what a tool does. Read it with care.",
     "bad-definition": "A definition of an upstream cannot be served: its name or its schema is unusable. Exclude it.",
+    "not-locked": "A document asks for what nobody has locked, so that it is not served. Correct the name, or lock it.",
     "idle-lock": "The lock file tells of what no document lets in. Lock again, and it is gone.",
 }
 _CATALOGUES: Final = {

@@ -13,7 +13,7 @@ from typing import Final
 
 from gateway.config.linking.mentions import is_imported
 from gateway.config.loader import Checked, Loaded
-from gateway.config.pins import published_tools, upstreams_of
+from gateway.config.pins import is_address, published_tools, upstreams_of
 from gateway.config.specs.upstreams import OpenApiTransport, Select, UpstreamDocument
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
 from gateway.governance.globs import glob_matches
@@ -34,11 +34,6 @@ class Brought:
 
     definitions: tuple[ImportedDefinition, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
-
-
-def is_address(document: str) -> bool:
-    """Whether a transport's document is fetched, and not a file."""
-    return document.lower().startswith(("https://", "http://"))
 
 
 def file_imports(loaded: Loaded, folder: Path, *, locked: Collection[str]) -> Brought:

@@ -20,6 +20,9 @@ _BEYOND_PROPERTIES: Final = frozenset(
 )
 """Keywords by which one argument depends on others: without it, nobody knows what they would mean."""
 
+_MAX_NAMES: Final = 200
+"""Characters of the names that a tool takes, where they are told."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShapingProblem:
@@ -119,7 +122,9 @@ class Shaping:
     def _unknown(self, properties: Mapping[str, Any]) -> Iterator[ShapingProblem]:
         for path, name in self._mentions():
             if name not in properties:
-                yield ShapingProblem(path, f"the upstream's tool takes no {name!r}", did_you_mean(name, properties))
+                takes = f"it takes {', '.join(sorted(properties))[:_MAX_NAMES]}" if properties else "it takes none"
+                message = f"the upstream's tool takes no {name!r}"
+                yield ShapingProblem(path, message, did_you_mean(name, properties) or takes)
 
     def _mentions(self) -> Iterator[tuple[Path, str]]:
         for part in ("fixed", "defaults", "renamed", "described"):

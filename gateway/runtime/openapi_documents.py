@@ -10,8 +10,8 @@ from typing import Any
 from gateway.backends.connections import Connections
 from gateway.backends.documents import fetched
 from gateway.config.loader import Checked, Loaded
-from gateway.config.openapi_imports import Brought, brought_by, content_of, is_address, openapi_transport
-from gateway.config.pins import upstreams_of
+from gateway.config.openapi_imports import Brought, brought_by, content_of, openapi_transport
+from gateway.config.pins import is_address, upstreams_of
 from gateway.errors import GatewayError, ProgramError
 from gateway.governance.ports import BackendFailed
 from gateway.openapi.reading import MAX_BYTES

@@ -46,6 +46,20 @@ def test_callers_are_shown_what_they_may_give() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "theirs", "help"),
+    [
+        ("ownr", THEIRS, "did you mean 'owner'?"),
+        ("x", THEIRS, "it takes limit, owner, query, scope, sort"),
+        ("x", {"type": "object"}, "it takes none"),
+    ],
+)
+def test_whoever_names_another_argument_is_told_which_there_are(name: str, theirs: dict[str, Any], help: str) -> None:
+    [problem] = Shaping(described={name: "What it is."}).problems(theirs)
+
+    assert problem.help == help
+
+
 def test_upstream_gets_its_own_names_and_what_is_fixed() -> None:
     assert SHAPING.arguments({"words": "x", "limit": 5}) == {"query": "x", "limit": 5, "owner": "acme"}
 
