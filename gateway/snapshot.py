@@ -85,6 +85,8 @@ class DeclaredTool:
     """What its upstream promises of it, where no document does."""
     dialect: str | None = None
     """The `$schema` that an upstream gives its input, which says nothing to us: there is one dialect."""
+    as_task: bool = False
+    """Whether its server runs it as a task only."""
     hints: Mapping[Hint, bool] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
 

@@ -90,6 +90,12 @@ class ImportedDefinition:
         return self.given.get("outputSchema")
 
     @property
+    def needs_task(self) -> bool:
+        """Whether servers of 2025-11-25 run it as a task only."""
+        execution = self.given.get("execution")
+        return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
+
+    @property
     def annotations(self) -> Mapping[str, Any]:
         """What its server claims of it. Governance does not read them."""
         return self.given.get("annotations") or {}

@@ -105,7 +105,9 @@ class Backends:
                 media = _media(spec.output.media if spec.output else None)
                 timeout = _timeout(spec) or timedelta(seconds=60)
                 promise = _promise(tool)
-                remote = RemoteTool(declared.tool, json_results, media, timeout=timeout, promise=promise)
+                remote = RemoteTool(
+                    declared.tool, json_results, media, timeout=timeout, promise=promise, as_task=tool.as_task
+                )
                 return self._remote(remote, declared.upstream)
             case specs.OpenApiBackend():
                 raise ProgramError("its operation is not known", help="run: gateway lock")
@@ -134,7 +136,9 @@ class Backends:
         """The backend of a tool that an upstream brings. Raises `ProgramError` where there is no way to it."""
         json_results = issubclass(artifact, SpooledJsonArtifact)
         timeout = (limits.timeout if limits else None) or timedelta(seconds=60)
-        remote = RemoteTool(tool.remote_name or tool.name, json_results, timeout=timeout, promise=_promise(tool))
+        remote = RemoteTool(
+            tool.remote_name or tool.name, json_results, timeout=timeout, promise=_promise(tool), as_task=tool.as_task
+        )
         return self._remote(remote, tool.upstream or "")
 
     def _remote(self, tool: RemoteTool, upstream: str) -> Backend:

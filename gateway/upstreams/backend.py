@@ -20,6 +20,7 @@ from gateway.upstreams.connections import Connection
 from gateway.upstreams.messages import Json, RemoteError
 from gateway.upstreams.relaying import Relay, conversed
 from gateway.upstreams.results import MAX_STRUCTURED, aside_of, failure_of, result_blocks, text_of, value_of
+from gateway.upstreams.tasks import legacy_result, takes_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class RemoteTool:
     arranged: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     promise: Promise | None = None
     """What its results have to fit."""
+    as_task: bool = False
+    """Whether an older server runs it as a task only."""
 
 
 class McpBackend:
@@ -111,7 +114,15 @@ class McpBackend:
     def _conversed(self, params: dict[str, Any], relay: Relay) -> Awaitable[Json]:
         if meta := relay.meta:
             params["_meta"] = {**meta, **params.get("_meta", {})}
+        if self._tool.as_task and takes_tasks(self._connection):
+            return self._waited_for(params, relay)
         return conversed(self._connection, "tools/call", params, relay)
+
+    async def _waited_for(self, params: dict[str, Any], relay: Relay) -> Json:
+        """An older server wants to be told that the call is a task."""
+        as_task = {**params, "task": {"ttl": int(self._seconds * 1000)}}
+        created = await conversed(self._connection, "tools/call", as_task, relay)
+        return await legacy_result(self._connection, created, relay) if "task" in created else created
 
     async def close(self) -> None:
         """Nothing is held that others do not use."""

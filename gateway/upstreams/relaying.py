@@ -3,6 +3,7 @@
 How a question travels to the caller, and how the server asked it, are two things: either side may be of either era.
 """
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
 from contextvars import Context, copy_context
@@ -18,6 +19,7 @@ from gateway.serving.current import AskMethod, Client, LogLevel, Question
 from gateway.serving.relayed import foreign_meta
 from gateway.upstreams.connections import Connection
 from gateway.upstreams.messages import Json, RemoteError
+from gateway.upstreams.tasks import EXTENSION, give_up, has_tasks, outcome_of, pause_of, task_id
 from gateway.web.mcp.protocol import INVALID_PARAMS, LEVELS, METHOD_NOT_FOUND, ProtocolError
 
 MOST_ROUNDS: Final = 32
@@ -78,6 +80,10 @@ class Relay:
         found = {key: value for key, value in foreign_meta(self._client.meta).items() if key not in _NOT_PASSED_ON}
         return found if found and len(orjson.dumps(found)) <= MAX_BESIDE else {}
 
+    def knows_tasks(self) -> None:
+        """We wait for tasks, whoever calls."""
+        self.capabilities = {**self.capabilities, "extensions": {EXTENSION: {}}}
+
     def lacks(self, needed: Mapping[str, Any]) -> None:
         if self._client is not None:
             self._client.lacks(needed)
@@ -90,6 +96,8 @@ async def conversed(
 
     `timeout` is for each round; the whole has a deadline of whoever calls this.
     """
+    if method == "tools/call" and has_tasks(connection):
+        relay.knows_tasks()
     given = params
     for _ in range(MOST_ROUNDS):
         try:
@@ -100,6 +108,8 @@ async def conversed(
             raise
         if result.get("resultType", "complete") == "complete":
             return result
+        if result["resultType"] == "task" and method == "tools/call":
+            return await _worked_out(connection, result, relay, timeout=timeout)
         if result["resultType"] != "input_required":
             raise BackendFailed("failed", "the upstream server answered with a kind of result that is not known here")
         questions = questions_of(result.get("inputRequests"))
@@ -107,6 +117,30 @@ async def conversed(
         if isinstance(state := result.get("requestState"), str):
             given["requestState"] = state
     raise BackendFailed("failed", "the upstream server does not stop asking")
+
+
+async def _worked_out(connection: Connection, task: Json, relay: Relay, *, timeout: float | None) -> Json:
+    """The result of a modern server's task, looked at until it is over; what it asks is asked of the caller."""
+    params = {"taskId": task_id(task)}
+    answered: set[str] = set()
+    said: Any = None
+    try:
+        while (outcome := outcome_of(task)) is None:
+            if (message := task.get("statusMessage")) != said:
+                said = message
+                relay.notified("notifications/message", {"level": "info", "data": message})
+            asked = questions_of(task.get("inputRequests"))
+            if questions := {key: each for key, each in asked.items() if key not in answered}:
+                given = {**params, "inputResponses": await relay.answers(questions)}
+                await connection.request("tasks/update", given, exchange=relay, timeout=timeout)
+                answered |= questions.keys()
+            await asyncio.sleep(pause_of(task))
+            task = await connection.request("tasks/get", params, exchange=relay, timeout=timeout)
+    except BaseException as error:
+        if not isinstance(error, RemoteError):  # else it is over, or not known over there
+            give_up(connection, params["taskId"], relay)
+        raise
+    return outcome
 
 
 def relayed(capabilities: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client
+from mcp_types import ElicitResult
 from upstream_gateway import TERMS, gateway, project, upstream
 
 pytestmark = pytest.mark.anyio
@@ -96,7 +97,10 @@ async def test_published_servers_work_behind_the_gateway(servers: Path, tmp_path
     with (made / "policies" / "policy.csv").open("a") as policy:
         policy.write(ROWS)
 
-    async with gateway(made) as started, Client(started.url) as client:
+    async def elicited(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"interpretation": "snake"})
+
+    async with gateway(made) as started, Client(started.url, elicitation_callback=elicited) as client:
         echoed: Any = await client.call_tool("everything_echo", {"message": "hello"})
         read: Any = await client.call_tool("filesystem_read_text_file", {"path": str(shelf / "note.txt")})
         outside: Any = await client.call_tool("filesystem_read_text_file", {"path": "/etc/hostname"})
@@ -106,6 +110,9 @@ async def test_published_servers_work_behind_the_gateway(servers: Path, tmp_path
         entity = {"name": "Ana", "entityType": "person", "observations": ["likes plants"]}
         await client.call_tool("memory_create_entities", {"entities": [entity]})
         graph: Any = await client.call_tool("memory_read_graph", {})
+        meant: Any = await client.call_tool(
+            "everything_simulate-research-query", {"topic": "python", "ambiguous": True}
+        )
         prompts = [each.name for each in (await client.list_prompts()).prompts]
         prompt: Any = await client.get_prompt("everything_simple-prompt")
         resources = (await client.list_resources()).resources
@@ -117,6 +124,7 @@ async def test_published_servers_work_behind_the_gateway(servers: Path, tmp_path
     assert refused.is_error
     assert not (shelf / "new.txt").exists()
     assert "likes plants" in graph.content[0].text
+    assert "Research Report: python (snake)" in meant.content[0].text  # the server runs it as a task only, and asks
     assert "everything_simple-prompt" in prompts
     assert prompt.messages
     assert resources[0].uri.startswith("demo://")
