@@ -62,8 +62,8 @@ class Program:
             found.append((f"{self.folder} is no folder", "create it, or correct 'workdir'"))
         return [*found, *self.confinement.problems(host)]
 
-    async def started(self, complain: Complain) -> "RunningProgram":
-        """Raises `BackendFailed`."""
+    async def started(self, name: str, complain: Complain) -> "RunningProgram":
+        """`name` is the upstream's, for the log. Raises `BackendFailed`."""
         environment, secrets = environment_of(self.environment)
         theirs, ours = os.pipe()
         try:
@@ -73,13 +73,16 @@ class Program:
             raise
         finally:
             os.close(theirs)
-        return RunningProgram(child, ours, secrets=secrets, limit=self.max_message, complain=complain)
+        return RunningProgram(name, child, ours, secrets=secrets, limit=self.max_message, complain=complain)
 
 
 class RunningProgram:
     """One process. Made by `Program.started`; whoever has it ends it."""
 
-    def __init__(self, child: Child, handle: int, *, secrets: list[str], limit: int, complain: Complain) -> None:
+    def __init__(
+        self, name: str, child: Child, handle: int, *, secrets: list[str], limit: int, complain: Complain
+    ) -> None:
+        self._name = name
         self._child = child
         self._handle = handle
         self._secrets = secrets
@@ -154,6 +157,12 @@ class RunningProgram:
                 return BackendFailed("unavailable", f"the upstream server has ended {how}")
         return BackendFailed("unavailable", "the upstream server has closed its output")
 
+    @property
+    def last_words(self) -> str:
+        """The last line of its error output, for operators: it is not for those who call."""
+        lines = [line for line in self._last.splitlines() if line.strip()]
+        return excerpt(lines[-1], secrets=self._secrets, limit=_LONGEST_LINE) if lines else ""
+
     async def end(self, grace: timedelta) -> None:
         """Ask it to end by closing its input, then make it and everything it has started."""
         self._is_ending = True
@@ -195,9 +204,9 @@ class RunningProgram:
                 lines += 1
                 if lines <= LINES_PER_MINUTE and line.strip():
                     told = excerpt(line[: 4 * _LONGEST_LINE], secrets=self._secrets, limit=_LONGEST_LINE)
-                    _log.info("upstream process %d says: %s", self.pid, told)
+                    _log.info("upstream %s, process %d, says: %s", self._name, self.pid, told)
                 elif lines == LINES_PER_MINUTE + 1:
-                    _log.info("upstream process %d says more than is logged", self.pid)
+                    _log.info("upstream %s, process %d, says more than is logged", self._name, self.pid)
 
 
 async def _writable(handle: int) -> None:

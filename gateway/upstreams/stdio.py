@@ -149,7 +149,7 @@ class StdioConnection(Connection):
             left = self._not_before - now
             raise BackendFailed("unavailable", f"the upstream server keeps ending; it is started again in {left:.0f} s")
         for _ in range(2):
-            run = _Run(await self._program.started(self.complain), now)
+            run = _Run(await self._program.started(self.name, self.complain), now)
             run.reading = asyncio.create_task(self._read(run))
             self._readers.add(run.reading)
             run.reading.add_done_callback(self._readers.discard)
@@ -276,7 +276,8 @@ class StdioConnection(Connection):
         else:
             self._pause = 0.25  # the first time it ends early, it is started again at once
         self.standing.failed(why.message, enough=2)
-        self.complain("it has ended", why.message)
+        words = run.program.last_words
+        self.complain("it has ended", f"{why.message}: {words}" if words else why.message)
         self._abandon(run, why)
         await self._end(run, why)
 

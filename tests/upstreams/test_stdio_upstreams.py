@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -156,6 +157,22 @@ async def test_noise_is_skipped_and_complaints_are_logged_briefly(caplog: pytest
     assert "TOP-SECRET" not in caplog.text
     assert "\x1b" not in caplog.text
     assert len(caplog.records) < 100
+
+
+async def test_last_words_of_a_program_are_for_operators_alone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="gateway.upstreams")
+    script = "echo starting >&2; echo no settings for $KEY >&2; exit 3"
+    program = Program(("/bin/sh", "-c", script), {"KEY": lambda: "TOP-SECRET"})
+    connection = StdioConnection("wiki", program, HOST, ids=count(1))
+
+    with pytest.raises(BackendFailed) as failed:
+        await text(connection, "pid")
+    await connection.close()
+
+    assert failed.value.message == "the upstream server has ended with status 3"
+    assert "upstream wiki: it has ended: the upstream server has ended with status 3: no settings for" in caplog.text
+    assert re.search(r"upstream wiki, process \d+, says: starting", caplog.text)
+    assert "TOP-SECRET" not in caplog.text
 
 
 async def test_line_without_an_end_ends_the_server() -> None:
