@@ -91,7 +91,7 @@ def assemble(
     known = [*locked, *read.definitions] if imports is None else imports
     linked = link(loaded, today=today, packages=allowed, imports=known)
     policies, of_files = read_policies(project.policies)
-    names = _conceivable(loaded, linked.snapshot, policies)
+    names = _conceivable(loaded, linked.snapshot, policies, known)
     of_imports = [*of_lock, *idle, *read.diagnostics]
     diagnostics = in_order([*linked.diagnostics, *of_imports, *of_files, *lint(policies, names)])
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
@@ -138,7 +138,9 @@ def _membership(tool: DeclaredTool) -> Link:
     return Link(Cell(tool.object, tool.position), Cell(f"class:{tool.artifact}", tool.position))
 
 
-def _conceivable(loaded: Loaded, snapshot: Snapshot | None, policies: PolicySet) -> KnownNames:
+def _conceivable(
+    loaded: Loaded, snapshot: Snapshot | None, policies: PolicySet, imports: Iterable[ImportedDefinition]
+) -> KnownNames:
     """What rows may speak of. Tools that an upstream may bring count, too, as far as its import names them."""
     names = loaded.names
     upstreams = [each.spec for each in loaded.documents if isinstance(each.spec, UpstreamDocument)]
@@ -153,14 +155,16 @@ def _conceivable(loaded: Loaded, snapshot: Snapshot | None, policies: PolicySet)
         for pattern in upstream.spec.import_.prompts
     }
     groups = {f"{each.metadata.name}.{group.name}" for each in upstreams for group in each.spec.import_.resources}
-    imported = frozenset(snapshot.tools) if snapshot else frozenset()
+    imported = {kind: {each.identity for each in imports if each.kind == kind} for kind in ("tool", "prompt")}
+    served = frozenset(snapshot.tools) if snapshot else frozenset(imported["tool"])
+    offered = _offered(snapshot, "prompt") if snapshot else frozenset(imported["prompt"])
     return KnownNames(
-        tools=names.get("Tool", frozenset()) | imported | brought,
+        tools=names.get("Tool", frozenset()) | served | brought,
         classes=_classes(names.get("ArtifactClass", ()), policies),
         catalogues=names.get("Catalogue", frozenset()),
         tiers=snapshot.ranks if snapshot else None,
         roles=snapshot.roles if snapshot else None,
-        prompts=frozenset(prompts) | (_offered(snapshot, "prompt") if snapshot else frozenset()),
+        prompts=frozenset(prompts) | offered,
         resources=frozenset(groups),
     )
 

@@ -157,6 +157,20 @@ def test_prompts_and_templates_become_no_tools(tmp_path: Path) -> None:
     assert "wiki.find" not in access.snapshot.tools
 
 
+def test_rows_about_what_is_locked_are_not_blamed_for_errors_elsewhere(tmp_path: Path) -> None:
+    found, documents = project(tmp_path, FIND), tmp_path / "configs" / "wiki.yaml"
+    text = documents.read_text(encoding="utf-8").replace("[find]", '["*"]')
+    with (tmp_path / "policies" / "policy.csv").open("a", encoding="utf-8") as rows:
+        rows.write("p, role:clerk, *, tool:wiki.find, invoke, internal, allow\n")
+    documents.write_text(text, encoding="utf-8")
+    before = codes(assembled(found))
+    wrong = TOOL.replace("order_search", "order_other").replace("upstream: wiki", "upstream: none")
+    documents.write_text(text + wrong, encoding="utf-8")
+
+    assert "dead-rule" not in before
+    assert codes(assembled(found)) - before == {"unknown-reference"}
+
+
 def test_broken_lock_is_an_error(tmp_path: Path) -> None:
     found = project(tmp_path)
     (tmp_path / "configs" / LOCK_FILE).write_text("version: 9", encoding="utf-8")

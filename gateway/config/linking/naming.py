@@ -115,6 +115,10 @@ def _named(tool: DeclaredTool, policy: CollisionPolicy) -> NamedTool:
     return NamedTool(name, upstream, rank, tool.position, tool.on_collision)
 
 
+def _whence(tool: NamedTool) -> str:
+    return "" if tool.source == DECLARED else f" of upstream {tool.source!r}"
+
+
 def _problems(
     catalogue: Entry[CatalogueDocument], merged: Merged, policy: str, *, what: str = "tool"
 ) -> Iterator[Diagnostic]:
@@ -122,12 +126,14 @@ def _problems(
     for collision in merged.collisions:
         if collision.is_error:
             existing, incoming = collision.existing, collision.incoming
-            message = f"the name {incoming.name!r} is taken by {existing.name!r} ({collision.reason})"
+            taken = f"is taken by {existing.name!r}{_whence(existing)}"
+            message = f"the name {incoming.name!r}{_whence(incoming)} {taken} ({collision.reason})"
             help = f"rename one of them, or let CollisionPolicy {policy} replace or keep"
             related = [(f"the other {what}", existing.position), here]
             yield Diagnostic("name-collision", message, incoming.position, help=help, related=related)
     for pair in merged.look_alikes:
-        message = f"the name {pair.second.name!r} looks like {pair.first.name!r}"
+        first, second = pair.first, pair.second
+        message = f"the name {second.name!r}{_whence(second)} looks like {first.name!r}{_whence(first)}"
         related = [(f"the other {what}", pair.first.position), here]
         yield Diagnostic("look-alike", message, pair.second.position, help="rename one of them", related=related)
     for tool in merged.reserved:
