@@ -73,7 +73,7 @@ _REFERENCES: Final = {
     "wider-schema": "Callers may give what the upstream's tool refuses, or leave out what it needs. Narrow the schema.",
     "bad-openapi": "The OpenAPI document is not there, or is none that can be read. Correct it, or its path.",
     "skipped-operation": "A chosen operation cannot be a tool. Correct the OpenAPI document, or exclude the operation.",
-    "idle-import": "The import names an operation that the OpenAPI document does not have. Correct the name.",
+    "idle-import": "The import names an operation, or selects by what no operation has. Correct the name.",
     "no-credentials": "Operations want credentials, and the Upstream has none: the service will refuse. Add 'auth'.",
     "unknown-query": "The artifact has no such query. The queries it has are listed.",
 }

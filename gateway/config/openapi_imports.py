@@ -6,7 +6,7 @@ written; here only the lock speaks for them, and for every upstream that it has.
 
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,10 +63,10 @@ def brought_by(upstream: Checked, data: bytes, loaded: Loaded, *, is_pinned: boo
     name = spec.metadata.name
     published = published_tools(loaded).get(name, frozenset())
     terms = spec.spec.import_
-    names: set[str] = set()
+    seen: list[Found] = []
 
     def chosen(found: Found) -> bool:
-        names.add(found.name)
+        seen.append(found)
         if found.name in published:
             return True
         return is_imported(found.name, terms) and (terms.select is None or _selects(terms.select, found))
@@ -76,7 +76,7 @@ def brought_by(upstream: Checked, data: bytes, loaded: Loaded, *, is_pinned: boo
     except OpenApiInvalid as error:
         return Brought((), (_problem(upstream, error.message, error.help),))
     definitions: list[ImportedDefinition] = []
-    problems = [*_skipped(upstream, imported), *_unsatisfied(upstream, spec, imported), *_idle(upstream, spec, names)]
+    problems = [*_skipped(upstream, imported), *_unsatisfied(upstream, spec, imported), *_idle(upstream, spec, seen)]
     for operation in imported.operations:
         try:
             definitions.append(ImportedDefinition.read(name, definition(operation), is_pinned=is_pinned))
@@ -104,7 +104,10 @@ def content_of(path: Path) -> bytes:
 def _selects(select: Select, found: Found) -> bool:
     by_tag = not select.tags or not set(select.tags).isdisjoint(found.tags)
     by_path = not select.paths or any(glob_matches(found.path, pattern) for pattern in select.paths)
-    return by_tag and by_path and (not select.methods or found.method in select.methods)
+    by_id = not select.operation_ids or any(
+        glob_matches(found.operation_id, pattern) for pattern in select.operation_ids
+    )
+    return by_tag and by_id and by_path and (not select.methods or found.method in select.methods)
 
 
 def _skipped(upstream: Checked, imported: Imported) -> Iterator[Diagnostic]:
@@ -123,12 +126,46 @@ def _unsatisfied(upstream: Checked, spec: UpstreamDocument, imported: Imported) 
         yield _warning("no-credentials", upstream, message, ("spec", "transport"), "add auth: {scheme: …}")
 
 
-def _idle(upstream: Checked, spec: UpstreamDocument, names: Collection[str]) -> Iterator[Diagnostic]:
-    for index, pattern in enumerate(spec.spec.import_.include):
+def _idle(upstream: Checked, spec: UpstreamDocument, seen: Collection[Found]) -> Iterator[Diagnostic]:
+    """What is written and chooses nothing, most often because of a typo."""
+    terms = spec.spec.import_
+    names = {each.name for each in seen}
+    help = "names come from operationId, else from method and path"
+    yield from _unmatched(upstream, ("include",), terms.include, names, "no operation is called", help)
+    select = terms.select
+    if select is None:
+        return
+    ids = {each.operation_id for each in seen if each.operation_id is not None}
+    paths, tags, methods = (
+        {each.path for each in seen},
+        {tag for each in seen for tag in each.tags},
+        {each.method for each in seen},
+    )
+    yield from _unmatched(upstream, ("select", "operationIds"), select.operation_ids, ids, "no operationId is")
+    yield from _unmatched(upstream, ("select", "paths"), select.paths, paths, "no operation has the path")
+    fields: tuple[tuple[str, Sequence[str], Collection[str]], ...]
+    fields = (("tags", select.tags, tags), ("methods", select.methods, methods))
+    for field, wanted, there in fields:
+        for index, each in enumerate(wanted):
+            if each not in there:
+                message = f"no operation has the {field.removesuffix('s')} {each!r}"
+                place = ("spec", "import", "select", field, index)
+                yield _warning("idle-import", upstream, message, place, did_you_mean(each, there))
+
+
+def _unmatched(
+    upstream: Checked,
+    field: tuple[str, ...],
+    patterns: Sequence[str],
+    names: Collection[str],
+    words: str,
+    help: str | None = None,
+) -> Iterator[Diagnostic]:
+    for index, pattern in enumerate(patterns):
         if not any(glob_matches(name, pattern) for name in names):
-            message = f"no operation is called {pattern!r}"
-            help = did_you_mean(pattern, names) or "names come from operationId, else from method and path"
-            yield _warning("idle-import", upstream, message, ("spec", "import", "include", index), help)
+            place: tuple[str | int, ...] = ("spec", "import", *field, index)
+            told = did_you_mean(pattern, names) or help
+            yield _warning("idle-import", upstream, f"{words} {pattern!r}", place, told)
 
 
 def _problem(upstream: Checked, message: str, help: str | None) -> Diagnostic:

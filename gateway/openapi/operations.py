@@ -35,6 +35,12 @@ class Found:
     operation: Mapping[str, Any] = field(repr=False)
     item: Any = field(repr=False)
 
+    @property
+    def operation_id(self) -> str | None:
+        """As the document writes it."""
+        found = self.operation.get("operationId")
+        return found if isinstance(found, str) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:

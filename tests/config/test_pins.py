@@ -171,6 +171,42 @@ def test_rows_about_what_is_locked_are_not_blamed_for_errors_elsewhere(tmp_path:
     assert codes(assembled(found)) - before == {"unknown-reference"}
 
 
+OPERATIONS = """\
+apiVersion: gateway/v1
+kind: Upstream
+metadata: {name: wiki, owner: team-docs}
+spec:
+  transport: {type: openapi, document: "https://wiki.example.com/openapi.json", server: 'https://wiki.example.com'}
+  import: {include: ["*"], SELECT trust: {tier: internal}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("select", "served"),
+    [
+        ("", {"wiki.read", "wiki.write"}),
+        ("select: {methods: [GET]},", {"wiki.read"}),
+        ("select: {paths: ['/pages/*']},", {"wiki.write"}),
+        ("select: {tags: [pages]},", {"wiki.read", "wiki.write"}),  # the lock does not say which they have
+    ],
+)
+def test_locked_operation_that_is_selected_no_more_is_not_served(tmp_path: Path, select: str, served: Any) -> None:
+    def operation(name: str, method: str, path: str) -> dict[str, Any]:
+        request = {"gateway/request": {"method": method, "path": path}, "gateway/answer": {"artifact": "json"}}
+        return {"name": name, "description": "Pages.", "inputSchema": {"type": "object"}, "_meta": request}
+
+    source = ("openapi", "https://wiki.example.com/openapi.json", "https://wiki.example.com")
+    found = project(tmp_path, operation("read", "GET", "/pages"), operation("write", "POST", "/pages/a"), source=source)
+    text = OPERATIONS.replace("SELECT", select) + CATALOGUE
+    (tmp_path / "configs" / "wiki.yaml").write_text(text, encoding="utf-8")
+
+    again = assembled(found)
+
+    assert again.access is not None, again.diagnostics
+    assert {name for name in again.access.snapshot.tools if name.startswith("wiki.")} == served
+    assert ("idle-lock" in codes(again)) == (len(served) == 1)
+
+
 def test_broken_lock_is_an_error(tmp_path: Path) -> None:
     found = project(tmp_path)
     (tmp_path / "configs" / LOCK_FILE).write_text("version: 9", encoding="utf-8")

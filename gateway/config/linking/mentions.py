@@ -1,15 +1,16 @@
 """Tools that selections name without a star: each is declared, or is one that an upstream could bring."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.nodes import Path
 from gateway.config.specs.catalogues import CatalogueDocument
 from gateway.config.specs.gates import GateRuleDocument
-from gateway.config.specs.upstreams import Import, UpstreamDocument
+from gateway.config.specs.upstreams import Import, Select, UpstreamDocument
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
 from gateway.governance.globs import glob_matches
 from gateway.governance.imports import ImportedDefinition
+from gateway.openapi.importing import REQUEST
 
 
 def unknown_tools(entries: Entries) -> Iterator[Diagnostic]:
@@ -50,11 +51,20 @@ def _may_be_brought(entries: Entries, name: str, upstream: str) -> bool:
 def is_let_in(definition: ImportedDefinition, terms: Import) -> bool:
     """Whether an upstream's terms let in a definition, of whichever kind."""
     if definition.kind == "tool":
-        return is_imported(definition.name, terms)
+        return is_imported(definition.name, terms) and _is_selected(definition, terms.select)
     if definition.kind == "prompt":
         return any(glob_matches(definition.name, pattern) for pattern in terms.prompts)
     uri = definition.given.get("uriTemplate")
     return any(glob_matches(uri, pattern) for group in terms.resources for pattern in group.uris)
+
+
+def _is_selected(definition: ImportedDefinition, select: Select | None) -> bool:
+    """Whether a selection has an operation, as far as its definition tells: not which tags or which id it has."""
+    request = (definition.given.get("_meta") or {}).get(REQUEST)
+    if select is None or not isinstance(request, Mapping):
+        return True
+    by_path = not select.paths or any(glob_matches(request.get("path"), pattern) for pattern in select.paths)
+    return by_path and (not select.methods or request.get("method") in select.methods)
 
 
 def is_imported(name: str, terms: Import) -> bool:

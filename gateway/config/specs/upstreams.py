@@ -112,12 +112,15 @@ class Select(Spec):
     """Narrows down the operations of an OpenAPI document: all given keys must hold; within a key, any entry."""
 
     tags: Many[Line] = Field((), description="Tags, of which an operation carries one.")
+    operation_ids: Many[Line] = Field(
+        (), description="operationIds as the document writes them; * stands for any run of characters."
+    )
     paths: Many[Line] = Field((), description="Paths as the document writes them; * stands for any run of characters.")
     methods: Many[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]] = Field((), description="HTTP methods.")
 
     def broken_rules(self) -> Iterable[Broken]:
-        if not (self.tags or self.paths or self.methods):
-            yield Broken((), "nothing is selected", "name tags, paths or methods, or remove it")
+        if not (self.tags or self.operation_ids or self.paths or self.methods):
+            yield Broken((), "nothing is selected", "name tags, operationIds, paths or methods, or remove it")
 
 
 class ResourceGroup(Spec):
