@@ -1,6 +1,7 @@
 """The backends of operations of OpenAPI documents: from an Upstream, a definition and perhaps a Tool document."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from ipaddress import ip_network
 from typing import Any, Final
@@ -10,6 +11,7 @@ from gateway.backends.connections import Connections
 from gateway.backends.http import HttpRequest
 from gateway.backends.openapi import OpenApiBackend, OpenApiOperation, Proof
 from gateway.backends.results import MediaTemplate
+from gateway.config.linking.shaping import shaping_of
 from gateway.config.specs.backends import OpenApiBackend as OpenApiBackendSpec
 from gateway.config.specs.common import BasicAuth, BearerAuth, CookieAuth, HeaderAuth, QueryAuth
 from gateway.config.specs.tools import ToolSpec
@@ -18,9 +20,12 @@ from gateway.config.specs.upstreams import OpenApiTransport, UpstreamSpec
 from gateway.core.media import MediaKind
 from gateway.errors import ProgramError
 from gateway.governance.ports import Backend
+from gateway.governance.shaping import Shaping
 from gateway.openapi.requests import request_from
 from gateway.runtime.secrets import Secrets
 from gateway.serving.asking import log_message
+from gateway.serving.current import current_call
+from gateway.serving.relayed import NEXT, Aside
 from gateway.snapshot import DeclaredTool
 
 _KINDS: Final[Mapping[str, MediaKind]] = {"image": "image", "audio": "audio", "video": "video"}
@@ -56,7 +61,34 @@ def operation_backend(
         media=_media(tool, spec),
         timeout=(limits.timeout if limits else None) or timedelta(seconds=60),
     )
-    return OpenApiBackend(OpenApiOperation(http, request, key, proof, log_message), connections)
+    shaping = shaping_of(declared) if declared is not None else Shaping()
+    return OpenApiBackend(OpenApiOperation(http, request, key, proof, _telling(tool, shaping)), connections)
+
+
+def _telling(tool: DeclaredTool, shaping: Shaping) -> Callable[[Any], None]:
+    """Tells callers of a next page in their own words: with their names for arguments, and none that are not theirs."""
+    known = (tool.input_schema or {}).get("properties")
+    properties: Mapping[str, Any] = known if isinstance(known, Mapping) else {}
+
+    def tell(message: Any) -> None:
+        named = {shaping.renamed.get(name, name): value for name, value in message["next"].items()}
+        further = {name: _typed(value, properties[name]) for name, value in named.items() if name in properties}
+        if further:
+            log_message({**message, "next": further})
+            current_call().aside = Aside(meta={NEXT: further})
+
+    return tell
+
+
+def _typed(value: str, schema: Any) -> Any:
+    """A text of an address as the argument that it stands for."""
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    if kind not in ("integer", "number", "boolean"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def _credentials(

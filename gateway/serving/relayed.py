@@ -14,6 +14,9 @@ TEXT_BLOCK: Final = "mcp:text"
 RAW_BLOCK: Final = "mcp:block"
 """The source of media that are a block of another kind, as JSON."""
 
+NEXT: Final = "gateway/next"
+"""In `meta`: what to call the tool with, besides what it was called with, for more of the same."""
+
 _RESERVED: Final = ("gateway/", "io.modelcontextprotocol/", "modelcontextprotocol")
 _OURS: Final = frozenset({"tier", "trusted", "hazard"})
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import mcp_types as types
 import pytest
 from mcp import Client
@@ -96,6 +97,7 @@ class Shop:
     """The service behind the document: it tells what it was asked."""
 
     asked: list[tuple[str, str, Mapping[str, str], bytes]] = field(default_factory=list)
+    link: str | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = (await receive()).get("body", b"")
@@ -103,8 +105,8 @@ class Shop:
         target = scope["raw_path"].decode() + (f"?{query}" if (query := scope["query_string"].decode()) else "")
         self.asked.append((scope["method"], target, headers, body))
         status, content = (404, b"no such order") if "missing" in target else (200, b'{"ok": true}')
-        answer = {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]}
-        await send(answer)
+        given = [(b"content-type", b"text/plain"), *([(b"link", self.link.encode())] if self.link else [])]
+        await send({"type": "http.response.start", "status": status, "headers": given})
         await send({"type": "http.response.body", "body": content})
 
 
@@ -171,6 +173,24 @@ async def test_document_shapes_an_operation(tmp_path: Path) -> None:
     ((method, target, headers, _),) = shop.asked
     assert (method, target) == ("GET", "/api/orders?tenant=acme&q=tea&limit=10&key=k3y")
     assert headers["x-source"] == "agent-gateway"
+
+
+async def test_next_page_is_told_in_the_callers_words(tmp_path: Path) -> None:
+    async with shop_gateway(tmp_path, SHAPED) as (started, shop), Client(started.url, mode=MODERN) as client:
+        shop.link = '</api/orders?tenant=other&q=b&limit=20&key=k3y>; rel="next"'
+        plain = await client.call_tool("shop_createOrder", {"article": "x"})
+        shaped = await client.call_tool("order_find", {"words": "a"})
+        path = "/v1/catalogues/shop/tools/order_find/call"
+        url = f"{started.url.removesuffix('/shop/mcp')}{path}"
+        async with aiohttp.ClientSession() as session, session.post(url, json={"arguments": {"words": "a"}}) as answer:
+            over_rest = await answer.json()
+        again = await client.call_tool("order_find", (shaped.meta or {})["gateway/next"])
+
+    assert "gateway/next" not in (plain.meta or {})
+    assert (shaped.meta or {})["gateway/next"] == {"words": "b", "limit": 20}  # as its schema wants it
+    assert over_rest["next"] == {"words": "b", "limit": 20}
+    assert not again.is_error
+    assert shop.asked[-1][1] == "/api/orders?tenant=acme&q=b&limit=20&key=k3y"
 
 
 async def test_document_shapes_the_tool_of_an_mcp_server(tmp_path: Path) -> None:

@@ -188,13 +188,14 @@ ANSWERS: Final[Mapping[str, Document]] = {
                 "structuredContent": {
                     "description": "The JSON of the result, where the tool promises it or it came beside the text."
                 },
+                "next": {**ANYTHING, "description": "What to call the tool with, besides the same, for the next page."},
                 "startedAt": MOMENT,
                 "completedAt": MOMENT,
                 "replayed": FLAG,
                 "pending": ref("Pending"),
                 "limited": ref("Limited"),
             },
-            optional=("structuredContent", "replayed", "pending", "limited"),
+            optional=("structuredContent", "next", "replayed", "pending", "limited"),
         ),
         "description": "A settled call. What a tool fails at is a result with `isError`, not a failed request.",
     },

@@ -12,6 +12,7 @@ from gateway.core.tokens import Tokenizable
 from gateway.governance.records import StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.content import ABSENT, Content, Contents, media_of, shown_text, vouching
+from gateway.serving.relayed import NEXT
 from gateway.serving.service import Settled
 from gateway.serving.turns import Turn
 
@@ -38,6 +39,8 @@ async def called(settled: Settled, contents: Contents) -> dict[str, Any]:
     content = await contents.promised(settled)
     if content is not None:
         found |= _for_programs(content, record)
+    if settled.aside is not None and NEXT in settled.aside.meta:
+        found["next"] = settled.aside.meta[NEXT]
     if settled.pending is not None:
         found["pending"] = _pending(settled.pending)
     if settled.limited is not None:
