@@ -32,7 +32,6 @@ LONG = {
     "test_full_disk_served",
     "test_gates_workers",
     "test_limits_across_processes",
-    "test_openapi_hostile",
     "test_postgres_replicas",
     "test_reload_workers",
     "test_security_hostile_upstreams",
