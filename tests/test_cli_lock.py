@@ -76,6 +76,13 @@ def test_confirmation_is_a_new_lock_of_the_same_definitions(project: Path) -> No
     assert run(project, "check").returncode == 0
 
 
+def test_check_confirms_nothing(project: Path) -> None:
+    found = run(project, "lock", "--check", "--confirm")
+
+    assert (found.returncode, lock_of(project).read_text(encoding="utf-8")) == (2, LOCKED)
+    assert "it confirms nothing; use one of the two" in found.stderr
+
+
 def test_confirmation_that_is_no_text_is_told(project: Path) -> None:
     lock_of(project).write_text(LOCKED.replace("server:\n", "confirmed: 5\nserver:\n", 1), encoding="utf-8")
 

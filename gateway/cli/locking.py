@@ -38,6 +38,8 @@ def write_lock(
     ] = False,
 ) -> None:
     """Pin what upstreams bring in gateway.lock: ask each of them, show what changed, and write it down."""
+    if check and confirm:
+        fail("--check writes nothing, so that it confirms nothing", "use one of the two")
     found = compare(folder, policies, environment, upstream)
     lock = _renewed(found, only_some=bool(upstream), confirm=confirm)
     text = lock_text(lock)
