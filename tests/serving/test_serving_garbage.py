@@ -1,7 +1,6 @@
 """Calls leave nothing behind that only the garbage collector finds: looking for it would cost every call."""
 
 import gc
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ CALLS = 20
 async def test_call_leaves_no_cycles(tmp_path: Path, is_observed: bool) -> None:
     spans = Queue(Batching())
     observer = Telemetry(Settings({}, sampling=Sampling(ratio=1.0)), spans=spans, logs=None, digest=str)
-    options = {"observer": observer} if is_observed else {}
-    async with running(tmp_path, Plan().tool("echo", "x"), lives=timedelta(days=1), **options) as gateway:
+    async with running(tmp_path, Plan().tool("echo", "x"), observer=observer if is_observed else None) as gateway:
         await gateway.service.call_alone(ANA, "desk", "echo", {})
         gc.collect()
         gc.disable()
