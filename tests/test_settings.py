@@ -19,6 +19,19 @@ def test_lists_are_separated_by_commas_or_blanks(monkeypatch: pytest.MonkeyPatch
     assert settings.allowed_origins == ("https://app.example.com", "https://b.example.com")
 
 
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "app.example.com", "https://app.example.com/", "https://", "https://a.b:x", "ws://a.b"]
+)
+def test_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(ValueError, match=r"is no origin: write https://HOST"):
+        Settings.model_validate({"allowed_origins": f"https://b.example.com {origin}"})
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:3000", "http://[::1]:3000", "https://app.example.com"])
+def test_origin_as_browsers_send_it_is_taken(origin: str) -> None:
+    assert Settings.model_validate({"allowed_origins": origin}).allowed_origins == (origin,)
+
+
 def test_hosts_are_those_of_loopback_and_of_the_public_url() -> None:
     settings = Settings.model_validate({"public_url": "https://Gateway.example.com:8443/x"})
 

@@ -14,6 +14,7 @@ from gateway.assembly import Project
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_ORIGIN: Final = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?")
 
 Words = Annotated[tuple[str, ...], NoDecode]
 """A list in one variable, separated by commas or blanks."""
@@ -45,7 +46,7 @@ class Settings(BaseSettings):
     )
     allowed_hosts: Words = Field((), description="More names that a Host header may have.")
     admin_allowed_hosts: Words = Field((), description="Names besides loopback's for the admin plane's Host header.")
-    allowed_origins: Words = Field((), description="Origins of web pages that may call.")
+    allowed_origins: Words = Field((), description="Origins of web pages that may call, and read what they get.")
     max_requests: int = Field(1000, ge=1, description="Requests that a process works on at once.")
     max_queue: int = Field(1000, ge=0, description="Requests that wait for that; whatever comes then is refused.")
     max_wait: timedelta = Field(timedelta(seconds=10), description="Seconds that a request waits before it is refused.")
@@ -89,6 +90,14 @@ class Settings(BaseSettings):
     def _as_in_headers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         """Whoever hands an address of version 6 on, as a cluster does for its pods, has it without brackets."""
         return tuple(each if each.startswith("[") else _bracketed(each) for each in value)
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """As browsers send them: one with a path, or for everybody, would never match."""
+        if wrong := next((each for each in value if not _ORIGIN.fullmatch(each)), None):
+            raise ValueError(f"{wrong!r} is no origin: write https://HOST or https://HOST:PORT")
+        return value
 
     @field_validator("peer_url")
     @classmethod

@@ -8,6 +8,7 @@ from starlette.routing import Router
 from gateway.errors import UnknownCatalogue
 from gateway.serving.published import Published
 from gateway.serving.service import Service
+from gateway.web.cross_origin import CrossOrigin
 from gateway.web.edge import App, Authenticate, Edge, EdgeRules, Receive, Scope, Send
 from gateway.web.problems import json_response, problem_of, problem_response
 
@@ -32,11 +33,9 @@ def data_plane(
 
     `mcp` gives the endpoint of a catalogue, `metadata` the protected resource metadata of a path.
     """
-    return Edge(
-        _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=Router(rest, default=_nowhere)),
-        rules,
-        authenticate,
-    )
+    front = _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=Router(rest, default=_nowhere))
+    edge = Edge(front, rules, authenticate)
+    return CrossOrigin(edge, rules) if rules.origins else edge
 
 
 def admin_plane(authenticate: Authenticate, *, rules: EdgeRules, ready: Ready, routes: Sequence[Any] = ()) -> App:

@@ -104,6 +104,11 @@ def _looked_at(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[tu
     return None, credential
 
 
+def is_wanted(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> bool:
+    """Whether a request is let in, as far as that is not about who calls."""
+    return _refusal(headers, rules) is None
+
+
 @lru_cache(maxsize=256)
 def _host_name(value: bytes) -> str:
     """The name before the port; what is not one comes out as something that no list contains."""

@@ -185,6 +185,20 @@ def test_origins_are_checked_on_every_route_without_any_setting(wire: Wire) -> N
     assert wire.request("GET", "/v1/catalogues", "Origin: https://app.example.com").status == 200
 
 
+def test_page_of_a_listed_origin_asks_without_a_credential_and_reads_what_it_then_gets(wire: Wire) -> None:
+    page = "Origin: https://app.example.com"
+    asked = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization,content-type")
+    for target in ("/desk/mcp", "/v1/catalogues/desk/tools/echo/call", "/.well-known/oauth-protected-resource"):
+        leave = wire.request("OPTIONS", target, page, *asked, token=None)
+        assert leave.status == 204, leave
+        assert "access-control-allow-headers: authorization, content-type" in leave.head
+    for token in (ANA.token, None):
+        assert (
+            "access-control-allow-origin: https://app.example.com"
+            in wire.request("GET", "/v1/catalogues", page, token=token).head
+        )
+
+
 # --- bodies ---
 
 
