@@ -16,8 +16,13 @@ API_VERSION: Final = "1"
 _TEMPLATE: Final = re.compile(r"{(\w+)}")
 _PROBLEMS: Final = {400: "The request is invalid.", 404: "There is no such thing, or not for this caller."}
 _UNAVAILABLE: Final = {
-    503: "The store cannot be reached, or whether the credential still counts cannot be told; see Retry-After."
+    503: "Too much is asked at once, the store cannot be reached, or nobody can tell if the credential still counts; "
+    "see Retry-After."
 }
+_ANY_OTHER: Final = (
+    "Refused before it was looked at: an origin that may not call (403), a method that is not for the path (405), a "
+    "host that is not served here (421), headers that are too large (431); or a fault of the gateway (500)."
+)
 _BODY_PROBLEMS: Final = {
     408: "The body did not come in time.",
     413: "The body is too large.",
@@ -89,12 +94,12 @@ def _responses(operation: Operation) -> dict[str, Any]:
     problems |= {} if operation.is_open else _UNAVAILABLE
     for status, description in sorted({**problems, **operation.also}.items()):
         found[str(status)] = {"description": description, **_problem(status)}
-    return found
+    return {**found, "default": {"description": _ANY_OTHER, **_problem(HTTPStatus.BAD_REQUEST)}}
 
 
 def _success(success: Success) -> dict[str, Any]:
-    schema = ref(success.schema) if success.schema else {"type": "string"}
-    answer: dict[str, Any] = {"description": success.description, "content": {success.type: {"schema": schema}}}
+    schema = {"schema": ref(success.schema)} if success.schema else {}
+    answer: dict[str, Any] = {"description": success.description, "content": {success.type: schema}}
     if success.headers:
         answer["headers"] = {
             name: {"description": description, "schema": {"type": "string"}}

@@ -1,6 +1,7 @@
 """The API to read: the OpenAPI document for programs, and one page for people that needs nothing from elsewhere."""
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -91,14 +92,14 @@ def page(document: Mapping[str, Any]) -> str:
 def _section(method: str, path: str, operation: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(each['name'])}</code></td><td>{escape(each['in'])}</td>"
-        f"<td>{escape(each['description'])}</td></tr>"
+        f"<td>{escape(_allowed(each))}</td><td>{_prose(each['description'])}</td></tr>"
         for each in operation["parameters"]
     )
-    table = f"<table><tr><th>parameter</th><th>in</th><th></th></tr>{rows}</table>" if rows else ""
+    table = f"<table><tr><th>parameter</th><th>in</th><th></th><th></th></tr>{rows}</table>" if rows else ""
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     asked = f"<p>Body: {_link(body)}</p>" if body else ""
     answers = "".join(
-        f"<tr><td>{escape(status)}</td><td>{escape(each['description'])}</td><td>{_answer(each)}</td></tr>"
+        f"<tr><td>{escape(status)}</td><td>{_prose(each['description'])}</td><td>{_answer(each)}</td></tr>"
         for status, each in operation["responses"].items()
     )
     return (
@@ -109,7 +110,24 @@ def _section(method: str, path: str, operation: Mapping[str, Any]) -> str:
 
 
 def _answer(response: Mapping[str, Any]) -> str:
-    return " ".join(f"{escape(type)} {_link(each['schema'])}" for type, each in response.get("content", {}).items())
+    content = response.get("content", {})
+    return " ".join(f"{escape(type)} {_link(each.get('schema', {}))}" for type, each in content.items())
+
+
+def _prose(text: str) -> str:
+    """What stands between backticks is code, here as everywhere."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _allowed(parameter: Mapping[str, Any]) -> str:
+    """Which values a parameter takes, and what it is if it is not given."""
+    schema = parameter["schema"]
+    *others, last = [str(each) for each in schema.get("enum", [schema.get("type", "")])]
+    values = f"{', '.join(others)} or {last}" if others else last
+    if "maximum" in schema:
+        values += f", {schema['minimum']} to {schema['maximum']}"
+    values += ", needed" if parameter["required"] else ""
+    return f"{values}; {schema['default']} if not given" if "default" in schema else values
 
 
 def _link(schema: Mapping[str, Any]) -> str:

@@ -15,9 +15,10 @@ _KEY: Final = Parameter(
     "Idempotency-Key",
     "A call with a key runs once, however often it is sent within a day; the first outcome is answered again. "
     "Calls that were held or refused have not run: their key is free.",
-    {"type": "string", "minLength": 1, "maxLength": calls.MAX_KEY},
+    {"type": "string", "minLength": 1, "maxLength": calls.MAX_KEY, "pattern": "^[ -~]*$"},
 )
-_KNOWN: Final = Parameter("If-None-Match", "The ETag of what the client has; 304 if that is still it.")
+_ANY_TEXT: Final = {"type": "string"}
+_KNOWN: Final = Parameter("If-None-Match", "The ETag of what the client has; 304 if that is still it.", _ANY_TEXT)
 _TURN: Final = Parameter("turn", "The turn of the call; without it the newest call of that id is meant.")
 _PAGE: Final = (
     Parameter("tool", "Only calls of this tool, by the name it was called by."),
@@ -49,6 +50,7 @@ _HELD: Final = (
         headers={"Retry-After": "Seconds after which to send it again, with the same arguments."},
     ),
 )
+_DOWNLOADED: Final = {"ETag": "Names these bytes.", "Content-Disposition": "Always an attachment."}
 _UNCHANGED: Final = {304: "The client has it already."}
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -206,7 +208,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             "Server-sent events, until the turn ends. `dropped` tells how many were missed.", type="text/event-stream"
         ),
         "turns",
-        headers=(Parameter("Last-Event-ID", "The id of the event that was seen last; those after it follow."),),
+        headers=(
+            Parameter("Last-Event-ID", "The id of the event that was seen last; those after it follow.", _ANY_TEXT),
+        ),
         also={204: "The turn has ended.", 429: "Too many streams of the turn are open."},
     ),
     Operation(
@@ -257,17 +261,22 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         artifacts.download,
         Success(
             "The content, of the type that its class has.",
-            type="application/octet-stream",
-            headers={"ETag": "Names these bytes.", "Content-Disposition": "Always an attachment."},
+            type="*/*",
+            headers=_DOWNLOADED,
         ),
         "artifacts",
         query=(_TURN, _PART),
         headers=(
-            Parameter("Range", "One range of bytes. Several at once are answered with the whole."),
-            Parameter("If-Range", "The range counts only for this ETag."),
+            Parameter("Range", "One range of bytes. Several at once are answered with the whole.", _ANY_TEXT),
+            Parameter("If-Range", "The range counts only for this ETag.", _ANY_TEXT),
             _KNOWN,
         ),
-        also={206: "The range.", 304: "The client has it already.", 416: "No bytes are in that range."},
+        also={304: "The client has it already.", 416: "No bytes are in that range."},
+        instead=(
+            Success(
+                "The range.", type="*/*", status=206, headers=_DOWNLOADED | {"Content-Range": "Which bytes of all."}
+            ),
+        ),
     ),
     Operation(
         "queryArtifact",

@@ -172,6 +172,48 @@ async def test_refusals_are_what_the_document_says(gateway: Gateway) -> None:
         validator.validate(each.json())
 
 
+@pytest.mark.parametrize(
+    ("tool", "ask", "type"),
+    [
+        ("facts", {}, "application/json"),
+        ("picture", {}, "image/png"),
+        ("page", {"range": "bytes=0-1"}, "text/markdown"),
+    ],
+)
+async def test_downloads_have_types_that_the_document_allows(
+    gateway: Gateway, tool: str, ask: dict[str, str], type: str
+) -> None:
+    async with gateway.client() as client:
+        called = (await client.post(f"/v1/catalogues/desk/tools/{tool}/call", json={})).json()
+        answer = await client.get(f"/v1/artifacts/{called['callId']}/content", headers=ask)
+
+    assert answer.headers["content-type"].startswith(type)
+    described = DOCUMENT["paths"]["/v1/artifacts/{callId}/content"]["get"]["responses"][str(answer.status_code)]
+    assert set(described["content"]) == {"*/*"}
+    assert described["headers"].keys() <= {name.title() if name != "etag" else "ETag" for name in answer.headers}
+
+
+def test_whatever_else_is_refused_is_a_problem_too() -> None:
+    for methods in DOCUMENT["paths"].values():
+        for operation in methods.values():
+            (content,) = operation["responses"]["default"]["content"].items()
+            assert content == ("application/problem+json", {"schema": {"$ref": "#/components/schemas/Problem"}})
+
+
+async def test_headers_have_no_bounds_that_nobody_holds(gateway: Gateway) -> None:
+    """Bounds in the document are those that requests are refused by."""
+    bounded = {"minLength", "maxLength", "pattern"}
+    for methods in DOCUMENT["paths"].values():
+        for operation in methods.values():
+            headers = [each for each in operation["parameters"] if each["in"] == "header"]
+            assert all(each["name"] == "Idempotency-Key" for each in headers if bounded & each["schema"].keys())
+    async with gateway.client() as client:
+        for key in ("k" * 256, "", "\xe4", "a\tb"):
+            sent = {b"idempotency-key": key.encode("latin-1")}
+            answer = await client.post("/v1/catalogues/desk/tools/facts/call", json={}, headers=sent)
+            assert answer.status_code == 400, key
+
+
 async def test_document_is_served_without_a_credential(gateway: Gateway) -> None:
     async with gateway.client(None) as client:
         answer = await client.get("/v1/openapi.json")
@@ -217,6 +259,16 @@ async def test_page_needs_nothing_from_elsewhere_and_runs_nothing(gateway: Gatew
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
+def test_page_shows_what_is_needed_and_what_is_allowed() -> None:
+    text = page(DOCUMENT)
+
+    assert "<code>isError</code>" in text
+    assert "`" not in text.partition("<h2>Schemas</h2>")[0]
+    assert "<td>string, needed</td>" in text
+    assert "<td>gateway, mcp, openai, anthropic or gemini; gateway if not given</td>" in text
+    assert "<td>integer, 1 to 200; 50 if not given</td>" in text
+
+
 def test_everything_on_the_page_is_escaped() -> None:
     nasty = "<script>alert('x')</script>\"&"
     document = {
@@ -226,7 +278,22 @@ def test_everything_on_the_page_is_escaped() -> None:
                 "get": {
                     "operationId": nasty,
                     "summary": nasty,
-                    "parameters": [{"name": nasty, "in": nasty, "description": nasty}],
+                    "parameters": [
+                        {
+                            "name": nasty,
+                            "in": nasty,
+                            "description": nasty,
+                            "required": False,
+                            "schema": {"enum": [nasty]},
+                        },
+                        {
+                            "name": nasty,
+                            "in": nasty,
+                            "description": f"`{nasty}`",
+                            "required": True,
+                            "schema": {"type": nasty},
+                        },
+                    ],
                     "responses": {nasty: {"description": nasty, "content": {nasty: {"schema": {"$ref": nasty}}}}},
                 }
             }
