@@ -16,7 +16,7 @@ from gateway.cli.console import err, fail, note
 from gateway.cli.problems import print_problems
 from gateway.cli.project import sources_of
 from gateway.cli.unread import output_never_waits
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ProgramError
 from gateway.runtime.affinity import Affinity
 from gateway.runtime.bundled import LastGood, bundle_keys, source_of, state_folder
 from gateway.runtime.logs import logs_as_lines
@@ -112,14 +112,28 @@ def serve_here(
 def _supervised(settings: Settings) -> int:
     try:
         sockets = _bound(settings)
-    except OSError as error:
-        fail(f"the gateway cannot listen: {error.strerror or error}", code=1)
+    except GatewayError as error:
+        fail(error.message, error.help, code=1)
     with output_never_waits():
         return asyncio.run(Workers(settings, sockets, module=_WORKER, say=typer.echo).run())
 
 
+class CannotListen(ProgramError):
+    code = "E_CANNOT_LISTEN"
+    default_message = "the gateway cannot listen"
+
+
 def _bound(settings: Settings) -> tuple[socket, socket]:
-    return listener(settings.host, settings.port), listener(settings.admin_host, settings.admin_port)
+    data = _listener(settings.host, settings.port, options="--host and --port")
+    return data, _listener(settings.admin_host, settings.admin_port, options="--admin-host and --admin-port")
+
+
+def _listener(host: str, port: int, *, options: str) -> socket:
+    try:
+        return listener(host, port)
+    except OSError as error:
+        message = f"the gateway cannot listen on {host}, port {port}: {error.strerror or error}"
+        raise CannotListen(message, help=f"stop what listens there, or choose another with {options}") from error
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -57,13 +57,16 @@ def test_identity_none_does_not_listen_to_the_network(tmp_path: Path) -> None:
     assert "identity of type none is for loopback only" in answer.stderr
 
 
-def test_taken_port_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--port", "--admin-port"])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_taken_port_is_told_and_how_to_choose_another(tmp_path: Path, option: str, workers: str) -> None:
     with served(SMALL, tmp_path / "one") as gateway:
         port = gateway.url.rpartition(":")[2]
-        answer = refused(SMALL, tmp_path, "--port", port)
+        answer = refused(SMALL, tmp_path, option, port, "--workers", workers)
 
     assert answer.returncode == 1
-    assert "cannot listen" in answer.stderr
+    assert f"cannot listen on 127.0.0.1, port {port}: " in answer.stderr
+    assert answer.stderr.rstrip().endswith(f"or choose another with {option.replace('port', 'host')} and {option}")
 
 
 @pytest.mark.parametrize("option", ["--port=99999", "--port=x", "--nothing"])
