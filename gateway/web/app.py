@@ -10,7 +10,7 @@ from gateway.serving.published import Published
 from gateway.serving.service import Service
 from gateway.web.cross_origin import CrossOrigin
 from gateway.web.edge import App, Authenticate, Edge, EdgeRules, Receive, Scope, Send
-from gateway.web.problems import json_response, problem_of, problem_response
+from gateway.web.problems import json_response, problem_response, refusal
 
 Ready = Callable[[], Mapping[str, Any]]
 """What `/readyz` says: `ready` is whether calls are taken, the rest why not."""
@@ -45,7 +45,7 @@ def admin_plane(authenticate: Authenticate, *, rules: EdgeRules, ready: Ready, r
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     """Where no other path leads."""
-    help = "REST is below /v1, MCP at the path of each catalogue with /mcp after it"
+    help = "REST is below /v1, with a reference at /v1/docs, MCP at the path of each catalogue with /mcp after it"
     await problem_response(404, "there is nothing here", help=help)(scope, receive, send)
 
 
@@ -121,7 +121,7 @@ class _Front:
     async def _describe(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._metadata(path)
         if found is None:
-            await json_response(problem_of(UnknownCatalogue()), status=404)(scope, receive, send)
+            await refusal(UnknownCatalogue())(scope, receive, send)
             return
         headers = {b"access-control-allow-origin": b"*", b"cache-control": b"max-age=300"}
         await json_response(found, headers=headers)(scope, receive, send)

@@ -261,6 +261,8 @@ async def test_there_is_no_metadata_of_what_is_not_there(path: str, tmp_path: Pa
         found = await gateway.caller(None).rest("GET", f"/.well-known/oauth-protected-resource{path}")
 
         assert found.status == (200 if path == "/mcp?x" else 401 if path == "x" else 404)
+        if found.status == 404:
+            assert found.header("content-type") == "application/problem+json"
 
 
 # --- where tokens never are ---

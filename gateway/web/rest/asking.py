@@ -50,6 +50,8 @@ async def read_json(receive: Receive, headers: RawHeaders, *, limit: int, schema
     kind = named.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json" or named.get(b"content-encoding", b"identity").lower() != b"identity":
         raise NotJsonContent()
+    if len(named) != len(headers) and _disagree(headers):
+        raise NotJsonContent()
     declared = named.get(b"content-length", b"0")
     if declared.isdigit() and int(declared[:20]) > limit:
         raise _too_large(limit)
@@ -64,6 +66,12 @@ async def read_json(receive: Receive, headers: RawHeaders, *, limit: int, schema
     if not schema.is_valid(body):
         _refuse(schema, body)
     return body
+
+
+def _disagree(headers: RawHeaders) -> bool:
+    """Whether a header that says what the body is stands there twice: two readers may look at different ones."""
+    given = [name for name, _ in headers if name in (b"content-type", b"content-encoding")]
+    return len(set(given)) != len(given)
 
 
 def read_query(query: bytes, schema: Schema) -> dict[str, Any]:

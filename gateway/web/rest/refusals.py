@@ -23,6 +23,9 @@ class UnknownPath(GatewayError):
     status = 404
     default_message = "nothing is served at this path"
 
+    def __init__(self) -> None:
+        super().__init__(help="/v1/docs tells what is; paths end without a slash")
+
 
 class MethodNotAllowed(GatewayError):
     code = "E_METHOD_NOT_ALLOWED"
@@ -30,8 +33,9 @@ class MethodNotAllowed(GatewayError):
     default_message = "this method is not for this path"
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        self.allow = ", ".join(sorted(allowed))
-        super().__init__(help=f"use one of {self.allow}")
+        names = sorted(allowed)
+        self.allow = ", ".join(names)
+        super().__init__(help=f"use {' or '.join(names)}")
 
 
 class TooLarge(GatewayError):

@@ -118,6 +118,24 @@ async def test_content_that_is_not_plain_json_is_refused(gateway: Gateway, heade
     assert gateway.tried.runs == []
 
 
+@pytest.mark.parametrize(
+    "twice",
+    [
+        [(b"content-type", b"text/plain"), (b"content-type", b"application/json")],
+        [(b"content-type", b"application/json"), (b"content-type", b"application/json")],
+        [(b"content-type", b"application/json"), (b"content-encoding", b"gzip"), (b"content-encoding", b"identity")],
+    ],
+    ids=["two-types", "one-type-twice", "two-codings"],
+)
+async def test_content_that_two_readers_would_take_for_two_things_is_refused(
+    gateway: Gateway, twice: list[tuple[bytes, bytes]]
+) -> None:
+    async with gateway.client() as client:
+        answer = await client.post("/v1/catalogues/desk/tools/echo/call", content=b"{}", headers=twice)
+
+    assert (answer.status_code, answer.json()["code"]) == (415, "E_UNSUPPORTED_CONTENT")
+
+
 async def test_content_type_may_have_parameters(gateway: Gateway) -> None:
     answer = await post(gateway, b'{"arguments": {"text": "a"}}', content_type="Application/JSON; charset=utf-8")
 
@@ -142,6 +160,7 @@ async def test_other_methods_are_told_which_are_allowed(gateway: Gateway, method
 
     assert (answer.status_code, answer.headers["allow"]) == (405, allow)
     assert answer.json()["code"] == "E_METHOD_NOT_ALLOWED"
+    assert answer.json()["help"] == f"use {allow.replace(', ', ' or ')}"
 
 
 async def test_head_is_get_without_its_body(gateway: Gateway) -> None:
@@ -161,7 +180,8 @@ async def test_paths_are_written_one_way(gateway: Gateway, path: str) -> None:
     messages = await sent_to(gateway.app, path)
 
     assert messages[0]["status"] == 404
-    assert json.loads(messages[1]["body"])["code"] == "E_UNKNOWN_PATH"
+    problem = json.loads(messages[1]["body"])
+    assert (problem["code"], problem["help"].partition(" ")[0]) == ("E_UNKNOWN_PATH", "/v1/docs")
 
 
 async def test_no_answer_repeats_a_credential(gateway: Gateway) -> None:
