@@ -23,9 +23,19 @@ def challenge(resource_metadata_url: str | None, error: Unauthenticated | None, 
 
 def protected_resource_metadata(resource: str, providers: Iterable[Provider]) -> dict[str, Any]:
     """The metadata document of a resource: which issuers give tokens for it. Without any, only listed tokens count."""
-    issuers = dict.fromkeys(provider.issuer for provider in providers if isinstance(provider, JwtProvider))
+    issuers = _issuers(providers)
     metadata: dict[str, Any] = {"resource": resource.rstrip("/"), "bearer_methods_supported": ["header"]}
-    return {**metadata, "authorization_servers": list(issuers)} if issuers else metadata
+    return {**metadata, "authorization_servers": issuers} if issuers else metadata
+
+
+def issuer_metadata(providers: Iterable[Provider]) -> str | None:
+    """Where the issuer describes itself, for clients that know of one issuer only; `None` if there is not just one."""
+    issuers = _issuers(providers)
+    return f"{issuers[0].rstrip('/')}/.well-known/openid-configuration" if len(issuers) == 1 else None
+
+
+def _issuers(providers: Iterable[Provider]) -> list[str]:
+    return list(dict.fromkeys(provider.issuer for provider in providers if isinstance(provider, JwtProvider)))
 
 
 def _quoted(value: str) -> str:

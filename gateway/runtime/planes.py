@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from gateway.errors import Unauthenticated
 from gateway.governance.principals import Principal
-from gateway.identity.challenges import challenge, protected_resource_metadata
+from gateway.identity.challenges import challenge, issuer_metadata, protected_resource_metadata
 from gateway.runtime.admitting import Admission
 from gateway.runtime.metering import Metering
 from gateway.runtime.peers import named
@@ -18,7 +18,7 @@ from gateway.runtime.states import home_of
 from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
 from gateway.serving.catching_up import CatchingUp
-from gateway.web.app import WELL_KNOWN, admin_plane, data_plane
+from gateway.web.app import ISSUER_METADATA, WELL_KNOWN, admin_plane, data_plane
 from gateway.web.edge import App, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
 from gateway.web.metering import Metered
@@ -57,7 +57,7 @@ def planes(
     rules = EdgeRules(
         hosts=running.settings.hosts,
         origins=frozenset(running.settings.allowed_origins),
-        open_paths=("/livez", "/readyz", WELL_KNOWN, *OPEN_PATHS),
+        open_paths=("/livez", "/readyz", WELL_KNOWN, ISSUER_METADATA, *OPEN_PATHS),
         challenge=_challenges(running, base_url),
     )
     service = running.service
@@ -99,6 +99,7 @@ def planes(
             approvals=running.controlled.approvals,
             catch_up=CatchingUp(running.controlled.store, running.spool) if running.shares_turns else None,
         ),
+        issuer_metadata=lambda: issuer_metadata(running.providers),
     )
     metering = running.metering
 

@@ -3,19 +3,21 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from starlette.routing import Router
+from starlette.routing import Route, Router
 
 from gateway.errors import UnknownCatalogue
 from gateway.serving.published import Published
 from gateway.serving.service import Service
 from gateway.web.cross_origin import CrossOrigin
 from gateway.web.edge import App, Authenticate, Edge, EdgeRules, Receive, Scope, Send
-from gateway.web.problems import json_response, problem_response, refusal
+from gateway.web.problems import bytes_response, json_response, problem_response, refusal
 
 Ready = Callable[[], Mapping[str, Any]]
 """What `/readyz` says: `ready` is whether calls are taken, the rest why not."""
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+ISSUER_METADATA: Final = "/.well-known/oauth-authorization-server"
+"""Where clients of 2025-03-26 look for the issuer's metadata: with the resource itself."""
 _PROTOCOL: Final = "mcp"
 
 
@@ -28,12 +30,15 @@ def data_plane(
     metadata: Callable[[str], Mapping[str, Any] | None],
     mcp: Callable[[str], App],
     rest: Sequence[Any],
+    issuer_metadata: Callable[[], str | None] = lambda: None,
 ) -> App:
     """MCP at `/mcp` and below each catalogue's path, REST below `/v1`, health, and who may be asked for a token.
 
-    `mcp` gives the endpoint of a catalogue, `metadata` the protected resource metadata of a path.
+    `mcp` gives the endpoint of a catalogue, `metadata` the protected resource metadata of a path, `issuer_metadata` the
+    address of the issuer's, where there is one issuer.
     """
-    front = _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=Router(rest, default=_nowhere))
+    others = Router([Route(ISSUER_METADATA, _Elsewhere(issuer_metadata)), *rest], default=_nowhere)
+    front = _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=others)
     edge = Edge(front, rules, authenticate)
     return CrossOrigin(edge, rules) if rules.origins else edge
 
@@ -47,6 +52,21 @@ async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     """Where no other path leads."""
     help = "REST is below /v1, with a reference at /v1/docs, MCP at the path of each catalogue with /mcp after it"
     await problem_response(404, "there is nothing here", help=help)(scope, receive, send)
+
+
+class _Elsewhere:
+    """A document that somebody else serves; an instance, because Starlette wraps plain functions."""
+
+    def __init__(self, address: Callable[[], str | None]) -> None:
+        self._address = address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        address = self._address()
+        if address is None:
+            await _nowhere(scope, receive, send)
+            return
+        headers = {b"location": address.encode("ascii"), b"access-control-allow-origin": b"*"}
+        await bytes_response(b"", status=302, headers=headers)(scope, receive, send)
 
 
 class _Health:

@@ -265,6 +265,13 @@ async def test_there_is_no_metadata_of_what_is_not_there(path: str, tmp_path: Pa
             assert found.header("content-type") == "application/problem+json"
 
 
+async def test_client_of_the_first_revision_is_sent_to_the_issuer(tmp_path: Path) -> None:
+    async with gateway_of(tmp_path) as (gateway, _):
+        found = await gateway.caller(None).rest("GET", "/.well-known/oauth-authorization-server")
+
+        assert (found.status, found.header("location")) == (302, f"{ISSUER}/.well-known/openid-configuration")
+
+
 # --- where tokens never are ---
 
 CANARY = "canarycanarycanary"

@@ -7,7 +7,7 @@ import pytest
 from token_samples import ISSUER, issuer
 
 from gateway.errors import Unauthenticated
-from gateway.identity.challenges import challenge, protected_resource_metadata
+from gateway.identity.challenges import challenge, issuer_metadata, protected_resource_metadata
 from gateway.identity.providers import ApiToken, KeysFromFile, NobodyProvider, Provider, TokenProvider
 
 URL = "https://gateway.example.com/.well-known/oauth-protected-resource/mcp"
@@ -73,3 +73,15 @@ def test_metadata_without_issuers_names_no_authorisation_server() -> None:
         "resource": "https://gateway.example.com",
         "bearer_methods_supported": ["header"],
     }
+
+
+@pytest.mark.parametrize("address", ["https://login.example.com/realm", "https://login.example.com/realm/"])
+def test_one_issuer_describes_itself_below_its_own_address(address: str) -> None:
+    providers: list[Provider] = [TOKENS, issuer(KEYS, issuer=address), issuer(KEYS, issuer=address)]
+
+    assert issuer_metadata(providers) == "https://login.example.com/realm/.well-known/openid-configuration"
+
+
+def test_none_and_several_issuers_are_not_one() -> None:
+    assert issuer_metadata([TOKENS]) is None
+    assert issuer_metadata([issuer(KEYS), issuer(KEYS, issuer="https://other.example.com")]) is None

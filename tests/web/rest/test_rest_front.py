@@ -52,7 +52,7 @@ async def test_call_of_that_name_is_not_taken_for_an_endpoint_of_mcp(gateway: Ga
     assert endpoint.json() == {"mcp": "desk"}
 
 
-@pytest.mark.parametrize("path", ["/", "/v2/calls", "/V1/calls", "/v1calls"])
+@pytest.mark.parametrize("path", ["/", "/v2/calls", "/V1/calls", "/v1calls", "/.well-known/oauth-authorization-server"])
 async def test_paths_of_nobody_are_not_found(gateway: Gateway, path: str) -> None:
     async with behind_the_front(gateway) as client:
         answer = await client.get(path)
