@@ -38,7 +38,7 @@ from gateway.runtime.notifying import webhooks_of
 from gateway.runtime.observing import Observing, observing, sending_metrics, telemetry_settings
 from gateway.runtime.publishing import Unworkable
 from gateway.runtime.revisions import Draft, Revisions
-from gateway.runtime.secrets import Secrets
+from gateway.runtime.secrets import Secrets, absent_secrets
 from gateway.runtime.settings import Settings
 from gateway.runtime.sourcing import Taken
 from gateway.runtime.spooling import open_spool, refuse_unusable
@@ -120,6 +120,7 @@ class Running:
         found = [f"{each.position}: {each.message}" for each in self.assembled.diagnostics]
         found += [f"{each.tool.position}: {each.tool.name} is left out: {each.reason}" for each in self.unworkable]
         found += self.told
+        found += absent_secrets(self.assembled.loaded.documents, self.revisions.current.draft.secrets)
         if self.revisions.current.warning is not None:
             found.append(self.revisions.current.warning)
         if problem := self.controlled.validity.problem:

@@ -1,10 +1,14 @@
 """Where secrets come from when they are needed. A secret is read as late as possible, and never shown."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from gateway.config.loader import Checked
+from gateway.config.secret_uses import SecretUse, secret_uses
 from gateway.config.specs.common import Secret
+from gateway.config.specs.tools import ToolDocument
+from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.errors import ProgramError
 
 MAX_SECRET: Final = 64 << 10
@@ -54,3 +58,25 @@ class Secrets:
         if not text.strip() or len(text) > MAX_SECRET:
             raise SecretMissing(f"the secret file {path} is empty or too large", help="put the secret alone into it")
         return text.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def absent_secrets(documents: Iterable[Checked], secrets: Secrets) -> Iterator[str]:
+    """What calls will fail for, in one line for each secret. It may be brought later, so it stops no start."""
+    using = [each.source for each in documents if _is_called(each.spec)]
+    uses = {(each.name, each.is_file): each for each in sorted(secret_uses(using), key=_place, reverse=True)}
+    for (name, is_file), first in sorted(uses.items()):
+        secret = Secret.model_construct(from_env=None if is_file else name, from_file=name if is_file else None)
+        try:
+            secrets.read(secret)
+        except SecretMissing as error:
+            yield f"{first.position}: {error.message}: calls that need it fail"
+
+
+def _is_called(spec: object) -> bool:
+    if isinstance(spec, ToolDocument):
+        return spec.spec.lifecycle in ("active", "deprecated")
+    return isinstance(spec, UpstreamDocument)
+
+
+def _place(use: SecretUse) -> tuple[str, int, int]:
+    return use.position.file, use.position.line, use.position.column
