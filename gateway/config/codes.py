@@ -66,6 +66,7 @@ _REFERENCES: Final = {
     "second-gateway": "There is more than one Gateway document. Keep one; differences between places are overlays.",
     "overlay-target": "A patch names a document that is not there, or one that overlays may not change. Correct it.",
     "overlay-duplicate": "An environment has two overlays. Join them.",
+    "overlay-missing": "The environment has no overlay while others have one. Correct its name, or add an overlay.",
     "overlay-remove": "A patch removes a field that is not there. Remove the line.",
     "unknown-argument": "An approval shows an argument that no tool of its rule takes. Correct the name.",
     "upstream-argument": "What is said about an argument does not fit the upstream's tool: it takes no such argument, "

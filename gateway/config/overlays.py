@@ -28,10 +28,12 @@ def apply(
 ) -> tuple[list[Document], list[Diagnostic]]:
     """The documents as they are in the environment, in their order, and every problem of every overlay.
 
-    An environment without an overlay gets the documents as they are. `None` applies nothing, but checks.
+    An environment without an overlay gets the documents as they are, and a warning if others have one: what was meant
+    to hold there does not. `None` applies nothing, but checks.
     """
     workbench = _Workbench(documents)
     first: dict[str, Position] = {}
+    named: list[str] = []
     for overlay in overlays:
         name = _within(overlay.data, "spec", "environment")
         if not isinstance(name, str):
@@ -41,8 +43,14 @@ def apply(
             workbench.problems.append(_second_overlay(name, position, first=first[name]))
             continue
         first[name] = position
+        if ("spec", "environment") not in overlay.substituted:  # else it is not shown
+            named.append(name)
         for path, patch in _patches(overlay):
             workbench.patch(overlay, path, patch, is_effective=name == environment)
+    if environment is not None and first and environment not in first:
+        near = did_you_mean(environment, named)
+        position = next((first[name] for name in named if near and repr(name) in near), next(iter(first.values())))
+        workbench.problems.append(_no_overlay(environment, position, near, others=named))
     return workbench.documents(), workbench.problems
 
 
@@ -244,6 +252,12 @@ def _second_overlay(environment: str, position: Position, *, first: Position) ->
     message = f"environment {clipped(environment)} has an overlay already"
     help = "an environment has one overlay: join the two"
     return Diagnostic("overlay-duplicate", message, position, help=help, related=(("the first is here", first),))
+
+
+def _no_overlay(environment: str, position: Position, near: str | None, *, others: Sequence[str]) -> Diagnostic:
+    message = f"environment {clipped(environment)} has no overlay, so nothing differs there"
+    listed = f"there are overlays for {', '.join(map(clipped, sorted(others)))}" if others else "add one, or name none"
+    return Diagnostic("overlay-missing", message, position, severity="warning", help=near or listed)
 
 
 def _nothing_to_remove(key: str, position: Position) -> Diagnostic:

@@ -148,12 +148,31 @@ def test_aliased_patch_has_the_position_of_the_alias() -> None:
     assert tool.data["spec"]["meta"]["y"] is not tool.data["spec"]["x"]["y"]
 
 
-@pytest.mark.parametrize("environment", ["dev", None])
-def test_environment_without_overlay_is_fine(environment: str | None) -> None:
+def test_without_an_environment_nothing_is_applied() -> None:
     base = read(BASE)
     change = overlay("{target: {kind: Tool, name: lookup}, merge: {meta: null}}")
 
-    assert apply(base, [change], environment=environment) == (base, [])
+    assert apply(base, [change], environment=None) == (base, [])
+    assert apply(base, [], environment="dev") == (base, [])
+
+
+@pytest.mark.parametrize(
+    ("environment", "help", "file"),
+    [
+        ("prd", "did you mean 'prod'?", "prod.yaml"),
+        ("elsewhere", "there are overlays for 'dev', 'prod'", "dev.yaml"),
+    ],
+)
+def test_environment_without_overlay_is_told_if_others_have_one(environment: str, help: str, file: str) -> None:
+    base = read(BASE)
+    patch = "{target: {kind: Tool, name: lookup}, merge: {meta: null}}"
+    others = [overlay(patch, environment="dev", file="dev.yaml"), overlay(patch)]
+
+    after, (problem,) = apply(base, others, environment=environment)
+
+    assert after == base
+    assert (problem.code, problem.severity, problem.help) == ("overlay-missing", "warning", help)
+    assert problem.position.file == file
 
 
 @pytest.mark.parametrize(
@@ -190,9 +209,9 @@ def test_environment_without_overlay_is_fine(environment: str | None) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("environment", ["prod", "dev"])
+@pytest.mark.parametrize("environment", ["prod", None])
 def test_target_that_matches_nothing_is_an_error(
-    target: str, message: str, help: str, column: int, width: int, environment: str
+    target: str, message: str, help: str, column: int, width: int, environment: str | None
 ) -> None:
     base = [*read(BASE), *read("kind: PolicyTest\nmetadata: {name: x}\n")]
 
