@@ -1,7 +1,7 @@
 """`gateway serve`: the gateway itself, until somebody stops it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from gateway.cli.problems import print_problems
 from gateway.cli.project import sources_of
 from gateway.cli.unread import output_never_waits
 from gateway.errors import GatewayError, ProgramError
+from gateway.identity.providers import NobodyProvider
 from gateway.runtime.affinity import Affinity
 from gateway.runtime.bundled import LastGood, bundle_keys, source_of, state_folder
 from gateway.runtime.logs import logs_as_lines
@@ -311,15 +312,32 @@ def _tell(gateway: Running, url: str, admin_url: str, *, say: Callable[[str], ob
     for name, catalogue in snapshot.catalogues.items():
         count = len(published.catalogues[name].registry.all())
         tools = "1 tool" if count == 1 else f"{count} tools"
-        say(f"  MCP    {url}{catalogue.path}/mcp   {catalogue.title or name}: {tools} in the catalogue")
+        is_mcp, is_default = "mcp" in catalogue.protocols, name == snapshot.default_catalogue
+        where = f"MCP    {url}{catalogue.path}/mcp" if is_mcp else f"REST   {url}/v1/catalogues/{name}"
+        also = f", also at {url}/mcp" if is_mcp and is_default else ""
+        say(f"  {where}   {catalogue.title or name}: {tools} in the catalogue{also}")
     say("         callers see what the policy allows them of a catalogue")
     say(f"  admin  {admin_url}/readyz")
     _warn(gateway.warnings, say=say)
-    first = next(iter(snapshot.catalogues), None)
-    if first is not None:
-        path = snapshot.catalogues[first].path
-        say(f"try: curl {url}/v1/catalogues/{first}/tools")
-        say(f"     npx @modelcontextprotocol/inspector --cli {url}{path}/mcp --transport http --method tools/list")
+    for line in _attempts(gateway, url):
+        say(line)
+
+
+def _attempts(gateway: Running, url: str) -> Iterator[str]:
+    """What to try first, with a place for the credential where one is needed."""
+    catalogues = gateway.service.published.snapshot.catalogues.values()
+    is_open = any(isinstance(each, NobodyProvider) for each in gateway.providers)
+    by_http = next((each.name for each in catalogues if "http" in each.protocols), None)
+    by_mcp = next((each.path for each in catalogues if "mcp" in each.protocols), None)
+    label = "try: "
+    if by_http is not None:
+        bearer = "" if is_open else "-H 'Authorization: Bearer TOKEN' "
+        yield f"{label}curl {bearer}{url}/v1/catalogues/{by_http}/tools"
+        label = " " * len(label)
+    if by_mcp is not None:
+        bearer = "" if is_open else " --header 'Authorization: Bearer TOKEN'"
+        options = f"--transport http{bearer} --method tools/list"
+        yield f"{label}npx @modelcontextprotocol/inspector --cli {url}{by_mcp}/mcp {options}"
 
 
 def _warn(warnings: Sequence[str], *, say: Callable[[str], object]) -> None:

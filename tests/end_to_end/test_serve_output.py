@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from secured import Document, catalogue, document, frame, http_tool, write_project
+from secured import Document, Person, catalogue, document, environ_of, frame, http_tool, tokens_of, write_project
 from served import served
 
 POLICY = "p, role:staff, *, tool:*, invoke, internal, allow\n"
@@ -36,6 +36,27 @@ def test_counts_are_said_to_be_of_the_catalogue(tmp_path: Path) -> None:
     with served(project(tmp_path), tmp_path / "data") as gateway:
         assert f"MCP    {gateway.url}/desk/mcp   desk: 1 tool in the catalogue\n" in gateway.output
         assert "callers see what the policy allows them of a catalogue\n" in gateway.output
+
+
+def test_addresses_and_attempts_are_those_that_are_answered(tmp_path: Path) -> None:
+    people = [Person("ana", ("staff",))]
+    documents = [*frame(["tokens"], catalogue="desk"), tokens_of(people), http_tool("echo", 1)]
+    documents += [catalogue("a-rest", ["role:staff"], ["*"], publish={"as": ["http"]})]
+    documents += [catalogue("desk", ["role:staff"], ["*"], publish={"as": ["mcp"]})]
+    written = write_project(tmp_path / "p", documents, policy=POLICY)
+
+    with served(written, tmp_path / "data", env=environ_of(people)) as gateway:
+        url, lines = gateway.url, gateway.output.splitlines()
+        assert gateway.process.stdout is not None
+        lines += [gateway.process.stdout.readline().rstrip()]
+
+    assert f"  REST   {url}/v1/catalogues/a-rest   a-rest: 1 tool in the catalogue" in lines
+    assert f"  MCP    {url}/desk/mcp   desk: 1 tool in the catalogue, also at {url}/mcp" in lines
+    assert f"{url}/a-rest/mcp" not in gateway.output
+    assert lines[-2] == f"try: curl -H 'Authorization: Bearer TOKEN' {url}/v1/catalogues/a-rest/tools"
+    inspector = "     npx @modelcontextprotocol/inspector --cli"
+    options = "--transport http --header 'Authorization: Bearer TOKEN' --method tools/list"
+    assert lines[-1] == f"{inspector} {url}/desk/mcp {options}"
 
 
 @pytest.mark.parametrize("options", WORKERS)
