@@ -239,7 +239,7 @@ Writer = Callable[[HttpRequest, UrlTemplate, Invocation], Outgoing]
 
 def with_idempotency(headers: dict[str, str], call: Invocation) -> None:
     if call.idempotency_key is not None and _HEADER_VALUE.fullmatch(call.idempotency_key):
-        headers.setdefault("idempotency-key", call.idempotency_key)
+        headers.setdefault(call.idempotency_header, call.idempotency_key)
 
 
 def _outgoing(request: HttpRequest, url: UrlTemplate, call: Invocation) -> Outgoing:

@@ -5,7 +5,7 @@ Who implements them, and with which library, is decided where the process is put
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from gateway.errors import ToolError
 from gateway.governance.diagnostics import Position
@@ -79,6 +79,9 @@ class Hops(Protocol):
     ) -> Hop | None: ...
 
 
+IDEMPOTENCY_HEADER: Final = "idempotency-key"
+
+
 @dataclass(slots=True)
 class Invocation:
     """A call on its way to a backend: authorised, validated, with defaults filled in. It is replaced, never changed.
@@ -96,6 +99,8 @@ class Invocation:
     keep: Callable[[AsyncIterable[bytes] | Iterable[bytes]], "Awaitable[SpoolReader]"]
     idempotency_key: str | None = None
     hops: Hops | None = None
+    idempotency_header: str = IDEMPOTENCY_HEADER
+    """In which header a backend that speaks HTTP is told the key."""
 
 
 class BackendFailed(ToolError):

@@ -1,7 +1,7 @@
 """From a pipeline of a snapshot to what runs: the chain around a tool's backend, and the stages of every other phase.
 
-Options arrive checked and with their defaults. Gate rules and idempotency keys are applied before the chain is entered,
-so their stages add nothing here.
+Options arrive checked and with their defaults. Gate rules and idempotency keys are applied before the chain is entered:
+the stage of the former adds nothing here, that of the latter says at most in which header a backend is told the key.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from gateway.core.pipeline import Middleware
 from gateway.core.tool_registry import ToolRegistry
-from gateway.governance.ports import Backend
+from gateway.governance.ports import IDEMPOTENCY_HEADER, Backend
 from gateway.governance.stages import BUILT_IN, Phase
 from gateway.middleware.chain import CallStage, Run, chained
 from gateway.middleware.loops import LoopGuard, Proposed, announced
@@ -22,7 +22,7 @@ from gateway.middleware.plug_ins import StageUnusable, installed_stage
 from gateway.middleware.redaction import ClassOf, Redact
 from gateway.middleware.resilience import CircuitBreaker, CircuitState, Clock, Concurrency, Retry, Timeout
 from gateway.middleware.results import InlineSmallResults, SizeLimit
-from gateway.middleware.reuse import NEVER_CACHED, Answers, Cache
+from gateway.middleware.reuse import NEVER_CACHED, Answers, Cache, KeyHeader
 from gateway.middleware.selection import SelectTools
 from gateway.middleware.summary import AuditSummary, DecisionOf
 from gateway.snapshot import DeclaredTool, Pipeline
@@ -168,6 +168,9 @@ class _Parts:
                 return [self.shared.bulkhead(self.tool.name, limit)]
             case "cache":
                 return self._cache(options)
+            case "idempotency":
+                header = options["header"].lower()
+                return [] if header == IDEMPOTENCY_HEADER else [KeyHeader(header)]
             case _ if name in BUILT_IN:
                 return []
             case _:

@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final, Literal
@@ -27,6 +27,16 @@ MAX_ENTRIES: Final = 4_096
 MAX_BYTES: Final = 64 << 20
 LARGEST_ANSWER: Final = 256 << 10
 _ENTRY_OVERHEAD: Final = 512
+
+
+class KeyHeader:
+    """Has the backend told the call's idempotency key in a header of another name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def __call__(self, call: Invocation, run: Run) -> Any:
+        return await run(replace(call, idempotency_header=self._name))
 
 
 def fingerprint(tool: str, args: Mapping[str, Any], principal: Principal) -> str:

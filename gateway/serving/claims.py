@@ -11,6 +11,8 @@ from gateway.serving.keeping import started
 from gateway.serving.turns import Turn
 
 KEY_LIFE: Final = timedelta(days=1)
+"""How long a key is remembered where no pipeline says it."""
+
 RUNNING: Final = "E_IDEMPOTENCY_RUNNING"
 
 
@@ -23,7 +25,7 @@ async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | No
         turn.principal,
         digest=f"{call.catalogue}:{claiming.checksum}",
         call=claiming,
-        until=now() + KEY_LIFE,
+        until=now() + _life(turn, call),
         turn=None if turn.is_stored else turn.stored,
     )
     if claim.state == "fresh":
@@ -42,3 +44,12 @@ async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | No
             code=RUNNING,
         )
     return claim.call if claim.state == "settled" else None
+
+
+def _life(turn: Turn, call: ServedCall) -> timedelta:
+    """What the pipeline says. A call that somebody agreed to has a key of ours, for as long as it may be asked for."""
+    snapshot = turn.published.snapshot
+    pipeline = snapshot.pipelines.get(snapshot.catalogues[call.catalogue].pipeline)
+    stage = None if pipeline is None else pipeline.stage("idempotency")
+    kept: timedelta = KEY_LIFE if stage is None else stage.options["keep"]
+    return max(kept, KEY_LIFE) if call.holding.approvals or call.holding.answer else kept

@@ -29,7 +29,7 @@ BaseArtifact = Literal["text", "json", "markdown", "yaml", "xml", "toon", "sourc
 OnCollision = Literal["throw", "replace", "keep"]
 Action = Literal["discover", "invoke", "read", "approve", "observe", "administer"]
 
-_CREDENTIAL_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"})
+CREDENTIAL_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"})
 
 
 class Metadata(Spec):
@@ -135,7 +135,7 @@ Env = dict[EnvName, EnvValue]
 
 def credentials_as_text(headers: Headers, field: str) -> Iterable[Broken]:
     for name in headers:
-        if name.lower() in _CREDENTIAL_HEADERS:
+        if name.lower() in CREDENTIAL_HEADERS:
             yield Broken((field, name), "a credential is not a plain header", "use 'auth' instead", "secret-as-text")
 
 

@@ -3,17 +3,21 @@
 Which stages there are, and in which order they make sense, is said in `governance.stages`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from gateway.config.specs.backends import ErrorWord
-from gateway.config.specs.base import Many, Maybe, Some, Spec
+from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec
+from gateway.config.specs.common import CREDENTIAL_HEADERS
 from gateway.config.specs.scalars import Duration, HeaderName, Name, Size
 
 CacheKey = Literal["subject", "tenant", "catalogue", "arguments"]
+_OF_THE_CONNECTION: Final = frozenset(
+    {"accept-encoding", "connection", "content-length", "content-type", "host", "te", "transfer-encoding"}
+)
 Count = Annotated[int, Field(ge=1)]
 Attempts = Annotated[int, Field(ge=1, le=10)]
 
@@ -40,6 +44,11 @@ class IdempotencyOptions(Spec):
 
     header: HeaderName = Field("idempotency-key", description="Header that carries the key to the backend.")
     keep: Duration = Field(timedelta(minutes=10), description="How long an outcome is remembered.")
+
+    def broken_rules(self) -> Iterable[Broken]:
+        if self.header.lower() in CREDENTIAL_HEADERS | _OF_THE_CONNECTION:
+            message = f"the header {self.header} means something else, and callers choose their keys"
+            yield Broken(("header",), message, "name the header that the service reads keys from")
 
 
 class TimeoutOptions(Spec):

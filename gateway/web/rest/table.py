@@ -13,7 +13,8 @@ _FORMAT: Final = Parameter(
 )
 _KEY: Final = Parameter(
     "Idempotency-Key",
-    "A call with a key runs once, however often it is sent within a day; the first outcome is answered again. "
+    "A call with a key runs once, however often it is sent while the key is kept: as long as the catalogue's pipeline "
+    "says, a day if it says nothing. The first outcome is answered again. "
     "Calls that were held or refused have not run: their key is free.",
     {"type": "string", "minLength": 1, "maxLength": calls.MAX_KEY, "pattern": "^[ -~]*$"},
 )
