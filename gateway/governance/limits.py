@@ -97,8 +97,8 @@ class Limits(Protocol):
         """Take back what was counted for a call that did not run after all. To be called once at most."""
         ...
 
-    async def prune(self) -> int:
-        """Remove counts of windows that are long over; how many went."""
+    async def prune(self, *, kept: timedelta | None = None) -> int:
+        """Remove counts of windows that have been over for longer than `kept`; how many went."""
         ...
 
     def close(self) -> None: ...

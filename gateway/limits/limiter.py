@@ -4,7 +4,7 @@ It knows neither files nor databases; rates and quotas are kept by whoever is gi
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from gateway.governance.limits import CountedCall, Limit, Quota, Rate, Taken
@@ -29,7 +29,7 @@ class Quotas(Protocol):
 
     async def give_back(self, quotas: Sequence[Quota], call: CountedCall, *, at: datetime) -> None: ...
 
-    async def prune(self) -> int: ...
+    async def prune(self, *, kept: timedelta | None = None) -> int: ...
 
 
 class Limiter:
@@ -62,8 +62,8 @@ class Limiter:
         if quotas and taken.at is not None:
             await self._quotas.give_back(quotas, call, at=taken.at)
 
-    async def prune(self) -> int:
-        return await self._quotas.prune()
+    async def prune(self, *, kept: timedelta | None = None) -> int:
+        return await self._quotas.prune(kept=kept)
 
     def close(self) -> None:
         self._rates.close()

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from secrets import token_hex
 from typing import Any, Final
 
@@ -38,11 +38,18 @@ from gateway.storage.audit_log import AuditLog
 from gateway.storage.quarantines import SqliteQuarantines
 from gateway.storage.revocations import SqliteRevocations
 
-FORGET_APPROVALS: Final = timedelta(days=90)
 _SWEEP_EVERY: Final = 15.0
 _MOST_PLACES: Final = 16
 
 _log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """How long what is over is kept: approvals since their end, counts since that of their window."""
+
+    approvals: timedelta = timedelta(days=90)
+    quotas: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,7 @@ class Controlling:
     """Until when what is served counts; set by whoever puts something in force."""
     anchoring: tuple[Anchoring, ...] = ()
     """One for each shard that this process writes."""
+    retained: Retained = Retained()
 
     @property
     def store(self) -> KeptStore:
@@ -76,6 +84,12 @@ class Controlling:
         self.notifying.start()
         closing.push_async_callback(self.notifying.close)
         closing.push_async_callback(_ended, asyncio.create_task(_swept(self)))
+
+    async def sweep(self) -> None:
+        """End approvals whose time is up, and forget what nobody needs."""
+        await self.approvals.sweep()
+        await self.approvals.prune(now() - self.retained.approvals)
+        await self.limits.prune(kept=self.retained.quotas)
 
     async def _end(self) -> None:
         try:
@@ -107,6 +121,7 @@ def controlling(
     announce: Callable[[Announcement], None] = lambda announcement: None,
     observer: Observer | None = None,
     validity: Validity | None = None,
+    retained: Retained = Retained(),  # noqa: B008 - immutable
 ) -> Controlling:
     """Open everything. `published` is asked when there is a first call, and at every one after it."""
     store = engine.store
@@ -145,6 +160,7 @@ def controlling(
     return Controlling(
         *(engine, controls, auditor, approvals, quarantines, revocations, limits, notifying, validity),
         anchoring,
+        retained,
     )
 
 
@@ -201,19 +217,12 @@ def _noting(log: AuditLog, auditor: Auditor) -> Noted:
 
 
 async def _swept(found: Controlling) -> None:
-    """End approvals whose time is up, and forget what nobody needs."""
     while True:
         try:
-            await found.approvals.sweep()
-            await found.approvals.prune(_before(FORGET_APPROVALS))
-            await found.limits.prune()
+            await found.sweep()
         except StoreUnavailable:
             _log.warning("approvals and quotas were not swept: the store is unavailable")
         await asyncio.sleep(_SWEEP_EVERY)
-
-
-def _before(age: timedelta) -> datetime:
-    return now() - age
 
 
 async def _ended(task: "asyncio.Task[Any]") -> None:

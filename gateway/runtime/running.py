@@ -16,6 +16,7 @@ from gateway.approvals.webhooks import Webhook
 from gateway.assembly import Assembled, assemble
 from gateway.config.specs.gateway import (
     IdentityProviderDocument,
+    Retain,
     TelemetryDocument,
     TelemetrySpec,
 )
@@ -28,7 +29,7 @@ from gateway.middleware.resilience import CircuitState
 from gateway.runtime.accepting import Again
 from gateway.runtime.auditing import Auditing, auditing_of
 from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
-from gateway.runtime.controlling import Controlling, controlling
+from gateway.runtime.controlling import Controlling, Retained, controlling
 from gateway.runtime.engines import PostgresDatabase, open_engine
 from gateway.runtime.expiring import Expiring
 from gateway.runtime.identities import providers_of
@@ -257,6 +258,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     async def journal(call: ServedCall, tool: DeclaredTool) -> None:
         await service.journal(call, tool)
 
+    retain = storage_of(assembled).retain
     controlled = controlling(
         engine,
         published=lambda: service.published,
@@ -267,11 +269,11 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         announce=meters.announced,
         observer=observed.telemetry,
         validity=Validity(settings.bundle_grace, prepared.until),
+        retained=_retained(retain),
     )
     revisions = Revisions(controlled, journal=journal, packages=settings.python_packages)
     closing.push_async_callback(revisions.close)
     published = await revisions.first(prepared.draft)
-    retain = storage_of(assembled).retain
     lives = (retain.calls if retain else None) or DEFAULT_LIFE
     service = Service(
         published,
@@ -367,6 +369,11 @@ def _refuse_exposure(settings: Settings, identities: Identities) -> None:
 
 def _shares_turns(settings: Settings, kept: Kept) -> bool:
     return settings.workers > 1 or isinstance(kept.database, PostgresDatabase)
+
+
+def _retained(retain: Retain | None) -> Retained:
+    given = {} if retain is None else {"approvals": retain.approvals, "quotas": retain.quotas}
+    return Retained(**{name: value for name, value in given.items() if value is not None})
 
 
 def _folders(kept: Kept) -> list[Path]:

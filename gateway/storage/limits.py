@@ -75,8 +75,9 @@ class SqliteQuotas:
         rows = [_counted(quota, call, at).row for quota in quotas]
         await self._writer.run(lambda connection: _give_back(connection, rows))
 
-    async def prune(self) -> int:
-        wanted = {"before": microseconds(self._clock() - KEPT_AFTER_END), "at_once": _PRUNED_AT_ONCE}
+    async def prune(self, *, kept: timedelta | None = None) -> int:
+        after_end = max(kept or KEPT_AFTER_END, KEPT_AFTER_END)
+        wanted = {"before": microseconds(self._clock() - after_end), "at_once": _PRUNED_AT_ONCE}
         pruned = 0
         # Few at a time: calls that settle meanwhile go in between.
         while went := await self._writer.run(lambda connection: _PRUNE.run(connection, wanted).rowcount):

@@ -106,7 +106,7 @@ def _looked_at(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[tu
 
 def is_wanted(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> bool:
     """Whether a request is let in, as far as that is not about who calls."""
-    return _refusal(headers, rules) is None
+    return _looked_at(headers, rules)[0] is None
 
 
 @lru_cache(maxsize=256)

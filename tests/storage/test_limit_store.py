@@ -58,6 +58,24 @@ async def test_counts_go_when_their_window_is_long_over(store: SqliteStore, cloc
     assert await counts(store) == [1]
 
 
+async def test_counts_are_kept_for_as_long_as_is_asked_for(store: SqliteStore, clock: Clock) -> None:
+    quotas = SqliteQuotas(store.writer, clock=clock)
+    await quotas.take([BUDGET], caller())
+    clock.now += DAY + 35 * DAY - timedelta(hours=13)
+
+    assert await quotas.prune(kept=35 * DAY) == 0
+    clock.now += DAY
+    assert await quotas.prune(kept=35 * DAY) == 1
+
+
+async def test_counts_are_never_kept_for_less_than_a_clock_may_be_wrong(store: SqliteStore, clock: Clock) -> None:
+    quotas = SqliteQuotas(store.writer, clock=clock)
+    await quotas.take([BUDGET], caller())
+    clock.now += DAY / 2 + KEPT_AFTER_END - timedelta(seconds=1)
+
+    assert await quotas.prune(kept=timedelta(seconds=1)) == 0
+
+
 async def test_limiter_prunes_its_quotas(store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
     limiter = Limiter(RateTable(tmp_path / "gateway.db"), SqliteQuotas(store.writer, clock=clock))
     await limiter.take([BUDGET], caller())

@@ -58,8 +58,8 @@ class PostgresLimits:
         if quotas and taken.at is not None:
             await self._quotas.give_back(quotas, call, at=taken.at)
 
-    async def prune(self) -> int:
-        pruned = await self._quotas.prune()
+    async def prune(self, *, kept: timedelta | None = None) -> int:
+        pruned = await self._quotas.prune(kept=kept)
         while went := await self._writer.run(self._prune_some):
             pruned += went
         return pruned
