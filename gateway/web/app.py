@@ -37,7 +37,9 @@ def data_plane(
     `mcp` gives the endpoint of a catalogue, `metadata` the protected resource metadata of a path, `issuer_metadata` the
     address of the issuer's, where there is one issuer.
     """
-    others = Router([Route(ISSUER_METADATA, _Elsewhere(issuer_metadata)), *rest], default=_nowhere)
+    others = Router(
+        [Route(ISSUER_METADATA, _Elsewhere(issuer_metadata)), *rest], default=_nowhere, redirect_slashes=False
+    )
     front = _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=others)
     edge = Edge(front, rules, authenticate)
     return CrossOrigin(edge, rules) if rules.origins else edge
@@ -45,12 +47,18 @@ def data_plane(
 
 def admin_plane(authenticate: Authenticate, *, rules: EdgeRules, ready: Ready, routes: Sequence[Any] = ()) -> App:
     """Health, and what only operators may see."""
-    return Edge(_Health(Router(routes, default=_nowhere), ready), rules, authenticate)
+    return Edge(_Health(Router(routes, default=_not_here, redirect_slashes=False), ready), rules, authenticate)
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     """Where no other path leads."""
     help = "REST is below /v1, with a reference at /v1/docs, MCP at the path of each catalogue with /mcp after it"
+    await problem_response(404, "there is nothing here", help=help)(scope, receive, send)
+
+
+async def _not_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """The same on the admin plane."""
+    help = "this is the admin plane: /livez, /readyz, /status, /metrics, /admin/reload; MCP and REST have another port"
     await problem_response(404, "there is nothing here", help=help)(scope, receive, send)
 
 

@@ -344,5 +344,8 @@ def test_admin_plane_knows_no_route_of_the_data_plane(tmp_path: Path) -> None:
         found = {(method, path): admin.request(method, path) for method, path in routes() if path not in health}
 
         assert {answer.status for answer in found.values()} <= {404, 405}
+        assert b"this is the admin plane" in found["GET", "/v1/catalogues"].body
         assert admin.request("GET", "/status", token=None).status in (401, 404)
         assert admin.request("GET", "/livez", host="evil.com").status == 421
+        for slashed in ("/status/", "/metrics/", "/admin/reload/"):  # paths are written one way, here as there
+            assert admin.request("GET", slashed).status == 404
