@@ -224,8 +224,7 @@ class CallSpan:
             found = [of_span(self.ids)]
         found.append(telemetry.principal(call.principal))
         if call.definition:
-            definition = call.definition
-            found.append(telemetry.remembered.get(definition, lambda: attribute(names.DEFINITION, definition)))
+            found.append(attribute(names.DEFINITION, call.definition))
         if call.rules:
             found.append(attribute(names.POLICY_RULE, call.rules))
         if call.approvals:

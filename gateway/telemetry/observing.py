@@ -19,7 +19,18 @@ from gateway.telemetry.parts import Remembered, ToolParts
 from gateway.telemetry.settings import Capture, Settings
 from gateway.telemetry.silence import silently
 from gateway.telemetry.spans import Context, RequestSpan
-from gateway.telemetry.wire_format import INFO, WARN, Attributes, Value, event_name, link, log_record, of_log, of_span
+from gateway.telemetry.wire_format import (
+    INFO,
+    OF_SPAN,
+    WARN,
+    Attributes,
+    Value,
+    event_name,
+    link,
+    log_record,
+    of_log,
+    of_span,
+)
 
 Contents = Callable[[dict[str, Any], Any, ToolParts], Awaitable[dict[str, Value]]]
 """What may be shown of arguments and results, masked."""
@@ -61,6 +72,8 @@ class Telemetry:
         self.spans = spans
         self.logs = logs
         self._encoder = Attributes(settings.longest_value)
+        self.attribute = Attributes(settings.longest_value, tag=OF_SPAN).encoded
+        """One attribute of a span."""
         self._digest = digest
         self._shares = shares
         self._parts: dict[tuple[str, str, str], ToolParts] = {}
@@ -150,9 +163,6 @@ class Telemetry:
 
     def new_span_id(self) -> bytes:
         return self._bits(64).to_bytes(8, "big")
-
-    def attribute(self, key: str, value: Value) -> bytes:
-        return b"\x4a" + self._encoder.encoded(key, value)
 
     def attributes_of(self, values: Mapping[str, Value]) -> bytes:
         return of_span(self._encoder.all(values))

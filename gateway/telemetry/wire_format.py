@@ -51,16 +51,19 @@ def text(value: str, limit: int) -> bytes:
 
 
 class Attributes:
-    """Encodes attributes; texts are cut at `limit` characters. `span` and `log` make them parts of either."""
+    """Encodes attributes; texts are cut at `limit` characters. Each begins with `tag`: that of spans, or none, and then
+    `of_span` and `of_log` make them parts of either signal.
+    """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, tag: bytes = b"") -> None:
         self.limit = limit
+        self._tag = tag
         self._heads: dict[tuple[str, int], bytes] = {}
         self._numbers: dict[tuple[str, int], bytes] = {}
         self._flags: dict[tuple[str, int], bytes] = {}
 
     def encoded(self, key: str, value: Value) -> bytes:
-        """One attribute with its length before it, for either signal."""
+        """One attribute with its length before it."""
         if type(value) is str:
             content = (value if len(value) <= self.limit else value[: self.limit]).encode("utf-8", "replace")
             # What stands before a text depends on its length alone, and most texts are ids and hashes.
@@ -72,19 +75,20 @@ class Attributes:
         if type(value) is bool:
             known = self._flags.get((key, value))
             return self._flag(key, value) if known is None else known
-        return _attribute(key, _other(value, self.limit))
+        return self._tag + _attribute(key, _other(value, self.limit))
 
     def _head(self, key: str, size: int) -> bytes:
         told = b"\x0a" + varint(size)
         named = delimited(b"\x0a", key.encode()) + b"\x12" + varint(len(told) + size) + told
-        return _kept(self._heads, (key, size), varint(len(named) + size) + named)
+        return _kept(self._heads, (key, size), self._tag + varint(len(named) + size) + named)
 
     def _number(self, key: str, value: int) -> bytes:
-        found = _attribute(key, b"\x18" + varint(value if value >= 0 else value + _LARGE))
+        found = self._tag + _attribute(key, b"\x18" + varint(value if value >= 0 else value + _LARGE))
         return _kept(self._numbers, (key, value), found) if 0 <= value < _SMALL_NUMBERS else found
 
     def _flag(self, key: str, value: bool) -> bytes:
-        return _kept(self._flags, (key, value), _attribute(key, b"\x10\x01" if value else b"\x10\x00"))
+        found = self._tag + _attribute(key, b"\x10\x01" if value else b"\x10\x00")
+        return _kept(self._flags, (key, value), found)
 
     def all(self, values: Mapping[str, Value]) -> tuple[bytes, ...]:
         return tuple(self.encoded(key, value) for key, value in values.items())
@@ -110,8 +114,11 @@ def _kept(known: dict[tuple[str, int], bytes], key: tuple[str, int], encoded: by
     return encoded
 
 
+OF_SPAN: Final = b"\x4a"
+
+
 def of_span(attributes: Iterable[bytes]) -> bytes:
-    return b"".join([b"\x4a" + each for each in attributes])
+    return b"".join([OF_SPAN + each for each in attributes])
 
 
 def of_log(attributes: Iterable[bytes]) -> bytes:
