@@ -24,6 +24,7 @@ from gateway.storage.notices import Announcing, Notices
 from gateway.storage.rates import RateTable
 from gateway.storage.reading import ReadPool
 from gateway.storage.recording import Recording
+from gateway.storage.room import Room
 from gateway.storage.spool import SmallPieces
 from gateway.storage.sqlite import SqliteStore
 
@@ -120,6 +121,7 @@ class SqliteEngine:
     def __init__(self, store: SqliteStore, database: Path) -> None:
         self.store = store
         self._database = database
+        self._room = Room(database.parent)
 
     @classmethod
     async def open(cls, database: Path) -> "SqliteEngine":
@@ -127,7 +129,7 @@ class SqliteEngine:
 
     @property
     def problem(self) -> str | None:
-        return None
+        return self._room.problem
 
     def notices(self) -> Notices:
         return Notices(self._database)
@@ -155,6 +157,7 @@ class SqliteEngine:
     def joined(self, address: str) -> None: ...
 
     async def close(self) -> None:
+        self._room.close()
         await self.store.close()
 
 

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -36,6 +37,16 @@ def no_room(gateway: Served) -> Iterator[None]:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
+async def readiness(gateway: Served, *, is_ready: bool) -> Any:
+    """What it says once it is ready, or is not any more."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{gateway.url}/readyz") as answer:
+                if (answer.status == 200) is is_ready:
+                    return await answer.json()
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="limits of other processes need Linux")
 async def test_without_room_for_records_nothing_is_changed_and_nothing_is_lost(tmp_path: Path) -> None:
     async with orders_service() as orders:
@@ -44,8 +55,11 @@ async def test_without_room_for_records_nothing_is_changed_and_nothing_is_lost(t
                 before = await shop.rest("order_place", {"order": "before"})
                 with no_room(gateway):
                     refused = [await ask("order_place", {"order": "full"}) for ask in (shop.rest, shop.mcp)]
+                    unready = await readiness(gateway, is_ready=False)
+                    read = [await shop.get(path) for path in ("/v1/calls", "/v1/catalogues/shop/tools")]
                     async with aiohttp.ClientSession() as session, session.get(f"{gateway.url}/livez") as answer:
                         live = answer.status
+                await readiness(gateway, is_ready=True)
                 while not (after := await shop.rest("order_place", {"order": "after"})).is_settled:
                     await asyncio.sleep(0.05)
             code = await asyncio.to_thread(gateway.stop)
@@ -54,6 +68,8 @@ async def test_without_room_for_records_nothing_is_changed_and_nothing_is_lost(t
     assert not any(each.is_settled for each in refused)
     assert (refused[0].status, refused[0].body["code"]) == (503, "E_STORE_UNAVAILABLE")
     assert "full" not in orders.executions
+    assert unready["reasons"] == ["files may not grow any more"]
+    assert [status for status, _ in read] == [200, 200]
     assert live == 200
     assert after.is_settled
     assert orders.executions["after"] == 1

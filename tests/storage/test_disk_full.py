@@ -10,6 +10,7 @@ import pytest
 from stored_records import ADA, NOON, call, settled, turn
 
 from gateway.errors import StoreUnavailable
+from gateway.storage.room import Room, room_problem
 from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
 
@@ -115,3 +116,27 @@ async def test_full_disk_leaves_no_part_of_a_result(small_disk: Path) -> None:
     names = sorted(path.suffix for path in (small_disk / "blobs").rglob("*") if path.is_file() and path.suffix)
     assert names == [".bytes", ".bytes", ".lines", ".lines"]
     await spool.close()
+
+
+async def test_want_of_room_is_known_before_anybody_fails(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    room = Room(small_disk, every=0.01)
+    ballast = fill(small_disk)
+    async with asyncio.timeout(20):
+        while (told := room.problem) is None:
+            await asyncio.sleep(0.01)
+        ballast.unlink()
+        while room.problem is not None:
+            await asyncio.sleep(0.01)
+    room.close()
+
+    assert told == "the disk is full"
+    assert [record.message for record in caplog.records] == [
+        "nothing can be recorded: the disk is full",
+        "calls can be recorded again",
+    ]
+    assert list(small_disk.iterdir()) == []
+
+
+def test_folder_that_is_gone_takes_nothing(tmp_path: Path) -> None:
+    assert room_problem(tmp_path) is None
+    assert room_problem(tmp_path / "gone") == "its folder cannot be written to"

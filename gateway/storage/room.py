@@ -1,0 +1,60 @@
+"""Whether a folder still takes what is written there, asked again and again: nobody has to fail first.
+
+A probe is written to a file without a name, and never to the disk itself.
+"""
+
+import errno
+import logging
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Event, Thread
+from typing import Final
+
+_EVERY: Final = 1.0
+_PROBE: Final = bytes(256 << 10)
+"""More than a call takes with its record and its entries."""
+
+_WORDS: Final = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full: a quota is used up",
+    errno.EFBIG: "files may not grow any more",
+    errno.EROFS: "the disk is read-only",
+}
+_log: Final = logging.getLogger(__name__)
+
+
+class Room:
+    """Looks by a thread of its own, as a disk that hangs would hold everybody up."""
+
+    def __init__(self, folder: Path, *, every: float = _EVERY) -> None:
+        self._folder = folder
+        self._every = every
+        self._closing = Event()
+        self.problem: str | None = None
+        self._thread = Thread(target=self._serve, name="gateway-store-room", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _serve(self) -> None:
+        while not self._closing.wait(self._every):
+            self._tell(room_problem(self._folder))
+
+    def _tell(self, problem: str | None) -> None:
+        if problem is not None and self.problem is None:
+            _log.error("nothing can be recorded: %s", problem)
+        elif problem is None and self.problem is not None:
+            _log.warning("calls can be recorded again")
+        self.problem = problem
+
+
+def room_problem(folder: Path) -> str | None:
+    """Why nothing can be written there."""
+    try:
+        with TemporaryFile(dir=folder, buffering=0) as file:
+            if file.write(_PROBE) < len(_PROBE):
+                return _WORDS[errno.ENOSPC]
+    except OSError as error:
+        return _WORDS.get(error.errno or 0, "its folder cannot be written to")
+    return None
