@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from math import inf
 from select import POLLIN, poll
 from threading import Event, Thread
 from time import monotonic
@@ -55,6 +56,7 @@ class Pulse:
         self._reread_at = 0.0
         self._renew_at = 0.0
         self.trusted_until = 0.0
+        self.writable_until = 0.0 if lease is not None else inf
         self.problem: str | None = None
         self.noticed: list[Noticed[Any]] = []
         self.on_approvals: list[Callable[[], None]] = []
@@ -70,6 +72,11 @@ class Pulse:
     @property
     def is_trusted(self) -> bool:
         return monotonic() < self.trusted_until
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the lease was renewed: what cannot be written is not recorded either."""
+        return monotonic() < min(self.trusted_until, self.writable_until)
 
     def close(self) -> None:
         """The lease ends with it, unless the database cannot be told."""
@@ -128,17 +135,19 @@ class Pulse:
                 callback()
 
     def _ask(self) -> None:
+        """Reads first: a database that can only be read tells what was stopped and revoked all the same."""
         began = monotonic()
         session = self._connected()
-        if self._lease is not None and began >= self._renew_at:
-            self._lease.renew(session)
-            self._renew_at = began + BEAT
         [number] = session.execute("SELECT number FROM changes").fetchone()
         if number != self._number or began >= self._reread_at:
             for each in list(self.noticed):
                 each.reread(session)
             self._number, self._reread_at = number, began + REREAD
         self.trusted_until = began + TRUSTED
+        if self._lease is not None and began >= self._renew_at:
+            self._lease.renew(session)
+            self._renew_at = began + BEAT
+            self.writable_until = began + BEAT + TRUSTED
         if self.problem is not None:
             _log.warning("the database can be reached again")
         self.problem = None

@@ -57,8 +57,14 @@ from gateway.storage.turn_memories import Reservation, recalled, remember
 LARGEST_PAGE: Final = 1000
 
 _PRUNED_AT_ONCE: Final = 200
-_BEFORE_RUNNING: Final = 1.0
-"""Seconds a call waits for its start to be durable. Its outcome waits as long as it takes: the tool has run."""
+_BEFORE_RUNNING: Final = 0.75
+"""Seconds a call waits for its start to be durable, so that it is refused within one."""
+
+_OUTCOME: Final = 6.0
+"""Seconds an outcome waits for a server that is there, which is more than a statement may take: the tool has run."""
+
+_LEFT_BEHIND: Final = 0.05
+"""Seconds it waits for one that is silent. It is written when the server is back, whether or not somebody waits."""
 
 _FIRST_TO_SETTLE: Final = Prepared(
     insert(calls).values(
@@ -128,7 +134,7 @@ class PostgresStore:
     @property
     def problem(self) -> str | None:
         """Why nothing can be recorded at the moment."""
-        return None if self.pulse.is_trusted else self.pulse.problem or "the database does not answer"
+        return None if self.pulse.is_writable else self.pulse.problem or "the database does not answer"
 
     @staticmethod
     async def open(
@@ -233,9 +239,9 @@ class PostgresStore:
         try:
             if memory is None:
                 part = _Settling(row, turn_columns, pieces, audit)
-                await self._writer.run_together(settle, self._settle_many, part)
+                await self._writer.run_together(settle, self._settle_many, part, within=self._patience)
             else:
-                await self._writer.run(settle)
+                await self._writer.run(settle, within=self._patience)
         except StoreUnavailable:
             self._late.append(settle)
             raise
@@ -250,7 +256,7 @@ class PostgresStore:
             _settle(connection, row, alone.turn, alone.pieces)
             self._note(connection, audit)
 
-        await self._writer.run_merged(settle, self._write_alone, alone)
+        await self._writer.run_together(settle, self._write_alone, alone, within=self._patience)
 
     async def memory_of_turn(self, turn_id: str) -> bytes | None:
         return await self._reader.run(lambda connection: recalled(connection, turn_id))
@@ -401,6 +407,11 @@ class PostgresStore:
         await self._writer.close()
         await self._reader.close()
         await asyncio.to_thread(self.pulse.close)
+
+    @property
+    def _patience(self) -> float:
+        is_there = self.pulse.is_trusted and not self._writer.is_slow
+        return _OUTCOME if is_there else _LEFT_BEHIND
 
     def _note(self, connection: Any, audit: Sequence[AuditBody]) -> None:
         if self._audit is not None:

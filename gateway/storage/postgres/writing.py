@@ -27,6 +27,10 @@ _RECONNECT: Final = 0.2
 """Seconds for which a connection that was refused is not asked for again: a database that begins is not overrun."""
 
 _STATEMENT_SECONDS: Final = 4.0
+_MOMENT: Final = 1.0
+_LONGEST: Final = 6.0
+"""Seconds after which nobody waits any more for a server that neither answers nor ends the connection."""
+
 CLOSE_SECONDS: Final = 5.0
 """How long closing waits for a server that does not answer."""
 
@@ -48,6 +52,7 @@ class PostgresWriter(GroupCommit):
         self._address = address
         self._leased = None if lease is None else lambda: lease.id
         self._refused: tuple[float, StoreUnavailable] | None = None
+        self._slow_at = -inf
         self.free: set[Merge | None] = set()
         """Work that only adds what nobody else can know of: it waits for no other process."""
         super().__init__(cast("Callable[[], Link]", self._open), waiting=waiting)  # a session is what a link is
@@ -66,11 +71,18 @@ class PostgresWriter(GroupCommit):
 
     async def _sure(self, job: _Job, *, within: float | None, undo: Work[None] | None) -> Any:
         try:
-            return await self._done(job, within=within, undo=undo)
+            return await self._done(job, within=_LONGEST if within is None else within, undo=undo)
         except StoreUnavailable as error:
+            if error.message == self.too_slow[0]:
+                self._slow_at = monotonic()
             if undo is not None and isinstance(error.cause, Unsure):
                 self._take_back(_if_committed(error.cause.transaction, undo), job.loop)
             raise
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether somebody gave up waiting a moment ago."""
+        return monotonic() - self._slow_at < _MOMENT
 
     async def close(self) -> None:
         """The same; a server that is silent for too long is given up."""
