@@ -34,6 +34,7 @@ LONG = {
     "test_limits_across_processes",
     "test_postgres_replicas",
     "test_reload_workers",
+    "test_replica_kills",
     "test_security_hostile_upstreams",
     "test_security_start",
     "test_serve_interrupted",

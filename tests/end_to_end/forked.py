@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from threading import Lock
 
 STARTS_WITHIN = 60.0
 
@@ -59,6 +60,7 @@ class Forking:
         self._folder = folder
         self._numbers = count()
         self._pids: list[int] = []
+        self._one_at_a_time = Lock()
 
     def start(
         self, project: Path | None, data: Path, *, env: Mapping[str, str], options: tuple[str, ...] = ()
@@ -68,13 +70,18 @@ class Forking:
         where = () if project is None else ("--configs", str(project))
         argv = ["gateway", "serve", *where, "--port", "0", "--admin-port", "0", *options]
         order = {"argv": argv, "env": dict(env), "cwd": str(data), "output": str(output)}
+        return _up(self._forked(order), output)
+
+    def _forked(self, order: Mapping[str, object]) -> int:
+        """Threads may start several at once."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        pid = int(self._process.stdout.readline())
+        with self._one_at_a_time:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            pid = int(self._process.stdout.readline())
         self._pids.append(pid)
-        return _up(pid, output)
+        return pid
 
     def close(self) -> None:
         for pid in self._pids:

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -32,16 +33,59 @@ STORAGE = {
 }
 
 
-def on_postgres(documents: Sequence[Document]) -> list[Document]:
+IN_A_BUCKET = {
+    "type": "s3",
+    "bucket": "${S3_BUCKET}",
+    "endpoint": "${S3_URL}",
+    "region": "us-east-1",
+    "prefix": "${S3_PREFIX}",
+    "accessKey": {"fromEnv": "S3_ACCESS_KEY"},
+    "secretKey": {"fromEnv": "S3_SECRET_KEY"},
+}
+
+
+def on_postgres(documents: Sequence[Document], blobs: Mapping[str, Any] | None = None) -> list[Document]:
     """The same project with its records in PostgreSQL."""
     others = [each for each in documents if each["kind"] != "Storage"]
-    return [*others, document("Storage", "main", STORAGE)]
+    return [*others, document("Storage", "main", {**STORAGE, **({} if blobs is None else {"blobs": blobs})})]
 
 
-def written(folder: Path, backend: Counting, *rules: Document, tools: Sequence[Any] = ()) -> Path:
+def written(
+    folder: Path,
+    backend: Counting,
+    *rules: Document,
+    tools: Sequence[Any] = (),
+    blobs: Mapping[str, Any] | None = None,
+) -> Path:
     made = [make(backend.port) for make in tools]
-    documents = on_postgres(desk(backend.port, tools=made, rules=rules))
+    documents = on_postgres(desk(backend.port, tools=made, rules=rules), blobs)
     return write_project(folder / "p", documents, policy=POLICY)
+
+
+@dataclass
+class Replica:
+    """One place behind a proxy. The gateway in it may be killed, and another one started in its place."""
+
+    forks: Forking
+    project: Path
+    data: Path
+    env: Mapping[str, str]
+    port: int = field(default_factory=lambda: _free_port())
+    gateway: Forked | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        env = {**environ_of(PEOPLE), **self.env, "GATEWAY_DATA_DIR": str(self.data), "GATEWAY_PEER_URL": self.url}
+        options = ("--port", str(self.port))
+        self.gateway = self.forks.start(self.project, self.data, env=env, options=options)
+
+    def kill(self) -> None:
+        gateway, self.gateway = self.gateway, None
+        if gateway is not None:
+            gateway.kill()
 
 
 @contextmanager
@@ -55,19 +99,11 @@ def forked_replicas(
     env: Mapping[str, str] | None = None,
 ) -> Iterator[list[Forked]]:
     """Gateways in processes of their own that know each other."""
-    made: list[Forked] = []
+    made = [Replica(forks, project, data, {**(env or {}), CONNECTION: address}) for _ in range(count)]
     try:
-        for _ in range(count):
-            port = _free_port()
-            given = {
-                **(env or {}),
-                **environ_of(PEOPLE),
-                CONNECTION: address,
-                "GATEWAY_DATA_DIR": str(data),
-                "GATEWAY_PEER_URL": f"http://127.0.0.1:{port}",
-            }
-            made.append(forks.start(project, data, env=given, options=("--port", str(port))))
-        yield made
+        for each in made:
+            each.start()
+        yield [each.gateway for each in made if each.gateway is not None]
     finally:
         for each in made:
             each.kill()

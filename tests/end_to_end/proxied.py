@@ -1,0 +1,68 @@
+"""A plain proxy: every request goes to the next of several gateways, whatever it is about and whoever sends it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+
+_HOP: Final = frozenset({"transfer-encoding", "connection", "content-length", "keep-alive"})
+
+
+class RoundRobin:
+    """Knows addresses and nothing else. Where nobody listens it asks the next one, as nothing was sent yet; where a
+    connection breaks before the answer is whole it answers 502, as it cannot know what became of the request."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = list(urls)
+        self._next = 0
+        self._client: aiohttp.ClientSession | None = None
+        self.url = ""
+        self.broken = 0
+
+    async def forward(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read()
+        for _ in self._urls:
+            self._next += 1
+            try:
+                return await self._forwarded(self._urls[self._next % len(self._urls)], request, body)
+            except aiohttp.ClientConnectorError:
+                continue
+            except (aiohttp.ClientError, OSError):
+                break
+        self.broken += 1
+        return web.Response(status=502, text="no answer from upstream")
+
+    async def _forwarded(self, url: str, request: web.BaseRequest, body: bytes) -> web.Response:
+        assert self._client is not None
+        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+        whole = f"{url}{request.raw_path}"
+        async with self._client.request(request.method, whole, data=body or None, headers=headers) as answer:
+            content = await answer.read()
+            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+            return web.Response(status=answer.status, body=content, headers=kept)
+
+    async def open(self) -> web.ServerRunner:
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        self._client = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        runner = web.ServerRunner(web.Server(self.forward), shutdown_timeout=0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+    async def close(self) -> None:
+        assert self._client is not None
+        await self._client.close()
+
+
+@asynccontextmanager
+async def round_robin_proxy(urls: Sequence[str]) -> AsyncIterator[RoundRobin]:
+    proxy = RoundRobin(urls)
+    runner = await proxy.open()
+    try:
+        yield proxy
+    finally:
+        await runner.cleanup()
+        await proxy.close()

@@ -1,0 +1,245 @@
+"""Three gateways on PostgreSQL and an object store behind a plain proxy, one of which is killed every second.
+
+`KILL_SECONDS` says for how long; the suite does it for a few.
+"""
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import anyio
+import psycopg
+import pytest
+from forked import Forking
+from gated import ANA, rule
+from proxied import RoundRobin, round_robin_proxy
+from replicated import CONNECTION, IN_A_BUCKET, Replica, written
+from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
+from secured import Caller, Counting, Reply, counting, http_tool, over_http
+
+from gateway.audit.verifying import verify
+from gateway.storage.postgres.places import PostgresAuditRows
+
+pytestmark = pytest.mark.anyio
+
+SECONDS = int(os.environ.get("KILL_SECONDS", "5"))
+BUDGETS = SECONDS // 3 + 1
+BUDGET = 20
+CLIENTS = 4
+"""Of each kind."""
+
+LARGE = 5_000
+"""Times what a reader was sent: more than is kept with a record."""
+
+RUNNING = "SELECT count(*) FROM calls WHERE status = 'started'"
+RECORDS = "SELECT args, status FROM calls WHERE decision IS DISTINCT FROM 'deny'"
+
+
+@dataclass
+class Trial:
+    """What clients did, and what they were told."""
+
+    proxy: RoundRobin
+    numbers: Any = field(default_factory=count)
+    answered: dict[str, str] = field(default_factory=dict)
+    """Calls by what they said, with their handle."""
+    unknown: set[str] = field(default_factory=set)
+    spent: set[str] = field(default_factory=set)
+    retried: Counter[str] = field(default_factory=Counter)
+    odd: list[Reply] = field(default_factory=list)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def writes(self, ana: Caller, wire: str) -> None:
+        while not self.is_over.is_set():
+            await self.call(ana, wire, "pay", f"pay-{next(self.numbers)}")
+
+    async def spends(self, ana: Caller, wire: str) -> None:
+        """One budget after the other, each until it is used up."""
+        for number in range(BUDGETS):
+            tool = f"spend_{number}"
+            while tool not in self.spent and not self.is_over.is_set():
+                await self.call(ana, wire, tool, f"{tool}-{next(self.numbers)}")
+
+    async def reads(self, ana: Caller) -> None:
+        while not self.is_over.is_set():
+            text = f"read-{next(self.numbers)}"
+            await self.call(ana, "rest", "read", text)
+            if text in self.answered:
+                reply = await self.until_told(partial(ana.raw, "GET", self.answered[text]))
+                if reply.body.count(text.encode()) != LARGE:
+                    self.odd.append(reply)
+
+    async def call(self, ana: Caller, wire: str, tool: str, text: str) -> None:
+        """Sent until there is an answer that is not to be sent again, always under the same key."""
+        if wire == "rest":
+            reply = await self.until_told(
+                lambda: ana.rest_call("desk", tool, {"text": text}, idempotency_key=f"key-{text}")
+            )
+            told, words = reply.json, reply.body.decode()
+            settled = reply.status == 200 and told["isError"] is False
+            place = f"/v1/artifacts/{told['callId']}/content?turn={told['turn']}" if settled else ""
+        else:
+            meta = {"gateway/idempotencyKey": f"key-{text}"}
+            reply = await self.until_told(lambda: ana.modern_call("desk", tool, {"text": text}, **meta))
+            words = reply.body.decode()
+            settled = reply.status == 200 and reply.json.get("result", {}).get("isError") is False
+            place = ""
+        if settled:
+            self.answered[text] = place
+        elif "is not known" in words:
+            self.unknown.add(text)
+        elif f"lets {BUDGET} calls through" in words and tool.startswith("spend_"):
+            self.spent.add(tool)
+        else:
+            self.odd.append(reply)
+
+    async def until_told(self, ask: Callable[[], Any]) -> Reply:
+        while True:
+            reply: Reply = await ask()
+            why = _why_again(reply)
+            if why is None:
+                return reply
+            self.retried[why] += 1
+            await anyio.sleep(0.05)
+
+
+def _why_again(reply: Reply) -> str | None:
+    """What tells a client to send it again: the proxy, a gateway that cannot at present, or the first one of a key."""
+    if reply.status == 502 and reply.body == b"no answer from upstream":
+        return "proxy"
+    if b"E_IDEMPOTENCY_RUNNING" in reply.body or b"is still running" in reply.body:
+        return "running"
+    if reply.status == 503 and reply.header("retry-after") is not None:
+        return str(reply.json["code"])
+    if b'"code":"E_STORE_UNAVAILABLE"' in reply.body:  # in the words of MCP
+        return "E_STORE_UNAVAILABLE"
+    return None
+
+
+@asynccontextmanager
+async def serving(
+    forks: Forking, folder: Path, backend: Counting, env: dict[str, str]
+) -> AsyncIterator[tuple[list[Replica], RoundRobin]]:
+    tools = [
+        lambda port: http_tool("read", port, output={"artifact": "text", "inline": False}),
+        *(
+            lambda port, number=number: http_tool(f"spend_{number}", port, flags=["writes"])
+            for number in range(BUDGETS)
+        ),
+    ]
+    budget = rule(
+        "budget",
+        {"type": "quota", "limit": BUDGET, "per": "365d", "by": ["tool"]},
+        tools=[f"spend_{number}" for number in range(BUDGETS)],
+    )
+    project = written(folder, backend, budget, tools=tools, blobs=IN_A_BUCKET)
+    replicas = [Replica(forks, project, folder / f"data-{number}", env) for number in range(3)]
+    try:
+        await asyncio.gather(*(asyncio.to_thread(each.start) for each in replicas))
+        async with round_robin_proxy([each.url for each in replicas]) as proxy:
+            yield replicas, proxy
+    finally:
+        for each in replicas:
+            each.kill()
+
+
+def started_again(replica: Replica) -> None:
+    """As whoever runs gateways does it: one that cannot start, because the database has too much to do, is tried again."""
+    for _ in range(5):
+        try:
+            return replica.start()
+        except AssertionError as error:
+            assert "try again" in str(error) or "holds the database" in str(error) or "too slow" in str(error), error
+    raise AssertionError("a gateway does not start")
+
+
+async def killed_every_second(replicas: list[Replica], seconds: int) -> int:
+    """How many were. Those that are gone come back as fast as they can; meanwhile it is another one's turn."""
+    starting: set[asyncio.Task[None]] = set()
+    kills = 0
+    for _ in range(seconds):
+        await anyio.sleep(1)
+        living = [each for each in replicas if each.gateway is not None]
+        if living:
+            victim = random.choice(living)
+            victim.kill()
+            kills += 1
+            starting.add(asyncio.create_task(asyncio.to_thread(started_again, victim)))
+    await asyncio.gather(*starting)
+    return kills
+
+
+def asked(address: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(address, autocommit=True) as connection:
+        return connection.execute(statement).fetchall()
+
+
+async def test_killing_a_gateway_every_second_loses_and_repeats_nothing(
+    forks: Forking, tmp_path: Path, new_database: Callable[[], str], s3: ObjectStore
+) -> None:
+    address, prefix = new_database(), f"kills-{uuid4().hex}"
+    env = {CONNECTION: address, "S3_URL": s3.endpoint, "S3_BUCKET": BUCKET, "S3_PREFIX": prefix}
+    env |= {"S3_ACCESS_KEY": ACCESS_KEY, "S3_SECRET_KEY": SECRET_KEY}
+    connector = aiohttp.TCPConnector(limit=0)
+    async with (
+        counting() as backend,
+        serving(forks, tmp_path, backend, env) as (replicas, proxy),
+        aiohttp.ClientSession(connector=connector) as session,
+    ):
+        backend.answer = lambda body: body * LARGE if b'"read-' in body else body
+        trial = Trial(proxy)
+        ana = Caller(over_http(session, proxy.url), ANA.token)
+        wires = ("rest", "mcp") * (CLIENTS // 2)
+        clients = [trial.writes(ana, wire) for wire in wires] + [trial.spends(ana, wire) for wire in wires]
+        clients += [trial.reads(ana) for _ in range(CLIENTS)]
+        busy = [asyncio.create_task(each) for each in clients]
+        kills = await killed_every_second(replicas, SECONDS)
+        trial.is_over.set()
+        with anyio.fail_after(60):
+            await asyncio.gather(*busy)
+            while asked(address, RUNNING) != [(0,)]:
+                await anyio.sleep(0.1)
+        results = [await ana.raw("GET", trial.answered[text]) for text in trial.answered if text.startswith("read-")]
+    kept = await asyncio.to_thread(s3.paths, prefix)
+
+    rows = [(args.split('"')[3], status) for args, status in asked(address, RECORDS)]
+    records = dict(rows)
+    ran = Counter(body.decode().split('"')[3] for _, _, body in backend.requests)
+    wrote = Counter({text: times for text, times in ran.items() if not text.startswith("read-")})
+    used = sorted(used for (used,) in asked(address, "SELECT used FROM quotas"))
+    by_budget = {tool: [text for text in ran if text.startswith(f"{tool}-")] for tool in trial.spent}
+    with PostgresAuditRows(address) as log:
+        report = verify(log, anchors=None, keys=[])
+    print(
+        f"{kills} kills in {SECONDS} s: {len(rows)} records, {len(trial.answered)} answered, {len(trial.unknown)} told "
+        f"unknown, {len(results)} results, {len(trial.spent)} budgets used up; sent again: {dict(trial.retried)}"
+    )
+
+    assert Counter((each.status, each.body[:500]) for each in trial.odd) == {}
+    assert kills > SECONDS // 2
+    assert len(records) == len(rows), "a call has two records"
+    assert set(records.values()) <= {"settled", "unknown"}
+    assert {records.get(text) for text in trial.answered} == {"settled"}
+    assert {records.get(text) for text in trial.unknown} <= {"unknown"}
+    assert set(ran) <= records.keys(), "a call ran without a record"
+    assert max(wrote.values()) == 1, "a call ran twice"
+    assert {text for text in records if records[text] == "settled" and not text.startswith("read-")} <= set(wrote)
+    assert len(trial.answered) > SECONDS
+    assert max(used) == BUDGET
+    assert used.count(BUDGET) == len(trial.spent)
+    for tool, texts in by_budget.items():  # what was counted and did not run is on record as unknown
+        assert len(texts) <= BUDGET <= sum(text.startswith(f"{tool}-") for text in records)
+    assert results
+    assert all(each.status == 200 for each in results)
+    assert sum(path.endswith(".index") for path in kept) >= len(results)
+    assert report.findings == ()
