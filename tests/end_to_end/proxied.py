@@ -1,7 +1,7 @@
 """A plain proxy: every request goes to the next of several gateways, whatever it is about and whoever sends it."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import aiohttp
@@ -34,14 +34,15 @@ class RoundRobin:
         self.broken += 1
         return web.Response(status=502, text="no answer from upstream")
 
-    async def _forwarded(self, url: str, request: web.BaseRequest, body: bytes) -> web.Response:
+    async def _forwarded(self, url: str, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         assert self._client is not None
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
         whole = f"{url}{request.raw_path}"
         async with self._client.request(request.method, whole, data=body or None, headers=headers) as answer:
-            content = await answer.read()
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
-            return web.Response(status=answer.status, body=content, headers=kept)
+            if answer.content_type == "text/event-stream":
+                return await _streamed(request, answer, kept)
+            return web.Response(status=answer.status, body=await answer.read(), headers=kept)
 
     async def open(self) -> web.ServerRunner:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -55,6 +56,18 @@ class RoundRobin:
     async def close(self) -> None:
         assert self._client is not None
         await self._client.close()
+
+
+async def _streamed(
+    request: web.BaseRequest, answer: aiohttp.ClientResponse, headers: dict[str, str]
+) -> web.StreamResponse:
+    """What arrives goes on at once; a stream that breaks ends, as nothing else can be said in it."""
+    passed = web.StreamResponse(status=answer.status, headers=headers)
+    await passed.prepare(request)
+    with suppress(aiohttp.ClientError, OSError):
+        async for piece in answer.content.iter_any():
+            await passed.write(piece)
+    return passed
 
 
 @asynccontextmanager

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmana
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import aiohttp
 from forked import Forked, Forking
@@ -24,6 +25,9 @@ from secured import (
     started,
     write_project,
 )
+
+if TYPE_CHECKING:
+    from seaweed import ObjectStore
 
 CONNECTION = "GATEWAY_TEST_DATABASE"
 STORAGE = {
@@ -88,6 +92,29 @@ class Replica:
             gateway.kill()
 
 
+def in_bucket(store: "ObjectStore") -> dict[str, str]:
+    """What a project with `IN_A_BUCKET` reads, with a prefix that nobody else has."""
+    from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY  # only those who ask wait for its library
+
+    place = {"S3_URL": store.endpoint, "S3_BUCKET": BUCKET, "S3_PREFIX": f"replicas-{uuid4().hex}"}
+    return {**place, "S3_ACCESS_KEY": ACCESS_KEY, "S3_SECRET_KEY": SECRET_KEY}
+
+
+@contextmanager
+def placed_replicas(
+    forks: Forking, project: Path, folder: Path, env: Mapping[str, str], *, count: int = 3
+) -> Iterator[list[Replica]]:
+    """Gateways in processes of their own that know each other, and share no folder."""
+    made = [Replica(forks, project, folder / f"data-{number}", env) for number in range(count)]
+    try:
+        for each in made:
+            each.start()
+        yield made
+    finally:
+        for each in made:
+            each.kill()
+
+
 @contextmanager
 def forked_replicas(
     forks: Forking,
@@ -98,7 +125,7 @@ def forked_replicas(
     count: int = 3,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[list[Forked]]:
-    """Gateways in processes of their own that know each other."""
+    """The same with one folder for all."""
     made = [Replica(forks, project, data, {**(env or {}), CONNECTION: address}) for _ in range(count)]
     try:
         for each in made:

@@ -12,13 +12,27 @@ from typing import Any
 
 import aiohttp
 import anyio
+import httpx2
 import psycopg
 import pytest
 from forked import Forked, Forking
-from gated import ANA, LIZ, pay
+from gated import ANA, HELD, LIZ, grant, pay, pending_id, rule
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from postgres_clusters import running_cluster
-from replicated import forked_replicas, replicas, round_robin, written
-from secured import Caller, Started, counting, over_http
+from proxied import round_robin_proxy
+from replicated import (
+    CONNECTION,
+    IN_A_BUCKET,
+    forked_replicas,
+    in_bucket,
+    placed_replicas,
+    replicas,
+    round_robin,
+    written,
+)
+from seaweed import ObjectStore
+from secured import MODERN, Caller, Started, counting, http_tool, over_http
 
 from gateway.audit.verifying import verify
 from gateway.storage.postgres.migrating import migrate
@@ -94,6 +108,64 @@ async def owns(session: aiohttp.ClientSession, gateway: Forked, id: str) -> bool
     ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
     async with session.post(f"{gateway.url}/desk/mcp", json=ping, headers=headers) as answer:
         return answer.status == 200
+
+
+async def test_call_held_by_one_is_granted_at_another_and_run_by_a_third(
+    forks: Forking, tmp_path: Path, address: str
+) -> None:
+    """The one that held it is gone by then."""
+    async with counting() as backend:
+        project = written(tmp_path, backend, rule("leads-agree", HELD))
+        with forked_replicas(forks, project, tmp_path / "data", address) as [a, b, c]:
+            async with behind_a_proxy([a, b, c]) as session:
+                callers = [Caller(over_http(session, each.url), ANA.token) for each in (a, b, c)]
+                held = await pay(callers[0])
+                a.kill()
+                decided = await grant(Caller(over_http(session, b.url), LIZ.token), pending_id(held))
+                ran = await pay(callers[2])
+                again = await pay(callers[1])
+
+    assert decided.json["state"] == "granted"
+    assert ran.json["isError"] is False
+    assert pending_id(again) != pending_id(held)
+    assert backend.paths == ["/pay"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_real_client_works_with_every_request_at_another_gateway(
+    mode: Any, forks: Forking, tmp_path: Path, address: str, s3: ObjectStore
+) -> None:
+    """Its session, its progress, what it wrote down in the object store, and a call that waits for people."""
+    env = {CONNECTION: address, **in_bucket(s3)}
+    async with counting() as backend:
+        tools = [lambda port: http_tool("keep", port, output={"artifact": "text", "inline": False})]
+        held = rule("leads-agree", HELD, holdFor="1s")
+        project = written(tmp_path, backend, held, tools=tools, blobs=IN_A_BUCKET)
+        backend.answer = lambda body: body * 5_000 if b"large" in body else body
+        with placed_replicas(forks, project, tmp_path, env) as places:
+            async with (
+                round_robin_proxy([each.url for each in places]) as proxy,
+                aiohttp.ClientSession() as session,
+                httpx2.AsyncClient(headers={"authorization": f"Bearer {ANA.token}"}, timeout=30) as http,
+                Client(streamable_http_client(f"{proxy.url}/desk/mcp", http_client=http), mode=mode) as client,
+            ):
+                names = {each.name for each in (await client.list_tools()).tools}
+                said = [await client.call_tool("plain", {"text": f"{number}"}) for number in range(4)]
+                kept = await client.call_tool("keep", {"text": "large"})
+                assert kept.meta is not None
+                asked = {"callId": kept.meta["gateway/call"], "pattern": "large"}
+                meta: Any = {"gateway/turn": kept.meta["gateway/turn"]}
+                found = await client.call_tool("artifact_grep", asked, meta=meta)
+                waits = await client.call_tool("pay", {"text": "x"})
+                [approval] = waits.structured_content["approvals"]
+                await grant(Caller(over_http(session, proxy.url), LIZ.token), approval["id"])
+                paid = await client.call_tool("pay", {"text": "x"})
+
+    assert {"plain", "keep", "pay"} <= names
+    assert [each.is_error for each in (*said, kept, found, paid)] == [False] * 7
+    assert "large" in str(found.content)
+    assert len(s3.paths(env["S3_PREFIX"])) == 2
+    assert backend.paths.count("/pay") == 1
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
