@@ -150,10 +150,12 @@ def measured(run: Run, options: argparse.Namespace) -> Figures:
 
 
 @contextmanager
-def gateway(tools: int, ratio: float | None = None, collector: int = 0, *, more: str = "") -> Iterator[tuple[int, int]]:
-    """`more` are further documents of its project."""
+def gateway(
+    tools: int, ratio: float | None = None, collector: int = 0, *, more: str = "", storage: str = ""
+) -> Iterator[tuple[int, int]]:
+    """`more` are further documents of its project, `storage` is its Storage if it is another one."""
     with tempfile.TemporaryDirectory() as folder:
-        write_project(Path(folder), tools, ratio)
+        write_project(Path(folder), tools, ratio, storage or f"{{type: sqlite, path: {folder}/data/gateway.db}}")
         if more:
             Path(folder, "configs", "more.yaml").write_text(more, encoding="utf-8")
         command = [sys.executable, "-m", "gateway", "serve", "--configs", folder, "--port", "0", "--admin-port", "0"]
@@ -179,15 +181,15 @@ def told_port(process: "subprocess.Popen[bytes]", said: Path) -> int:
     raise SystemExit(f"the gateway did not start:\n{said.read_text(encoding='utf-8')}")
 
 
-def write_project(folder: Path, tools: int, ratio: float | None) -> None:
+def write_project(folder: Path, tools: int, ratio: float | None, storage: str) -> None:
     (folder / "configs").mkdir()
     (folder / "policies").mkdir()
-    (folder / "bench_tools.py").write_text("def echo(text: str) -> str:\n    return text\n", encoding="utf-8")
+    (folder / "bench_tools.py").write_text(FUNCTIONS, encoding="utf-8")
     documents = [
         ("Gateway", "bench", f"{{{FRAME}{'' if ratio is None else ', telemetry: o'}}}"),
         *([] if ratio is None else [("Telemetry", "o", f"{{traces: {{sample: {{ratio: {ratio}}}}}}}")]),
         ("IdentityProvider", "i", '{type: none, subject: "user:bench", roles: [role:bench]}'),
-        ("Storage", "s", f"{{type: sqlite, path: {folder}/data/gateway.db}}"),
+        ("Storage", "s", storage),
         ("CollisionPolicy", "c", "{onCollision: throw}"),
         ("Pipeline", "p", "{call: [{use: gates}, {use: timeout, with: {after: 30s}}]}"),
         ("TrustTier", "t", "{rank: 0, description: Ours., origin: first-party, mayBeTrusted: true}"),
@@ -208,6 +210,14 @@ def write_project(folder: Path, tools: int, ratio: float | None) -> None:
     (folder / "policies" / "policy.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
+FUNCTIONS = """
+def echo(text: str) -> str:
+    return text
+
+
+def often(text: str) -> str:
+    return (text + "\\n") * 20_000
+"""
 PER_FILE = 500
 """Documents: a file has a largest size."""
 

@@ -478,6 +478,7 @@ async def test_silent_server_refuses_within_a_second(own: str, stoppable: Cluste
 
 async def test_store_on_a_silent_server_can_be_closed(own: str, stoppable: Cluster) -> None:
     store = await PostgresStore.open(own, clock=Clock())
+    await store.find_turn("turn", ADA)  # so that there is a connection to read by
     frozen = stoppable.pids()
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)

@@ -7,7 +7,6 @@ is asked later, and what its caller did not learn of is taken back then.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
@@ -89,8 +88,8 @@ class PostgresWriter(GroupCommit):
         closing = asyncio.create_task(super().close())
         await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
         while not closing.done():
-            if self._link is not None:
-                cast("Session", self._link).cut()
+            if (link := self._link) is not None:  # pragma: no branch - there is none while it connects
+                cast("Session", link).cut()
             await asyncio.wait({closing}, timeout=_RECONNECT)
         await closing
 
@@ -119,9 +118,6 @@ class PostgresWriter(GroupCommit):
                 session.begin(is_alone=any(job.merge not in self.free for job in group))
                 break
             except Exception as error:  # whatever it is, those who wait must be told
-                with suppress(Exception):  # a connection that is broken has rolled back
-                    if session.in_transaction:
-                        session.execute("ROLLBACK")
                 until = monotonic() if is_locked_out(getattr(error, "cause", None)) else inf
                 self._release(_failed(job, error) for job in group if job.deadline <= until)
                 group = [job for job in group if job.deadline > until]
