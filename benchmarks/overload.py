@@ -4,21 +4,31 @@ One worker with 32 places and a line of 32. First as many clients as there are p
 five times as many as places and line together: once they wait as long as Retry-After says, once they do not and
 send again at once, which nobody should do. Rounds alternate; a ratio is the median of the ratios of each round.
 The CPU of an answered call has that of refusals in it: where others use the machine, that ratio tells more.
-A refusal is timed from the request's last byte to the end of its answer, by a client that shares the machine.
+A refusal is timed from the request's first byte to the end of its answer, twice: by the client that makes the load, and
+is late itself when hundreds of answers come at once, and by a process of its own with a few quiet connections, which
+tells more of the gateway. Both share the machine with it.
 """
 
 import argparse
 import asyncio
+import multiprocessing
 import os
 import re
+import socket
 import time
 from dataclasses import dataclass, field
 from statistics import median
+from threading import Thread
+from typing import Any
 
 from serving import GATEWAY_LOADS, cpu_seconds, gateway, read_body, wire_request
 
 PLACES = 32
 WARM = 2.0
+QUIET = 16
+"""Connections that do nothing but time refusals."""
+MOMENT = 0.3
+"""Seconds until each of them asks again: longer than nothing is read from a client that was refused."""
 
 
 @dataclass
@@ -27,6 +37,8 @@ class Seen:
 
     answered: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
+    watched: list[float] = field(default_factory=list)
+    """Refusals as the quiet process saw them."""
     seconds: float = 0.0
     cpu: float = 0.0
     """Seconds that the gateway's processes used."""
@@ -61,7 +73,7 @@ def main() -> None:
     names = (f"{PLACES} clients", f"{many} clients that wait", f"{many} clients that do not")
     print(
         f"{'':28} {'answered/s':>10} {'of peak':>8} {'CPU µs':>7} {'of peak':>8} {'refused/s':>10} "
-        f"{'p50 ms':>7} {'p99 ms':>7}"
+        f"{'p50 ms':>7} {'p99 ms':>7} {'quiet p50':>10} {'p99 ms':>7}"
     )
     for index, name in enumerate(names):
         show(name, [each[index] for each in rounds], [each[0] for each in rounds])
@@ -72,11 +84,13 @@ def show(name: str, found: list[Seen], peak: list[Seen]) -> None:
     rates = median(each.goodput / first.goodput for each, first in both)
     costs = median(first.cost / each.cost for each, first in both)
     refusals = sorted(seconds * 1e3 for each in found for seconds in each.refused) or [0.0]
+    watched = sorted(seconds * 1e3 for each in found for seconds in each.watched) or [0.0]
     print(
         f"{name:28} {median(each.goodput for each in found):10.0f} {rates:8.2f} "
         f"{median(each.cost for each in found) * 1e6:7.0f} {costs:8.2f} "
         f"{median(len(each.refused) / each.seconds for each in found):10.0f} "
-        f"{refusals[len(refusals) // 2]:7.1f} {refusals[int(len(refusals) * 0.99)]:7.1f}",
+        f"{refusals[len(refusals) // 2]:7.1f} {refusals[int(len(refusals) * 0.99)]:7.1f} "
+        f"{watched[len(watched) // 2]:10.1f} {watched[int(len(watched) * 0.99)]:7.1f}",
         flush=True,
     )
 
@@ -85,6 +99,10 @@ async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: 
     """The time in which connections are made, and everybody has been refused once, is not measured."""
     seen = Seen()
     request = wire_request(port, GATEWAY_LOADS["MCP tools/call"])
+    told: Any = multiprocessing.Queue()
+    watching = multiprocessing.Process(target=watch, args=(port, request, seconds, told))
+    if clients > PLACES:
+        watching.start()
     since = time.perf_counter() + WARM
     tasks = [
         asyncio.create_task(client(port, request, (since, since + seconds), seen, waits=waits)) for _ in range(clients)
@@ -94,7 +112,37 @@ async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: 
     await asyncio.sleep(since + seconds - time.perf_counter())
     seen.seconds, seen.cpu = seconds, cpu_seconds(pid) - before
     await asyncio.gather(*tasks)
+    if clients > PLACES:
+        seen.watched = await asyncio.to_thread(told.get)
+        watching.join()
     return seen
+
+
+def watch(port: int, request: bytes, seconds: float, told: Any) -> None:
+    """In a process of its own: how long refusals take."""
+    found: list[float] = []
+    since = time.perf_counter() + WARM
+    threads = [Thread(target=ask_quietly, args=(port, request, since, since + seconds, found)) for _ in range(QUIET)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    told.put(found)
+
+
+def ask_quietly(port: int, request: bytes, since: float, until: float, found: list[float]) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as wire, wire.makefile("rb") as answers:
+        while (began := time.perf_counter()) < until:
+            wire.sendall(request)
+            first = answers.readline()
+            length = 0
+            while (line := answers.readline().lower()) != b"\r\n":
+                if line.startswith(b"content-length:"):
+                    length = int(line.partition(b":")[2])
+            answers.read(length)
+            if first.startswith(b"HTTP/1.1 503") and began >= since:
+                found.append(time.perf_counter() - began)
+            time.sleep(MOMENT)
 
 
 async def client(port: int, request: bytes, when: tuple[float, float], seen: Seen, *, waits: bool) -> None:

@@ -29,6 +29,8 @@ class FaultyWay:
         self._let_through: int | None = None
         self._is_cut = False
         self.lie: Lie | None = None
+        self.slowness = 0.0
+        """Seconds that every request takes longer."""
         self.refuse_puts_with: int | None = None
         self.asked: list[str] = []
         self.most_parts_at_once = 0
@@ -95,6 +97,7 @@ class FaultyWay:
             await self._goes_on.wait()
             if self._is_cut:  # it was never heard of
                 return web.Response(status=503)
+        await asyncio.sleep(self.slowness)
         if self.refuse_puts_with is not None and request.method == "PUT":
             return web.Response(status=self.refuse_puts_with)
         assert self._client is not None

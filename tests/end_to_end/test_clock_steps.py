@@ -2,15 +2,21 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sqlite3
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
+from typing import Any
 
 import aiohttp
+import psycopg
 import pytest
 from orders import PROJECT, orders_service, shop_at
 from served import Served, served
@@ -88,10 +94,50 @@ async def now_of(gateway: Served) -> str:
         return str((await answer.json())["createdAt"])
 
 
-async def test_calls_end_as_they_should_while_the_clock_is_set(tmp_path: Path, shim: Path) -> None:
+ON_ONE_HOST = "{type: sqlite, path: data/gateway.db, retain: {calls: 2d}}"
+SHARED = "{type: postgres, connection: {fromEnv: DATABASE}, blobs: {type: files, path: data/spool}}"
+RECORDS = "SELECT status, is_error FROM calls"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A project, and how its store is looked at afterwards."""
+
+    project: Path
+    env: dict[str, str]
+    records: Callable[[], list[Any]]
+    named: tuple[str, ...]
+    """What `gateway audit verify` is told of it."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
+    if request.param == "sqlite":
+        database = tmp_path / "data" / "data" / "gateway.db"
+
+        def of_file() -> list[Any]:
+            with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as found:
+                return found.execute(f"{RECORDS} UNION ALL SELECT status, is_error FROM fresh").fetchall()
+
+        return Stored(PROJECT, {}, of_file, ("--database", str(database)))
+    address = request.getfixturevalue("new_database")()
+    project = copytree(PROJECT, tmp_path / "project")
+    documents = project / "configs" / "gateway.yaml"
+    text = documents.read_text(encoding="utf-8")
+    documents.write_text(text.replace(ON_ONE_HOST, SHARED), encoding="utf-8")
+    assert ON_ONE_HOST in text
+
+    def of_server() -> list[Any]:
+        with psycopg.connect(address) as found:
+            return found.execute(RECORDS).fetchall()
+
+    return Stored(project, {"DATABASE": address}, of_server, ("--connection-env", "DATABASE"))
+
+
+async def test_calls_end_as_they_should_while_the_clock_is_set(tmp_path: Path, shim: Path, stored: Stored) -> None:
     step = tmp_path / "step"
     step.write_bytes(struct.pack("q", 0))
-    env = {"LD_PRELOAD": str(shim), "CLOCK_STEP": str(step)}
+    env = {"LD_PRELOAD": str(shim), "CLOCK_STEP": str(step), **stored.env}
 
     def set_clock(seconds: int) -> None:
         with step.open("r+b") as file:
@@ -99,15 +145,17 @@ async def test_calls_end_as_they_should_while_the_clock_is_set(tmp_path: Path, s
 
     async with orders_service() as orders:
         env["ORDERS_URL"] = orders.url
-        with served(PROJECT, tmp_path / "data", env=env) as gateway:
+        with served(stored.project, tmp_path / "data", env=env) as gateway:
             answers = []
             moments = []
+            ready = []
             async with shop_at(gateway.url) as shop, asyncio.timeout(120):
                 for number, seconds in enumerate((HOUR, -HOUR, 0, HOUR, 0)):
                     held = asyncio.create_task(shop.rest("order_ship", {"order": f"held-{number}"}))
                     await orders.arrived(f"held-{number}")
                     set_clock(seconds)
                     moments.append(await now_of(gateway))
+                    ready.append(await shop.get("/readyz"))
                     answers.append(await shop.rest("order_place", {"order": f"placed-{number}"}, key=f"key-{number}"))
                     answers.append(await shop.mcp("order_place", {"order": f"also-{number}"}))
                     orders.release(f"held-{number}")
@@ -123,13 +171,10 @@ async def test_calls_end_as_they_should_while_the_clock_is_set(tmp_path: Path, s
     assert again.is_replay
     assert listed == 200
     assert code == 0
-    database = tmp_path / "data" / "data" / "gateway.db"
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as stored:
-        rows = stored.execute(
-            "SELECT status, is_error FROM calls UNION ALL SELECT status, is_error FROM fresh"
-        ).fetchall()
-    assert rows == [("settled", 0)] * 15
-    verify = [sys.executable, "-m", "gateway", "audit", "verify", "--database", str(database), "--output", "json"]
-    verified = await asyncio.to_thread(subprocess.run, verify, capture_output=True, text=True)
+    assert [(status, "problems" in told) for status, told in ready] == [(200, False)] * 5
+    assert [(status, bool(is_error)) for status, is_error in stored.records()] == [("settled", False)] * 15
+    verify = [sys.executable, "-m", "gateway", "audit", "verify", *stored.named, "--output", "json"]
+    known = {**os.environ, **stored.env}
+    verified = await asyncio.to_thread(subprocess.run, verify, capture_output=True, text=True, env=known)
     assert verified.returncode == 0, verified.stdout
     assert json.loads(verified.stdout)

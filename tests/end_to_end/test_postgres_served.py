@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psycopg
 import pytest
 from gated import ANA, HELD, LIZ, PEOPLE, code_of, grant, pay, pending_id, rule
 from postgres_clusters import Cluster, running_cluster
@@ -133,6 +134,18 @@ async def test_database_that_is_not_set_up_stops_the_start(tmp_path: Path, postg
         with pytest.raises(StoreNotOurs, match="is not set up"):
             async with started(project, tmp_path / "data", people=PEOPLE, environ=environ):
                 pass
+
+
+async def test_database_of_a_newer_program_stops_the_start(tmp_path: Path, address: str) -> None:
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE schema_version SET version_num = '9999'")
+    async with counting() as backend:
+        project = written(tmp_path, backend)
+        with pytest.raises(StoreNotOurs, match="version 9999, which is newer than this program") as refused:
+            async with started(project, tmp_path / "data", people=PEOPLE, environ={CONNECTION: address}):
+                pass
+
+    assert "gateway storage migrate --to" in str(refused.value.help)
 
 
 async def test_connection_that_is_not_told_stops_the_start(tmp_path: Path) -> None:

@@ -170,6 +170,25 @@ async def test_store_that_never_answers_is_not_waited_for(tmp_path: Path, forks:
         assert await served.download(before) == (200, history(2 << 20))
 
 
+async def test_store_that_is_slow_holds_up_only_what_it_keeps(tmp_path: Path, forks: Forking, s3: ObjectStore) -> None:
+    async with faulty_way(s3.endpoint) as way, serving(forks, tmp_path, way.endpoint) as served:
+        way.slowness = 0.4
+        large = asyncio.create_task(served.shop.rest("history_fetch", {"bytes": 9 << 20}))
+        while not any(asked.startswith("PUT ") for asked in way.asked):
+            await asyncio.sleep(0.01)
+        small = [await served.shop.rest("order_place", {"order": f"order-{number}"}) for number in range(5)]
+        was_first = not large.done()
+        ready = await served.ready()
+        kept = await large
+        way.slowness = 0.0
+
+        assert was_first
+        assert {each.body["isError"] for each in small} == {False}
+        assert (ready["ready"], "problems" in ready) == (True, False)
+        assert kept.body["isError"] is False, kept.body["rendered"]
+        assert await served.download(kept) == (200, history(9 << 20))
+
+
 async def test_store_that_lies_is_told_on(tmp_path: Path, forks: Forking, s3: ObjectStore) -> None:
     async with faulty_way(s3.endpoint) as way, serving(forks, tmp_path, way.endpoint) as served:
         large = await served.shop.rest("history_fetch", {"bytes": 2 << 20})
