@@ -1,7 +1,8 @@
-"""Three gateways on one PostgreSQL database behind a plain round-robin proxy: every request goes to another one.
+"""Three gateways on one PostgreSQL database and one object store behind a plain round-robin proxy: every request goes
+to another one.
 
 `python tests/conformance/three_gateways.py` runs the suite against the proxy; exit codes are as those of `run.py`. The
-gateways are in one process, each with everything of its own but the database and the spool.
+gateways are in one process, each with everything of its own but the database and the bucket.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import os
 import socket
 import sys
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import conformance_tools  # noqa: E402
 import run  # noqa: E402
 from postgres_clusters import running_cluster  # noqa: E402
+from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, object_store  # noqa: E402
 from serve import server  # noqa: E402
 
 from gateway.runtime.passing import carrier, passed_on  # noqa: E402
@@ -36,9 +38,11 @@ from gateway.web.mcp.sessions import SessionLimits  # noqa: E402
 
 COUNT = 3
 ON_SQLITE = '{type: sqlite, path: "${GATEWAY_DATA_DIR}/gateway.db"}'
-ON_POSTGRES = (
-    '{type: postgres, connection: {fromEnv: DATABASE}, blobs: {type: files, path: "${GATEWAY_DATA_DIR}/spool"}}'
-)
+ON_POSTGRES = """
+  type: postgres
+  connection: {fromEnv: DATABASE}
+  blobs: {type: s3, bucket: "${S3_BUCKET}", endpoint: "${S3_URL}", region: us-east-1, prefix: conformance,
+          accessKey: {fromEnv: S3_ACCESS_KEY}, secretKey: {fromEnv: S3_SECRET_KEY}}"""
 
 
 def written(folder: Path) -> Path:
@@ -111,13 +115,17 @@ def free_port() -> int:
 def main() -> int:
     try:
         suite = run.installed_suite(run.cache_folder())
-        with running_cluster() as cluster, tempfile.TemporaryDirectory() as data:
+        with ExitStack() as servers:
+            cluster = servers.enter_context(running_cluster())
+            data = servers.enter_context(tempfile.TemporaryDirectory())
+            store = servers.enter_context(object_store(Path(servers.enter_context(tempfile.TemporaryDirectory()))))
             migrate(cluster.address("postgres"))
             with run.started("everything_upstream.py") as upstream:
-                environ = {"EVERYTHING_URL": upstream}
+                environ = {"EVERYTHING_URL": upstream, "S3_URL": store.endpoint, "S3_BUCKET": BUCKET}
+                environ |= {"S3_ACCESS_KEY": ACCESS_KEY, "S3_SECRET_KEY": SECRET_KEY}
                 codes = asyncio.run(served(cluster.address("postgres"), Path(data), environ, suite))
     except (run.NotAvailable, pytest.skip.Exception) as error:
-        print(f"the suite cannot be run on PostgreSQL: {error}", file=sys.stderr)
+        print(f"the suite cannot be run on PostgreSQL and S3: {error}", file=sys.stderr)
         return 2
     return 1 if any(codes) else 0
 
