@@ -6,12 +6,13 @@ All of it lives in the store, or beside its file, so that every process that sha
 import asyncio
 import logging
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from secrets import token_hex
-from typing import Any, Final
+from time import monotonic
+from typing import Any, Final, TypeVar
 
 from gateway.approvals.approving import Announcement, Approvals
 from gateway.approvals.webhooks import Webhook, subscribers
@@ -40,8 +41,25 @@ from gateway.storage.revocations import SqliteRevocations
 
 _SWEEP_EVERY: Final = 15.0
 _MOST_PLACES: Final = 16
+_START_SECONDS: Final = 5.0
+_START_PAUSE: Final = 0.1
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """A start does not fail because others have the store for a moment. Raises `StoreUnavailable` after a few."""
+    until = monotonic() + _START_SECONDS
+    while True:
+        try:
+            return await work()
+        except StoreUnavailable as error:
+            if monotonic() > until:
+                raise
+            _log.warning("the start waits: %s", error.message)
+        await asyncio.sleep(_START_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +94,8 @@ class Controlling:
 
     async def begin(self, closing: AsyncExitStack) -> None:
         """Say that the gateway serves, and do what is done beside calls; the other way round at the end."""
-        await self.store.note([self.auditor.happened("gateway-started"), self.auditor.happened("config-published")])
+        entries = [self.auditor.happened("gateway-started"), self.auditor.happened("config-published")]
+        await patiently(lambda: self.store.note(entries))
         for anchoring in self.anchoring:
             anchoring.start()
             closing.push_async_callback(anchoring.close)

@@ -29,7 +29,7 @@ from gateway.middleware.resilience import CircuitState
 from gateway.runtime.accepting import Again
 from gateway.runtime.auditing import Auditing, auditing_of
 from gateway.runtime.channels import approvals_in_vain, unreachable_approvals
-from gateway.runtime.controlling import Controlling, Retained, controlling
+from gateway.runtime.controlling import Controlling, Retained, controlling, patiently
 from gateway.runtime.engines import PostgresDatabase, open_engine
 from gateway.runtime.expiring import Expiring
 from gateway.runtime.identities import providers_of
@@ -287,7 +287,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     )
     observed.hear(service.buses)
     await controlled.begin(closing)
-    recovered = await store.recover(_now())
+    recovered = await patiently(lambda: store.recover(_now()))
     shared = revisions.current.shared
     metering = Metering(meters, service, shared=shared, controlled=controlled, observing=observed, spool=spool)
     revisions.begin(service, metering)

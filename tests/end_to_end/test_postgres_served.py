@@ -18,6 +18,7 @@ from gateway.errors import StoreNotOurs
 from gateway.governance.quarantines import Quarantine, Target
 from gateway.runtime.secrets import SecretMissing
 from gateway.storage.postgres.migrating import migrate
+from gateway.storage.postgres.sessions import Session
 
 pytestmark = pytest.mark.anyio
 
@@ -146,6 +147,28 @@ async def test_database_of_a_newer_program_stops_the_start(tmp_path: Path, addre
                 pass
 
     assert "gateway storage migrate --to" in str(refused.value.help)
+
+
+async def test_start_waits_for_others_who_have_the_database(
+    tmp_path: Path, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Session(address, patience=None)
+    other.execute("SET idle_in_transaction_session_timeout = 0")
+    other.begin()
+
+    async def let_go() -> None:
+        while "the start waits: another process holds the database" not in caplog.text:
+            await anyio.sleep(0.01)
+        other.close()
+
+    async with counting() as backend, asyncio.timeout(30):
+        project = written(tmp_path, backend)
+        letting = asyncio.create_task(let_go())
+        async with started(project, tmp_path / "data", people=PEOPLE, environ={CONNECTION: address}) as gateway:
+            answer = await pay(gateway.caller(ANA))
+        await letting
+
+    assert answer.json["isError"] is False
 
 
 async def test_connection_that_is_not_told_stops_the_start(tmp_path: Path) -> None:
