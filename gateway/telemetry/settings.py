@@ -72,7 +72,7 @@ class Batching:
     """How many wait to be sent, how many go at once, and how long the first of them waits, in seconds."""
 
     queue: int = 16_384
-    batch: int = 2_048
+    batch: int = 512
     delay: float = 1.0
 
 

@@ -102,11 +102,10 @@ class Presence:
         self._silent = silent
         self._watch: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.is_over = False
         _ROUNDS.add(self)
 
     def stop(self) -> None:
-        self.is_over = True
+        _ROUNDS.remove(self)
         if self._watch is not None:
             self._watch.cancel()
         if self._timer is not None:
@@ -128,21 +127,25 @@ class _Rounds:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._new: list[Presence] = []
-        self._known: list[Presence] = []
+        self._new: set[Presence] = set()
+        self._known: set[Presence] = set()
 
     def add(self, presence: Presence) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # the first of a loop; rounds of a loop that has ended never come
-            self._loop, self._new, self._known = loop, [], []
+            self._loop, self._new, self._known = loop, set(), set()
             loop.call_later(WATCH_AFTER, self._round)
-        self._new.append(presence)
+        self._new.add(presence)
+
+    def remove(self, presence: Presence) -> None:
+        """Nothing is kept of what is over: it would be cold by the time somebody looked."""
+        self._new.discard(presence)
+        self._known.discard(presence)
 
     def _round(self) -> None:
-        known, self._known, self._new = self._known, self._new, []
+        known, self._known, self._new = self._known, self._new, set()
         for presence in known:
-            if not presence.is_over:
-                presence.begin()
+            presence.begin()
         if self._known:
             asyncio.get_running_loop().call_later(WATCH_AFTER, self._round)
         else:
