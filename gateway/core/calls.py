@@ -194,8 +194,8 @@ class ToolCall(Immutable):
     @property
     def results(self) -> Results:
         """What the call produced; a list of artifacts or media is a copy with the same members."""
-        results: Results = copy_containers(self._results)
-        return results
+        results: Results = self._results
+        return copy_containers(results) if isinstance(results, list) else results  # nothing else holds others
 
     @property
     def payload(self) -> Any:

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from gateway.errors import GatewayError
 
@@ -25,8 +26,7 @@ DispatchStatus = Literal["ack", "nack", "aborted"]
 _log = logging.getLogger(__name__)
 
 
-def now() -> datetime:
-    return datetime.now(UTC)
+now: Final[Callable[[], datetime]] = partial(datetime.now, UTC)
 
 
 def milliseconds(start: datetime, end: datetime) -> float:

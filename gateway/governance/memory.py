@@ -4,7 +4,7 @@ What was seen and the totals are never forgotten; the history is bounded. Nothin
 where a memory is kept between calls: it becomes JSON and is made of it again, and JSON that is not one is refused.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
@@ -79,7 +79,7 @@ class TurnMemory:
         self.classes: set[str] = set()
         self.calls = 0
         self.bytes = 0
-        self.newest: deque[RememberedCall] = deque(maxlen=NEWEST)
+        self.newest: list[RememberedCall] = []
         self._same: dict[str, int] = {}
 
     def times(self, checksum: str) -> int:
@@ -109,6 +109,8 @@ class TurnMemory:
         """A call and what was decided about it. One that runs brings what it brings, whatever becomes of it."""
         call = RememberedCall(brought.tool, brought.flags, brought.tier, decision, _milliseconds(at))
         self.newest.append(call)
+        if len(self.newest) > NEWEST:
+            del self.newest[0]
         if decision == "allow":
             self.reads(brought)
 
@@ -139,7 +141,7 @@ class TurnMemory:
         self.calls = max(0, other.calls + self.calls - since.calls)
         self.bytes = max(0, other.bytes + self.bytes - since.bytes)
         both = Counter(self.newest) | Counter(other.newest)
-        self.newest = deque(sorted(both.elements(), key=lambda call: call.at), maxlen=NEWEST)
+        self.newest = sorted(both.elements(), key=lambda call: call.at)[-NEWEST:]
         self._same = self._counted_by_both(other, since)
 
     def _counted_by_both(self, other: "TurnMemory", since: "TurnMemory") -> dict[str, int]:

@@ -9,6 +9,7 @@ import logging
 import marshal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections import deque
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +23,8 @@ WORTH_IT: Final = 200
 
 _RESTART_AFTER: Final = 1.0
 _MOST_WAITING: Final = 4096
-_FEW: Final = 4
-_MEANWHILE: Final = 0.001
+_UNDER_WAY: Final = 2
+"""Groups that were sent and not answered: one is on its way to the disk, the next one waits for it."""
 _END_SECONDS: Final = 5.0
 
 _log: Final = logging.getLogger(__name__)
@@ -37,6 +38,9 @@ class Recording:
         self._process: Process | None = None
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         self._batch: list[tuple[object, ...]] = []
+        self._under_way: deque[int] = deque()
+        """The last number of each group that was sent and not answered."""
+        self._is_due = False
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -70,11 +74,10 @@ class Recording:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[number] = future
-        if not self._batch and len(self._waiting) <= _FEW:
-            loop.call_soon(self._flush)
-        elif not self._batch:  # others are on their way to the disk: this one goes with those that come meanwhile
-            loop.call_later(_MEANWHILE, self._flush)
         self._batch.append((number, fresh.row, fresh.audit))
+        if not self._is_due and len(self._under_way) < _UNDER_WAY:  # else it goes with those that come meanwhile
+            self._is_due = True
+            loop.call_soon(self._flush)
         return await future
 
     async def close(self) -> None:
@@ -113,9 +116,11 @@ class Recording:
         task.add_done_callback(self._tasks.discard)
 
     def _flush(self) -> None:
+        self._is_due = False
         batch, self._batch = self._batch, []
         process = self._process
         if batch and process is not None and process.stdin is not None:
+            self._under_way.append(self._number)
             process.stdin.write(framed(batch))
 
     async def _listen(self, process: Process) -> None:
@@ -129,10 +134,18 @@ class Recording:
                     self.head = Head(*head)
                 self._settle(durable, True)
                 self._settle(undone, False)
+                self._answered(max([*durable, *undone], default=0))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         await process.wait()
         await self._ended()
+
+    def _answered(self, number: int) -> None:
+        """Up to that one. What has come meanwhile is the next group."""
+        while self._under_way and self._under_way[0] <= number:
+            self._under_way.popleft()
+        if self._batch and not self._is_due:
+            self._flush()
 
     def _settle(self, numbers: list[int], is_durable: bool) -> None:
         for number in numbers:
@@ -144,6 +157,7 @@ class Recording:
         """Nobody confirms what is left; begin another one, unless all of it is to end."""
         self._process = None
         self._batch = []
+        self._under_way.clear()
         self._settle(list(self._waiting), False)
         if not self._is_closing:
             _log.error("the process that writes calls has ended; another one is started")

@@ -105,6 +105,9 @@ class McpEndpoint:
         if not headers.is_json or "content-type" in headers.repeated:
             await json_error(send, 415, INVALID_REQUEST, "the content type must be application/json")
             return
+        if headers.get("content-encoding") not in (None, "identity"):
+            await json_error(send, 415, INVALID_REQUEST, "the body must not be compressed")
+            return
         if not headers.accepts("application/json"):
             await json_error(send, 406, INVALID_REQUEST, "the client must accept application/json")
             return

@@ -177,13 +177,23 @@ async def test_key_given_twice_deep_in_a_call_is_refused(wire: Wire) -> None:
     [
         ({"content-type": "text/plain"}, 415),
         ({"content-type": ""}, 415),
+        ({"content-encoding": "gzip"}, 415),
         ({"content-type": "application/json; charset=utf-8"}, 200),
         ({"content-type": "Application/JSON"}, 200),
         ({"accept": "text/html"}, 406),
         ({"accept": "*/*"}, 200),
         ({"accept": "application/*;q=0.5"}, 200),
     ],
-    ids=["text", "none", "with charset", "in capitals", "accepts html", "accepts all", "accepts applications"],
+    ids=[
+        "text",
+        "none",
+        "compressed",
+        "with charset",
+        "in capitals",
+        "accepts html",
+        "accepts all",
+        "accepts applications",
+    ],
 )
 async def test_media_types_of_both_sides_are_looked_at(wire: Wire, headers: dict[str, str], status: int) -> None:
     assert (await wire.send(orjson.dumps(REQUEST), {**HEADERS, **headers})).status == status
