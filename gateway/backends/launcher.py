@@ -25,7 +25,7 @@ import sys
 FAILED = 125
 NEEDED_LANDLOCK = 3  # the first version that knows truncation
 
-_SIGKILL, _SIGPIPE, _SIGXFSZ = 9, 13, 25  # the module that names them takes longer to import than all else
+_SIGKILL, _SIGNALS = 9, range(1, 32)  # the module that names them takes longer to import than all else
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
 _AMBIENT_CLEAR_ALL = 4
 _CAPABILITIES = range(64)
@@ -75,7 +75,7 @@ def main() -> None:
         names = set(settings["environment"])
         # Python itself may have added a locale
         environment = {name: value for name, value in os.environb.items() if os.fsdecode(name) in names}
-        for ignored in (_SIGPIPE, _SIGXFSZ):  # by Python, and exec would pass that on
+        for ignored in _SIGNALS:  # by Python, or by whoever started the gateway, and exec would pass that on
             _libc().signal(ignored, None)
         _confine(settings)
         os.execve(sys.argv[2], sys.argv[2:], environment)  # noqa: S606 - starting it without a shell is the point

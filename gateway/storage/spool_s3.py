@@ -181,6 +181,7 @@ class _Parts:
         self._index = LineIndex()
         self._filling = bytearray()
         self._sent: list[asyncio.Task[bytes]] = []
+        self._naming: asyncio.Task[None] | None = None
         self._awaited = 0
 
     async def append(self, chunk: bytes) -> None:
@@ -199,9 +200,10 @@ class _Parts:
     async def published(self) -> S3Reader:
         if self._filling:
             await self._send()
-        digests = b"".join([await task for task in self._sent])
+        digests = b"".join([await asyncio.shield(task) for task in self._sent])
         manifest = Manifest(self._index, digests)
-        await self._bucket.create(f"{self._path}{_INDEX}", manifest.to_bytes(self._key))
+        self._naming = asyncio.create_task(self._bucket.create(f"{self._path}{_INDEX}", manifest.to_bytes(self._key)))
+        await asyncio.shield(self._naming)
         return S3Reader(self._pieces, self._key, manifest)
 
     async def discard(self) -> None:
@@ -211,7 +213,7 @@ class _Parts:
     async def _send(self) -> None:
         part, self._filling = self._filling, bytearray()
         if len(self._sent) - self._awaited == AT_ONCE:
-            await self._sent[self._awaited]
+            await asyncio.shield(self._sent[self._awaited])
             self._awaited += 1
         await self._pieces.ways.acquire()
         sending = asyncio.create_task(self._put(len(self._sent), part))
@@ -224,7 +226,8 @@ class _Parts:
         return digests
 
     async def _cleaned(self) -> None:
-        await asyncio.gather(*self._sent, return_exceptions=True)  # what arrives later would stay
+        # What arrives later would stay: a request is under way to its end, whoever stopped waiting for it.
+        await asyncio.gather(*self._sent, *(() if self._naming is None else (self._naming,)), return_exceptions=True)
         paths = [f"{self._path}/{number:05}" for number in range(len(self._sent))]
         try:
             await self._bucket.delete([f"{self._path}{_INDEX}"])
