@@ -112,6 +112,41 @@ def test_server_that_turns_us_away_at_the_door_is_understood(words: str, told: s
     assert words not in found.message
 
 
+# Room
+
+
+async def test_room_is_tried_when_there_was_none_until_there_is(address: str) -> None:
+    """A renewal changes a row where it is: on a disk that is full, it finds room when nothing else does."""
+    asked(
+        address,
+        """
+        CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
+        CREATE TRIGGER full_turns BEFORE INSERT ON turns EXECUTE FUNCTION no_room();
+        """,
+    )
+    async with opened(address) as store:
+        asked(address, "CREATE TRIGGER full_leases BEFORE INSERT ON leases EXECUTE FUNCTION no_room()")
+        before = store.problem
+        with pytest.raises(StoreUnavailable, match="disk of the database is full"):
+            await store.open_turn(turn())
+        at_once = store.problem
+        with anyio.fail_after(10):
+            while store.pulse.problem is None:  # it was tried, and there is none
+                await anyio.sleep(0.02)
+        tried = store.problem
+        asked(address, "DROP FUNCTION no_room CASCADE")
+        with anyio.fail_after(10):
+            while store.problem is not None:
+                await anyio.sleep(0.02)
+        await store.open_turn(turn())
+        left = asked(address, "SELECT count(*) FROM leases")
+
+    assert before is None
+    assert at_once == tried == "the disk of the database is full"
+    assert left == [(1,)]
+
+
 # Who lives, and who is told
 
 

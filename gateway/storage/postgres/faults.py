@@ -6,6 +6,8 @@ import psycopg
 
 from gateway.errors import StoreUnavailable
 
+FULL: Final = "the disk of the database is full"
+
 _BY_STATE: Final = {
     "25006": ("the database is read-only", "point the connection at the primary server"),
     "25P03": ("the database gave up on a process that did not go on", "look for a gateway that was stopped"),
@@ -13,7 +15,7 @@ _BY_STATE: Final = {
     "42501": ("the gateway may not use its tables", "grant its role the right to read and write them"),
     "42P01": ("the database is not set up", "run: gateway storage migrate"),
     "42703": ("the database is not set up for this version", "run: gateway storage migrate"),
-    "53100": ("the disk of the database is full", "make room; nothing needs to be restarted"),
+    "53100": (FULL, "make room; nothing needs to be restarted"),
     "53200": ("the database has too little memory", "give it more memory"),
     "53300": ("the database has no connection free", "raise its max_connections, or run fewer replicas"),
     "53400": ("the database has no connection free", "raise its limits, or run fewer replicas"),

@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import psycopg
 
 from gateway.errors import GatewayError, StoreUnavailable
+from gateway.storage.postgres.faults import FULL
 from gateway.storage.postgres.leases import BEAT, Lease
 from gateway.storage.postgres.sessions import Session
 from gateway.storage.postgres.writing import PostgresWriter
@@ -58,6 +59,8 @@ class Pulse:
         self.trusted_until = 0.0
         self.writable_until = 0.0 if lease is not None else inf
         self.problem: str | None = None
+        self.is_full = False
+        """Whether there was no room for something, and has not been since. Any thread may tell."""
         self.noticed: list[Noticed[Any]] = []
         self.on_approvals: list[Callable[[], None]] = []
         try:
@@ -75,8 +78,12 @@ class Pulse:
 
     @property
     def is_writable(self) -> bool:
-        """Whether the lease was renewed: what cannot be written is not recorded either."""
-        return monotonic() < min(self.trusted_until, self.writable_until)
+        """Whether the lease was renewed, and there is room: what cannot be written is not recorded either."""
+        return not self.is_full and monotonic() < min(self.trusted_until, self.writable_until)
+
+    def note_full(self) -> None:
+        """Something found no room. A lease may find some still: until more than a call takes does, nothing is ready."""
+        self.is_full = True
 
     def close(self) -> None:
         """The lease ends with it, unless the database cannot be told."""
@@ -147,6 +154,9 @@ class Pulse:
         if self._lease is not None and began >= self._renew_at:
             self._lease.renew(session)
             self._renew_at = began + BEAT
+            if self.is_full:
+                self._lease.try_room(session)
+                self.is_full = False
             self.writable_until = began + BEAT + TRUSTED
         if self.problem is not None:
             _log.warning("the database can be reached again")
@@ -172,6 +182,8 @@ class Pulse:
             unexpected = None if isinstance(error, StoreUnavailable) else error
             _log.error("no touch with the other gateways: %s", words, exc_info=unexpected)
         self.problem = words
+        if words == FULL:
+            self.note_full()
 
 
 class Noticed(Generic[T]):

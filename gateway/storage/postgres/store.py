@@ -32,6 +32,7 @@ from gateway.governance.records import (
 )
 from gateway.storage import statements
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.postgres.faults import FULL
 from gateway.storage.postgres.leases import Lease
 from gateway.storage.postgres.migrating import refuse_other_versions
 from gateway.storage.postgres.pulse import Pulse
@@ -112,6 +113,7 @@ class PostgresStore:
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
         self._late: deque[Callable[[Any], None]] = deque()
         self._writer.free.add(self._write_alone)
+        self._writer.on_full = pulse.note_full
 
     @property
     def writer(self) -> PostgresWriter:
@@ -134,7 +136,9 @@ class PostgresStore:
     @property
     def problem(self) -> str | None:
         """Why nothing can be recorded at the moment."""
-        return None if self.pulse.is_writable else self.pulse.problem or "the database does not answer"
+        if self.pulse.is_writable:
+            return None
+        return self.pulse.problem or (FULL if self.pulse.is_full else "the database does not answer")
 
     @staticmethod
     async def open(

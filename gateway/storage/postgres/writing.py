@@ -16,7 +16,7 @@ import psycopg
 from gateway.errors import StoreUnavailable
 from gateway.storage.group_commit import PATIENCE, GroupCommit, Merge, Work, _failed, _Job, _Outcome
 from gateway.storage.links import Link
-from gateway.storage.postgres.faults import is_locked_out
+from gateway.storage.postgres.faults import FULL, is_locked_out
 from gateway.storage.postgres.leases import Lease
 from gateway.storage.postgres.sessions import Session
 
@@ -52,6 +52,8 @@ class PostgresWriter(GroupCommit):
         self._leased = None if lease is None else lambda: lease.id
         self._refused: tuple[float, StoreUnavailable] | None = None
         self._slow_at = -inf
+        self.on_full: Callable[[], None] = _unheard
+        """Called when something was not written because the disk of the database is full."""
         self.free: set[Merge | None] = set()
         """Work that only adds what nobody else can know of: it waits for no other process."""
         super().__init__(cast("Callable[[], Link]", self._open), waiting=waiting)  # a session is what a link is
@@ -74,6 +76,8 @@ class PostgresWriter(GroupCommit):
         except StoreUnavailable as error:
             if error.message == self.too_slow[0]:
                 self._slow_at = monotonic()
+            if error.message == FULL:
+                self.on_full()
             if undo is not None and isinstance(error.cause, Unsure):
                 self._take_back(_if_committed(error.cause.transaction, undo), job.loop)
             raise
@@ -135,6 +139,9 @@ class PostgresWriter(GroupCommit):
         except StoreUnavailable as error:
             assert session.transaction is not None  # noqa: S101 - it was begun
             raise StoreUnavailable(error.message, help=error.help) from Unsure(session.transaction)
+
+
+def _unheard() -> None: ...
 
 
 def _if_committed(transaction: int, undo: Work[None]) -> Work[None]:
