@@ -19,17 +19,21 @@ _FAST = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB", "m
 class Cluster:
     """One server. It may be stopped, started, frozen and thawed by tests that have it for themselves."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, log: Path | None = None) -> None:
+        """`log` is where the write-ahead log is, if it is not with the rest."""
         self._binaries = binaries
         self._folder = folder
+        self._log = log
         self._as = ("runuser", "-u", "postgres", "--") if os.getuid() == 0 else ()
         self.port = _free_port()
         self._databases = 0
 
     def create(self) -> None:
-        if self._as:
-            shutil.chown(self._folder, "postgres")
-        self._run("initdb", "-D", self._data, "-A", "trust", "-U", "gateway", "-E", "UTF8", "--no-sync")
+        places = [self._folder, *([] if self._log is None else [self._log])]
+        for place in places if self._as else []:
+            shutil.chown(place, "postgres")
+        apart = [] if self._log is None else [f"--waldir={self._log}/log"]
+        self._run("initdb", "-D", self._data, "-A", "trust", "-U", "gateway", "-E", "UTF8", "--no-sync", *apart)
 
     def start(self, **settings: str) -> None:
         chosen = " ".join(f"-c {name}={value}" for name, value in {**_FAST, **settings}.items())
@@ -38,6 +42,10 @@ class Cluster:
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
+
+    @property
+    def is_running(self) -> bool:
+        return (self._folder / "data" / "postmaster.pid").exists()
 
     @property
     def pid(self) -> int:
@@ -73,13 +81,13 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(**settings: str) -> Iterator[Cluster]:
+def running_cluster(folder: Path | None = None, log: Path | None = None, **settings: str) -> Iterator[Cluster]:
     """Skips the test that asks where PostgreSQL cannot be had."""
     binaries = _binaries()
     if binaries is None:
         pytest.skip("there is no PostgreSQL on this machine (its programs are on no path)")
-    folder = Path(mkdtemp(prefix="gateway-postgres-"))
-    cluster = Cluster(binaries, folder)
+    folder = folder or Path(mkdtemp(prefix="gateway-postgres-"))
+    cluster = Cluster(binaries, folder, log)
     try:
         try:
             cluster.create()
@@ -88,7 +96,7 @@ def running_cluster(**settings: str) -> Iterator[Cluster]:
             pytest.skip(f"PostgreSQL cannot be started here: {error}")
         yield cluster
     finally:
-        if (folder / "data" / "postmaster.pid").exists():
+        if cluster.is_running:
             cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
