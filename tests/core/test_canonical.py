@@ -27,6 +27,7 @@ from gateway.core.canonical import (
     _write,
     call_id,
     canonical,
+    canonical_of_texts,
     js_number,
     js_string,
     pretty,
@@ -506,3 +507,10 @@ def test_undefined_is_one_object_wherever_it_goes() -> None:
     assert copy.copy(UNDEFINED) is UNDEFINED
     assert copy.deepcopy([UNDEFINED])[0] is UNDEFINED
     assert pickle.loads(pickle.dumps({"a": UNDEFINED}))["a"] is UNDEFINED
+
+
+@pytest.mark.parametrize("text", ["plain", "Grüße", "half \ud800 of a pair", ""])
+def test_value_of_our_own_making_is_written_alike(text: str) -> None:
+    value = [{"kind": "text", "text": text, "byteLength": 12}]
+
+    assert canonical_of_texts(value) == canonical(value)
