@@ -11,7 +11,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from gateway.backends.addresses import AddressRefused, Network, check, declared_by
 from gateway.backends.decoding import ACCEPTED
-from gateway.backends.http1 import Lookup, Pool
+from gateway.backends.pools import Lookup, Pool
 from gateway.backends.urls import Origin
 from gateway.governance.ports import BackendFailed
 

@@ -1,25 +1,16 @@
-"""HTTP/1.1 to one service with little between a request and its socket, for hops that calls make by the thousand.
+"""One connection of HTTP/1.1 with little between a request and its socket, for hops that calls make by the thousand.
 
 The client library of the field takes ten times as long for a request as the parser, which is the server's own. What is
-written by hand is what is left: a pool of connections, one request at a time on each, and bodies that are read as fast
-as somebody takes them. Addresses are checked when a name is looked up, and connected to as they were checked.
+written by hand is what is left: one request at a time, and bodies that are read as fast as somebody takes them.
 """
 
 import asyncio
-import ssl
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, Protocol
 
 import httptools
 
-from gateway.backends.addresses import AddressRefused, Network, check
-from gateway.backends.urls import Origin
 from gateway.governance.ports import BackendFailed
-
-Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host and port. Raises `OSError` if there are none."""
 
 MAX_HEAD: Final = 64 << 10
 """Bytes that may come before an answer's headers are complete, answers of the kind 1xx included."""
@@ -27,7 +18,6 @@ MAX_HEAD: Final = 64 << 10
 _MOST_BUFFERED: Final = 1 << 18
 _LAST_SECONDS: Final = 1.0
 _LAST_BYTES: Final = 1 << 16
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Answer:
@@ -35,7 +25,7 @@ class Answer:
 
     __slots__ = ("_buffered", "_error", "_leaving", "_line", "_size", "_waiting", "headers", "is_whole", "status")
 
-    def __init__(self, status: int, headers: Mapping[str, str], line: "_Line") -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], line: "Line") -> None:
         self.status = status
         self.headers = headers
         self.is_whole = False
@@ -125,164 +115,20 @@ class Answer:
             self._waiting.set_result(None)
 
 
-class Pool:
-    """Connections to one service. `most` of them at once; one that was idle for long is closed."""
+class Owner(Protocol):
+    """Whoever has a connection for as long as nobody uses it."""
 
-    def __init__(
-        self,
-        origin: Origin,
-        *,
-        lookup: Lookup,
-        allowed: tuple[Network, ...],
-        connect: float,
-        idle: float,
-        most: int,
-    ) -> None:
-        self._origin = origin
-        self._lookup = lookup
-        self._allowed = allowed
-        self._connect = connect
-        self._keep = idle
-        self._most = most
-        self._lines: set[_Line] = set()
-        self._idle: list[_Line] = []
-        self._opening = 0
-        self._queue: deque[asyncio.Future[None]] = deque()
-        self._pruning: asyncio.TimerHandle | None = None
-        self._is_closed = False
-        host = f"[{origin.host}]" if ":" in origin.host else origin.host
-        has_port = origin.port != _DEFAULT_PORTS[origin.scheme]
-        self._host = f"{host}:{origin.port}" if has_port else host
+    def given_back(self, line: "Line") -> None: ...
 
-    async def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-        """The answer, as soon as its head is there. Raises `BackendFailed`."""
-        request = self._written(method, target, headers, body)
-        line = self._idle.pop() if self._idle else await self._free_line()
-        return await line.ask(request)
-
-    def close(self) -> None:
-        self._is_closed = True
-        for line in tuple(self._lines):
-            line.close()
-        if self._pruning is not None:
-            self._pruning.cancel()
-
-    # --- told by connections ---
-
-    def given_back(self, line: "_Line") -> None:
-        if self._is_closed:
-            line.close()
-            return
-        line.idle_since = asyncio.get_running_loop().time()
-        self._idle.append(line)
-        if self._pruning is None:
-            self._pruning = asyncio.get_running_loop().call_later(self._keep, self._prune)
-        self._next()
-
-    def lost(self, line: "_Line") -> None:
-        self._lines.discard(line)
-        if line in self._idle:
-            self._idle.remove(line)
-        self._next()
-
-    # --- inside ---
-
-    def _written(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-        lines = [f"{method} {target} HTTP/1.1", f"host: {self._host}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if body is not None:
-            lines.append(f"content-length: {len(body)}")
-        text = "\r\n".join(lines)
-        ends = len(lines) - 1
-        if text.count("\n") != ends or text.count("\r") != ends or "\0" in text:  # a value that would be a header
-            raise BackendFailed("failed", "the request could not be made")
-        try:
-            return text.encode() + b"\r\n\r\n" + (body or b"")
-        except UnicodeEncodeError as error:
-            raise BackendFailed("failed", "the request could not be made") from error
-
-    async def _free_line(self) -> "_Line":
-        while len(self._lines) + self._opening >= self._most:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._queue.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._next()  # whoever is next has the place that was meant for us
-                raise
-            if self._idle:
-                return self._idle.pop()
-        self._opening += 1
-        try:
-            line = await self._opened()
-        except BaseException:
-            self._opening -= 1
-            self._next()
-            raise
-        self._opening -= 1
-        self._lines.add(line)
-        return line
-
-    def _next(self) -> None:
-        """Have the first of those who wait look again."""
-        while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-
-    async def _opened(self) -> "_Line":
-        origin = self._origin
-        tls = await asyncio.to_thread(_tls) if origin.scheme == "https" else None
-        try:
-            async with asyncio.timeout(self._connect):
-                addresses = check(await self._lookup(origin.host, origin.port), allowed=self._allowed)
-                return await self._connected(addresses, tls)
-        except AddressRefused as error:
-            told = BackendFailed("failed", "the service's name leads to an address that tools may not reach")
-            raise told from error
-        except ssl.SSLCertVerificationError as error:
-            raise BackendFailed("failed", "the service could not prove who it is") from error
-        except TimeoutError as error:
-            raise BackendFailed("unavailable", "the service did not answer in time") from error
-        except OSError as error:
-            raise BackendFailed("unavailable", "the service cannot be reached") from error
-
-    async def _connected(self, addresses: Sequence[str], tls: ssl.SSLContext | None) -> "_Line":
-        """The first address that answers, in the order in which they were found."""
-        loop, origin = asyncio.get_running_loop(), self._origin
-        name = None if tls is None else origin.host
-        for number, address in enumerate(addresses):
-            try:
-                made = loop.create_connection(lambda: _Line(self), address, origin.port, ssl=tls, server_hostname=name)
-                _, line = await made
-            except ssl.SSLCertVerificationError:
-                raise
-            except OSError:
-                if number == len(addresses) - 1:
-                    raise
-            else:
-                return line
-        raise OSError("there is no address")
-
-    def _prune(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for line in [each for each in self._idle if now - each.idle_since >= self._keep]:
-            line.close()
-        due = min((each.idle_since for each in self._idle), default=None)
-        self._pruning = None
-        if due is not None:
-            loop = asyncio.get_running_loop()
-            self._pruning = loop.call_later(max(due + self._keep - now, 0.0), self._prune)
+    def lost(self, line: "Line") -> None: ...
 
 
-class _Line(asyncio.Protocol):
+class Line(asyncio.Protocol):
     """One connection, and the parser of what comes on it."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, owner: Owner) -> None:
         self.idle_since = 0.0
-        self._pool = pool
+        self._owner = owner
         self._transport: Any = None
         self._parser: Any = None
         self._head: asyncio.Future[Answer] | None = None
@@ -319,7 +165,7 @@ class _Line(asyncio.Protocol):
     def close(self) -> None:
         """At once: whatever is still on its way is of no use."""
         self._is_lost = True
-        self._pool.lost(self)
+        self._owner.lost(self)
         if self._transport is not None:
             self._transport.abort()
 
@@ -343,7 +189,7 @@ class _Line(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
-        self._pool.lost(self)
+        self._owner.lost(self)
         if self._head is not None:
             self._fail(_closed())
         elif (answer := self._answer) is not None:
@@ -391,7 +237,7 @@ class _Line(asyncio.Protocol):
         self.resume()
         answer.ended()
         if self._parser.should_keep_alive() and not self._transport.get_write_buffer_size():
-            self._pool.given_back(self)
+            self._owner.given_back(self)
         else:
             self.close()
 
@@ -411,9 +257,3 @@ def _not_http() -> BackendFailed:
 
 def _closed() -> BackendFailed:
     return BackendFailed("unavailable", "the service closed the connection")
-
-
-@lru_cache(maxsize=1)
-def _tls() -> ssl.SSLContext:
-    """Reads the certificates of the system, which takes a while."""
-    return ssl.create_default_context()

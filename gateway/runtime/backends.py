@@ -10,7 +10,7 @@ from gateway.backends.addresses import Network
 from gateway.backends.command import Command, CommandBackend
 from gateway.backends.connections import Connections, system_lookup
 from gateway.backends.http import FromArguments, HttpBackend, HttpRequest
-from gateway.backends.http1 import Lookup
+from gateway.backends.pools import Lookup
 from gateway.backends.processes import HostControls
 from gateway.backends.promised import PromisedBackend
 from gateway.backends.python import PythonBackend, PythonFunction

@@ -23,7 +23,7 @@ from gateway.backends.addresses import LOOPBACK, AddressRefused, check, declared
 from gateway.backends.connections import Connections
 from gateway.backends.credentials import BearerAuth
 from gateway.backends.http import FromArguments, HttpBackend, HttpRequest
-from gateway.backends.http1 import Lookup
+from gateway.backends.pools import Lookup
 from gateway.backends.refusals import BackendUnusable
 from gateway.backends.urls import parsed
 from gateway.governance.ports import BackendFailed

@@ -11,7 +11,8 @@ from loopback import Service, plain, raw, serving
 from test_backend_http_reach import self_signed
 
 from gateway.backends.addresses import LOOPBACK
-from gateway.backends.http1 import MAX_HEAD, Pool
+from gateway.backends.http1 import MAX_HEAD
+from gateway.backends.pools import Pool
 from gateway.backends.urls import Origin
 from gateway.governance.ports import BackendFailed
 
