@@ -62,11 +62,14 @@ async def following(
 ) -> AsyncIterator[Following]:
     headers = {"authorization": f"Bearer {token}", **({"last-event-id": last} if last else {})}
     timeout = aiohttp.ClientTimeout(total=None)
-    async with (
-        aiohttp.ClientSession(timeout=timeout) as session,
-        session.get(f"{url}/v1/turns/{turn}/events", headers=headers) as answer,
-    ):
-        yield Following(answer)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        answer = await session.get(f"{url}/v1/turns/{turn}/events", headers=headers)
+        while answer.status == 503:  # a busy machine: clients come again
+            answer.close()
+            await asyncio.sleep(float(answer.headers.get("retry-after", "1")))
+            answer = await session.get(f"{url}/v1/turns/{turn}/events", headers=headers)
+        async with answer:
+            yield Following(answer)
 
 
 @asynccontextmanager
@@ -83,14 +86,18 @@ async def called(caller: Caller, turn: str, texts: Sequence[str]) -> None:
     """In every way that a call can name its turn."""
     ways = cycle(["path", "handle", "mcp"])
     for text, way in zip(texts, ways, strict=False):
-        if way == "path":
-            reply = await caller.rest("POST", f"/v1/turns/{turn}/calls", {"tool": "pay", "arguments": {"text": text}})
-        elif way == "handle":
-            body = {"arguments": {"text": text}, "turn": turn}
-            reply = await caller.rest("POST", "/v1/catalogues/desk/tools/pay/call", body)
-        else:
-            reply = await caller.modern_call("desk", "pay", {"text": text}, **{"gateway/turn": turn})
+        while (reply := await made(caller, turn, text, way)).status == 503:  # likewise: it did not run
+            await asyncio.sleep(1)
         assert reply.status == 200, reply.body
+
+
+async def made(caller: Caller, turn: str, text: str, way: str) -> Any:
+    if way == "path":
+        return await caller.rest("POST", f"/v1/turns/{turn}/calls", {"tool": "pay", "arguments": {"text": text}})
+    if way == "handle":
+        body = {"arguments": {"text": text}, "turn": turn}
+        return await caller.rest("POST", "/v1/catalogues/desk/tools/pay/call", body)
+    return await caller.modern_call("desk", "pay", {"text": text}, **{"gateway/turn": turn})
 
 
 def texts(begin: int, end: int) -> list[str]:
