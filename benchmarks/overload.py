@@ -1,7 +1,7 @@
 """What is left of a gateway's speed when five times as many clients come as it has room for.
 
-One worker with 16 places and a line of 16. First as many clients as there is room for, places and line together, of
-which nobody is refused; then five times as many: once they wait as long as Retry-After says, once they do not and
+One worker with 32 places and a line of 32. First as many clients as there are places, which nobody is refused for; then
+five times as many as places and line together: once they wait as long as Retry-After says, once they do not and
 send again at once, which nobody should do. Rounds alternate; a ratio is the median of the ratios of each round.
 The CPU of an answered call has that of refusals in it: where others use the machine, that ratio tells more.
 A refusal is timed from the request's first byte to the end of its answer, twice: by the client that makes the load, and
@@ -23,8 +23,7 @@ from typing import Any
 
 from serving import GATEWAY_LOADS, cpu_seconds, gateway, read_body, wire_request
 
-PLACES = 16
-ROOM = 2 * PLACES
+PLACES = 32
 WARM = 2.0
 QUIET = 16
 """Connections that do nothing but time refusals."""
@@ -60,18 +59,18 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5, help="how many times as many clients as there is room for")
     options = parser.parse_args()
     os.environ |= {"GATEWAY_MAX_REQUESTS": str(PLACES), "GATEWAY_MAX_QUEUE": str(PLACES)}
-    many = ROOM * options.times
+    many = 2 * PLACES * options.times
     with gateway(10) as (pid, port):
-        asyncio.run(round_of(port, ROOM, 1.0, pid=pid, waits=True))
+        asyncio.run(round_of(port, PLACES, 1.0, pid=pid, waits=True))
         rounds = [
             (
-                asyncio.run(round_of(port, ROOM, options.seconds, pid=pid, waits=True)),
+                asyncio.run(round_of(port, PLACES, options.seconds, pid=pid, waits=True)),
                 asyncio.run(round_of(port, many, options.seconds, pid=pid, waits=True)),
                 asyncio.run(round_of(port, many, options.seconds, pid=pid, waits=False)),
             )
             for _ in range(options.rounds)
         ]
-    names = (f"{ROOM} clients", f"{many} clients that wait", f"{many} clients that do not")
+    names = (f"{PLACES} clients", f"{many} clients that wait", f"{many} clients that do not")
     print(
         f"{'':28} {'answered/s':>10} {'of peak':>8} {'CPU µs':>7} {'of peak':>8} {'refused/s':>10} "
         f"{'p50 ms':>7} {'p99 ms':>7} {'quiet p50':>10} {'p99 ms':>7}"
@@ -102,7 +101,7 @@ async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: 
     request = wire_request(port, GATEWAY_LOADS["MCP tools/call"])
     told: Any = multiprocessing.Queue()
     watching = multiprocessing.Process(target=watch, args=(port, request, seconds, told))
-    if clients > ROOM:
+    if clients > PLACES:
         watching.start()
     since = time.perf_counter() + WARM
     tasks = [
@@ -113,7 +112,7 @@ async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: 
     await asyncio.sleep(since + seconds - time.perf_counter())
     seen.seconds, seen.cpu = seconds, cpu_seconds(pid) - before
     await asyncio.gather(*tasks)
-    if clients > ROOM:
+    if clients > PLACES:
         seen.watched = await asyncio.to_thread(told.get)
         watching.join()
     return seen
