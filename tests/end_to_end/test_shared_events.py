@@ -18,6 +18,8 @@ from secured import Caller, counting, environ_of, over_http
 pytestmark = pytest.mark.anyio
 
 CALLS = 12
+PATIENCE = 30.0
+"""Seconds for which a gateway may say that it is busy."""
 
 
 class Following:
@@ -64,10 +66,11 @@ async def following(
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         answer = await session.get(f"{url}/v1/turns/{turn}/events", headers=headers)
-        while answer.status == 503:  # a busy machine: clients come again
-            answer.close()
-            await asyncio.sleep(float(answer.headers.get("retry-after", "1")))
-            answer = await session.get(f"{url}/v1/turns/{turn}/events", headers=headers)
+        async with asyncio.timeout(PATIENCE):
+            while answer.status == 503:  # a busy machine: clients come again
+                answer.close()
+                await asyncio.sleep(float(answer.headers.get("retry-after", "1")))
+                answer = await session.get(f"{url}/v1/turns/{turn}/events", headers=headers)
         async with answer:
             yield Following(answer)
 
@@ -86,8 +89,9 @@ async def called(caller: Caller, turn: str, texts: Sequence[str]) -> None:
     """In every way that a call can name its turn."""
     ways = cycle(["path", "handle", "mcp"])
     for text, way in zip(texts, ways, strict=False):
-        while (reply := await made(caller, turn, text, way)).status == 503:  # likewise: it did not run
-            await asyncio.sleep(1)
+        async with asyncio.timeout(PATIENCE):
+            while (reply := await made(caller, turn, text, way)).status == 503:  # likewise: it did not run
+                await asyncio.sleep(1)
         assert reply.status == 200, reply.body
 
 
