@@ -77,3 +77,12 @@ def test_key_is_not_shown_or_copied() -> None:
     assert SECRET.hex() not in repr(key)
     with pytest.raises(TypeError, match="not copied"):
         pickle.dumps(key)
+
+
+@pytest.mark.parametrize("size", [32, 63, 64, 65, 200])
+@pytest.mark.parametrize("content", [b"", b"a", bytes(range(256)) * 300])
+def test_hash_is_hmac_whatever_the_length_of_the_key(size: int, content: bytes) -> None:
+    secret = bytes(range(256))[:size]
+
+    assert ContentKey(secret).result(content) == digest(secret, b"result\n" + content, "sha256").hex()
+    assert ContentKey(secret).arguments(content) == digest(secret, b"arguments\n" + content, "sha256").hex()
