@@ -250,5 +250,4 @@ audit: Final = Table(
     Column("hash", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Column("at", BigInteger, nullable=False),
-    sqlite_with_rowid=False,
 )

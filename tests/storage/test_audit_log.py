@@ -21,6 +21,7 @@ from gateway.governance.records import AuditBody, StoredCall
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.audit_rows import AuditRows
 from gateway.storage.links import Link
+from gateway.storage.migrating import migrate
 from gateway.storage.recording import Recording
 from gateway.storage.sqlite import SqliteStore
 
@@ -393,6 +394,18 @@ def test_shards_are_found_without_reading_every_entry(connection: sqlite3.Connec
     connection.set_progress_handler(None, 0)
 
     assert len(steps) <= 2
+
+
+def test_log_of_another_version_is_the_same_log(connection: sqlite3.Connection, path: Path) -> None:
+    append(new_log("b"), connection, *range(3))
+    append(new_log("a"), connection, *range(5))
+    before = written(path)
+
+    for version in ("0007", "head"):
+        migrate(connection, to=version)
+
+        assert ends(path) == {"a-1": 6, "b-1": 4}
+        assert written(path) == before
 
 
 # --- calls of processes that are gone ---
