@@ -41,9 +41,9 @@ def put_turn_away(connection: sqlite3.Connection, moves: Moves, turn_id: str) ->
         _move(connection, moves, "turn_id = ?", turn_id)
 
 
-def put_some_away(connection: sqlite3.Connection, moves: Moves) -> int:
-    """The oldest of what is fresh; how many calls that were, which is less than `AT_ONCE` if there were no more."""
-    found = connection.execute("SELECT number FROM fresh ORDER BY number LIMIT ?", (AT_ONCE,)).fetchall()
+def put_some_away(connection: sqlite3.Connection, moves: Moves, *, at_once: int = AT_ONCE) -> int:
+    """The oldest of what is fresh; how many calls that were, which is less than `at_once` if there were no more."""
+    found = connection.execute("SELECT number FROM fresh ORDER BY number LIMIT ?", (at_once,)).fetchall()
     if found:
         _move(connection, moves, "number <= ?", found[-1][0])
     return len(found)

@@ -24,7 +24,8 @@ from gateway.audit.entries import Place
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.inserting import Insertion, insert_rows
 from gateway.storage.links import Link
-from gateway.storage.putting_away import Moves, put_some_away
+from gateway.storage.putting_away import AT_ONCE, Moves, put_some_away
+from gateway.storage.writing_back import WritingBack
 
 HEAD: Final = 4
 LARGEST_GROUP: Final = 512
@@ -33,6 +34,9 @@ MOST_FRESH: Final = 4096
 
 _QUIET: Final = 0.02
 """Seconds without anything to write after which there is time to put things away."""
+
+_IN_BETWEEN: Final = 128
+"""Calls that are put away between two groups: whoever waits for the second one hardly notices."""
 
 _PATIENCE: Final = 0.4
 _READ: Final = 1 << 20
@@ -67,6 +71,7 @@ class Recorder:
         if order.place is not None:
             self._log = AuditLog(self._new_shard, Place(*order.place), clock=_clock)
         self._shards = 0
+        self._writing_back = WritingBack(Path(order.database))
 
     def written(self, group: Sequence[Fresh]) -> bool:
         """Whether all of it is durable; else none of it is, for whatever reason."""
@@ -85,16 +90,18 @@ class Recorder:
         if self._log is not None:
             self._log.committed()
         self.fresh += len(group)
+        self._writing_back.wrote(len(group))
         return True
 
-    def put_away(self) -> None:
+    def put_away(self, *, at_once: int = AT_ONCE) -> None:
         """Some of what is fresh. What is in the way now is tried again with the next calls."""
         try:
             connection = self._connected().connection
             connection.execute("BEGIN IMMEDIATE")
-            went = put_some_away(connection, self._moves)
+            went = put_some_away(connection, self._moves, at_once=at_once)
             connection.execute("COMMIT")
-            self.fresh = max(0, self.fresh - went) if went else 0
+            self.fresh = self.fresh - went if went == at_once else 0  # somebody else may have put some away
+            self._writing_back.wrote(went)
         except Exception:
             self._disconnect()
             self.fresh = 0
@@ -104,6 +111,12 @@ class Recorder:
         """How far the log has come; `None` without one, or before its first entry."""
         mark = None if self._log is None else self._log.mark()
         return None if mark is None else (mark.shard, mark.seq, mark.hash)
+
+    def close(self) -> None:
+        while self.fresh:
+            self.put_away()
+        self._writing_back.close()
+        self._disconnect()
 
     def _write(self, connection: sqlite3.Connection, group: Sequence[Fresh]) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -158,9 +171,9 @@ def main() -> None:
             answer = (numbers, []) if recorder.written(group) else ([], numbers)
             _send(sink, framed((*answer, recorder.head)))
             if recorder.fresh > MOST_FRESH:
-                recorder.put_away()
-    while recorder is not None and recorder.fresh:
-        recorder.put_away()
+                recorder.put_away(at_once=_IN_BETWEEN)
+    if recorder is not None:
+        recorder.close()
 
 
 def _is_readable(source: int, seconds: float) -> bool:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from stored_records import ADA, NOON, settled, turn
 
-from gateway.storage.fresh_calls import fresh_call
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_call
+from gateway.storage.putting_away import put_some_away
+from gateway.storage.recorder import Order, Recorder
 from gateway.storage.recording import WORTH_IT, Recording
 from gateway.storage.sqlite import SqliteStore
 
@@ -181,3 +183,25 @@ async def test_it_is_not_left_behind_by_a_store_that_closes_while_it_begins(tmp_
     await recording.close()
 
     assert recording._process is None
+
+
+def test_it_does_not_lose_count_of_what_others_put_away(tmp_path: Path) -> None:
+    path = tmp_path / "calls.db"
+    asyncio.run(_made(path))
+    recorder = Recorder(Order(str(path), INTO_FRESH, MOVES, PLACE, "shard"))
+    rows = [fresh_call(settled(f"call{number}"), turn(f"turn{number}"), process="p") for number in range(9)]
+    assert recorder.written([(number, row.row, ()) for number, row in enumerate(rows) if row is not None])
+    with closing(sqlite3.connect(path)) as database:
+        assert put_some_away(database, MOVES, at_once=7) == 7
+        database.commit()
+
+    recorder.put_away(at_once=2)
+    assert recorder.fresh == 7  # there may be more
+    recorder.put_away(at_once=2)
+
+    assert recorder.fresh == 0
+    recorder.close()
+
+
+async def _made(path: Path) -> None:
+    await (await SqliteStore.open(path)).close()
