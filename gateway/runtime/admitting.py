@@ -26,15 +26,17 @@ _MOST_TENANTS: Final = 4096
 class Admission:
     """One per process. `active` counts what is worked on, `limit` is how much that may be at present."""
 
-    __slots__ = ("_lines", "_queue", "_tenants", "_wait", "active", "limit", "most", "queued", "refused")
+    __slots__ = ("_deadlines", "_lines", "_queue", "_tenants", "_wait", "active", "limit", "most", "queued", "refused")
 
     def __init__(self, most: int, *, queue: int, wait: float) -> None:
-        """`queue` requests wait for a place, each for `wait` seconds at most."""
+        """`queue` requests wait for a place, each for hardly more than `wait` seconds."""
         self.active = self.queued = self.refused = 0
         self.most = self.limit = most
         self._queue = queue
         self._wait = wait
         self._lines: OrderedDict[Hashable, deque[asyncio.Future[bool]]] = OrderedDict()
+        self._deadlines: dict[asyncio.Future[bool], tuple[float, Hashable]] = {}
+        """Of everybody who waits, in whatever line, whoever has waited longest first."""
         self._tenants: OrderedDict[bytes, str] = OrderedDict()
 
     async def enter(self, scope: Scope) -> bool:
@@ -46,21 +48,18 @@ class Admission:
         if not self._has_room_for(caller):
             self.refused += 1
             return False
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[bool] = loop.create_future()
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(caller, deque()).append(turn)
+        self._deadlines[turn] = (monotonic() + self._wait, caller)
         self.queued += 1
-        too_late = loop.call_later(self._wait, self._give_up, caller, turn)
         try:
-            is_in = await turn
+            return await turn
         except asyncio.CancelledError:
-            self._give_up(caller, turn)
-            if turn.done() and not turn.cancelled() and turn.result():
+            if turn in self._deadlines:
+                self._end(caller, turn)
+            elif not turn.cancelled() and turn.result():
                 self.leave()
             raise
-        finally:
-            too_late.cancel()
-        return is_in
 
     def leave(self) -> None:
         self.active -= 1
@@ -85,6 +84,15 @@ class Admission:
         while self.queued and self.active < self.limit:
             self._let_in()
 
+    def give_up_late(self, now: float) -> None:
+        """Refuse whoever has waited for too long."""
+        while self._deadlines:
+            turn, (deadline, caller) = next(iter(self._deadlines.items()))
+            if deadline > now:
+                return
+            self.refused += 1
+            self._end(caller, turn)
+
     def turn_away(self) -> None:
         """Refuse everybody who waits."""
         while self._lines:
@@ -107,26 +115,24 @@ class Admission:
 
     def _let_in(self) -> None:
         """Whoever is first in the line whose turn it is; the next turn is another line's."""
-        if self.active >= self.limit:
-            return
-        caller, line = next(iter(self._lines.items()))
-        turn = line.popleft()
-        self.queued -= 1
-        if line:
-            self._lines.move_to_end(caller)
-        else:
-            del self._lines[caller]
-        self.active += 1
-        turn.set_result(True)
-
-    def _give_up(self, caller: Hashable, turn: "asyncio.Future[bool]") -> None:
-        if caller in self._lines and turn in self._lines[caller]:
-            self.refused += 1
-            self._end(caller, turn)
+        while self.queued and self.active < self.limit:
+            caller, line = next(iter(self._lines.items()))
+            turn = line.popleft()
+            del self._deadlines[turn]
+            self.queued -= 1
+            if line:
+                self._lines.move_to_end(caller)
+            else:
+                del self._lines[caller]
+            if not turn.cancelled():  # and has not had the time to say so
+                self.active += 1
+                turn.set_result(True)
+                return
 
     def _end(self, caller: Hashable, turn: "asyncio.Future[bool]") -> bool:
         line = self._lines[caller]
         line.remove(turn)
+        del self._deadlines[turn]
         self.queued -= 1
         if not line:
             del self._lines[caller]
@@ -142,7 +148,7 @@ class Admission:
 
 
 class Pulse:
-    """Tells an admission again and again how late the loop is."""
+    """Tells an admission again and again what time it is, and how late the loop is."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -160,7 +166,9 @@ class Pulse:
         while True:
             due = monotonic() + BEAT
             await asyncio.sleep(BEAT)
-            self._admission.feel(monotonic() - due)
+            now = monotonic()
+            self._admission.give_up_late(now)
+            self._admission.feel(now - due)
 
 
 def _credential(scope: Scope) -> bytes | None:

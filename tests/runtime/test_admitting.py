@@ -113,11 +113,19 @@ async def test_credentials_of_one_tenant_stand_in_one_line() -> None:
 
 
 async def test_whoever_waits_too_long_is_refused() -> None:
-    admission = Admission(1, queue=10, wait=0)
-    assert await admission.enter(scope(None))
+    admission = Admission(1, queue=10, wait=0.3)
+    pulse = Pulse(admission)
+    pulse.start()
+    assert await admission.enter(scope("a"))
+    [first] = await waiting(admission, ["a"])
+    await asyncio.sleep(0.2)
+    [second] = await waiting(admission, ["b"])
 
-    assert await admission.enter(scope(None)) is False
-    assert admission.status()["waiting"] == 0
+    assert await first is False
+    assert not second.done()
+    assert await second is False
+    assert admission.status() == {"active": 1, "places": 1, "waiting": 0, "refused": 2}
+    await pulse.close()
 
 
 @pytest.mark.parametrize("is_let_in", [False, True], ids=["waiting", "let in meanwhile"])
@@ -132,6 +140,18 @@ async def test_whoever_is_cancelled_leaves_no_trace(is_let_in: bool) -> None:
 
     assert task.cancelled()
     assert (admission.active, admission.queued) == (0 if is_let_in else 1, 0)
+
+
+async def test_place_goes_to_the_next_where_the_first_was_cancelled_a_moment_ago() -> None:
+    admission = Admission(1, queue=10, wait=60)
+    assert await admission.enter(scope("a"))
+    first, second = await waiting(admission, ["b", "b"])
+    first.cancel()
+    admission.leave()
+
+    assert await second is True
+    assert first.cancelled()
+    assert admission.status() == {"active": 1, "places": 1, "waiting": 0, "refused": 0}
 
 
 def test_late_loop_has_fewer_places_and_gets_them_back() -> None:
