@@ -296,7 +296,8 @@ class SqliteStore:
         )
 
     async def recover(self, at: datetime) -> int:
-        rows = await self._read(lambda connection: statements.RUNNING_PROCESSES.rows(connection, {}))
+        # What is fresh has settled: it need not be put away for this.
+        rows = await self._reader.run(lambda connection: statements.RUNNING_PROCESSES.rows(connection, {}))
         gone = [row["process"] for row in rows if self._process.is_gone(row["process"])]
         await asyncio.to_thread(self._process.sweep)
         if not gone:

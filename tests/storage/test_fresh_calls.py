@@ -206,6 +206,8 @@ async def test_fresh_call_is_found_by_everybody_who_looks(tmp_path: Path) -> Non
     assert [each.id for each in await store.calls_of("turn92")] == ["call92", "another"]
     await put(93)
     await other.recover(NOON)
+    assert "call93" in [each["id"] for each in rows(path)["fresh"]]  # it has settled: it is nobody's who is gone
+    await other.prune(NOON)
     assert rows(path)["fresh"] == []
     await store.close()
     await other.close()
