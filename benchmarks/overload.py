@@ -39,17 +39,23 @@ class Seen:
     refused: list[float] = field(default_factory=list)
     watched: list[float] = field(default_factory=list)
     """Refusals as the quiet process saw them."""
+    answered_quietly: int = 0
+    """Calls of the quiet process that were answered: they are work like that of the others."""
     seconds: float = 0.0
     cpu: float = 0.0
     """Seconds that the gateway's processes used."""
 
     @property
     def goodput(self) -> float:
-        return len(self.answered) / self.seconds
+        return self.calls / self.seconds
 
     @property
     def cost(self) -> float:
-        return self.cpu / len(self.answered)
+        return self.cpu / self.calls
+
+    @property
+    def calls(self) -> int:
+        return len(self.answered) + self.answered_quietly
 
 
 def main() -> None:
@@ -113,24 +119,24 @@ async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: 
     seen.seconds, seen.cpu = seconds, cpu_seconds(pid) - before
     await asyncio.gather(*tasks)
     if clients > PLACES:
-        seen.watched = await asyncio.to_thread(told.get)
+        seen.watched, seen.answered_quietly = await asyncio.to_thread(told.get)
         watching.join()
     return seen
 
 
 def watch(port: int, request: bytes, seconds: float, told: Any) -> None:
-    """In a process of its own: how long refusals take."""
-    found: list[float] = []
+    """In a process of its own: how long refusals take, and how many calls were answered."""
+    seen = Seen()
     since = time.perf_counter() + WARM
-    threads = [Thread(target=ask_quietly, args=(port, request, since, since + seconds, found)) for _ in range(QUIET)]
+    threads = [Thread(target=ask_quietly, args=(port, request, since, since + seconds, seen)) for _ in range(QUIET)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    told.put(found)
+    told.put((seen.refused, len(seen.answered)))
 
 
-def ask_quietly(port: int, request: bytes, since: float, until: float, found: list[float]) -> None:
+def ask_quietly(port: int, request: bytes, since: float, until: float, seen: Seen) -> None:
     with socket.create_connection(("127.0.0.1", port)) as wire, wire.makefile("rb") as answers:
         while (began := time.perf_counter()) < until:
             wire.sendall(request)
@@ -140,24 +146,28 @@ def ask_quietly(port: int, request: bytes, since: float, until: float, found: li
                 if line.startswith(b"content-length:"):
                     length = int(line.partition(b":")[2])
             answers.read(length)
-            if first.startswith(b"HTTP/1.1 503") and began >= since:
-                found.append(time.perf_counter() - began)
+            note(seen, began, (since, until), is_refused=first.startswith(b"HTTP/1.1 503"))
             time.sleep(MOMENT)
 
 
+def note(seen: Seen, began: float, when: tuple[float, float], *, is_refused: bool) -> None:
+    """Whatever ends in the time that is measured; all else is before or after."""
+    ended = time.perf_counter()
+    if when[0] <= ended < when[1]:
+        (seen.refused if is_refused else seen.answered).append(ended - began)
+
+
 async def client(port: int, request: bytes, when: tuple[float, float], seen: Seen, *, waits: bool) -> None:
-    since, until = when
+    _, until = when
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while (started := time.perf_counter()) < until:
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         await read_body(reader, head.lower())
-        ended = time.perf_counter()
         is_refused = head.startswith(b"HTTP/1.1 503")
-        if since <= started and ended < until:
-            (seen.refused if is_refused else seen.answered).append(ended - started)
+        note(seen, started, when, is_refused=is_refused)
         if is_refused and waits and (after := re.search(rb"retry-after: (\d+)", head)):
-            await asyncio.sleep(min(int(after[1]), max(0.0, until - ended)))
+            await asyncio.sleep(min(int(after[1]), max(0.0, until - time.perf_counter())))
     writer.close()
 
 
