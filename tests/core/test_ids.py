@@ -4,7 +4,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
-from gateway.core.ids import _Pool, new_id, new_token, random_bytes
+from gateway.core.ids import new_id, new_token, random_bytes
 
 
 def test_ids_are_uuids_of_version_four() -> None:
@@ -35,18 +35,14 @@ def test_tokens_that_were_made_together_lie_together() -> None:
     assert int(later[:12], 16) - int(earlier[:12], 16) in range(60_000)
 
 
-def test_more_bytes_than_are_fetched_at_once_can_be_had() -> None:
-    assert len(random_bytes(100_000)) == 100_000
-    assert random_bytes(0) == b""
+def test_bytes_of_every_size_can_be_had() -> None:
+    assert [len(random_bytes(size)) for size in (0, 8, 9, 32, 100_000)] == [0, 8, 9, 32, 100_000]
 
 
-def test_what_was_fetched_before_is_forgotten_when_asked() -> None:
-    pool = _Pool()
-    pool.take(16)
+def test_no_piece_is_given_out_twice_however_often_more_is_fetched() -> None:
+    drawn = [random_bytes(16) for _ in range(2_000)]
 
-    pool._forget()
-
-    assert (pool._bytes, len(pool.take(16))) == (b"", 16)
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_forked_child_draws_other_ids_than_its_parent() -> None:
