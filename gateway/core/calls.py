@@ -29,12 +29,8 @@ _LONGEST_INTEGER: Final = 4_000
 _MISSING: Final[Any] = object()
 
 
-class ToolCall(Immutable):
-    """Everything there is to know of a call. A change is a new record with the same `id`.
-
-    `trusted` remembers the tool's flag at call time, so that another tool which later takes the
-    name cannot lift an old result; `None` leaves the decision to the registry.
-    """
+class _Parts:
+    """What a record is made of, as long as it is being made."""
 
     __slots__ = (
         "_args",
@@ -54,6 +50,32 @@ class ToolCall(Immutable):
         "updated_at",
     )
 
+    id: str
+    tool: str
+    checksum: str
+    is_complete: bool
+    is_error: bool
+    replay_compatibility: str | None
+    from_artifact_tool: bool
+    inline: bool
+    trusted: bool | None
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime
+    _args: dict[str, Any]
+    _payload: Any
+    _results: Results
+
+
+class ToolCall(_Parts, Immutable):
+    """Everything there is to know of a call. A change is a new record with the same `id`.
+
+    `trusted` remembers the tool's flag at call time, so that another tool which later takes the
+    name cannot lift an old result; `None` leaves the decision to the registry.
+    """
+
+    __slots__ = ()
+
     FIELDS: ClassVar = (
         "id",
         "tool",
@@ -72,22 +94,6 @@ class ToolCall(Immutable):
         "completed_at",
     )
     """What a record is made of, and what its constructor takes."""
-
-    id: str
-    tool: str
-    checksum: str
-    is_complete: bool
-    is_error: bool
-    replay_compatibility: str | None
-    from_artifact_tool: bool
-    inline: bool
-    trusted: bool | None
-    created_at: datetime
-    updated_at: datetime
-    completed_at: datetime
-    _args: dict[str, Any]
-    _payload: Any
-    _results: Results
 
     def __init__(
         self,
@@ -165,25 +171,25 @@ class ToolCall(Immutable):
         completed_at: datetime,
     ) -> "ToolCall":
         """The record of a call that the core itself has settled: its parts were checked on the way and are its own."""
-        record = cls.__new__(cls)
-        record._decide(
-            id=id,
-            tool=tool,
-            checksum=checksum,
-            is_complete=True,
-            is_error=is_error,
-            _args=args,
-            _results=results,
-            _payload=None,
-            replay_compatibility=None,
-            from_artifact_tool=from_artifact_tool,
-            inline=inline,
-            trusted=trusted,
-            created_at=created_at,
-            updated_at=completed_at,
-            completed_at=completed_at,
-        )
-        return record
+        parts = _Parts()
+        parts.id = id
+        parts.tool = tool
+        parts.checksum = checksum
+        parts.is_complete = True
+        parts.is_error = is_error
+        parts._args = args
+        parts._results = results
+        parts._payload = None
+        parts.replay_compatibility = None
+        parts.from_artifact_tool = from_artifact_tool
+        parts.inline = inline
+        parts.trusted = trusted
+        parts.created_at = created_at
+        parts.updated_at = parts.completed_at = completed_at
+        record: Any = parts
+        record.__class__ = cls  # from here on immutable: made as `__init__` does, it would take ten times as long
+        settled: ToolCall = record
+        return settled
 
     @property
     def args(self) -> dict[str, Any]:

@@ -38,6 +38,46 @@ def a_call(**fields: Any) -> ToolCall:
     )
 
 
+def settled_call() -> ToolCall:
+    """As the core itself makes the record of a call that is over."""
+    return ToolCall.of_settled(
+        id="call_xyz",
+        tool="echo",
+        args={"a": 1},
+        checksum=call_id("echo", {"a": 1}),
+        is_error=False,
+        results=Tokenizable("done"),
+        from_artifact_tool=False,
+        inline=True,
+        trusted=False,
+        created_at=MOMENT,
+        completed_at=MOMENT,
+    )
+
+
+def test_record_of_a_settled_call_is_as_good_as_one_that_was_checked() -> None:
+    settled, checked = settled_call(), a_call(trusted=False)
+
+    assert type(settled) is ToolCall
+    same = [name for name in ToolCall.FIELDS if name != "results"]
+    assert [getattr(settled, name) for name in same] == [getattr(checked, name) for name in same]
+    assert str(settled.results) == str(checked.results)
+
+
+@pytest.mark.parametrize("field", [name for name in ToolCall.FIELDS if name not in ("args", "payload", "results")])
+def test_nothing_changes_the_record_of_a_settled_call(field: str) -> None:
+    record: Any = settled_call()
+
+    with pytest.raises(AttributeError, match=f"immutable; '{field}' cannot be set"):
+        setattr(record, field, None)
+    with pytest.raises(AttributeError, match=f"immutable; '{field}' cannot be deleted"):
+        delattr(record, field)
+    with pytest.raises(AttributeError, match="immutable"):
+        record._args = {}
+    with pytest.raises(AttributeError, match="immutable"):
+        record.other = 1
+
+
 def problems_of(**fields: Any) -> list[dict[str, Any]]:
     with pytest.raises(InvalidInitialToolCallValue) as caught:
         a_call(**fields)
