@@ -109,6 +109,9 @@ class SizeHints:
     line_count: int | None = None
 
 
+_NO_HINTS: Final = SizeHints()
+
+
 def _base_methods() -> tuple[ToolMethod, ...]:
     lines = {"type": "integer", "minimum": 1, "default": 10, "description": "How many lines."}
     pattern = {
@@ -160,7 +163,7 @@ class SpooledArtifact:
         if not is_spool_reader(reader):
             raise NotASpoolReader()
         self.reader = reader
-        self._sizes = SizeHints()
+        self._sizes = _NO_HINTS
 
     @staticmethod
     def is_spooled_artifact(value: object) -> "TypeGuard[SpooledArtifact]":

@@ -108,14 +108,9 @@ def copy_containers(value: Any) -> Any:
 
     What is shared or refers to itself stays so in the copy. Raises `ValueError` past `MAX_DEPTH`.
     """
-    kind = type(value)
-    if kind in _SCALARS:
-        return value
-    if not isinstance(value, _CONTAINERS):
-        return value
-    if isinstance(value, dict) and kind is dict and _SCALARS.issuperset(map(type, value.values())):
+    if type(value) is dict and _SCALARS.issuperset(map(type, value.values())):
         return value.copy()  # what most arguments are
-    return _copy(value, {}, 0)
+    return _copy(value, {}, 0) if isinstance(value, _CONTAINERS) else value
 
 
 def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:

@@ -28,13 +28,10 @@ class Filling:
         self._sources = {id(node): self._find_sources(node) for node in subschemas}
         self._refuse_invalid()
         self._leads_to_defaults = self._find_ways()
+        self.is_needed: Final = self._matters(subschemas.root)
         for node in subschemas:
             if "default" in node:
                 self._default(node)
-
-    @property
-    def is_needed(self) -> bool:
-        return self._matters(self._subschemas.root)
 
     def fill(self, value: Any) -> None:
         """Add what is missing. `value` satisfies the schema and is ours to change."""

@@ -46,7 +46,7 @@ class ModelClass(Protocol):
 class Schema:
     """A compiled schema. Raises `ValueError` for a document that is not a valid schema."""
 
-    __slots__ = ("_checks", "_document", "_filling", "_subschemas", "_validator", "_validators")
+    __slots__ = ("_checks", "_document", "_filling", "_subschemas", "_validator", "_validators", "has_checks")
 
     def __init__(self, document: Document | bool, *, checks: Sequence[SchemaCheck] = (), closed: bool = True) -> None:
         if isinstance(document, bool):
@@ -54,6 +54,8 @@ class Schema:
         self._document = own_copy(document)
         _refuse_invalid(self._document)
         self._checks = tuple(checks)
+        self.has_checks = bool(checks)
+        """Whether anything but the document is asked about a value."""
         self._validators: dict[int, jsonschema_rs.Draft202012Validator] = {}
         self._subschemas = Subschemas(self._document)
         for node in self._subschemas.elsewhere:
@@ -88,15 +90,11 @@ class Schema:
         narrowed._document = {**self._document, "properties": limited}
         narrowed._validator = None
         narrowed._checks = self._checks
+        narrowed.has_checks = self.has_checks
         narrowed._validators = {}
         narrowed._subschemas = self._subschemas
         narrowed._filling = self._filling
         return narrowed
-
-    @property
-    def has_checks(self) -> bool:
-        """Whether anything but the document is asked about a value."""
-        return bool(self._checks)
 
     async def validate(self, value: Any) -> Any:
         """A copy of `value` with defaults filled in. Raises `ValidationException` with the problems found."""
@@ -127,7 +125,7 @@ class Schema:
         It is a copy: a handler may change its arguments, and the record must not follow.
         """
         try:
-            if not self.is_valid(value):
+            if not self._compiled.is_valid(value):
                 raise ValidationException(self._problems(value))
             own = _own_json(value)
         except (ValueError, TypeError, RecursionError) as error:

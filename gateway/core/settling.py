@@ -122,6 +122,8 @@ async def run_tool(
     except Exception as error:  # a custom validator failed; its tool did not run
         ctx.emit_warning("arguments-not-checked", f"the arguments of {tool.name!r} could not be checked", error)
         return _failure(f"the arguments could not be checked: {message_of(error)}")
+    if isinstance(value, SpooledArtifact) and not isinstance(tool, ArtifactTool):  # the handler has kept it
+        return Outcome(value)
     try:
         return await _wrapped(tool, value, spool, id)
     except Exception as error:  # the handler did its work: its outcome must not be lost
@@ -139,8 +141,6 @@ async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome
     if isinstance(value, str | bytes | bytearray | memoryview):
         constructor = tool.artifact_constructor() if tool.artifact_constructor else SpooledArtifact
         return Outcome(constructor(await spool.write(id, value)))
-    if isinstance(value, SpooledArtifact):
-        return Outcome(value)
     items = value if isinstance(value, list) else [value]
     if items and (all(isinstance(item, Media) for item in items) or all(is_artifact(item) for item in items)):
         return Outcome(value)
