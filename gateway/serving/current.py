@@ -214,8 +214,12 @@ def current_client() -> Client | None:
     return None if call is None else call.client
 
 
+serve: Final = _CURRENT.set
+serve_no_longer: Final = _CURRENT.reset
+
+
 class serving:  # noqa: N801 - reads as a statement: `with serving(call):`
-    """Makes a call the current one for as long as the block runs."""
+    """Makes a call the current one for as long as the block runs: `serve`, and in the end `serve_no_longer`."""
 
     __slots__ = ("_call", "_token")
 
@@ -224,8 +228,8 @@ class serving:  # noqa: N801 - reads as a statement: `with serving(call):`
         self._token: Any = None
 
     def __enter__(self) -> ServedCall:
-        self._token = _CURRENT.set(self._call)
+        self._token = serve(self._call)
         return self._call
 
     def __exit__(self, *_: object) -> None:
-        _CURRENT.reset(self._token)
+        serve_no_longer(self._token)

@@ -1,6 +1,7 @@
 """One call as one dispatch of its turn: the stages around it, the call itself, and the record if a stage says no."""
 
 import asyncio
+from collections.abc import Coroutine
 from time import time_ns
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from gateway.core.settling import Inlining, ProposedCall, run_tool, settle_call
 from gateway.core.tokens import Tokenizable
 from gateway.core.tools import ArtifactTool, Tool
 from gateway.errors import GatewayError, UnknownCall, message_of
-from gateway.serving.current import ServedCall, serving
+from gateway.serving.current import ServedCall, serve, serve_no_longer, serving
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
 
@@ -36,24 +37,17 @@ PROPOSED_CALLS: Final = "gateway.proposedCalls"
 """Where middleware finds, in the stash of a dispatch, the checksums of calls that are about to be made."""
 
 
-async def settled_call(turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining) -> ToolCall:
+def settled_call(
+    turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining
+) -> Coroutine[Any, Any, ToolCall]:
     """The record of a call, which is durable."""
     catalogue = turn.catalogue
     tool = catalogue.registry.get(call.tool)
     is_alone = turn.is_untouched and not turn.is_stored and isinstance(proposed.args, dict)
     is_plain = is_alone and not (catalogue.dispatch_input or catalogue.dispatch_output)
     if tool is None or not is_plain or turn.hears_any(_OF_A_DISPATCH):
-        return await dispatched(turn, proposed, call, inline=inline)
-    try:
-        return await _alone(turn, call, tool, inline=inline)
-    except asyncio.CancelledError:
-        if is_being_cancelled():
-            raise
-        return await refused(turn, proposed, call, GatewayError("the call was given up"))
-    except Exception as error:
-        given_up = is_abort(error, aborted=False)
-        why = GatewayError("the call was given up") if given_up else executor_error(error)
-        return await refused(turn, proposed, call, why)
+        return dispatched(turn, proposed, call, inline=inline)
+    return _alone(turn, proposed, call, tool, inline=inline)
 
 
 async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining) -> ToolCall:
@@ -137,35 +131,44 @@ class Unaccompanied:
             self._made.release()
 
 
-async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) -> ToolCall:
+async def _alone(turn: Turn, proposed: ProposedCall, call: ServedCall, tool: Tool, *, inline: Inlining) -> ToolCall:
     """What `dispatched` does, with nothing made that such a call does not need."""
     created_at = now()
     ctx = Unaccompanied(turn)
     checksum = call.checksum or call_id(call.tool, call.args)
     is_acked = False
+    token = serve(call)
     try:
-        with serving(call):
-            outcome = await run_tool(tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum)
-            results = outcome.results
-            record = ToolCall.of_settled(
-                id=call.id,
-                tool=call.tool,
-                args=call.args,
-                checksum=checksum,
-                is_error=outcome.is_error,
-                results=copy_containers(results),
-                from_artifact_tool=False,
-                inline=inline if inline is True or inline is False else await inline(results),
-                trusted=tool.trusted,
-                created_at=created_at,
-                completed_at=now(),
-            )
-            await turn.store(record)
+        outcome = await run_tool(tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum)
+        results = outcome.results
+        record = ToolCall.of_settled(
+            id=call.id,
+            tool=call.tool,
+            args=call.args,
+            checksum=checksum,
+            is_error=outcome.is_error,
+            results=copy_containers(results),
+            from_artifact_tool=False,
+            inline=inline if inline is True or inline is False else await inline(results),
+            trusted=tool.trusted,
+            created_at=created_at,
+            completed_at=now(),
+        )
+        await turn.store(record)
         turn.alone = record
         is_acked = True
         return record
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        why = GatewayError("the call was given up")
+    except Exception as error:
+        given_up = is_abort(error, aborted=False)
+        why = GatewayError("the call was given up") if given_up else executor_error(error)
     finally:
+        serve_no_longer(token)
         ctx.end(is_acked=is_acked)
+    return await refused(turn, proposed, call, why)
 
 
 def _offer_query(turn: Turn, ctx: DispatchContext, tool: str) -> None:

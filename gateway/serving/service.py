@@ -141,7 +141,7 @@ class Service:
 
     def admit(self, principal: Principal, catalogue: str) -> None:
         """Raises `UnknownCatalogue` unless the caller is in the audience."""
-        if not self.published.access.admits(principal, catalogue):
+        if not self._published.access.admits(principal, catalogue):
             raise UnknownCatalogue()
 
     def listed(self, principal: Principal, catalogue: str, *, turn: Turn | None = None) -> list[Listed]:
@@ -173,14 +173,7 @@ class Service:
         is_shared: bool = False,
     ) -> Turn:
         """A new turn. One that is not kept is stored with its first call; shared ones can be found before that."""
-        self.admit(principal, catalogue)
-        published = self.published
-        at = now()
-        lives = self._lives if is_kept else self._lives_alone
-        stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=lives)
-        turn = self._opened(replace(stored, stash=dict(stash)) if stash else stored, published)
-        if turn.hears(TurnStart):
-            turn.emit(TurnStart(turn.id, at))
+        turn = self._begun(principal, catalogue, lives=self._lives if is_kept else self._lives_alone, stash=stash)
         if turn.catalogue.turn_input:
             await self._pass(turn, turn.catalogue.turn_input)
         if is_kept:
@@ -255,10 +248,12 @@ class Service:
             holding=holding,
         )
         try:
-            call.declared = declared = await self._known(turn, name, args)
+            call.declared = declared = self._known(turn, name)
         except UnknownTool:
             await self._writing.refused(call, "unknown-tool")
             raise
+        if declared is None:
+            await self._load_target(turn, decoded)
         if self.observer is not None:
             call.seen = self.observer.called(call, declared, request)
         turn.running.add(call.id)
@@ -332,14 +327,17 @@ class Service:
     ) -> Settled:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
         try:
-            turn = await self.find_turn(principal, handle, catalogue=catalogue) if handle else None
-            if turn is None:
-                turn = await self.open_turn(principal, catalogue, is_kept=False)
+            if handle:
+                turn = await self.find_turn(principal, handle, catalogue=catalogue)
+            else:
+                turn = self._begun(principal, catalogue, lives=self._lives_alone)
         except UnknownCatalogue:
             revision = self.published.snapshot.revision
             asked = ServedCall(new_id(), name, {}, principal, catalogue, revision)
             await self._writing.refused(asked, "not-in-audience")
             raise
+        if not handle and turn.catalogue.turn_input:
+            await self._pass(turn, turn.catalogue.turn_input)
         settled = await self.call(turn, name, args, id=id, key=key, client=client, holding=holding, request=request)
         if turn.catalogue.turn_output:
             await self._pass(turn, turn.catalogue.turn_output)
@@ -449,22 +447,21 @@ class Service:
         may_again = may_call(self.published, principal, earlier) or self.may_read(principal, earlier)
         return earlier.is_error or may_again
 
-    async def _known(self, turn: Turn, name: str, args: Any) -> DeclaredTool | None:
+    def _known(self, turn: Turn, name: str) -> DeclaredTool | None:
         """The tool of that name, `None` for a query tool. Unknown and not visible are one answer."""
         published, catalogue = turn.published, turn.stored.catalogue
         if not published.access.admits(turn.principal, catalogue):
             raise UnknownCatalogue()
-        if name in published.catalogues[catalogue].queries:
-            await self._load_target(turn, args)
+        if name in turn.catalogue.queries:
             return None
         declared = published.tool(catalogue, name)
         if declared is None or not may_know(turn, name, declared):
             raise UnknownTool()
         return declared
 
-    async def _load_target(self, turn: Turn, args: Any) -> None:
+    async def _load_target(self, turn: Turn, args: Mapping[str, Any]) -> None:
         """Bring the artifact a query is about into the turn, if it is the caller's own from an earlier turn."""
-        id = decoded_args(args).get("callId")
+        id = args.get("callId")
         if not isinstance(id, str) or any(record.id == id for record in turn.ctx.turn_tool_calls):
             return
         stored = await self._store.find_call(id, turn.principal)
@@ -474,6 +471,18 @@ class Service:
         if is_queryable(record):
             turn.ctx.adopt_tool_call(record)
             self.brought_into(turn, stored)
+
+    def _begun(
+        self, principal: Principal, catalogue: str, *, lives: timedelta, stash: Mapping[str, Any] | None = None
+    ) -> Turn:
+        """A turn that nothing was done in yet. Raises `UnknownCatalogue`."""
+        self.admit(principal, catalogue)
+        published, at = self._published, now()
+        stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=lives)
+        turn = self._opened(replace(stored, stash=dict(stash)) if stash else stored, published)
+        if turn.hears(TurnStart):
+            turn.emit(TurnStart(turn.id, at))
+        return turn
 
     def _opened(self, stored: StoredTurn, published: Published) -> Turn:
         return Turn(stored, published, self._around)

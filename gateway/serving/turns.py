@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.calls import ToolCall
@@ -164,9 +164,10 @@ class Turn:
     def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None:
         self.ctx.emit_warning(kind, message, error)
 
-    async def store(self, record: ToolCall) -> None:
+    def store(self, record: ToolCall) -> Awaitable[Any]:
         """Have a record kept that no context has."""
-        await self._around.callbacks["store_tool_call"](None, record)
+        kept: Awaitable[Any] = self._around.callbacks["store_tool_call"](None, record)
+        return kept
 
     def _made(self) -> TurnContext:
         """A context ready for calls, as the turn was stored."""
