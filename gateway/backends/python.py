@@ -100,7 +100,19 @@ class PythonBackend:
     async def _result(self, arguments: dict[str, Any]) -> Any:
         if self._tool.run == "process":
             return _received(await self._workers.call(arguments), limit=self._tool.max_result)
-        return await self._called(partial(self._tool.function, **arguments))
+        function = self._tool.function
+        try:
+            if self._in_thread:
+                result = await self._threads.call(partial(function, **arguments))
+            else:
+                result = function(**arguments)
+            return result if type(result) is str else await result if inspect.isawaitable(result) else result
+        except (AbortError, GateError, BackendFailed):
+            raise
+        except ToolError as error:
+            raise _refused(error.status, error.message, help=error.help) from error
+        except (Exception, SystemExit) as error:  # it is the author's code: it may raise anything
+            raise _raised(type_name(error)) from error
 
     async def close(self) -> None:
         self._threads.close()
@@ -117,17 +129,6 @@ class PythonBackend:
         except TypeError as error:
             raise BackendFailed("failed", f"the function does not fit its arguments: {excerpt(str(error))}") from error
         return dict(call.args)
-
-    async def _called(self, function: partial[Any]) -> Any:
-        try:
-            result = await self._threads.call(function) if self._in_thread else function()
-            return result if type(result) is str else await result if inspect.isawaitable(result) else result
-        except (AbortError, GateError, BackendFailed):
-            raise
-        except ToolError as error:
-            raise _refused(error.status, error.message, help=error.help) from error
-        except (Exception, SystemExit) as error:  # it is the author's code: it may raise anything
-            raise _raised(type_name(error)) from error
 
 
 def _received(answer: Answer, *, limit: int) -> Any:

@@ -15,6 +15,8 @@ from gateway.governance.ports import BackendFailed
 _LARGE: Final = 1 << 18
 """From how many bytes on reading JSON would make others wait."""
 
+_AS_THEY_ARE: Final = (str, Media, SpooledArtifact)
+
 
 @dataclass(frozen=True, slots=True)
 class MediaTemplate:
@@ -42,9 +44,11 @@ class MediaTemplate:
 
 def shaped(value: Any, *, json_results: bool, media: MediaTemplate | None) -> Any:
     """A function's result as the rest of a call understands it. Raises `BackendFailed` if it is nothing of the kind."""
+    if isinstance(value, _AS_THEY_ARE):
+        return value
     if isinstance(value, bytes | bytearray | memoryview):
         return media.media(bytes(value)) if media else bytes(value)
-    if isinstance(value, str | Media | SpooledArtifact) or is_spool_reader(value):
+    if is_spool_reader(value):
         return value
     if isinstance(value, list | tuple) and value and _are_of_one_kind(value):
         return list(value)

@@ -4,7 +4,7 @@ Trust is decided by the tool's flag alone, never by names or providers, and only
 afterwards: a tool that is gone, an error and a handle are always untrusted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,9 +61,9 @@ class Renderer:
                 ctx.emit_warning("inline-ignored", f"the text of {call.id!r} has no artifact and is shown inline")
             body = results.render(ctx)
         elif isinstance(results, list):
-            body = "\n\n".join([await _whole_text(artifact) for artifact in results])
+            body = "\n\n".join([str(await _whole_text(artifact)) for artifact in results])
         elif call.inline:
-            body = await _whole_text(results)
+            body = str(await _whole_text(results))
         else:
             body = await handle_text(call.id, results, encoding=self.handle_encoding)
             kind = "artifact-handle"
@@ -83,10 +83,13 @@ def authority_of(ctx: Showing, call: ToolCall) -> Authority:
     return "trusted" if trusted else "untrusted"
 
 
-async def _whole_text(artifact: Any) -> str:
+def _whole_text(artifact: Any) -> Awaitable[Any]:
     """The body; an artifact judged by its shape alone need not offer more than its lines."""
-    if hasattr(artifact, "as_string"):
-        return str(await artifact.as_string())
+    whole: Awaitable[Any] = artifact.as_string() if hasattr(artifact, "as_string") else _all_lines(artifact)
+    return whole
+
+
+async def _all_lines(artifact: Any) -> str:
     return "\n".join(await artifact.cat())
 
 

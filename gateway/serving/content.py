@@ -5,7 +5,7 @@ the text and in the `_meta` of every block.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -31,6 +31,7 @@ MAX_STRUCTURED: Final = 1 << 20
 """Bytes of a result that programs are given as JSON beside its text."""
 
 _RENDERER: Final = Renderer()
+_NO_MEDIA: Final = (SpooledArtifact, Tokenizable)
 
 
 @dataclass(slots=True)
@@ -75,7 +76,7 @@ class Contents:
             structured = ABSENT if beside is None else beside.structured
             return Content(await _media_blocks(turn, record, media), record.is_error, structured, beside)
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        blocks = [await _text_block(turn, record, declared)]
+        blocks = [_text_block(await shown_text(turn, record), turn, record, declared)]
         told = settled.pending or settled.limited
         if told is not None and self._promise(turn, declared) is None:
             return Content(blocks, record.is_error, told)
@@ -118,7 +119,7 @@ class Contents:
         text = f"the tool ran, but its result does not fit its output schema: {promise.broken(value)}"
         failed = record.replace(is_error=True, results=Tokenizable(text))
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        shown = await _text_block(turn, failed, declared)
+        shown = _text_block(await shown_text(turn, failed), turn, failed, declared)
         return Content([shown, *(blocks if settled.is_replay else ())], is_error=True)
 
     def _promise(self, turn: Turn, tool: DeclaredTool | None) -> Promise | None:
@@ -135,19 +136,21 @@ class Contents:
 
 
 def media_of(results: Any) -> list[Media]:
-    if isinstance(results, SpooledArtifact | Tokenizable):
+    if isinstance(results, _NO_MEDIA):
         return []
     items = results if isinstance(results, list) else [results]
     return items if items and all(isinstance(item, Media) for item in items) else []
 
 
-async def shown_text(turn: Turn, record: ToolCall) -> str:
+def shown_text(turn: Turn, record: ToolCall) -> Awaitable[str]:
     """The text of a result as its catalogue shows it: in its envelope, or bare."""
+    if turn.catalogue.catalogue.render != "envelope":
+        return _bare_text(turn, record)
+    return _query_text(turn, record) if record.from_artifact_tool else _RENDERER.text(turn, record)
+
+
+async def _bare_text(turn: Turn, record: ToolCall) -> str:
     results: Any = record.results
-    if turn.catalogue.catalogue.render == "envelope":
-        if record.from_artifact_tool and isinstance(results, Tokenizable):
-            return _query_envelope(turn, record, results.render(turn.ctx))
-        return await _RENDERER.text(turn, record)
     if isinstance(results, Tokenizable):
         return results.render(turn.ctx)
     if isinstance(results, list):
@@ -166,16 +169,20 @@ def _vouched(turn: Turn, record: ToolCall, declared: DeclaredTool | None) -> dic
     return {"tier": _tier(declared), "trusted": is_trusted, "hazard": hazard}
 
 
-def _query_envelope(turn: Turn, record: ToolCall, body: str) -> str:
+async def _query_text(turn: Turn, record: ToolCall) -> str:
     """Query tools live as long as their dispatch; what they answer is never trusted, whoever made the artifact."""
+    results: Any = record.results
+    if not isinstance(results, Tokenizable):
+        return await _RENDERER.text(turn, record)
+    body = results.render(turn.ctx)
     nonce = nonce_for(turn.turn_secret, record.checksum, record.id)
     return result_envelope(
         "untrusted", body, kind="tool-result", tool=record.tool, checksum=record.checksum, nonce=nonce
     )
 
 
-async def _text_block(turn: Turn, record: ToolCall, declared: DeclaredTool | None) -> Block:
-    return {"type": "text", "text": await shown_text(turn, record), "_meta": _vouched(turn, record, declared)}
+def _text_block(text: str, turn: Turn, record: ToolCall, declared: DeclaredTool | None) -> Block:
+    return {"type": "text", "text": text, "_meta": _vouched(turn, record, declared)}
 
 
 async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> list[Block]:

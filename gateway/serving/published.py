@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from gateway.access import Access
 from gateway.core.pipeline import Middleware
@@ -15,6 +15,8 @@ from gateway.serving.withholding import Vigil
 from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
 
 Inlining = Callable[[DeclaredTool, Any], Awaitable[bool]]
+
+_NONE: Final[Mapping[str, DeclaredTool]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,16 @@ class Published:
     """Prompts and resources of upstreams, if there are any."""
     snapshot: Snapshot = field(init=False)
     _paths: Mapping[str, str] = field(init=False, repr=False)
+    _tools: Mapping[str, Mapping[str, DeclaredTool]] = field(init=False, repr=False)
+    """By catalogue and advertised name: looked up several times in every call."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "snapshot", self.access.snapshot)  # asked for a dozen times in every call
         object.__setattr__(self, "_paths", {each.path: each.name for each in self.snapshot.catalogues.values()})
+        object.__setattr__(self, "_tools", {name: _tools_in(self.snapshot, name) for name in self.snapshot.catalogues})
 
     def tool(self, catalogue: str, name: str) -> DeclaredTool | None:
-        return self.snapshot.tool_in(catalogue, name)
+        return self._tools.get(catalogue, _NONE).get(name)
 
     def is_withheld(self, tool: DeclaredTool) -> bool:
         """Whether a tool is not what somebody looked at; such a tool is not listed."""
@@ -74,3 +79,8 @@ class Published:
     async def close(self) -> None:
         for backend in self.backends:
             await backend.close()
+
+
+def _tools_in(snapshot: Snapshot, catalogue: str) -> dict[str, DeclaredTool]:
+    named = {name: snapshot.tool_in(catalogue, name) for name in snapshot.catalogues[catalogue].tools}
+    return {name: tool for name, tool in named.items() if tool is not None}
