@@ -89,11 +89,11 @@ class DeclaredTool:
     """Whether its server runs it as a task only."""
     hints: Mapping[Hint, bool] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    object: str = field(init=False, repr=False, compare=False)
+    """What policy rows call it."""
 
-    @property
-    def object(self) -> str:
-        """What policy rows call it."""
-        return f"tool:{self.name}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "object", f"tool:{self.name}")
 
     @property
     def governed(self) -> GovernedTool:

@@ -306,7 +306,7 @@ class Buses:
 
     def hears_any(self, names: frozenset[str]) -> bool:
         """Whether anybody would notice one of these events; `"*"` is to be among them."""
-        if self.observability.is_quiet and self.functional.is_quiet:
+        if not (self.observability._listeners or self.functional._listeners):
             return False
         return self.observability.listens_to_any(names) or self.functional.listens_to_any(names)
 

@@ -53,5 +53,5 @@ def new_token(size: int) -> str:
 
     The moment it was made at stands before them: what is made together lies together in every index.
     """
-    text = b2a_base64(random_bytes(size), newline=False).translate(_URL_SAFE).rstrip(b"=")
-    return f"{time_ns() // 1_000_000:012x}{text.decode('ascii')}"
+    text = b2a_base64(random_bytes(size), newline=False).translate(_URL_SAFE).rstrip(b"=").decode("ascii")
+    return (time_ns() // 1_000_000).to_bytes(6).hex() + text

@@ -7,6 +7,7 @@ where a memory is kept between calls: it becomes JSON and is made of it again, a
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from time import time_ns
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
@@ -105,9 +106,13 @@ class TurnMemory:
             del self._same[key]
         self.calls = max(0, self.calls - 1)
 
-    def notes(self, brought: Brought, decision: Made, *, at: datetime) -> None:
-        """A call and what was decided about it. One that runs brings what it brings, whatever becomes of it."""
-        call = RememberedCall(brought.tool, brought.flags, brought.tier, decision, _milliseconds(at))
+    def notes(self, brought: Brought, decision: Made, *, at: datetime | None = None) -> None:
+        """A call and what was decided about it, now if nothing else is said.
+
+        One that runs brings what it brings, whatever becomes of it.
+        """
+        moment = time_ns() // 1_000_000 if at is None else _milliseconds(at)
+        call = RememberedCall(brought.tool, brought.flags, brought.tier, decision, moment)
         self.newest.append(call)
         if len(self.newest) > NEWEST:
             del self.newest[0]

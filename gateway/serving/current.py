@@ -145,6 +145,7 @@ class ServedCall:
     checksum: str = ""
     args_text: str | None = None
     """The arguments as canonical JSON, which the checksum was made of."""
+    holding: Holding = ORDINARY
     declared: DeclaredTool | None = None
     """What it calls; none for a query tool."""
     decision: Decision | None = None
@@ -166,7 +167,6 @@ class ServedCall:
     """What another server said beside its result."""
     identity: str | None = None
     definition: str | None = None
-    holding: Holding = ORDINARY
     error: str | None = None
     """The code of what went wrong."""
     is_started: bool = False

@@ -13,7 +13,6 @@ from typing import Any, Final
 from gateway.access import Access
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.context import DispatchContext
-from gateway.core.events import now
 from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
@@ -67,7 +66,9 @@ def handler_for(
     async def handle(args: dict[str, Any], ctx: DispatchContext, meta: Registry) -> Any:
         call = current_call()
         call.definition = definition
-        memory = call.memory
+        turn = call.turn
+        assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
+        memory = turn.memory
         counted: Counted | None = None
         try:
             gate.authorise(call)
@@ -81,12 +82,12 @@ def handler_for(
             call.error = _code_of(error)
             if call.decision == "allow":  # what decided last was not what refused: a check could not be made
                 call.decide("deny", "check-failed", call.error)
-            memory.notes(brought, "hold" if call.decision == "hold" else "deny", at=now())
+            memory.notes(brought, "hold" if call.decision == "hold" else "deny")
             raise
         if is_consequential:
             await _journaled(handling.journal, call, tool, counted)
-        memory.notes(brought, "allow", at=now())
-        spool = _spool_of(call)
+        memory.notes(brought, "allow")
+        spool = turn.spool
         keep = _keeping(spool, call.id, max_output)
         key, hops = call.idempotency_key, call.seen
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, key, hops)
@@ -124,11 +125,6 @@ async def _journaled(journal: Journal, call: ServedCall, tool: DeclaredTool, cou
 def _code_of(error: Exception) -> str:
     """Of errors that are not ours only what they are: anything else in them may be content."""
     return error.code if isinstance(error, GatewayError) else type(error).__name__
-
-
-def _spool_of(call: ServedCall) -> TurnStore:
-    assert call.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
-    return call.turn.spool
 
 
 def _keeping(spool: TurnStore, id: str, limit: int | None) -> Keep:

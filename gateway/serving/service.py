@@ -240,12 +240,12 @@ class Service:
             turn.principal,
             turn.stored.catalogue,
             turn.published.snapshot.revision,
-            idempotency_key=key,
-            client=client,
-            turn=turn,
-            checksum=checksum,
-            args_text=text,
-            holding=holding,
+            key,
+            client,
+            turn,
+            checksum,
+            text,
+            holding,
         )
         try:
             call.declared = declared = self._known(turn, name)
@@ -294,7 +294,8 @@ class Service:
             self.running.end(task)
         if self.meter is not None:
             self.meter.settled(call, declared, is_error=record.is_error, seconds=perf_counter() - began)
-        settled = Settled(record, turn, pending=call.pending, limited=call.limited, aside=call.aside)
+        settled = Settled(record, turn)
+        settled.pending, settled.limited, settled.aside = call.pending, call.limited, call.aside
         if call.decision == "hold":
             settled.unconfirmed = call.unconfirmed
             settled.approvals = call.approvals

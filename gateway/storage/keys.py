@@ -19,6 +19,9 @@ _KEY: Final = re.compile(
 
 _OF_A_MOMENT: Final = re.compile(r"turn_([0-9a-f]{12})")
 
+_EMPTY: Final = blake2b(digest_size=16)
+"""Copied, which takes half as long as making one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -50,15 +53,20 @@ def hashed(text: str | None) -> str:
     """32 characters for any text. Nothing at all differs from the empty text; half a surrogate pair is a text, too."""
     if text is None:
         return blake2b(digest_size=16, person=b"nothing").hexdigest()
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    begun = _EMPTY.copy()
+    begun.update(text.encode("utf-8", "surrogatepass"))
+    return begun.hexdigest()
 
 
 def hashed_turn(id: str) -> str:
     """The same for a turn. The moment that is part of our own ids stays in front: keys of one moment are neighbours."""
     digest = hashed(id)
     found = _OF_A_MOMENT.match(id)
-    return digest if found is None else found[1] + digest[len(found[1]) :]
+    if found is None:
+        return digest
+    moment: str = found[1]
+    return moment + digest[len(moment) :]
 
 
 def next_generation() -> str:
-    return f"{time_ns():016x}{random_bytes(8).hex()}"
+    return (time_ns().to_bytes(8) + random_bytes(8)).hex()

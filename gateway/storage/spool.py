@@ -40,7 +40,7 @@ class SmallReader(InMemoryReader):
     """A result in memory. Whoever writes the record of its call puts `content` into it, beside the key."""
 
     def __init__(self, key: str, content: bytes) -> None:
-        super().__init__(content)
+        self._content = content
         self.key = key
 
     @property
@@ -136,7 +136,7 @@ class PieceSpool:
 
     def scoped(self, turn_id: str, *, tenant: str | None = None) -> "TurnSpool":
         """The results of one turn, as a `ByteStore`."""
-        return TurnSpool(self, tenant=_hashed_tenant(tenant), turn=hashed_turn(turn_id))
+        return TurnSpool(self, _hashed_tenant(tenant), hashed_turn(turn_id))
 
     async def find(self, key: str, *, tenant: str | None) -> Reader | None:
         """What reads the piece of a record; `None` if it is gone, another tenant's, or the key is none."""
@@ -180,7 +180,7 @@ _hashed_tenant: Final = lru_cache(maxsize=1024)(hashed)
 class TurnSpool:
     """The results of one turn. An id may be any text: it is hashed, and never part of a path."""
 
-    def __init__(self, spool: PieceSpool, *, tenant: str, turn: str) -> None:
+    def __init__(self, spool: PieceSpool, tenant: str, turn: str) -> None:
         self._spool = spool
         self._tenant = tenant
         self._turn = turn
