@@ -146,6 +146,8 @@ class ServedCall:
     args_text: str | None = None
     """The arguments as canonical JSON, which the checksum was made of."""
     holding: Holding = ORDINARY
+    given: dict[str, Any] | str | None = None
+    """The arguments as they came."""
     declared: DeclaredTool | None = None
     """What it calls; none for a query tool."""
     decision: Decision | None = None

@@ -37,22 +37,21 @@ PROPOSED_CALLS: Final = "gateway.proposedCalls"
 """Where middleware finds, in the stash of a dispatch, the checksums of calls that are about to be made."""
 
 
-def settled_call(
-    turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining
-) -> Coroutine[Any, Any, ToolCall]:
+def settled_call(turn: Turn, call: ServedCall, *, inline: Inlining) -> Coroutine[Any, Any, ToolCall]:
     """The record of a call, which is durable."""
     catalogue = turn.catalogue
     tool = catalogue.registry.get(call.tool)
-    is_alone = turn.is_untouched and not turn.is_stored and isinstance(proposed.args, dict)
+    is_alone = turn.is_untouched and not turn.is_stored and isinstance(call.given, dict)
     is_plain = is_alone and not (catalogue.dispatch_input or catalogue.dispatch_output)
     if tool is None or not is_plain or turn.hears_any(_OF_A_DISPATCH):
-        return dispatched(turn, proposed, call, inline=inline)
-    return _alone(turn, proposed, call, tool, inline=inline)
+        return dispatched(turn, call, inline=inline)
+    return _alone(turn, call, tool, inline=inline)
 
 
-async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, inline: Inlining) -> ToolCall:
+async def dispatched(turn: Turn, call: ServedCall, *, inline: Inlining) -> ToolCall:
     """One dispatch with one iteration: the call."""
     catalogue = turn.catalogue
+    proposed = ProposedCall(call.id, call.tool, call.given)
     record: ToolCall | None = None
     began = time_ns() if call.seen is not None else 0
     dispatch_id: str | None = None
@@ -64,7 +63,7 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
     async def execute(ctx: DispatchContext, reporter: Reporter) -> None:
         nonlocal record, dispatch_id
         dispatch_id = ctx.dispatch_id
-        _offer_query(turn, ctx, proposed.tool)
+        _offer_query(turn, ctx, call.tool)
         with serving(call):
             record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline)
 
@@ -83,12 +82,12 @@ async def dispatched(turn: Turn, proposed: ProposedCall, call: ServedCall, *, in
         )
     except GatewayError as error:
         if record is None:
-            return await refused(turn, proposed, call, error)
+            return await refused(turn, call, error)
     finally:
         if began and call.seen is not None:
             call.seen.dispatched(dispatch_id, since=began, is_acked=record is not None)
     if record is None:
-        return await refused(turn, proposed, call, GatewayError("the call was given up"))
+        return await refused(turn, call, GatewayError("the call was given up"))
     return record
 
 
@@ -131,7 +130,7 @@ class Unaccompanied:
             self._made.release()
 
 
-async def _alone(turn: Turn, proposed: ProposedCall, call: ServedCall, tool: Tool, *, inline: Inlining) -> ToolCall:
+async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) -> ToolCall:
     """What `dispatched` does, with nothing made that such a call does not need."""
     created_at = now()
     ctx = Unaccompanied(turn)
@@ -168,7 +167,7 @@ async def _alone(turn: Turn, proposed: ProposedCall, call: ServedCall, tool: Too
     finally:
         serve_no_longer(token)
         ctx.end(is_acked=is_acked)
-    return await refused(turn, proposed, call, why)
+    return await refused(turn, call, why)
 
 
 def _offer_query(turn: Turn, ctx: DispatchContext, tool: str) -> None:
@@ -178,14 +177,14 @@ def _offer_query(turn: Turn, ctx: DispatchContext, tool: str) -> None:
         ctx.tools.register(_about_nothing(query))
 
 
-async def refused(turn: Turn, proposed: ProposedCall, call: ServedCall, error: GatewayError) -> ToolCall:
+async def refused(turn: Turn, call: ServedCall, error: GatewayError) -> ToolCall:
     """The record of a call that a pipeline did not let through."""
     moment = now()
     cause = error.cause if isinstance(error.cause, GatewayError) else error
-    args = proposed.args if isinstance(proposed.args, dict) else {}
+    args = call.given if isinstance(call.given, dict) else {}
     record = ToolCall(
-        id=proposed.id,
-        tool=proposed.tool,
+        id=call.id,
+        tool=call.tool,
         args=args,
         is_complete=True,
         is_error=True,

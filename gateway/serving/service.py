@@ -16,7 +16,6 @@ from gateway.core.calls import ToolCall
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.ids import new_id
 from gateway.core.pipeline import run_pipeline
-from gateway.core.settling import ProposedCall
 from gateway.core.tools import Tool
 from gateway.errors import (
     GatewayError,
@@ -246,6 +245,7 @@ class Service:
             checksum,
             text,
             holding,
+            args,
         )
         try:
             call.declared = declared = self._known(turn, name)
@@ -258,7 +258,7 @@ class Service:
             call.seen = self.observer.called(call, declared, request)
         turn.running.add(call.id)
         try:
-            found = await self._settled(turn, ProposedCall(call.id, name, args), call, declared)
+            found = await self._settled(turn, call, declared)
         except BaseException as error:
             if call.seen is not None:
                 call.seen.failed(error)
@@ -272,9 +272,7 @@ class Service:
             seen.settled(found)
         return found
 
-    async def _settled(
-        self, turn: Turn, proposed: ProposedCall, call: ServedCall, declared: DeclaredTool | None
-    ) -> Settled:
+    async def _settled(self, turn: Turn, call: ServedCall, declared: DeclaredTool | None) -> Settled:
         if call.idempotency_key is not None:
             call.identity = None if declared is None else declared.name
             earlier = await claimed(self._store, turn, call)
@@ -283,12 +281,12 @@ class Service:
         task = self.running.begin(turn.published.access)
         began = perf_counter()
         try:
-            record = await settled_call(turn, proposed, call, inline=inlining(turn, declared))
+            record = await settled_call(turn, call, inline=inlining(turn, declared))
         except BaseException as error:
             if self.meter is not None:
                 self.meter.failed(call, declared, error, seconds=perf_counter() - began)
             if isinstance(error, asyncio.CancelledError):
-                await asyncio.shield(self._cut_off(turn, proposed, call))
+                await asyncio.shield(self._cut_off(turn, call))
             raise
         finally:
             self.running.end(task)
@@ -344,7 +342,7 @@ class Service:
             await self._pass(turn, turn.catalogue.turn_output)
         return settled
 
-    async def _cut_off(self, turn: Turn, proposed: ProposedCall, call: ServedCall) -> None:
+    async def _cut_off(self, turn: Turn, call: ServedCall) -> None:
         """Write down that a call was cancelled: one whose start is on record may have had its effect."""
         call.is_cancelled = True
         with suppress(RecordConflict, StoreUnavailable):  # it has an outcome, or whoever recovers next finds out
@@ -352,7 +350,7 @@ class Service:
                 audit = [self._auditor.unknown(call)] if self._auditor is not None else ()
                 call.is_unknown = await self._store.give_up_call(call.id, turn_id=turn.id, at=now(), audit=audit)
             else:
-                await refused(turn, proposed, call, GatewayError("the call was cancelled before it ended"))
+                await refused(turn, call, GatewayError("the call was cancelled before it ended"))
 
     # --- records and artifacts ---
 
