@@ -199,7 +199,7 @@ class Access:
 
     def asks(self, principal: Principal, action: str, *, catalogue: str, tool: DeclaredTool | Offer) -> AccessDecision:
         """What the policy says about an action on a tool, or on what else an upstream offers."""
-        return self._decided(principal, action, catalogue=catalogue, object=tool.object, tier=tool.trust.tier.name)
+        return self._decided(principal, action, catalogue, tool.object, tool.trust.tier.name)
 
     def approves(self, principal: Principal, *, catalogue: str, tool: str) -> AccessDecision:
         """Whether the policy lets somebody decide about calls of a tool: by the tool itself, or by the class it yields.
@@ -303,7 +303,7 @@ class Access:
 
         return may
 
-    def _decided(self, principal: Principal, action: str, *, catalogue: str, object: str, tier: str) -> AccessDecision:
+    def _decided(self, principal: Principal, action: str, catalogue: str, object: str, tier: str) -> AccessDecision:
         try:
             return self.authoriser.decide(AccessRequest(principal.names, catalogue, object, action, tier))
         except Exception as error:  # an authoriser that does not keep its promise must not open anything
