@@ -18,6 +18,8 @@ MOST_SERIES: Final = 2_000
 OVERFLOW: Final = (("otel.metric.overflow", "true"),)
 
 Values = tuple[str | None, ...]
+Example = tuple[float, int, str, str]
+"""An `Exemplar` before somebody reads it: one is made with every call, and few of them are read."""
 Attributes = tuple[tuple[str, str], ...]
 
 
@@ -67,20 +69,35 @@ class Counter:
     def __init__(self, metric: Metric, *, most: int = MOST_SERIES) -> None:
         self.metric = metric
         self._most = most
-        self._series: dict[Values | None, float] = {}
+        self._series: dict[Values | None, list[float]] = {}
 
     def add(self, values: Values = (), amount: float = 1) -> None:
-        series = self._series
-        if values in series:
-            series[values] += amount
-        elif len(series) < self._most:
-            series[values] = amount
-        else:
-            series[None] = series.get(None, 0) + amount
+        found = self._series.get(values)
+        if found is None:
+            found = self._new(values)
+        found[0] += amount
 
     def read(self) -> Family:
         pairs = tuple(self._series.items())
-        return Family(self.metric, [Point(attributes_of(self.metric, values), amount) for values, amount in pairs])
+        return Family(self.metric, [Point(attributes_of(self.metric, values), found[0]) for values, found in pairs])
+
+    def _new(self, values: Values) -> list[float]:
+        return self._series.setdefault(values if len(self._series) < self._most else None, [0])
+
+
+class _Series:
+    """What a histogram keeps of one set of attributes."""
+
+    __slots__ = ("counts", "examples", "sum")
+
+    def __init__(self, buckets: int) -> None:
+        self.counts = [0] * buckets
+        self.sum = 0.0
+        self.examples: dict[int, Example] = {}
+
+    def read(self) -> Distribution:
+        examples = {place: Exemplar(*each) for place, each in tuple(self.examples.items())}
+        return Distribution(list(self.counts), self.sum, examples or None)
 
 
 class Histogram:
@@ -92,9 +109,9 @@ class Histogram:
         self.metric = metric
         self._bounds = metric.buckets
         self._most = most
-        self._series: dict[Values | None, Distribution] = {}
+        self._series: dict[Values | None, _Series] = {}
 
-    def record(self, values: Values, amount: float, *, trace_id: str | None = None, span_id: str = "") -> None:
+    def record(self, values: Values, amount: float, trace_id: str | None = None, span_id: str = "") -> None:
         """A measurement of a span that is exported is kept as an example of its bucket."""
         found = self._series.get(values)
         if found is None:
@@ -103,17 +120,15 @@ class Histogram:
         found.counts[place] += 1
         found.sum += amount
         if trace_id:
-            if found.exemplars is None:
-                found.exemplars = {}
-            found.exemplars[place] = Exemplar(amount, time_ns(), trace_id, span_id)
+            found.examples[place] = (amount, time_ns(), trace_id, span_id)
 
     def read(self) -> Family:
         pairs = tuple(self._series.items())
-        return Family(self.metric, [Point(attributes_of(self.metric, values), _copy(found)) for values, found in pairs])
+        return Family(self.metric, [Point(attributes_of(self.metric, values), found.read()) for values, found in pairs])
 
-    def _new(self, values: Values) -> Distribution:
+    def _new(self, values: Values) -> _Series:
         key = values if len(self._series) < self._most else None
-        return self._series.setdefault(key, Distribution([0] * (len(self._bounds) + 1)))
+        return self._series.setdefault(key, _Series(len(self._bounds) + 1))
 
 
 def observed(metric: Metric, points: Iterable[tuple[Values, float]]) -> Family:
@@ -140,7 +155,3 @@ def _given(names: tuple[str, ...], values: Values) -> Iterator[tuple[str, str]]:
     for name, value in zip(names, values, strict=True):
         if value is not None:
             yield name, value
-
-
-def _copy(found: Distribution) -> Distribution:
-    return Distribution(list(found.counts), found.sum, None if found.exemplars is None else dict(found.exemplars))

@@ -51,14 +51,13 @@ class Meters:
         else:
             decision, reason = _PERMITTED if tool is None else _INVALID
         tier = None if tool is None else tool.trust.tier.name
-        catalogue = call.catalogue
         rules = call.rules
         rule = None if not rules else rules[0] if len(rules) == 1 else ",".join(rules)
-        self._decisions.add((decision, reason, catalogue, tier, rule))
+        self._decisions.add((decision, reason, call.catalogue, tier, rule))
         if decision == "allow":
             self._ran(call, tool, names.TOOL_ERROR if is_error else None, seconds)
         elif call.limited is not None:
-            self._limits.add((call.limited["kind"], catalogue, call.limited["rule"]))
+            self._limits.add((call.limited["kind"], call.catalogue, call.limited["rule"]))
 
     def failed(self, call: ServedCall, tool: DeclaredTool | None, error: BaseException, *, seconds: float) -> None:
         word = "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__name__
@@ -83,7 +82,7 @@ class Meters:
         values = (names.EXECUTE_TOOL, call.tool, kind, error, call.catalogue, tier)
         seen = call.seen
         if seen is not None and (error is not None or seen.is_sampled):  # its span is exported
-            self._calls.record(values, seconds, trace_id=seen.trace_id, span_id=seen.span_id)
+            self._calls.record(values, seconds, seen.trace_id, seen.span_id)
         else:
             self._calls.record(values, seconds)
 
