@@ -91,6 +91,7 @@ def observed(ratio: float) -> Callable[[], None]:
         call = served_call()
         request = telemetry.received("tools/call", ADA, fields={}, peer=peer, id=1, version="2026-07-28")
         seen = telemetry.called(call, None, request)
+        assert request is not None and seen is not None  # noqa: PT018 - only where observing fails
         seen.settled(settled)
         request.answered()
         if len(spans) >= BATCH.batch:

@@ -6,67 +6,84 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from gateway.errors import GatewayError
+from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.records import StoredResult
 from gateway.serving.current import ServedCall
 from gateway.serving.service import Settled
 from gateway.telemetry import names
 from gateway.telemetry.parts import ToolParts
-from gateway.telemetry.silence import silently
+from gateway.telemetry.silence import silently, unnoticed
 from gateway.telemetry.spans import Context, HopSpan, RequestSpan, links_to
-from gateway.telemetry.wire_format import CLIENT, INTERNAL, Value, of_span, span_name
+from gateway.telemetry.wire_format import (
+    CLIENT,
+    FAILED,
+    INFO,
+    INTERNAL,
+    WARN,
+    Value,
+    log_head,
+    span_name,
+    text,
+)
 
 if TYPE_CHECKING:
     from gateway.telemetry.observing import Telemetry
 
 
-class CallSpan:
-    __slots__ = ("_call", "_content", "_context", "_ids", "_others", "_parts", "_request", "_since", "_telemetry")
+class CallSpan(Context):
+    __slots__ = (
+        *("_call", "_content", "_ids", "_others", "_parts", "_request", "_since", "_telemetry"),
+        *("shows_content", "span_id", "trace_id"),
+    )
 
     def __init__(
         self,
         telemetry: "Telemetry",
         call: ServedCall,
         parts: ToolParts,
-        context: Context,
         request: RequestSpan | None,
+        ids: tuple[bytes, bytes, bool],
     ) -> None:
         self._since = time_ns()
+        self.trace, self.span, self.is_sampled = ids
+        self.is_remote = False
+        self.links = b""
+        if request is None:
+            self.parent = b""
+            self.state = self.baggage = ""
+        else:
+            self.parent = request.span
+            self.state = request.state
+            self.baggage = request.baggage
         self._telemetry = telemetry
         self._call = call
         self._parts = parts
-        self._context = context
         self._request = request
-        self._ids: Sequence[bytes] | None = None
         self._others: list[bytes] | None = None
         """Spans of what the call did, until it is clear whether they are kept."""
         self._content: dict[str, Value] | None = None
+        self._ids: tuple[bytes, bytes] | None = None
+        """Of the call and of its turn. Encoded when they are first needed: what is not sent needs none."""
+        self.trace_id = self.trace.hex()
+        self.span_id = self.span.hex()
+        self.shows_content = parts.shows_content
 
-    @property
-    def since(self) -> int:
-        return self._since
+    def started(self) -> None:
+        """Have it known at once."""
+        self._record(self._parts.started, self._since, INFO)
 
-    @property
-    def ids(self) -> Sequence[bytes]:
-        """Encoded when they are first needed: what is not sent needs none."""
-        if self._ids is None:
-            self._ids = self._telemetry.ids_of(self._call)
-        return self._ids
+    def _record(self, told: bytes, at: int, severity: int) -> None:
+        logs, common = self._telemetry.logs, self._telemetry.common
+        if logs is not None:
+            own, turn = self._ids or self._encoded_ids()
+            before, between, last = common.call_of_log[len(own), len(turn)]
+            head = log_head(self.trace, self.span, at, severity)
+            logs.put(b"".join((head, told, before, own, between, own, last, turn)))
 
-    @property
-    def trace_id(self) -> str:
-        return self._context.trace_id.hex()
-
-    @property
-    def span_id(self) -> str:
-        return self._context.span_id.hex()
-
-    @property
-    def traceparent(self) -> str:
-        return self._context.traceparent
-
-    @property
-    def is_sampled(self) -> bool:
-        return self._context.is_sampled
+    def _encoded_ids(self) -> tuple[bytes, bytes]:
+        call, limit = self._call, self._telemetry.common.limit
+        self._ids = found = text(call.id, limit), b"" if call.turn is None else text(call.turn.id, limit)
+        return found
 
     # --- what the call does ---
 
@@ -97,7 +114,7 @@ class CallSpan:
     @silently
     def waited(self, rules: str, *, since: int, outcome: str) -> None:
         told: dict[str, Value] = {names.GATE_NAME: rules, names.GATE_OUTCOME: outcome}
-        context = self._context.child(self._telemetry.new_span_id())
+        context = self.child(self._telemetry.new_span_id())
         self._did(context, names.gate_span(rules), told, since, False, kind=INTERNAL)
 
     @silently
@@ -108,11 +125,11 @@ class CallSpan:
             told[names.DISPATCH_ID] = id
         if self._call.turn is not None:
             told[names.TURN_ID] = self._call.turn.id
-        context = self._context.child(self._telemetry.new_span_id())
+        context = self.child(self._telemetry.new_span_id())
         self._did(context, names.DISPATCH, told, since, False, kind=INTERNAL)
 
     def _hop(self, name: str, told: dict[str, Value]) -> HopSpan:
-        return HopSpan(self._context.child(self._telemetry.new_span_id()), name, told, self._did)
+        return HopSpan(self.child(self._telemetry.new_span_id()), name, told, self._did)
 
     def _did(
         self, context: Context, name: str, told: dict[str, Value], since: int, is_error: bool, *, kind: int = CLIENT
@@ -120,8 +137,8 @@ class CallSpan:
         telemetry = self._telemetry
         named = span_name(name, telemetry.settings.longest_value)
         attributes = telemetry.attributes_of({**told, names.TOOL_CALL_ID: self._id})
-        encoded = context.ended(named, kind, since=since, attributes=attributes, is_error=is_error)
-        if self._context.is_sampled:
+        encoded = b"".join((context.head(kind, since), named, attributes, FAILED if is_error else b""))
+        if self.is_sampled:
             telemetry.spans_out(encoded)
         elif self._others is None:
             self._others = [encoded]
@@ -130,11 +147,6 @@ class CallSpan:
 
     # --- how it ends ---
 
-    @property
-    def shows_content(self) -> bool:
-        capture = self._parts.capture
-        return capture.results == "values" or capture.arguments == "values"
-
     async def look_at(self, settled: Settled) -> None:
         """Read what may be shown of contents, masked; what cannot be read is not shown."""
         try:
@@ -142,71 +154,60 @@ class CallSpan:
         except Exception:  # whatever a result is made of: nobody may notice that it was looked at
             self._content = None
 
-    @silently
     def settled(self, settled: Settled) -> None:
+        try:
+            self._settle(settled.record.is_error, settled.is_replay)
+        except Exception as error:
+            unnoticed(error, "CallSpan.settled")
+
+    def _settle(self, is_error: bool, is_replay: bool) -> None:
         call = self._call
-        is_error = settled.record.is_error
         decision, reason = call.decision, call.reason
-        if settled.is_replay:
-            self._end(("", ""), error=names.TOOL_ERROR if is_error else None, is_replay=True)
+        if is_replay:
+            self._end("", "", names.TOOL_ERROR if is_error else None, names.IS_REPLAYED)
             return
         if decision is None:  # as the decision log has it: query tools are permitted, others had invalid arguments
             decision, reason = ("allow", "permitted") if self._parts.tool is None else ("deny", "arguments-invalid")
         error = None
         if is_error and decision == "allow":
             error = call.error if call.error is not None and call.error.startswith("E_") else names.TOOL_ERROR
-        self._end((decision, reason or "check-failed"), error=error)
+        self._end(decision, reason or "check-failed", error)
 
     @silently
     def failed(self, error: BaseException) -> None:
         call = self._call
-        decision = (call.decision or "", call.reason)
+        decision = call.decision or ""
         if isinstance(error, CancelledError):
             if call.is_unknown:
-                self._telemetry.outcome_unknown(self._context, self._parts, self.ids)
-            self._end(decision, error=None, is_cancelled=True)
+                self._record(self._parts.ended_unseen, time_ns(), WARN)
+            self._end(decision, call.reason, None, names.IS_CANCELLED)
         elif isinstance(error, GatewayError):
-            self._end(decision, error=error.code if error.status >= 500 else None)
+            self._end(decision, call.reason, error.code if error.status >= 500 else None)
         else:
-            self._end(decision, error=type(error).__name__)
+            self._end(decision, call.reason, type(error).__name__)
 
-    def _end(
-        self, decided: tuple[str, str], *, error: str | None, is_replay: bool = False, is_cancelled: bool = False
-    ) -> None:
+    def _end(self, decision: str, reason: str, error: str | None, flag: str | None = None) -> None:
         telemetry, request = self._telemetry, self._request
-        decision = telemetry.decision(*decided) if decided[0] else b""
+        decided = telemetry.common.decisions[decision, reason] if decision else b""
         if request is not None:
-            request.more = decision
+            request.decision = decided
             if error is not None:
                 request.error = names.TOOL_ERROR
-        if not (self._context.is_sampled or is_cancelled or telemetry.keeps(decided[0], error)):
+        if not (self.is_sampled or flag == names.IS_CANCELLED or telemetry.keeps(decision, error)):
             return
         if request is not None:
             request.is_kept = True
         for each in self._others or ():
             telemetry.spans_out(each)
-        approvals = self._call.approvals
-        if approvals:
-            traces = [
-                trace for each in approvals for trace in (each.request.trace, *(one.trace for one in each.entries))
-            ]
-            self._context.links += links_to(traces, but=self._context.span_id)
-        attributes = [self._parts.of_execution, decision, self._details()]
-        if is_replay:
-            attributes.append(telemetry.attribute(names.IS_REPLAYED, True))
-        if is_cancelled:
-            attributes.append(telemetry.attribute(names.IS_CANCELLED, True))
+        told = self._told(decided)
+        if flag is not None:
+            told.append(telemetry.attribute(flag, True))
         if error is not None:
-            attributes.append(telemetry.attribute(names.ERROR_TYPE, error))
-        telemetry.spans_out(
-            self._context.ended(
-                self._parts.executing,
-                INTERNAL,
-                since=self._since,
-                attributes=b"".join(attributes),
-                is_error=error is not None,
-            )
-        )
+            told.append(telemetry.attribute(names.ERROR_TYPE, error))
+        told.append(self.links)
+        if error is not None:
+            told.append(FAILED)
+        telemetry.spans_out(b"".join(told))
 
     @property
     def _id(self) -> str:
@@ -214,49 +215,50 @@ class CallSpan:
         approvals = self._call.approvals
         return (approvals[0].request.call_id if approvals else None) or self._call.id
 
-    def _details(self) -> bytes:
-        call, telemetry, parts = self._call, self._telemetry, self._parts
-        attribute = telemetry.attribute
-        own, _, *turn = self.ids
-        if call.approvals:
-            found = [of_span((own, *turn)), attribute(names.TOOL_CALL_ID, self._id)]
-        else:
-            found = [of_span(self.ids)]
-        found.append(telemetry.principal(call.principal))
+    def _told(self, decided: bytes) -> list[bytes]:
+        call, parts, common = self._call, self._parts, self._telemetry.common
+        own, turn = self._ids or self._encoded_ids()
+        before, between, last = common.call_of_span[len(own), len(turn)]
+        who = common.principal(call.principal)
+        told = [self.head(INTERNAL, self._since), parts.executing, decided, before, own, between, own, last, turn, who]
         if call.definition:
-            found.append(attribute(names.DEFINITION, call.definition))
+            told.append(common.definitions[call.definition])
         if call.rules:
-            found.append(attribute(names.POLICY_RULE, call.rules))
+            told.append(common.rules[call.rules])
         if call.approvals:
-            found.append(attribute(names.APPROVAL_ID, [each.id for each in call.approvals]))
-        found.append(self._arguments(call, parts))
+            told[5:10] = [last, turn, self._telemetry.attribute(names.TOOL_CALL_ID, self._id), who]
+            told.append(self._approved(call.approvals))
+        told += (common.argument_bytes[_size(call)], parts.argument_keys[tuple(call.args)])
+        if call.argument_digest:
+            digest = text(call.argument_digest, common.limit)
+            told += (common.argument_digest[len(digest)], digest)
         if call.stored is not None:
-            found.append(self._results(call.stored.results))
+            self._tell_results(call.stored.results, told)
         if self._content:
-            found.append(telemetry.attributes_of(self._content))
-        return b"".join(found)
+            told.append(common.all(self._content))
+        return told
 
-    def _arguments(self, call: ServedCall, parts: ToolParts) -> bytes:
-        attribute = self._telemetry.attribute
-        found = attribute(names.ARGUMENT_BYTES, _size(call))
-        if parts.capture.arguments != "none":
-            found += parts.argument_keys(call.args)
-        return found + (attribute(names.ARGUMENT_DIGEST, call.argument_digest) if call.argument_digest else b"")
+    def _approved(self, approvals: Sequence[ApprovalRecord]) -> bytes:
+        """Spans that led here are linked to."""
+        traces = [trace for each in approvals for trace in (each.request.trace, *(one.trace for one in each.entries))]
+        self.links += links_to(traces, but=self.span)
+        return self._telemetry.attribute(names.APPROVAL_ID, [each.id for each in approvals])
 
-    def _results(self, results: Sequence[StoredResult]) -> bytes:
+    def _tell_results(self, results: Sequence[StoredResult], told: list[bytes]) -> None:
         size, key, is_spooled = 0, None, False
         for piece in results:
             size += piece.byte_length or 0
             if piece.key is not None:
                 key = key or piece.key
                 is_spooled = is_spooled or piece.content is None
-        attribute = self._telemetry.attribute
-        found = [attribute(names.RESULT_BYTES, size), attribute(names.RESULT_SPOOLED, is_spooled)]
+        common = self._telemetry.common
+        told += (common.result_bytes[size], common.spooled if is_spooled else common.unspooled)
         if key is not None:
-            found.append(attribute(names.ARTIFACT_ID, key))
+            artifact = text(key, common.limit)
+            told += (common.artifact_id[len(artifact)], artifact)
         if self._call.result_digest:
-            found.append(attribute(names.RESULT_DIGEST, self._call.result_digest))
-        return b"".join(found)
+            digest = text(self._call.result_digest, common.limit)
+            told += (common.result_digest[len(digest)], digest)
 
 
 def _size(call: ServedCall) -> int:

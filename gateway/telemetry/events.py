@@ -23,7 +23,7 @@ from gateway.telemetry import names
 from gateway.telemetry.observing import Telemetry
 from gateway.telemetry.silence import silently
 from gateway.telemetry.spans import Context
-from gateway.telemetry.wire_format import INTERNAL, Value, span_name
+from gateway.telemetry.wire_format import FAILED, INTERNAL, Value, span_name
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -106,15 +106,9 @@ class EventSpans:
             return
         if error is not None:
             told[names.ERROR_TYPE] = error
-        encoded = context.ended(
-            span_name(name, telemetry.settings.longest_value),
-            INTERNAL,
-            since=_nanoseconds(since),
-            until=_nanoseconds(until),
-            attributes=telemetry.attributes_of(told),
-            is_error=error is not None,
-        )
-        telemetry.spans_out(encoded)
+        head = context.head(INTERNAL, _nanoseconds(since), _nanoseconds(until))
+        named = span_name(name, telemetry.settings.longest_value)
+        telemetry.spans_out(b"".join((head, named, telemetry.attributes_of(told), b"" if error is None else FAILED)))
 
 
 def _nanoseconds(moment: datetime) -> int:

@@ -6,7 +6,7 @@ from typing import Final
 from gateway.telemetry import names
 from gateway.telemetry.exporting import Queue
 from gateway.telemetry.log_lines import fields_of
-from gateway.telemetry.wire_format import Attributes, Value, event_body, log_record, of_log
+from gateway.telemetry.wire_format import Attributes, Value, event_body, log_head, of_log
 
 _NO_TRACE: Final = "0" * 32
 _NO_SPAN: Final = "0" * 16
@@ -39,12 +39,8 @@ class LogRecords(logging.Handler):
             attributes |= {names.CALL_ID: told["callId"], names.TOOL_NAME: told["tool"]}
         if "error" in told:
             attributes[names.ERROR_TYPE] = told["error"].get("code") or told["error"]["type"]
-        return log_record(
-            b"",
-            event_body(told["message"], self._limit),
-            trace_id=bytes.fromhex(told.get("traceId", _NO_TRACE)),
-            span_id=bytes.fromhex(told.get("spanId", _NO_SPAN)),
-            at=int(record.created * 1e9),
-            severity=next((number for level, number in _SEVERITIES if record.levelno >= level), _DEBUG),
-            attributes=of_log(self._attributes.all(attributes)),
-        )
+        trace_id = bytes.fromhex(told.get("traceId", _NO_TRACE))
+        span_id = bytes.fromhex(told.get("spanId", _NO_SPAN))
+        severity = next((number for level, number in _SEVERITIES if record.levelno >= level), _DEBUG)
+        head = log_head(trace_id, span_id, int(record.created * 1e9), severity)
+        return head + event_body(told["message"], self._limit) + of_log(self._attributes.all(attributes))

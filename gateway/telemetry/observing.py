@@ -1,6 +1,6 @@
 """Telemetry: the observer of a gateway. It gives requests and calls their place in a trace, and sends what ended."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from secrets import randbits
 from time import time_ns
@@ -15,21 +15,19 @@ from gateway.telemetry import names
 from gateway.telemetry.calls import CallSpan
 from gateway.telemetry.contexts import baggage, carried, remote
 from gateway.telemetry.exporting import Queue
-from gateway.telemetry.parts import Remembered, ToolParts
+from gateway.telemetry.parts import CommonParts, ToolParts
 from gateway.telemetry.settings import Capture, Settings
-from gateway.telemetry.silence import silently
+from gateway.telemetry.silence import silently, unnoticed
 from gateway.telemetry.spans import Context, RequestSpan
 from gateway.telemetry.wire_format import (
-    INFO,
     OF_SPAN,
     WARN,
     Attributes,
     Value,
     event_name,
     link,
-    log_record,
+    log_head,
     of_log,
-    of_span,
 )
 
 Contents = Callable[[dict[str, Any], Any, ToolParts], Awaitable[dict[str, Value]]]
@@ -38,11 +36,13 @@ Contents = Callable[[dict[str, Any], Any, ToolParts], Awaitable[dict[str, Value]
 Sharing = Callable[[DeclaredTool], tuple[Capture, tuple[str, ...]]]
 """What the class of a tool's results lets telemetry have, and which paths it masks."""
 
-_STARTED: Final = event_name(names.CALL_STARTED)
 _UNKNOWN: Final = event_name(names.CALL_UNKNOWN)
 _NO_TRACE: Final = b"\0" * 16
+_LAST_HALF: Final = (1 << 64) - 1
+"""The bits of the id of a trace that ratios look at."""
 _NO_SPAN: Final = b"\0" * 8
 _MOST_TOOLS: Final = 50_000
+_NOTHING: Final[Mapping[str, object]] = {}
 
 
 def _nothing(tool: DeclaredTool) -> tuple[Capture, tuple[str, ...]]:
@@ -67,14 +67,14 @@ class Telemetry:
         contents: Contents = _no_contents,
     ) -> None:
         self.settings = settings
-        self.remembered = Remembered()
         self.contents = contents
         self.spans = spans
         self.logs = logs
         self._encoder = Attributes(settings.longest_value)
+        self.common = CommonParts(self._encoder, digest)
+        self.attributes_of = self.common.all
         self.attribute = Attributes(settings.longest_value, tag=OF_SPAN).encoded
         """One attribute of a span."""
-        self._digest = digest
         self._shares = shares
         self._parts: dict[tuple[str, str, str], ToolParts] = {}
         self._random = Random(randbits(256))  # noqa: S311 - ids of spans name, they grant nothing
@@ -88,7 +88,6 @@ class Telemetry:
 
     # --- the seam ---
 
-    @silently
     def received(
         self,
         method: str,
@@ -101,35 +100,32 @@ class Telemetry:
         version: str | None = None,
         session: str | None = None,
         route: str | None = None,
-    ) -> RequestSpan:
-        if route is None and method not in names.MCP_METHODS:
-            method = names.OTHER
-        context = self._joined(principal, fields, meta if isinstance(meta, dict) else {})
-        return RequestSpan(
-            self,
-            method,
-            principal,
-            context=context,
-            peer=peer,
-            id=id,
-            version=version,
-            session=session,
-            route=route,
-        )
+    ) -> RequestSpan | None:
+        try:
+            if route is None and method not in names.MCP_METHODS:
+                method = names.OTHER
+            span = RequestSpan(self, method, principal, self._new_ids(), peer, id, version, session, route)
+            self._join(span, fields, meta if isinstance(meta, dict) else _NOTHING)
+        except Exception as error:
+            unnoticed(error, "Telemetry.received")
+            return None
+        return span
 
-    @silently
-    def called(self, call: ServedCall, tool: DeclaredTool | None, request: SeenRequest | None) -> CallSpan:
-        parts = self._parts_of(call, tool)
-        mine = request if isinstance(request, RequestSpan) else None
-        if mine is None:
-            context = self.root()
-        else:
-            mine.parts = parts
-            context = mine.context.child(self.new_span_id())
-        observed = CallSpan(self, call, parts, context, mine)
-        if self._tells_starts and context.is_sampled:
-            self._told(_STARTED, context, parts, observed.ids, at=observed.since, severity=INFO)
-        return observed
+    def called(self, call: ServedCall, tool: DeclaredTool | None, request: SeenRequest | None) -> CallSpan | None:
+        try:
+            parts = self._parts.get((call.catalogue, call.tool, call.revision)) or self._made(call, tool)
+            if isinstance(request, RequestSpan):
+                request.parts = parts
+                ids = request.trace, self.new_span_id(), request.is_sampled
+                span = CallSpan(self, call, parts, request, ids)
+            else:
+                span = CallSpan(self, call, parts, None, self._new_ids())
+            if self._tells_starts and span.is_sampled:
+                span.started()
+        except Exception as error:
+            unnoticed(error, "Telemetry.called")
+            return None
+        return span
 
     @silently
     def abandoned(self, call: StoredCall) -> None:
@@ -144,16 +140,9 @@ class Telemetry:
             names.CALL_ID: call.id,
             names.TURN_ID: call.turn_id,
         }
-        record = log_record(
-            _UNKNOWN,
-            b"",
-            trace_id=_NO_TRACE if call.trace_id is None else bytes.fromhex(call.trace_id),
-            span_id=_NO_SPAN if call.span_id is None else bytes.fromhex(call.span_id),
-            at=time_ns(),
-            severity=WARN,
-            attributes=of_log(self._encoder.all(told)),
-        )
-        self.logs.put(record)
+        trace_id = _NO_TRACE if call.trace_id is None else bytes.fromhex(call.trace_id)
+        span_id = _NO_SPAN if call.span_id is None else bytes.fromhex(call.span_id)
+        self.logs.put(log_head(trace_id, span_id, time_ns(), WARN) + _UNKNOWN + of_log(self._encoder.all(told)))
 
     # --- for spans ---
 
@@ -164,108 +153,54 @@ class Telemetry:
     def new_span_id(self) -> bytes:
         return self._bits(64).to_bytes(8, "big")
 
-    def attributes_of(self, values: Mapping[str, Value]) -> bytes:
-        return of_span(self._encoder.all(values))
-
-    def principal(self, principal: Principal) -> bytes:
-        return self.remembered.get(principal, lambda: self._hashed(principal))
-
-    def decision(self, decision: str, reason: str) -> bytes:
-        return self.remembered.get(
-            (decision, reason),
-            lambda: self.attributes_of({names.DECISION: decision, names.DECISION_REASON: reason}),
-        )
-
     def keeps(self, decision: str, error: str | None) -> bool:
         """Whether what ended like this is kept whatever the ratio."""
         return decision in self._kept or (error is not None and self.keeps_errors)
 
-    def ids_of(self, call: ServedCall) -> Sequence[bytes]:
-        """The encoded names of a call: its own, the one that goes with all its spans, its turn's."""
-        encoded = self._encoder.encoded
-        found = [encoded(names.CALL_ID, call.id), encoded(names.TOOL_CALL_ID, call.id)]
-        if call.turn is not None:
-            found.append(encoded(names.TURN_ID, call.turn.id))
-        return found
-
-    def outcome_unknown(self, context: Context, parts: ToolParts, ids: Sequence[bytes]) -> None:
-        if self.logs is not None:
-            self._told(_UNKNOWN, context, parts, ids, at=time_ns(), severity=WARN)
-
-    def _told(
-        self, name: bytes, context: Context, parts: ToolParts, ids: Sequence[bytes], *, at: int, severity: int
-    ) -> None:
-        assert self.logs is not None  # noqa: S101 - asked before
-        self.logs.put(
-            log_record(
-                name,
-                parts.started if severity == INFO else b"",
-                trace_id=context.trace_id,
-                span_id=context.span_id,
-                at=at,
-                severity=severity,
-                attributes=parts.of_start + of_log(ids),
-            )
-        )
-
     # --- where in which trace ---
 
-    def root(self, *, links: bytes = b"", baggage: str = "") -> Context:
-        ids = self._bits(192).to_bytes(24, "big")
-        trace_id = ids[:16]
-        return Context(trace_id, ids[16:], is_sampled=self._is_sampled(trace_id), links=links, baggage=baggage)
+    def root(self) -> Context:
+        trace, span, is_sampled = self._new_ids()
+        return Context(trace, span, is_sampled=is_sampled)
 
-    def _joined(self, principal: Principal, fields: Mapping[str, str], meta: Mapping[str, object]) -> Context:
+    def _new_ids(self) -> tuple[bytes, bytes, bool]:
+        """Of a trace and a span, and whether the ratio keeps the trace."""
+        trace = self._bits(128)
+        return trace.to_bytes(16, "big"), self.new_span_id(), (trace & _LAST_HALF) < self._bound
+
+    def _join(self, request: RequestSpan, fields: Mapping[str, str], meta: Mapping[str, object]) -> None:
         """What the body says comes before what the headers say, which is then a link.
 
         Callers whose provider does not say that they may continue traces are linked: they could name any trace.
         """
+        if self.settings.baggage:
+            request.baggage = self._baggage(fields, meta)
         if "traceparent" not in fields and "traceparent" not in meta:  # which is what most callers are like
-            return self.root(baggage=self._baggage(fields, meta) if self.settings.baggage else "")
+            return
         inside, outside = remote(*carried(meta)), remote(*carried(fields))
-        if inside is None and outside is None:
-            return self.root(baggage=self._baggage(fields, meta))
         caller = inside or outside
-        assert caller is not None  # noqa: S101 - one of them is there
-        other = outside if inside is not None else None
-        links = link(other.trace_id, other.span_id) if other is not None and other.span_id != caller.span_id else b""
-        passed = self._baggage(fields, meta)
-        if not principal.joins_traces:
-            return self.root(links=link(caller.trace_id, caller.span_id) + links, baggage=passed)
-        return Context(
-            caller.trace_id,
-            self.new_span_id(),
-            parent=caller.span_id,
-            is_remote=True,
-            is_sampled=caller.is_sampled if self._follows else self._is_sampled(caller.trace_id),
-            state=caller.state,
-            baggage=passed,
-            links=links,
-        )
+        if caller is None:
+            return
+        if inside is not None and outside is not None and outside.span_id != inside.span_id:
+            request.links = link(outside.trace_id, outside.span_id)
+        if not request.principal.joins_traces:
+            request.links = link(caller.trace_id, caller.span_id) + request.links
+            return
+        request.joins(caller)
+        request.is_sampled = caller.is_sampled if self._follows else self._is_sampled(caller.trace_id)
 
     def _baggage(self, fields: Mapping[str, str], meta: Mapping[str, object]) -> str:
-        allowed = self.settings.baggage
-        if not allowed:
-            return ""
-        return baggage(meta["baggage"] if "baggage" in meta else fields.get("baggage"), allowed)
+        given = meta["baggage"] if "baggage" in meta else fields.get("baggage")
+        return baggage(given, self.settings.baggage)
 
     def _is_sampled(self, trace_id: bytes) -> bool:
         return int.from_bytes(trace_id[8:], "big") < self._bound
 
     # --- what comes again ---
 
-    def _parts_of(self, call: ServedCall, tool: DeclaredTool | None) -> ToolParts:
-        key = (call.catalogue, call.tool, call.revision)
-        found = self._parts.get(key)
-        if found is None:
-            if len(self._parts) >= _MOST_TOOLS:
-                self._parts.clear()
-            found = self._parts[key] = self._made(call, tool)
-        return found
-
     def _made(self, call: ServedCall, tool: DeclaredTool | None) -> ToolParts:
         allowed, redact = (Capture("none", "none"), ()) if tool is None else self._shares(tool)
-        return ToolParts(
+        made = ToolParts(
             call.tool,
             tool,
             catalogue=call.catalogue,
@@ -274,9 +209,7 @@ class Telemetry:
             redact=redact,
             attributes=self._encoder,
         )
-
-    def _hashed(self, principal: Principal) -> bytes:
-        told: dict[str, Value] = {names.PRINCIPAL: self._digest(principal.subject)}
-        if principal.tenant is not None:
-            told[names.TENANT] = self._digest(principal.tenant)
-        return self.attributes_of(told)
+        if len(self._parts) >= _MOST_TOOLS:
+            self._parts.clear()
+        self._parts[call.catalogue, call.tool, call.revision] = made
+        return made

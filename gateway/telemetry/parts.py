@@ -1,45 +1,101 @@
-"""Attributes that come again with every call of a tool, encoded once, and how many of them are kept."""
+"""Attributes that come again with every call, encoded once."""
 
-from collections.abc import Callable, Hashable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
 
+from gateway.governance.principals import Principal
 from gateway.snapshot import DeclaredTool
 from gateway.telemetry import names
+from gateway.telemetry.remembered import Remembered
 from gateway.telemetry.settings import Capture
 from gateway.telemetry.wire_format import (
+    OF_LOG,
+    OF_SPAN,
     Attributes,
     Value,
     event_body,
+    event_name,
+    heads,
     of_log,
     of_span,
     span_name,
 )
 
-_MOST: Final = 16_384
 _MOST_KEYS: Final = 32
 
 
-class Remembered:
-    """Encoded attributes by what they are made of. Full, it begins anew: what comes often is soon there again."""
+class CommonParts:
+    """Of whatever tool. `digest` is the keyed hash that names of people go by."""
 
-    def __init__(self) -> None:
-        self._found: dict[Hashable, bytes] = {}
+    def __init__(self, attributes: Attributes, digest: Callable[[str], str]) -> None:
+        self._attributes = attributes
+        self._digest = digest
+        self.limit = attributes.limit
+        self.argument_bytes = self._numbers(names.ARGUMENT_BYTES)
+        self.argument_digest = heads(names.ARGUMENT_DIGEST, OF_SPAN)
+        self.artifact_id = heads(names.ARTIFACT_ID, OF_SPAN)
+        self.call_of_log = Remembered(partial(_around_ids, OF_LOG))
+        self.call_of_span = Remembered(partial(_around_ids, OF_SPAN))
+        """What stands before each of the ids of a call, by the lengths of its own and of its turn's."""
+        self.definitions: Remembered[str, bytes] = Remembered(lambda digest: self.all({names.DEFINITION: digest}))
+        self.request_id = heads(names.REQUEST_ID, OF_SPAN)
+        self.result_bytes = self._numbers(names.RESULT_BYTES)
+        self.result_digest = heads(names.RESULT_DIGEST, OF_SPAN)
+        self.rules: Remembered[tuple[str, ...], bytes] = Remembered(lambda rules: self.all({names.POLICY_RULE: rules}))
+        self.spooled = self.all({names.RESULT_SPOOLED: True})
+        self.unspooled = self.all({names.RESULT_SPOOLED: False})
+        self.decisions = Remembered(self._of_decision)
+        """By what was decided, and why."""
+        self.peers = Remembered(self._of_peer)
+        self.requests = Remembered(self._of_request)
+        """By their method, the version of MCP, and the route of REST."""
+        self._principals = Remembered(self._of_principal)
 
-    def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        found = self._found.get(key)
-        if found is None:
-            if len(self._found) >= _MOST:
-                self._found.clear()
-            found = self._found[key] = make()
-        return found
+    def all(self, told: Mapping[str, Value]) -> bytes:
+        """Attributes of a span."""
+        return of_span(self._attributes.all(told))
+
+    def _numbers(self, key: str) -> Remembered[int, bytes]:
+        return Remembered(lambda number: self.all({key: number}))
+
+    def principal(self, principal: Principal) -> bytes:
+        return self._principals[principal.subject, principal.tenant]
+
+    def _of_decision(self, decided: tuple[str, str]) -> bytes:
+        return self.all({names.DECISION: decided[0], names.DECISION_REASON: decided[1]})
+
+    def _of_peer(self, peer: tuple[str, int]) -> bytes:
+        return self.all({names.CLIENT_ADDRESS: peer[0], names.CLIENT_PORT: peer[1]})
+
+    def _of_principal(self, named: tuple[str, str | None]) -> bytes:
+        subject, tenant = named
+        of_tenant: dict[str, Value] = {} if tenant is None else {names.TENANT: self._digest(tenant)}
+        return self.all({names.PRINCIPAL: self._digest(subject), **of_tenant})
+
+    def _of_request(self, kind: tuple[str, str | None, str | None]) -> bytes:
+        method, version, route = kind
+        told: dict[str, Value] = {names.NETWORK_TRANSPORT: "tcp", names.NETWORK_PROTOCOL: "http"}
+        if route is not None:
+            told |= {names.HTTP_METHOD: method, names.HTTP_ROUTE: route}
+        else:
+            told |= {names.MCP_METHOD: method}
+            told |= {} if version is None else {names.MCP_VERSION: version}
+        return self.all(told)
+
+
+def _around_ids(tag: bytes, sizes: tuple[int, int]) -> tuple[bytes, bytes, bytes]:
+    own, turn = sizes
+    of_turn = heads(names.TURN_ID, tag)[turn] if turn else b""
+    return heads(names.CALL_ID, tag)[own], heads(names.TOOL_CALL_ID, tag)[own], of_turn
 
 
 class ToolParts:
     """A tool of one catalogue and revision. Query tools are forged, not declared."""
 
     __slots__ = (
-        *("_attributes", "_keys", "_known", "capture", "executing", "of_execution", "of_request", "of_start"),
-        *("receiving", "redact", "started", "tool"),
+        *("_attributes", "_shown", "argument_keys", "capture", "ended_unseen", "executing", "of_request", "receiving"),
+        *("redact", "shows_content", "started", "tool"),
     )
 
     def __init__(
@@ -56,9 +112,11 @@ class ToolParts:
         self.tool = tool
         self.capture = capture
         self.redact = redact
+        self.shows_content = "values" in (capture.arguments, capture.results)
         self._attributes = attributes
-        self._known = frozenset((tool.input_schema or {}).get("properties", ())) if tool is not None else None
-        self._keys: dict[tuple[str, ...], bytes] = {}
+        schema = {} if tool is None or capture.arguments == "none" else tool.input_schema or {}
+        self._shown = frozenset(schema.get("properties", ()))
+        self.argument_keys = Remembered(self._of_keys, most=_MOST_KEYS)
         common: dict[str, Value] = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: name,
@@ -78,20 +136,15 @@ class ToolParts:
             if tool.upstream is not None:
                 more[names.UPSTREAM] = tool.upstream
         shared, own = attributes.all(common), attributes.all(more)
+        of_start = of_log((*shared, *own))
         self.of_request = of_span(shared)
-        self.of_execution = of_span((*shared, *own))
-        self.of_start = of_log((*shared, *own))
         self.receiving = span_name(names.call_span(name), attributes.limit)
-        self.executing = span_name(names.execute_span(name), attributes.limit)
-        self.started = event_body(f"{name} was called", attributes.limit)
+        self.executing = span_name(names.execute_span(name), attributes.limit) + of_span((*shared, *own))
+        body = event_body(f"{name} was called", attributes.limit)
+        self.started = event_name(names.CALL_STARTED) + body + of_start
+        self.ended_unseen = event_name(names.CALL_UNKNOWN) + of_start
 
-    def argument_keys(self, args: dict[str, Any]) -> bytes:
+    def _of_keys(self, given: tuple[str, ...]) -> bytes:
         """Of what the tool declares, which of it was given: other names are the caller's words."""
-        given = tuple(args)
-        found = self._keys.get(given)
-        if found is None:
-            known = [key for key in given if self._known is not None and key in self._known][:_MOST_KEYS]
-            found = of_span([self._attributes.encoded(names.ARGUMENT_KEYS, known)]) if known else b""
-            if len(self._keys) < _MOST_KEYS:
-                self._keys[given] = found
-        return found
+        shown = [key for key in given if key in self._shown][:_MOST_KEYS]
+        return of_span([self._attributes.encoded(names.ARGUMENT_KEYS, shown)]) if shown else b""

@@ -12,15 +12,20 @@ _log: Final = logging.getLogger(__name__)
 
 
 def silently(observe: Callable[P, R]) -> Callable[P, R]:
-    """`None` where it fails. Types of failures are told, not their texts: those may be content."""
+    """`None` where it fails."""
 
     @wraps(observe)
     def observing(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return observe(*args, **kwargs)
         except Exception as error:
-            _log.error("an observer failed: %s in %s", type(error).__name__, observe.__qualname__)
+            unnoticed(error, observe.__qualname__)
             nothing: Any = None
             return nothing  # type: ignore[no-any-return]  # whoever calls does without
 
     return observing
+
+
+def unnoticed(error: Exception, where: str) -> None:
+    """Told without its text, which may be content. What every call passes calls this itself: being wrapped costs."""
+    _log.error("an observer failed: %s in %s", type(error).__name__, where)

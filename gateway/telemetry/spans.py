@@ -10,39 +10,36 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.telemetry import names
-from gateway.telemetry.contexts import remote, traceparent
+from gateway.telemetry.contexts import Remote, remote, traceparent
 from gateway.telemetry.parts import ToolParts
-from gateway.telemetry.silence import silently
-from gateway.telemetry.wire_format import INTERNAL, SERVER, Value, link, span, span_name
+from gateway.telemetry.silence import silently, unnoticed
+from gateway.telemetry.wire_format import FAILED, INTERNAL, SERVER, Value, link, span_head, span_name, text
 
 if TYPE_CHECKING:
     from gateway.telemetry.observing import Telemetry
 
-_TOOL_CALL: Final = "tools/call"
 _LONGEST_ID: Final = 128
 
 
 class Context:
     """Where in which trace something happens."""
 
-    __slots__ = ("baggage", "is_remote", "is_sampled", "links", "parent", "span_id", "state", "trace_id")
+    __slots__ = ("baggage", "is_remote", "is_sampled", "links", "parent", "span", "state", "trace")
 
     def __init__(
         self,
-        trace_id: bytes,
-        span_id: bytes,
-        *,
+        trace: bytes,
+        span: bytes,
         parent: bytes = b"",
-        is_remote: bool = False,
         is_sampled: bool = True,
         state: str = "",
         baggage: str = "",
         links: bytes = b"",
     ) -> None:
-        self.trace_id = trace_id
-        self.span_id = span_id
+        self.trace = trace
+        self.span = span
         self.parent = parent
-        self.is_remote = is_remote
+        self.is_remote = False
         self.is_sampled = is_sampled
         self.state = state
         self.baggage = baggage
@@ -50,41 +47,32 @@ class Context:
 
     @property
     def traceparent(self) -> str:
-        return traceparent(self.trace_id, self.span_id, is_sampled=self.is_sampled)
+        return traceparent(self.trace, self.span, is_sampled=self.is_sampled)
 
-    def child(self, span_id: bytes) -> "Context":
-        return Context(
-            self.trace_id,
-            span_id,
-            parent=self.span_id,
-            is_sampled=self.is_sampled,
-            state=self.state,
-            baggage=self.baggage,
-        )
+    def child(self, span: bytes) -> "Context":
+        return Context(self.trace, span, self.span, self.is_sampled, self.state, self.baggage)
 
-    def ended(
-        self, name: bytes, kind: int, *, since: int, until: int = 0, attributes: bytes, is_error: bool = False
-    ) -> bytes:
-        return span(
-            self.trace_id,
-            self.span_id,
-            parent=self.parent,
-            is_remote=self.is_remote,
-            state=self.state,
-            name=name,
-            kind=kind,
-            times=(since, max(since, until or time_ns())),  # a clock may be set back in between
-            rest=attributes + self.links,
-            is_error=is_error,
-        )
+    def joins(self, caller: Remote) -> None:
+        """Happen below a span of somebody else."""
+        self.trace = caller.trace_id
+        self.parent = caller.span_id
+        self.is_remote = True
+        self.state = caller.state
+
+    def head(self, kind: int, since: int, until: int = 0) -> bytes:
+        """What its span begins with; it ends now if it has not ended before."""
+        until = until or time_ns()
+        if until < since:  # a clock may be set back in between
+            until = since
+        return span_head(self.trace, self.span, self.parent, self.is_remote, self.state, kind, since, until)
 
 
-class RequestSpan:
-    """A request as it was received."""
+class RequestSpan(Context):
+    """A request as it was received. It begins a trace, as long as it `joins` none."""
 
     __slots__ = (
         *("_id", "_is_over", "_method", "_peer", "_route", "_session", "_telemetry", "_version"),
-        *("context", "error", "is_kept", "more", "parts", "principal", "since"),
+        *("decision", "error", "is_kept", "parts", "principal", "since"),
     )
 
     def __init__(
@@ -92,22 +80,21 @@ class RequestSpan:
         telemetry: "Telemetry",
         method: str,
         principal: Principal,
-        *,
-        context: Context,
+        ids: tuple[bytes, bytes, bool],
         peer: tuple[str, int] | None,
         id: object,
         version: str | None,
         session: str | None,
         route: str | None,
     ) -> None:
-        self.since = time_ns()
-        self.context = context
+        self.trace, self.span, self.is_sampled = ids
+        self.parent = self.links = self.decision = b""
+        """The decision is about its call."""
+        self.state = self.baggage = ""
+        self.is_remote = self.is_kept = self._is_over = False
         self.principal = principal
         self.parts: ToolParts | None = None
         self.error: str | None = None
-        self.is_kept = False
-        self.more = b""
-        """Attributes that its call brings."""
         self._telemetry = telemetry
         self._method = method
         self._peer = peer
@@ -115,10 +102,15 @@ class RequestSpan:
         self._version = version
         self._session = session
         self._route = route
-        self._is_over = False
+        self.since = time_ns()
 
-    @silently
     def answered(self, *, code: int | None = None, status: int | None = None) -> None:
+        try:
+            self._ended(code, status, b"")
+        except Exception as error:
+            unnoticed(error, "RequestSpan.answered")
+
+    def _ended(self, code: int | None, status: int | None, more: bytes) -> None:
         if self._is_over:
             return
         self._is_over = True
@@ -126,63 +118,46 @@ class RequestSpan:
             self.error = str(code)
         elif status is not None and status >= 500:
             self.error = str(status)
-        telemetry = self._telemetry
-        if self.context.is_sampled or self.is_kept or (self.error is not None and telemetry.keeps_errors):
-            attributes = self._attributes(code, status)
-            is_error = self.error is not None
-            telemetry.spans_out(
-                self.context.ended(self._name(), SERVER, since=self.since, attributes=attributes, is_error=is_error)
-            )
+        if self.is_sampled or self.is_kept or (self.error is not None and self._telemetry.keeps_errors):
+            self._telemetry.spans_out(b"".join(self._told(code, status, more)))
 
     @silently
     def abandoned(self) -> None:
-        self.more += self._telemetry.attribute(names.IS_CANCELLED, True)
-        self.answered()
+        self._ended(None, None, self._telemetry.attribute(names.IS_CANCELLED, True))
 
     @silently
     def deciding(self) -> "DecisionSpan":
         return DecisionSpan(self._telemetry, self)
 
+    def _told(self, code: int | None, status: int | None, more: bytes) -> list[bytes]:
+        telemetry, parts = self._telemetry, self.parts
+        attribute, common = telemetry.attribute, telemetry.common
+        head = self.head(SERVER, self.since)
+        of_kind = common.requests[self._method, self._version, self._route]
+        if parts is None:
+            told = [head, self._name(), of_kind, self.decision, more]
+        else:
+            told = [head, parts.receiving, of_kind, self.decision, more, parts.of_request]
+        if self._id is not None:
+            id = text(str(self._id)[:_LONGEST_ID], common.limit)
+            told += (common.request_id[len(id)], id)
+        if self._session is not None:
+            told.append(attribute(names.MCP_SESSION, self._session))
+        if self._peer is not None:
+            told.append(common.peers[self._peer])
+        if code is not None:
+            told.append(attribute(names.RESPONSE_CODE, str(code)))
+        if status is not None:
+            told.append(attribute(names.HTTP_STATUS, status))
+        if self.error is not None:
+            told += (attribute(names.ERROR_TYPE, self.error), self.links, FAILED)
+        else:
+            told.append(self.links)
+        return told
+
     def _name(self) -> bytes:
-        if self.parts is not None:
-            return self.parts.receiving
         limit = self._telemetry.settings.longest_value
         return span_name(self._method if self._route is None else f"{self._method} {self._route}", limit)
-
-    def _attributes(self, code: int | None, status: int | None) -> bytes:
-        telemetry = self._telemetry
-        key = (self._method, self._version, self._route)
-        parts = [telemetry.remembered.get(key, self._constant), self.more]
-        if self.parts is not None:
-            parts.append(self.parts.of_request)
-        if self._id is not None:
-            parts.append(telemetry.attribute(names.REQUEST_ID, str(self._id)[:_LONGEST_ID]))
-        if self._session is not None:
-            parts.append(telemetry.attribute(names.MCP_SESSION, self._session))
-        if self._peer is not None:
-            parts.append(telemetry.remembered.get(self._peer, self._of_peer))
-        if code is not None:
-            parts.append(telemetry.attribute(names.RESPONSE_CODE, str(code)))
-        if status is not None:
-            parts.append(telemetry.attribute(names.HTTP_STATUS, status))
-        if self.error is not None:
-            parts.append(telemetry.attribute(names.ERROR_TYPE, self.error))
-        return b"".join(parts)
-
-    def _of_peer(self) -> bytes:
-        """Made once for each connection."""
-        assert self._peer is not None  # noqa: S101 - asked before
-        host, port = self._peer
-        return self._telemetry.attributes_of({names.CLIENT_ADDRESS: host, names.CLIENT_PORT: port})
-
-    def _constant(self) -> bytes:
-        told: dict[str, Value] = {names.NETWORK_TRANSPORT: "tcp", names.NETWORK_PROTOCOL: "http"}
-        if self._route is not None:
-            told |= {names.HTTP_METHOD: self._method, names.HTTP_ROUTE: self._route}
-        else:
-            told |= {names.MCP_METHOD: self._method}
-            told |= {} if self._version is None else {names.MCP_VERSION: self._version}
-        return self._telemetry.attributes_of(told)
 
 
 class DecisionSpan:
@@ -193,8 +168,8 @@ class DecisionSpan:
     def __init__(self, telemetry: "Telemetry", request: RequestSpan) -> None:
         self._telemetry = telemetry
         self._request = request
-        self._context = request.context.child(telemetry.new_span_id())
-        self._context.is_sampled = request.context.is_sampled = True  # what people decide is always kept
+        self._context = request.child(telemetry.new_span_id())
+        self._context.is_sampled = request.is_sampled = True  # what people decide is always kept
         self._since = time_ns()
 
     @property
@@ -204,7 +179,6 @@ class DecisionSpan:
     @silently
     def decided(self, record: ApprovalRecord) -> None:
         request, telemetry = record.request, self._telemetry
-        self._context.links = links_to([request.trace])
         told: dict[str, Value] = {
             names.GATE_NAME: request.rule,
             names.GATE_OUTCOME: record.entries[-1].decision,
@@ -216,8 +190,8 @@ class DecisionSpan:
             **({names.TURN_ID: request.turn_id} if request.turn_id is not None else {}),
         }
         name = span_name(names.decide_span(request.rule), telemetry.settings.longest_value)
-        attributes = telemetry.attributes_of(told) + telemetry.principal(self._request.principal)
-        telemetry.spans_out(self._context.ended(name, INTERNAL, since=self._since, attributes=attributes))
+        attributes = telemetry.attributes_of(told) + telemetry.common.principal(self._request.principal)
+        telemetry.spans_out(self._context.head(INTERNAL, self._since) + name + attributes + links_to([request.trace]))
 
 
 class HopSpan:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Final
 
+from gateway.telemetry.remembered import Remembered
+
 Value = str | bool | int | float | Sequence[str]
 
 SERVER: Final = 2
@@ -19,16 +21,23 @@ WARN: Final = 13
 _SAMPLED: Final = 0x1
 _KNOWS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
-_ERROR: Final = b"\x7a\x02\x18\x02"
 
-_SPAN: Final = Struct("<2s16s2s8s1sB1sQ1sQ2sI")
-_LOG: Final = Struct("<1sQ1sQ1sB2s16s2s8s1sI")
+_SPAN: Final = Struct("<2s16s2s8s3sQ1sQ6s")
+_LOG: Final = Struct("<1sQ1sQ4s16s2s8s5s")
 _LINK: Final = Struct("<2s16s2s8s1sI")
 _DOUBLE: Final = Struct("<1sd")
-_SMALL: Final = tuple(bytes([number]) for number in range(128))
 _LARGE: Final = 1 << 64
-_SMALL_NUMBERS: Final = 1_024
-_MOST_KNOWN: Final = 8_192
+
+_SMALL: Final = tuple(bytes([number]) for number in range(128))
+_KINDS: Final = {kind: bytes([0x30, kind, 0x39]) for kind in (INTERNAL, SERVER, CLIENT)}
+_HERE: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE).to_bytes(4, "little")
+_ELSEWHERE: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE | _IS_REMOTE).to_bytes(4, "little")
+"""Flags of a span whose parent is one of ours, or of somebody else."""
+
+_SEVERITIES: Final = tuple(bytes([0x10, severity, 0x4A, 0x10]) for severity in range(25))
+
+FAILED: Final = b"\x7a\x02\x18\x02"
+"""The status of a span."""
 
 
 def varint(number: int) -> bytes:
@@ -42,12 +51,28 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
+_LENGTHS: Final = Remembered(varint)
+
+
 def delimited(tag: bytes, content: bytes) -> bytes:
     return tag + varint(len(content)) + content
 
 
 def text(value: str, limit: int) -> bytes:
-    return (value if len(value) <= limit else value[:limit]).encode("utf-8", "replace")
+    if len(value) > limit:
+        value = value[:limit]
+    return value.encode() if value.isascii() else value.encode("utf-8", "replace")
+
+
+def heads(key: str, tag: bytes) -> Remembered[int, bytes]:
+    """What stands before the text of an attribute: it depends on the length of the text alone."""
+    return Remembered(lambda size: _head(key, size, tag))
+
+
+def _head(key: str, size: int, tag: bytes) -> bytes:
+    told = b"\x0a" + varint(size)
+    named = delimited(b"\x0a", key.encode()) + b"\x12" + varint(len(told) + size) + told
+    return tag + varint(len(named) + size) + named
 
 
 class Attributes:
@@ -58,40 +83,31 @@ class Attributes:
     def __init__(self, limit: int, *, tag: bytes = b"") -> None:
         self.limit = limit
         self._tag = tag
-        self._heads: dict[tuple[str, int], bytes] = {}
-        self._numbers: dict[tuple[str, int], bytes] = {}
-        self._flags: dict[tuple[str, int], bytes] = {}
+        self._heads: Remembered[str, Remembered[int, bytes]] = Remembered(lambda key: heads(key, tag))
+        self._numbers = Remembered(self._number)
+        self._flags = Remembered(self._flag)
 
     def encoded(self, key: str, value: Value) -> bytes:
         """One attribute with its length before it."""
         if type(value) is str:
-            content = (value if len(value) <= self.limit else value[: self.limit]).encode("utf-8", "replace")
-            # What stands before a text depends on its length alone, and most texts are ids and hashes.
-            head = self._heads.get((key, len(content)))
-            return (self._head(key, len(content)) if head is None else head) + content
+            content = text(value, self.limit)
+            return self._heads[key][len(content)] + content
         if type(value) is int:
-            known = self._numbers.get((key, value))
-            return self._number(key, value) if known is None else known
+            return self._numbers[key, value]
         if type(value) is bool:
-            known = self._flags.get((key, value))
-            return self._flag(key, value) if known is None else known
+            return self._flags[key, value]
         return self._tag + _attribute(key, _other(value, self.limit))
 
-    def _head(self, key: str, size: int) -> bytes:
-        told = b"\x0a" + varint(size)
-        named = delimited(b"\x0a", key.encode()) + b"\x12" + varint(len(told) + size) + told
-        return _kept(self._heads, (key, size), self._tag + varint(len(named) + size) + named)
-
-    def _number(self, key: str, value: int) -> bytes:
-        found = self._tag + _attribute(key, b"\x18" + varint(value if value >= 0 else value + _LARGE))
-        return _kept(self._numbers, (key, value), found) if 0 <= value < _SMALL_NUMBERS else found
-
-    def _flag(self, key: str, value: bool) -> bytes:
-        found = self._tag + _attribute(key, b"\x10\x01" if value else b"\x10\x00")
-        return _kept(self._flags, (key, value), found)
-
     def all(self, values: Mapping[str, Value]) -> tuple[bytes, ...]:
-        return tuple(self.encoded(key, value) for key, value in values.items())
+        return tuple([self.encoded(key, value) for key, value in values.items()])
+
+    def _number(self, of: tuple[str, int]) -> bytes:
+        key, value = of
+        return self._tag + _attribute(key, b"\x18" + varint(value if value >= 0 else value + _LARGE))
+
+    def _flag(self, of: tuple[str, bool]) -> bytes:
+        key, value = of
+        return self._tag + _attribute(key, b"\x10\x01" if value else b"\x10\x00")
 
 
 def _attribute(key: str, value: bytes) -> bytes:
@@ -107,69 +123,41 @@ def _other(value: Value, limit: int) -> bytes:
     return delimited(b"\x2a", b"".join(delimited(b"\x0a", each) for each in texts))
 
 
-def _kept(known: dict[tuple[str, int], bytes], key: tuple[str, int], encoded: bytes) -> bytes:
-    if len(known) >= _MOST_KNOWN:
-        known.clear()
-    known[key] = encoded
-    return encoded
-
-
 OF_SPAN: Final = b"\x4a"
+OF_LOG: Final = b"\x32"
 
 
 def of_span(attributes: Iterable[bytes]) -> bytes:
-    return b"".join([OF_SPAN + each for each in attributes])
+    return OF_SPAN.join((b"", *attributes))
 
 
 def of_log(attributes: Iterable[bytes]) -> bytes:
-    return b"".join([b"\x32" + each for each in attributes])
+    return OF_LOG.join((b"", *attributes))
 
 
 def link(trace_id: bytes, span_id: bytes) -> bytes:
     return b"\x6a\x21" + _LINK.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, b"\x35", _KNOWS_REMOTE | _IS_REMOTE)
 
 
-def span(
-    trace_id: bytes,
-    span_id: bytes,
-    *,
-    parent: bytes,
-    is_remote: bool,
-    state: str,
-    name: bytes,
-    kind: int,
-    times: tuple[int, int],
-    rest: bytes,
-    is_error: bool,
+def span_head(
+    trace_id: bytes, span_id: bytes, parent: bytes, is_remote: bool, state: str, kind: int, since: int, until: int
 ) -> bytes:
-    """As one of many. `name` is encoded already, and so is `rest`: attributes and links."""
-    flags = _SAMPLED | _KNOWS_REMOTE | (_IS_REMOTE if is_remote else 0)
-    ids = (b"\x0a\x10", trace_id, b"\x12\x08", span_id)
-    head = _SPAN.pack(*ids, b"\x30", kind, b"\x39", times[0], b"\x41", times[1], b"\x85\x01", flags)
-    content = b"".join(
-        (
-            head,
-            b"\x22\x08" + parent if parent else b"",
-            delimited(b"\x1a", state.encode()) if state else b"",
-            name,
-            rest,
-            _ERROR if is_error else b"",
-        )
-    )
-    return delimited(b"\x12", content)
+    """What a span begins with. Its name, attributes, links, and that it failed, follow."""
+    flags = _ELSEWHERE if is_remote else _HERE
+    head = _SPAN.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, _KINDS[kind], since, b"\x41", until, flags)
+    if parent:
+        head += b"\x22\x08" + parent
+    return head + delimited(b"\x1a", state.encode()) if state else head
 
 
 def span_name(name: str, limit: int) -> bytes:
     return delimited(b"\x2a", text(name, limit))
 
 
-def log_record(
-    name: bytes, body: bytes, *, trace_id: bytes, span_id: bytes, at: int, severity: int, attributes: bytes
-) -> bytes:
-    """As one of many. What was seen had happened right then."""
-    times = (b"\x09", at, b"\x59", at)
-    head = _LOG.pack(*times, b"\x10", severity, b"\x4a\x10", trace_id, b"\x52\x08", span_id, b"\x45", _SAMPLED)
-    return delimited(b"\x12", b"".join((head, name, body, attributes)))
+def log_head(trace_id: bytes, span_id: bytes, at: int, severity: int) -> bytes:
+    """What a log record begins with: what was seen had happened right then. Its name, body and attributes follow."""
+    told = _SEVERITIES[severity]
+    return _LOG.pack(b"\x09", at, b"\x59", at, told, trace_id, b"\x52\x08", span_id, b"\x45\x01\0\0\0")
 
 
 def event_name(name: str) -> bytes:
@@ -191,5 +179,9 @@ class Envelope:
 
     def around(self, items: Sequence[bytes]) -> bytes:
         """A whole request to a collector."""
-        scoped = delimited(b"\x12", self._scope + b"".join(items) + self._schema)
+        pieces = [self._scope]
+        for item in items:
+            pieces += (b"\x12", _LENGTHS[len(item)], item)
+        pieces.append(self._schema)
+        scoped = delimited(b"\x12", b"".join(pieces))
         return delimited(b"\x0a", self._resource + scoped + self._schema)

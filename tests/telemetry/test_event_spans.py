@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from gateway.core.events import Buses, DispatchEnd, DispatchStart, ToolExecutionEnd, TurnEnd, TurnStart
+from gateway.governance.principals import Principal
+from gateway.serving.current import ServedCall
 from gateway.telemetry import names
 from gateway.telemetry.events import EventSpans
 from gateway.telemetry.exporting import Queue
@@ -28,7 +30,7 @@ def telemetry(ratio: float = 1.0) -> Telemetry:
 
 def sent(observer: Telemetry) -> list[Any]:
     assert observer.spans is not None
-    return list(ScopeSpans.FromString(b"".join(observer.spans.take())).spans)
+    return [Span.FromString(each) for each in observer.spans.take()]
 
 
 def test_a_dispatch_and_its_tool_are_spans_of_one_trace() -> None:
@@ -77,6 +79,32 @@ def test_an_observer_that_fails_is_on_the_log_without_its_text(caplog: pytest.Lo
 
     assert "ValueError" in caplog.text
     assert "hunter2" not in caplog.text
+
+
+def test_nothing_that_is_wrong_with_a_call_reaches_whoever_is_observed(caplog: pytest.LogCaptureFixture) -> None:
+    observer = telemetry()
+    broken: Any = object()
+
+    with caplog.at_level(logging.ERROR):
+        request = observer.received("tools/call", Principal("user:ada"), fields={}, peer=broken)
+        assert request is not None
+        assert observer.received("tools/call", Principal("user:ada"), fields=broken) is None
+        assert observer.called(broken, None, request) is None
+        call = observer.called(ServedCall("id", "echo", {}, broken, "desk", "r"), None, request)
+        assert call is not None
+        call.settled(broken)
+        call.failed(ValueError("hunter2"))
+        request.answered()
+
+    assert [each.getMessage().rpartition(" ")[2] for each in caplog.records] == [
+        "Telemetry.received",
+        "Telemetry.called",
+        "CallSpan.settled",
+        "CallSpan.failed",
+        "RequestSpan.answered",
+    ]
+    assert "hunter2" not in caplog.text
+    assert sent(observer) == []
 
 
 @pytest.mark.parametrize(

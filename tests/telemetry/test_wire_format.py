@@ -52,19 +52,8 @@ def test_a_span_is_read_as_it_was_written(
     encoder = wire.Attributes(limit)
     for _ in range(2):  # the second time keys are known, and short texts take another way
         rest = wire.of_span(encoder.all(told)) + wire.link(*other)
-    payload = around(
-        wire.span(
-            *ids,
-            parent=other[1],
-            is_remote=True,
-            state="a=b",
-            name=wire.span_name(name, limit),
-            kind=wire.SERVER,
-            times=(start, end),
-            rest=rest,
-            is_error=is_error,
-        )
-    )
+    head = wire.span_head(*ids, other[1], True, "a=b", wire.SERVER, start, end)
+    payload = around(head + wire.span_name(name, limit) + rest + (wire.FAILED if is_error else b""))
 
     [resource] = TracesData.FromString(payload).resource_spans
     [scoped] = resource.scope_spans
@@ -86,17 +75,8 @@ def test_a_span_is_read_as_it_was_written(
 @given(IDS, TIMES, st.dictionaries(KEYS, VALUES, max_size=4))
 def test_a_log_record_is_read_as_it_was_written(ids: tuple[bytes, bytes], at: int, told: dict[str, wire.Value]) -> None:
     encoder = wire.Attributes(300)
-    payload = around(
-        wire.log_record(
-            wire.event_name("gateway.call.started"),
-            wire.event_body("echo was called", 100),
-            trace_id=ids[0],
-            span_id=ids[1],
-            at=at,
-            severity=wire.INFO,
-            attributes=wire.of_log(encoder.all(told)),
-        )
-    )
+    words = wire.event_name("gateway.call.started") + wire.event_body("echo was called", 100)
+    payload = around(wire.log_head(*ids, at, wire.INFO) + words + wire.of_log(encoder.all(told)))
 
     record, _ = LogsData.FromString(payload).resource_logs[0].scope_logs[0].log_records
     assert (record.event_name, record.body.string_value) == ("gateway.call.started", "echo was called")
@@ -105,6 +85,15 @@ def test_a_log_record_is_read_as_it_was_written(ids: tuple[bytes, bytes], at: in
     assert {each.key: decoded(each.value) for each in record.attributes} == {
         key: as_sent(value, 300) for key, value in told.items()
     }
+
+
+@given(st.text("aä€𝄞", max_size=300), st.integers(1, 300))
+def test_what_stands_before_a_text_depends_on_its_length_alone(words: str, limit: int) -> None:
+    content = wire.text(words, limit)
+
+    assert wire.heads("key", wire.OF_SPAN)[len(content)] + content == wire.of_span(
+        wire.Attributes(limit).all({"key": words})
+    )
 
 
 @given(st.text(st.characters(min_codepoint=0xD800, max_codepoint=0xDFFF), min_size=1, max_size=3))
