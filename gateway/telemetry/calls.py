@@ -76,7 +76,7 @@ class CallSpan(Context):
         logs, common = self._telemetry.logs, self._telemetry.common
         if logs is not None:
             own, turn = self._ids or self._encoded_ids()
-            before, between, last = common.call_of_log[len(own), len(turn)]
+            before, between, last = common.before_ids_of_log[len(own), len(turn)]
             head = log_head(self.trace, self.span, at, severity)
             logs.put(b"".join((head, told, before, own, between, own, last, turn)))
 
@@ -218,22 +218,31 @@ class CallSpan(Context):
     def _told(self, decided: bytes) -> list[bytes]:
         call, parts, common = self._call, self._parts, self._telemetry.common
         own, turn = self._ids or self._encoded_ids()
-        before, between, last = common.call_of_span[len(own), len(turn)]
-        who = common.principal(call.principal)
-        told = [self.head(INTERNAL, self._since), parts.executing, decided, before, own, between, own, last, turn, who]
-        if call.definition:
-            told.append(common.definitions[call.definition])
-        if call.rules:
-            told.append(common.rules[call.rules])
+        before, between, last = common.before_ids_of_span[len(own), len(turn)]
+        digest = text(call.argument_digest or "", common.limit)
+        told = [
+            self.head(INTERNAL, self._since),
+            parts.executing,
+            decided,
+            before,
+            own,
+            between,
+            own,
+            last,
+            turn,
+            common.principals[call.principal.subject, call.principal.tenant],
+            common.definitions[call.definition],
+            common.rules[call.rules],
+            common.argument_bytes[_size(call)],
+            parts.argument_keys[tuple(call.args)],
+            common.argument_digest[len(digest)],
+            digest,
+        ]
         if call.approvals:
-            told[5:10] = [last, turn, self._telemetry.attribute(names.TOOL_CALL_ID, self._id), who]
-            told.append(self._approved(call.approvals))
-        told += (common.argument_bytes[_size(call)], parts.argument_keys[tuple(call.args)])
-        if call.argument_digest:
-            digest = text(call.argument_digest, common.limit)
-            told += (common.argument_digest[len(digest)], digest)
+            told[5:9] = [last, turn, self._telemetry.attribute(names.TOOL_CALL_ID, self._id)]
+            told.insert(11, self._approved(call.approvals))
         if call.stored is not None:
-            self._tell_results(call.stored.results, told)
+            told += self._results(call.stored.results)
         if self._content:
             told.append(common.all(self._content))
         return told
@@ -244,21 +253,23 @@ class CallSpan(Context):
         self.links += links_to(traces, but=self.span)
         return self._telemetry.attribute(names.APPROVAL_ID, [each.id for each in approvals])
 
-    def _tell_results(self, results: Sequence[StoredResult], told: list[bytes]) -> None:
-        size, key, is_spooled = 0, None, False
+    def _results(self, results: Sequence[StoredResult]) -> tuple[bytes, ...]:
+        size, key, is_spooled = 0, "", False
         for piece in results:
             size += piece.byte_length or 0
             if piece.key is not None:
                 key = key or piece.key
                 is_spooled = is_spooled or piece.content is None
         common = self._telemetry.common
-        told += (common.result_bytes[size], common.spooled if is_spooled else common.unspooled)
-        if key is not None:
-            artifact = text(key, common.limit)
-            told += (common.artifact_id[len(artifact)], artifact)
-        if self._call.result_digest:
-            digest = text(self._call.result_digest, common.limit)
-            told += (common.result_digest[len(digest)], digest)
+        artifact, digest = text(key, common.limit), text(self._call.result_digest or "", common.limit)
+        return (
+            common.result_bytes[size],
+            common.spooled[is_spooled],
+            common.artifact_id[len(artifact)],
+            artifact,
+            common.result_digest[len(digest)],
+            digest,
+        )
 
 
 def _size(call: ServedCall) -> int:

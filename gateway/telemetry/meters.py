@@ -15,7 +15,10 @@ from gateway.telemetry.instruments import Counter, Family, Histogram
 _PERMITTED: Final = ("allow", "permitted")
 _INVALID: Final = ("deny", "arguments-invalid")
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_NETWORK: Final = ("tcp", "http", "1.1")
+_TCP: Final = "tcp"
+_HTTP: Final = "http"
+_HTTP_VERSION: Final = "1.1"
+_NETWORK: Final = (_TCP, _HTTP, _HTTP_VERSION)
 _ENDINGS: Final = frozenset({"granted", "refused", "expired"})
 
 
@@ -98,22 +101,13 @@ class Meters:
         code: int | None = None,
         is_error: bool = False,
     ) -> None:
-        is_call = method == names.TOOLS_CALL
-        error = names.TOOL_ERROR if is_error else None
-        if code is not None and code not in names.CALLER_FAULTS:
-            error = str(code)
-        self._requests.record(
-            (
-                method or names.OTHER,
-                (tool or names.OTHER) if is_call else None,
-                names.EXECUTE_TOOL if is_call else None,
-                error,
-                None if code is None else str(code),
-                version,
-                *_NETWORK,
-            ),
-            seconds,
-        )
+        operation, of = (names.EXECUTE_TOOL, tool or names.OTHER) if method == names.TOOLS_CALL else (None, None)
+        error, status = names.TOOL_ERROR if is_error else None, None
+        if code is not None:
+            status = str(code)
+            error = error if code in names.CALLER_FAULTS else status
+        values = (method or names.OTHER, of, operation, error, status, version, _TCP, _HTTP, _HTTP_VERSION)
+        self._requests.record(values, seconds)
 
     def responded(self, method: str, *, route: str | None, status: int, seconds: float) -> None:
         if status >= 400:

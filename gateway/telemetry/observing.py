@@ -49,6 +49,10 @@ def _nothing(tool: DeclaredTool) -> tuple[Capture, tuple[str, ...]]:
     return Capture("none", "none"), ()
 
 
+def _nowhere(encoded: bytes) -> None:
+    """Where spans go that nobody wants."""
+
+
 async def _no_contents(args: dict[str, Any], results: Any, parts: ToolParts) -> dict[str, Value]:
     return {}
 
@@ -69,6 +73,7 @@ class Telemetry:
         self.settings = settings
         self.contents = contents
         self.spans = spans
+        self.spans_out = _nowhere if spans is None else spans.put
         self.logs = logs
         self._encoder = Attributes(settings.longest_value)
         self.common = CommonParts(self._encoder, digest)
@@ -145,10 +150,6 @@ class Telemetry:
         self.logs.put(log_head(trace_id, span_id, time_ns(), WARN) + _UNKNOWN + of_log(self._encoder.all(told)))
 
     # --- for spans ---
-
-    def spans_out(self, encoded: bytes) -> None:
-        if self.spans is not None:
-            self.spans.put(encoded)
 
     def new_span_id(self) -> bytes:
         return self._bits(64).to_bytes(8, "big")

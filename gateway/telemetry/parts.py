@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from gateway.governance.principals import Principal
 from gateway.snapshot import DeclaredTool
 from gateway.telemetry import names
 from gateway.telemetry.remembered import Remembered
@@ -16,7 +15,7 @@ from gateway.telemetry.wire_format import (
     Value,
     event_body,
     event_name,
-    heads,
+    head,
     of_log,
     of_span,
     span_name,
@@ -33,24 +32,24 @@ class CommonParts:
         self._digest = digest
         self.limit = attributes.limit
         self.argument_bytes = self._numbers(names.ARGUMENT_BYTES)
-        self.argument_digest = heads(names.ARGUMENT_DIGEST, OF_SPAN)
-        self.artifact_id = heads(names.ARTIFACT_ID, OF_SPAN)
-        self.call_of_log = Remembered(partial(_around_ids, OF_LOG))
-        self.call_of_span = Remembered(partial(_around_ids, OF_SPAN))
-        """What stands before each of the ids of a call, by the lengths of its own and of its turn's."""
-        self.definitions: Remembered[str, bytes] = Remembered(lambda digest: self.all({names.DEFINITION: digest}))
-        self.request_id = heads(names.REQUEST_ID, OF_SPAN)
+        self.argument_digest = _before_texts(names.ARGUMENT_DIGEST)
+        self.artifact_id = _before_texts(names.ARTIFACT_ID)
+        self.before_ids_of_log = Remembered(partial(_before_ids, OF_LOG))
+        self.before_ids_of_span = Remembered(partial(_before_ids, OF_SPAN))
+        """Of a call, by the lengths of its own id and of its turn's."""
+        self.definitions = Remembered(self._of_definition)
+        self.request_id = _before_texts(names.REQUEST_ID)
         self.result_bytes = self._numbers(names.RESULT_BYTES)
-        self.result_digest = heads(names.RESULT_DIGEST, OF_SPAN)
-        self.rules: Remembered[tuple[str, ...], bytes] = Remembered(lambda rules: self.all({names.POLICY_RULE: rules}))
-        self.spooled = self.all({names.RESULT_SPOOLED: True})
-        self.unspooled = self.all({names.RESULT_SPOOLED: False})
+        self.result_digest = _before_texts(names.RESULT_DIGEST)
+        self.rules = Remembered(self._of_rules)
+        self.spooled = {value: self.all({names.RESULT_SPOOLED: value}) for value in (True, False)}
         self.decisions = Remembered(self._of_decision)
         """By what was decided, and why."""
         self.peers = Remembered(self._of_peer)
         self.requests = Remembered(self._of_request)
         """By their method, the version of MCP, and the route of REST."""
-        self._principals = Remembered(self._of_principal)
+        self.principals = Remembered(self._of_principal)
+        """By subject and tenant."""
 
     def all(self, told: Mapping[str, Value]) -> bytes:
         """Attributes of a span."""
@@ -59,8 +58,11 @@ class CommonParts:
     def _numbers(self, key: str) -> Remembered[int, bytes]:
         return Remembered(lambda number: self.all({key: number}))
 
-    def principal(self, principal: Principal) -> bytes:
-        return self._principals[principal.subject, principal.tenant]
+    def _of_definition(self, definition: str | None) -> bytes:
+        return self.all({names.DEFINITION: definition}) if definition else b""
+
+    def _of_rules(self, rules: tuple[str, ...]) -> bytes:
+        return self.all({names.POLICY_RULE: rules}) if rules else b""
 
     def _of_decision(self, decided: tuple[str, str]) -> bytes:
         return self.all({names.DECISION: decided[0], names.DECISION_REASON: decided[1]})
@@ -84,10 +86,15 @@ class CommonParts:
         return self.all(told)
 
 
-def _around_ids(tag: bytes, sizes: tuple[int, int]) -> tuple[bytes, bytes, bytes]:
+def _before_texts(key: str) -> Remembered[int, bytes]:
+    """What stands before a text, by its length; one that is empty is not told."""
+    return Remembered(lambda size: head(key, size, OF_SPAN) if size else b"")
+
+
+def _before_ids(tag: bytes, sizes: tuple[int, int]) -> tuple[bytes, bytes, bytes]:
     own, turn = sizes
-    of_turn = heads(names.TURN_ID, tag)[turn] if turn else b""
-    return heads(names.CALL_ID, tag)[own], heads(names.TOOL_CALL_ID, tag)[own], of_turn
+    of_turn = head(names.TURN_ID, turn, tag) if turn else b""
+    return head(names.CALL_ID, own, tag), head(names.TOOL_CALL_ID, own, tag), of_turn
 
 
 class ToolParts:

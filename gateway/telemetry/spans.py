@@ -190,7 +190,8 @@ class DecisionSpan:
             **({names.TURN_ID: request.turn_id} if request.turn_id is not None else {}),
         }
         name = span_name(names.decide_span(request.rule), telemetry.settings.longest_value)
-        attributes = telemetry.attributes_of(told) + telemetry.common.principal(self._request.principal)
+        by = self._request.principal
+        attributes = telemetry.attributes_of(told) + telemetry.common.principals[by.subject, by.tenant]
         telemetry.spans_out(self._context.head(INTERNAL, self._since) + name + attributes + links_to([request.trace]))
 
 

@@ -22,7 +22,8 @@ _SAMPLED: Final = 0x1
 _KNOWS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 
-_SPAN: Final = Struct("<2s16s2s8s3sQ1sQ6s")
+_ROOT: Final = Struct("<2s16s2s8s3sQ1sQ6s")
+_CHILD: Final = Struct("<2s16s2s8s3sQ1sQ8s8s")
 _LOG: Final = Struct("<1sQ1sQ4s16s2s8s5s")
 _LINK: Final = Struct("<2s16s2s8s1sI")
 _DOUBLE: Final = Struct("<1sd")
@@ -30,10 +31,10 @@ _LARGE: Final = 1 << 64
 
 _SMALL: Final = tuple(bytes([number]) for number in range(128))
 _KINDS: Final = {kind: bytes([0x30, kind, 0x39]) for kind in (INTERNAL, SERVER, CLIENT)}
-_HERE: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE).to_bytes(4, "little")
-_ELSEWHERE: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE | _IS_REMOTE).to_bytes(4, "little")
-"""Flags of a span whose parent is one of ours, or of somebody else."""
-
+_ALONE: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE).to_bytes(4, "little")
+_BELOW: Final = _ALONE + b"\x22\x08"
+_BELOW_ANOTHER: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE | _IS_REMOTE).to_bytes(4, "little") + b"\x22\x08"
+"""Flags of a span without a parent, with one of ours, and with one of somebody else."""
 _SEVERITIES: Final = tuple(bytes([0x10, severity, 0x4A, 0x10]) for severity in range(25))
 
 FAILED: Final = b"\x7a\x02\x18\x02"
@@ -64,12 +65,8 @@ def text(value: str, limit: int) -> bytes:
     return value.encode() if value.isascii() else value.encode("utf-8", "replace")
 
 
-def heads(key: str, tag: bytes) -> Remembered[int, bytes]:
+def head(key: str, size: int, tag: bytes) -> bytes:
     """What stands before the text of an attribute: it depends on the length of the text alone."""
-    return Remembered(lambda size: _head(key, size, tag))
-
-
-def _head(key: str, size: int, tag: bytes) -> bytes:
     told = b"\x0a" + varint(size)
     named = delimited(b"\x0a", key.encode()) + b"\x12" + varint(len(told) + size) + told
     return tag + varint(len(named) + size) + named
@@ -83,7 +80,7 @@ class Attributes:
     def __init__(self, limit: int, *, tag: bytes = b"") -> None:
         self.limit = limit
         self._tag = tag
-        self._heads: Remembered[str, Remembered[int, bytes]] = Remembered(lambda key: heads(key, tag))
+        self._heads: Remembered[tuple[str, int], bytes] = Remembered(lambda of: head(*of, tag))
         self._numbers = Remembered(self._number)
         self._flags = Remembered(self._flag)
 
@@ -91,7 +88,7 @@ class Attributes:
         """One attribute with its length before it."""
         if type(value) is str:
             content = text(value, self.limit)
-            return self._heads[key][len(content)] + content
+            return self._heads[key, len(content)] + content
         if type(value) is int:
             return self._numbers[key, value]
         if type(value) is bool:
@@ -143,10 +140,12 @@ def span_head(
     trace_id: bytes, span_id: bytes, parent: bytes, is_remote: bool, state: str, kind: int, since: int, until: int
 ) -> bytes:
     """What a span begins with. Its name, attributes, links, and that it failed, follow."""
-    flags = _ELSEWHERE if is_remote else _HERE
-    head = _SPAN.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, _KINDS[kind], since, b"\x41", until, flags)
+    told = _KINDS[kind]
     if parent:
-        head += b"\x22\x08" + parent
+        flags = _BELOW_ANOTHER if is_remote else _BELOW
+        head = _CHILD.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, told, since, b"\x41", until, flags, parent)
+    else:
+        head = _ROOT.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, told, since, b"\x41", until, _ALONE)
     return head + delimited(b"\x1a", state.encode()) if state else head
 
 
