@@ -3,13 +3,11 @@
 What it does could be done by a thread, but for the interpreter's lock: every statement would wait for the event loop,
 and the event loop for it. It knows rows, and nothing of what they mean. It ends when nobody can send it anything more.
 
-A message is its length in four bytes, then what `marshal` makes of it. First comes the `Order`, then lists of
-`(number, row, entries of the log)`. The answer to a group is `(numbers that are durable, numbers that are not, how far
-the log has come)`; whoever sent the second finds out why. When nothing comes for a moment, or when too much has come,
-it puts away what it wrote.
+First comes the `Order`, then lists of `(number, row, entries of the log)`. The answer to a group is `(numbers that are
+durable, numbers that are not, how far the log has come)`; whoever sent the second finds out why. When nothing comes for
+a moment, or when too much has come, it puts away what it wrote.
 """
 
-import marshal
 import os
 import select
 import signal
@@ -22,12 +20,13 @@ from typing import Any, Final, NamedTuple
 
 from gateway.audit.entries import Place
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.framing import framed
+from gateway.storage.framing import unframed as _messages
 from gateway.storage.inserting import Insertion, insert_rows
 from gateway.storage.links import Link
 from gateway.storage.putting_away import AT_ONCE, Moves, put_some_away
 from gateway.storage.writing_back import WritingBack
 
-HEAD: Final = 4
 LARGEST_GROUP: Final = 512
 MOST_FRESH: Final = 4096
 """Calls that wait to be put away before those that come have to wait for that."""
@@ -52,11 +51,6 @@ class Order(NamedTuple):
     moves: Moves
     place: tuple[str, str | None, str | None, str | None] | None
     shard: str
-
-
-def framed(message: Any) -> bytes:
-    body = marshal.dumps(message)
-    return len(body).to_bytes(HEAD, "big") + body
 
 
 class Recorder:
@@ -178,21 +172,6 @@ def main() -> None:
 
 def _is_readable(source: int, seconds: float) -> bool:
     return bool(select.select([source], [], [], seconds)[0])
-
-
-def _messages(received: bytearray) -> list[Any]:
-    """What has arrived whole; it is taken away from what was received."""
-    found = []
-    start = 0
-    while len(received) - start >= HEAD:
-        size = int.from_bytes(received[start : start + HEAD], "big")
-        end = start + HEAD + size
-        if len(received) < end:
-            break
-        found.append(marshal.loads(received[start + HEAD : end]))  # noqa: S302 - from the process that started us
-        start = end
-    del received[:start]
-    return found
 
 
 def _send(sink: int, data: bytes) -> None:

@@ -6,17 +6,17 @@ its commit and its word about it.
 
 import asyncio
 import logging
-import marshal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from gateway.audit.chain import Head, origin
+from gateway.storage.framing import framed, unframed
 from gateway.storage.fresh_calls import INTO_FRESH, MOVES, FreshCall
-from gateway.storage.recorder import HEAD, Order, framed
+from gateway.storage.recorder import Order
 
 WORTH_IT: Final = 200
 """Calls after which a process of their own is started: a gateway that is hardly used needs none."""
@@ -35,7 +35,7 @@ class Recording:
 
     def __init__(self, database: Path, *, place: tuple[str, str | None, str | None, str | None] | None, shard: str):
         self._order = Order(str(database), INTO_FRESH, MOVES, place, shard)
-        self._process: Process | None = None
+        self._process: _Process | None = None
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         self._batch: list[tuple[object, ...]] = []
         self._under_way: deque[int] = deque()
@@ -44,10 +44,14 @@ class Recording:
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self.head: Head | None = None
-        """How far the log of that process has come."""
+        self._head: tuple[str, int, bytes] | None = None
         self._starts = 0
         self._seen = 0
+
+    @property
+    def head(self) -> Head | None:
+        """How far the log of that process has come."""
+        return None if self._head is None else Head(*self._head)
 
     async def start(self) -> None:
         """Begin now. Otherwise it begins when enough calls have come to be worth a process."""
@@ -65,50 +69,53 @@ class Recording:
         """How far the log of that process has come; to no entry, if it has not written anything yet."""
         return self.head or Head(self._order.shard, 0, origin(self._order.shard))
 
-    async def write(self, fresh: FreshCall) -> bool:
-        """Whether it is durable. It is written even if the caller stops waiting."""
-        if self._process is None:
-            return False
-        self._number += 1
-        number = self._number
+    def write(self, fresh: FreshCall) -> asyncio.Future[bool]:
+        """Whether it is durable, once that is known. Only for a call that is taken; it is written even if the caller
+        stops waiting.
+        """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
-        self._waiting[number] = future
+        self._number = number = self._number + 1
+        self._waiting[number] = future = loop.create_future()
         self._batch.append((number, fresh.row, fresh.audit))
         if not self._is_due and len(self._under_way) < _UNDER_WAY:  # else it goes with those that come meanwhile
             self._is_due = True
             loop.call_soon(self._flush)
-        return await future
+        return future
 
     async def close(self) -> None:
         self._is_closing = True
         process = self._process
-        if process is not None and process.stdin is not None:
+        if process is not None:
             self._flush()
-            process.stdin.close()
+            process.end()
             try:
                 async with asyncio.timeout(_END_SECONDS):
-                    await process.wait()
+                    await process.ended.wait()
             except TimeoutError:
-                process.kill()
+                process.transport.kill()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gateway.storage.recorder", stdin=PIPE, stdout=PIPE
+            _, process = await loop.subprocess_exec(
+                lambda: _Process(self._answered),
+                *(sys.executable, "-m", "gateway.storage.recorder"),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=None,
             )
         except OSError as error:
             _log.error("no process can be started that writes calls (%s): a thread goes on writing them", error)
             return
+        self._process = process
         self._starts += 1
         order = self._order._replace(shard=f"{self._order.shard}.{self._starts}")
-        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        self._process.stdin.write(framed([tuple(each) if isinstance(each, tuple) else each for each in order]))
+        process.send([tuple(each) if isinstance(each, tuple) else each for each in order])
         if self._is_closing:
-            self._process.stdin.close()
-        self._do(self._listen(self._process))
+            process.end()
+        self._do(self._follow(process))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -118,31 +125,18 @@ class Recording:
     def _flush(self) -> None:
         self._is_due = False
         batch, self._batch = self._batch, []
-        process = self._process
-        if batch and process is not None and process.stdin is not None:
+        if batch and self._process is not None:
             self._under_way.append(self._number)
-            process.stdin.write(framed(batch))
+            self._process.send(batch)
 
-    async def _listen(self, process: Process) -> None:
-        assert process.stdout is not None  # noqa: S101 - it is a pipe
-        try:
-            while True:
-                size = int.from_bytes(await process.stdout.readexactly(HEAD), "big")
-                answer = await process.stdout.readexactly(size)
-                durable, undone, head = marshal.loads(answer)  # noqa: S302 - from the process we started
-                if head is not None:
-                    self.head = Head(*head)
-                self._settle(durable, True)
-                self._settle(undone, False)
-                self._answered(max([*durable, *undone], default=0))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        await process.wait()
-        await self._ended()
-
-    def _answered(self, number: int) -> None:
-        """Up to that one. What has come meanwhile is the next group."""
-        while self._under_way and self._under_way[0] <= number:
+    def _answered(self, durable: list[int], undone: list[int], head: tuple[str, int, bytes] | None) -> None:
+        """They come in the order they were sent in. What was to be written meanwhile is the next group."""
+        if head is not None:
+            self._head = head
+        self._settle(durable, True)
+        self._settle(undone, False)
+        last = (undone or durable)[-1]
+        while self._under_way and self._under_way[0] <= last:
             self._under_way.popleft()
         if self._batch and not self._is_due:
             self._flush()
@@ -153,8 +147,9 @@ class Recording:
             if future is not None and not future.done():
                 future.set_result(is_durable)
 
-    async def _ended(self) -> None:
-        """Nobody confirms what is left; begin another one, unless all of it is to end."""
+    async def _follow(self, process: "_Process") -> None:
+        """When it ends, nobody confirms what is left; begin another one, unless all of it is to end."""
+        await process.ended.wait()
         self._process = None
         self._batch = []
         self._under_way.clear()
@@ -164,3 +159,39 @@ class Recording:
             await asyncio.sleep(_RESTART_AFTER)
             if not self._is_closing:
                 await self._begin()
+
+
+class _Process(asyncio.SubprocessProtocol):
+    """The process as long as it runs: messages to it, its answers, and that it has ended and said all it had to say."""
+
+    transport: asyncio.SubprocessTransport
+    _input: asyncio.WriteTransport
+
+    def __init__(self, answered: Callable[..., None]) -> None:
+        self.ended: Final = asyncio.Event()
+        self._answered = answered
+        self._received = bytearray()
+
+    @property
+    def pid(self) -> int:
+        return self.transport.get_pid()
+
+    def send(self, message: Any) -> None:
+        self._input.write(framed(message))
+
+    def end(self) -> None:
+        """Let it write what it was sent, and then end."""
+        self._input.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.SubprocessTransport", transport)
+        self._input = cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._received += data
+        for answer in unframed(self._received):
+            self._answered(*answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport.close()
+        self.ended.set()
