@@ -32,14 +32,16 @@ _KEPT_OF_LONG: Final = 128
 class _Lasting:
     """A part that many entries share, encoded once."""
 
-    __slots__ = ("fragment",)
+    __slots__ = ("encoded", "fragment")
 
     names: ClassVar[tuple[str, ...]]
+    encoded: bytes
     fragment: orjson.Fragment
 
     def __post_init__(self) -> None:
         values = [getattr(self, name) for name in self.__dataclass_fields__]  # type: ignore[attr-defined] # of subclasses
         encoded = orjson.dumps(_plain(self.names, values), option=_SORTED)
+        object.__setattr__(self, "encoded", encoded)
         object.__setattr__(self, "fragment", orjson.Fragment(encoded))
 
 
@@ -206,7 +208,16 @@ class Entry(NamedTuple):
         event, at, place, caller, target, call, decision, outcome, gate, object, key, opened, pruned = self
         told = None if call is None else call_fields(*call)
         ended = None if outcome is None else outcome_fields(*outcome)
-        body = _body(event, at, place, caller, target, told, decision, ended)
+        body = _body(
+            event,
+            at,
+            place.fragment,
+            caller=None if caller is None else caller.fragment,
+            target=None if target is None else target.fragment,
+            call=told,
+            decision=decision,
+            outcome=ended,
+        )
         if not (gate or object or key or opened or pruned):
             return orjson.dumps(body)
         if gate is not None:
@@ -221,29 +232,44 @@ class Entry(NamedTuple):
         return orjson.dumps(body, option=_SORTED)
 
 
-def encoded(
-    event: Event,
-    at: int,
-    place: Place,
-    *,
-    caller: Caller,
-    target: Target,
-    call: dict[str, Any],
-    decision: DecisionPart | None,
-    outcome: dict[str, Any] | None,
-) -> bytes:
-    """What `Entry.encode` gives for an entry about a call without a gate, which is what most entries are."""
-    return orjson.dumps(_body(event, at, place, caller, target, call, decision, outcome))
+TargetValues = tuple[str, str | None, str | None, str | None, str | None]
+CallValues = tuple[str, str | None, str | None, str | None, bool | None]
+DecisionValues = tuple[Effect, Reason, tuple[str, ...], str | None, tuple[str, ...]]
+OutcomeValues = tuple[State, str | None, int | None, str | None, str | None, str | None]
+
+Told = tuple[Event, bytes, bytes, TargetValues, CallValues, DecisionValues | None, OutcomeValues | None]
+"""An entry about a call without a gate, which is what most entries are, before it is encoded: what happened, place and
+caller as they are encoded, and the values of the other parts. It is plain, so that another process can encode it.
+"""
+
+
+def body_of(at: int, said: bytes | Told) -> bytes:
+    """What `Entry.encode` gives, which may be there already."""
+    if isinstance(said, bytes):
+        return said
+    event, place, caller, target, call, decision, outcome = said
+    body = _body(
+        event,
+        at,
+        orjson.Fragment(place),
+        caller=orjson.Fragment(caller),
+        target=_target(target),
+        call=call_fields(*call),
+        decision=decision,
+        outcome=None if outcome is None else outcome_fields(*outcome),
+    )
+    return orjson.dumps(body)
 
 
 def _body(
     event: Event,
     at: int,
-    place: Place,
-    caller: Caller | None,
-    target: Target | None,
+    place: orjson.Fragment,
+    *,
+    caller: orjson.Fragment | None,
+    target: orjson.Fragment | None,
     call: dict[str, Any] | None,
-    decision: DecisionPart | None,
+    decision: DecisionValues | None,
     outcome: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """In the order of canonical JSON, so that nothing has to be sorted."""
@@ -251,15 +277,15 @@ def _body(
     if call is not None:
         body["call"] = call
     if caller is not None:
-        body["caller"] = caller.fragment
+        body["caller"] = caller
     if decision is not None:
         body["decision"] = _decision(decision)
     body["event"] = event
     if outcome is not None:
         body["outcome"] = outcome
-    body["place"] = place.fragment
+    body["place"] = place
     if target is not None:
-        body["target"] = target.fragment
+        body["target"] = target
     body["v"] = VERSION
     return body
 
@@ -324,8 +350,13 @@ def outcome_fields(
 
 
 @lru_cache(maxsize=4096)  # rules and rows are few, calls are many
-def _decision(part: DecisionPart) -> orjson.Fragment:
+def _decision(part: DecisionValues) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(_plain(_DECISION, part), option=_SORTED))
+
+
+@lru_cache(maxsize=4096)  # likewise tools
+def _target(part: TargetValues) -> orjson.Fragment:
+    return Target(*part).fragment
 
 
 def bounded(text: str) -> str:

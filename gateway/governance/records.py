@@ -18,8 +18,10 @@ from gateway.governance.rules import Decision
 CallStatus = Literal["started", "settled", "unknown"]
 TurnEnding = Literal["ack", "nack", "abort", "expired"]
 ResultKind = Literal["text", "artifact", "media"]
-AuditBody = tuple[int, bytes]
-"""An entry of the decision log: when it happened, in microseconds since 1970, and its body."""
+AuditBody = tuple[int, bytes | tuple[Any, ...]]
+"""An entry of the decision log: when it happened, in microseconds since 1970, and its body, or what that is made of:
+whoever writes the entry encodes it.
+"""
 
 
 @dataclass(slots=True)

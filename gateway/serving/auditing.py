@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from time import time_ns
-from typing import Final, cast
+from typing import Any, Final
 
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import (
@@ -17,18 +17,17 @@ from gateway.audit.entries import (
     CallPart,
     Client,
     DecisionPart,
+    DecisionValues,
     Entry,
     GateEntry,
     GatePart,
     ObjectPart,
     OutcomePart,
+    OutcomeValues,
     Place,
     Target,
-    call_fields,
-    encoded,
-    outcome_fields,
 )
-from gateway.audit.words import Event, Reason, State
+from gateway.audit.words import Effect, Event, Reason, State
 from gateway.governance.approvals import ApprovalChange, ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import QuarantineChange
@@ -77,24 +76,25 @@ class Auditor:
     def settled(self, call: ServedCall, stored: StoredCall, tool: DeclaredTool | None) -> AuditBody:
         """A call has come to its end; one that was refused or held did not run. Query tools are not declared."""
         decided = _decided(call, tool)
-        event: Event = "call-settled" if decided.effect == "allow" else "call-decided"
-        return self._body(event, call, tool, decided, self._outcome(call, stored, decided))
+        effect = decided[0]
+        event: Event = "call-settled" if effect == "allow" else "call-decided"
+        return self._body(event, call, tool, decided, self._outcome(call, stored, effect))
 
     def refused(self, call: ServedCall, reason: Reason) -> AuditBody:
         """Somebody asked for what is not there for them."""
         call.decide("deny", reason, None)
-        return self._body("call-decided", call, None, _decided(call, None), OutcomePart("refused"))
+        return self._body("call-decided", call, None, _decided(call, None), _ended("refused"))
 
     def had(self, call: ServedCall, offer: Offer) -> AuditBody:
         """Somebody is told a prompt, or a resource, of another server."""
         call.identity = offer.object
         call.decide("allow", "permitted", None)
-        return self._body("call-settled", call, offer, _decided(call, None), OutcomePart("ok"))
+        return self._body("call-settled", call, offer, _decided(call, None), _ended("ok"))
 
     def unknown(self, call: ServedCall) -> AuditBody:
         """A call was cut off after its start; nobody saw how it ended."""
         decided = None if call.decision is None else _decided(call, None)
-        return self._body("call-unknown", call, None, decided, OutcomePart("unknown"))
+        return self._body("call-unknown", call, None, decided, _ended("unknown"))
 
     def replayed(self, call: ServedCall, earlier: StoredCall) -> AuditBody:
         """A call was sent again with its idempotency key, and answered with what the first one, which is named, was."""
@@ -163,25 +163,25 @@ class Auditor:
         event: Event,
         call: ServedCall,
         tool: DeclaredTool | Offer | None,
-        decided: DecisionPart | None,
-        outcome: OutcomePart | None = None,
+        decided: DecisionValues | None,
+        outcome: OutcomeValues | None = None,
     ) -> AuditBody:
         at = self._clock()
+        turn = None if call.turn is None else call.turn.id
+        call.argument_digest = arguments = self._arguments(call.checksum)
+        part = (call.id, turn, call.idempotency_key, arguments, _is_valid(call, decided))
         identity = call.identity or (tool.name if tool is not None else None)
         tier = None if tool is None else tool.trust.tier.name
-        call.argument_digest = arguments = self._arguments(call.checksum)
+        target = (call.tool[:MAX_TEXT], call.catalogue, identity, call.definition, tier)
         place, caller = self._of_revision(call.revision), self._caller(call.principal, current_origin())
-        target = _target(call.tool[:MAX_TEXT], call.catalogue, identity, call.definition, tier)
-        turn = None if call.turn is None else call.turn.id
-        is_valid = _is_valid(call, decided)
-        if call.approvals:
-            part = CallPart(call.id, turn, call.idempotency_key, arguments, is_valid)
-            gate = _gate(call.approvals[0])
-            return at, Entry(event, at, place, caller, target, part, decided, outcome, gate).encode()
-        told = call_fields(call.id, turn, call.idempotency_key, arguments, is_valid)
-        ended = None if outcome is None else outcome_fields(*outcome)
-        body = encoded(event, at, place, caller=caller, target=target, call=told, decision=decided, outcome=ended)
-        return at, body
+        if not call.approvals:
+            return at, (event, place.encoded, caller.encoded, target, part, decided, outcome)
+        parts = (
+            CallPart(*part),
+            None if decided is None else DecisionPart(*decided),
+            None if outcome is None else OutcomePart(*outcome),
+        )
+        return at, Entry(event, at, place, caller, Target(*target), *parts, _gate(call.approvals[0])).encode()
 
     def _recognised(self, principal: Principal, origin: Origin) -> Caller:
         """Made once for each credential and program: a caller makes many calls."""
@@ -199,12 +199,12 @@ class Auditor:
         """By the checksum of tool and arguments, which every call has already."""
         return self._key.arguments(checksum.encode()) if checksum else None
 
-    def _outcome(self, call: ServedCall, stored: StoredCall, decided: DecisionPart) -> OutcomePart:
+    def _outcome(self, call: ServedCall, stored: StoredCall, effect: Effect) -> OutcomeValues:
         state: State = "ok"
         if call.is_cancelled:
             state = "cancelled"
         elif stored.is_error:
-            state = "error" if decided.effect == "allow" else "refused"
+            state = "error" if effect == "allow" else "refused"
         size = 0
         artifact = result = None
         for piece in stored.results:
@@ -214,7 +214,7 @@ class Auditor:
                 result = self._key.result(piece.content)
         call.result_digest = result
         envelope = "trusted" if stored.trusted and not stored.is_error else "untrusted"
-        return OutcomePart(state, call.error, size, artifact, result, envelope)
+        return state, call.error, size, artifact, result, envelope
 
 
 def quarantined(change: QuarantineChange, place: Place, *, at: int) -> AuditBody:
@@ -238,25 +238,29 @@ def _acted(
     return at, Entry(event, at, place, _caller(Principal(change.by)), object=what).encode()
 
 
-def _decided(call: ServedCall, tool: DeclaredTool | None) -> DecisionPart:
+def _decided(call: ServedCall, tool: DeclaredTool | None) -> DecisionValues:
     if call.decision is not None:
         # Only such words are given; a stage that lets nothing through gives none.
-        reason = cast("Reason", call.reason or "check-failed")
-        return DecisionPart(call.decision, reason, call.rules, call.position, call.observed)
+        reason: Any = call.reason or "check-failed"
+        return call.decision, reason, call.rules, call.position, call.observed
     return _OWN_RESULT if tool is None else _INVALID
 
 
-def _is_valid(call: ServedCall, decided: DecisionPart | None) -> bool | None:
+def _is_valid(call: ServedCall, decided: DecisionValues | None) -> bool | None:
     """Handlers are reached by valid arguments alone. Where nobody came to look, nobody knows."""
     if call.identity is not None:
         return True
     return False if decided is _INVALID else None
 
 
-_OWN_RESULT: Final = DecisionPart("allow", "permitted")
+def _ended(state: State) -> OutcomeValues:
+    return state, None, None, None, None, None
+
+
+_OWN_RESULT: Final[DecisionValues] = ("allow", "permitted", (), None, ())
 """Query tools are there for whoever may read what they are about."""
 
-_INVALID: Final = DecisionPart("deny", "arguments-invalid")
+_INVALID: Final[DecisionValues] = ("deny", "arguments-invalid", (), None, ())
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.audit.chain import Chain, Head, Row
-from gateway.audit.entries import Mark, Place
+from gateway.audit.entries import Mark, Place, body_of
 from gateway.audit.statements import gathered, unfollowed
 from gateway.errors import StoreUnavailable
 from gateway.storage.inserting import Insertion, insert_rows
@@ -65,20 +65,20 @@ class AuditLog:
             self._chain = None
 
     def append(self, connection: sqlite3.Connection, bodies: "Sequence[AuditBody]") -> None:
-        """Chain and write entries. A place that is taken already, by a commit nobody learnt of, begins a new shard.
+        """Encode, chain and write entries. A place that is taken, by a commit nobody learnt of, begins a new shard.
 
         Raises `StoreUnavailable` where there is no log: what cannot be recorded does not happen.
         """
         if not bodies:
             return
         try:
-            self._append(connection, bodies)
+            self._append(connection, [(at, body_of(at, said)) for at, said in bodies])
         except sqlite3.OperationalError as error:
             if unavailable(error):  # as everything else in the file
                 raise
             raise StoreUnavailable("the decision log cannot be written", help=_HELP) from error
 
-    def _append(self, connection: sqlite3.Connection, bodies: "Sequence[AuditBody]") -> None:
+    def _append(self, connection: sqlite3.Connection, bodies: Sequence[tuple[int, bytes]]) -> None:
         if self._chain is not None:
             try:
                 _insert(connection, self._chain.append(bodies))

@@ -1,6 +1,7 @@
 """Entries: canonical bytes without contents, whatever callers choose to call themselves."""
 
 import json
+import marshal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -27,6 +28,7 @@ from gateway.audit.entries import (
     OutcomePart,
     Place,
     Target,
+    body_of,
     bounded,
 )
 from gateway.audit.words import EVENTS, REASONS, Effect, Event, Reason, State
@@ -76,6 +78,28 @@ def test_body_is_canonical_and_begins_with_its_moment(entry: Entry) -> None:
     assert canonical(json.loads(body)).encode() == body
     assert body.startswith(b'{"at":%d,' % entry.at)
     assert b"\n" not in body
+
+
+@given(entries)
+def test_entry_that_is_told_by_its_values_is_encoded_alike(entry: Entry) -> None:
+    caller, target = entry.caller or ANA, entry.target or REFUND
+    call = (entry.call or CallPart("call"))._replace(trace_id=None, span_id=None)
+    parts = (call, entry.decision, entry.outcome)
+    target_values = (target.tool, target.catalogue, target.identity, target.definition, target.tier)
+    call_values, *others = (None if part is None else tuple(part) for part in parts)
+    told: Any = (
+        entry.event,
+        entry.place.encoded,
+        caller.encoded,
+        target_values,
+        call_values and call_values[:5],
+        *others,
+    )
+
+    whole = Entry(entry.event, entry.at, entry.place, caller, target, *parts).encode()
+
+    assert body_of(entry.at, marshal.loads(marshal.dumps(told))) == whole
+    assert body_of(entry.at, whole) is whole
 
 
 @given(entries)

@@ -17,7 +17,7 @@ import pytest
 from serving_gateway import ANA, EVE, HERE, Gateway, Plan, running, trust
 
 from gateway.audit.contents import ContentKey
-from gateway.audit.entries import Place
+from gateway.audit.entries import Place, body_of
 from gateway.audit.verifying import verify
 from gateway.core.canonical import canonical
 from gateway.errors import GatewayError, StoreUnavailable, UnknownCall, UnknownCatalogue, UnknownTool
@@ -25,7 +25,7 @@ from gateway.governance.approvals import Action, ApprovalEntry, ApprovalRecord, 
 from gateway.governance.catalogues import Selector
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import Quarantine, QuarantineChange, Target
-from gateway.governance.records import StoredCall
+from gateway.governance.records import AuditBody, StoredCall
 from gateway.governance.revocations import Revocation, RevocationChange
 from gateway.governance.rules import GateRule, Judgement
 from gateway.serving.auditing import Auditor, clock, quarantined, revoked
@@ -53,6 +53,12 @@ class Says:
 
 def auditor() -> Auditor:
     return Auditor(lambda: PLACE, KEY, clock=lambda: MICROSECONDS)
+
+
+def written(entry: AuditBody) -> dict[str, Any]:
+    """As it is kept."""
+    found: dict[str, Any] = json.loads(body_of(*entry))
+    return found
 
 
 @dataclass
@@ -318,20 +324,19 @@ async def test_call_that_is_cancelled_and_has_no_start_is_cancelled(tmp_path: Pa
 
 
 def test_call_that_was_claimed_and_cut_off_before_anything_was_decided_says_nothing_of_a_decision() -> None:
-    at, body = auditor().unknown(ServedCall("c", "pay", {}, ANA, "desk", "r", checksum="s"))
-    entry = json.loads(body)
+    told = auditor().unknown(ServedCall("c", "pay", {}, ANA, "desk", "r", checksum="s"))
+    entry = written(told)
 
-    assert at == entry["at"] == MICROSECONDS
+    assert told[0] == entry["at"] == MICROSECONDS
     assert entry["event"] == "call-unknown"
     assert "decision" not in entry
 
 
 def test_call_of_a_process_that_is_gone_is_named_by_its_record() -> None:
     stored = StoredCall("c", "t", "pay", "shop/pay", {"note": CANARY}, "5e" * 32, ANA, "desk", "r1", NOON)
-    at, body = auditor().abandoned(replace(stored, idempotency_key="once", definition="d" * 64))
-    entry = json.loads(body)
+    entry = written(auditor().abandoned(replace(stored, idempotency_key="once", definition="d" * 64)))
 
-    assert at == MICROSECONDS
+    assert entry["at"] == MICROSECONDS
     assert (entry["event"], entry["outcome"]) == ("call-unknown", {"state": "unknown"})
     assert (entry["call"]["id"], entry["call"]["turn"], entry["call"]["idempotencyKey"]) == ("c", "t", "once")
     assert entry["target"] == {
@@ -340,13 +345,13 @@ def test_call_of_a_process_that_is_gone_is_named_by_its_record() -> None:
         "identity": "shop/pay",
         "definition": "d" * 64,
     }
-    assert CANARY not in body.decode()
+    assert CANARY not in json.dumps(entry)
 
 
 def test_arguments_that_cannot_be_hashed_leave_an_entry_without_their_hash() -> None:
-    _, body = auditor().refused(ServedCall("c", "pay", {}, ANA, "desk", "r"), "unknown-tool")
+    told = auditor().refused(ServedCall("c", "pay", {}, ANA, "desk", "r"), "unknown-tool")
 
-    assert json.loads(body)["call"] == {"id": "c"}
+    assert written(told)["call"] == {"id": "c"}
 
 
 # --- fail closed ---
@@ -407,8 +412,7 @@ ANNOUNCED: dict[str, tuple[Any, ApprovalRecord, str]] = {
 
 @pytest.mark.parametrize(("kind", "record", "event"), ANNOUNCED.values(), ids=ANNOUNCED)
 def test_what_happens_to_approvals_is_in_the_log(kind: Any, record: ApprovalRecord, event: str) -> None:
-    _, body = auditor().approval(kind, record)
-    entry = json.loads(body)
+    entry = written(auditor().approval(kind, record))
 
     assert entry["event"] == event
     assert entry["caller"]["subject"] == "user:ana"
@@ -425,15 +429,15 @@ def test_what_happens_to_approvals_is_in_the_log(kind: Any, record: ApprovalReco
     assert [(each["approver"], each["shown"]) for each in entry["gate"].get("entries", ())] == [
         ("user:lea", "5e" * 32) for _ in record.entries
     ]
-    assert CANARY not in body.decode()
+    assert CANARY not in json.dumps(entry)
 
 
 def test_approved_call_names_its_approval() -> None:
     call = ServedCall("c", "pay", {}, ANA, "desk", "r", checksum="s", approvals=(voted("grant"),))
     call.decide("allow", "approval-approved", None)
-    _, body = auditor().started(call, Plan().tool("pay", "paid").tools["pay"][0])
+    told = auditor().started(call, Plan().tool("pay", "paid").tools["pay"][0])
 
-    assert json.loads(body)["gate"]["approval"] == "approval-1"
+    assert written(told)["gate"]["approval"] == "approval-1"
 
 
 # --- operators ---
@@ -442,7 +446,7 @@ def test_approved_call_names_its_approval() -> None:
 UNTIL = NOON + timedelta(hours=1)
 OF_TOOL = Quarantine(Target("tool", "pay"), "leaks", "os:ops", NOON, UNTIL)
 OF_TOKEN = Revocation("5e" * 32, "lost", "os:ops", NOON)
-ACTS: dict[str, tuple[Callable[[], tuple[int, bytes]], str, Mapping[str, Any]]] = {
+ACTS: dict[str, tuple[Callable[[], AuditBody], str, Mapping[str, Any]]] = {
     "quarantine": (
         lambda: quarantined(QuarantineChange("add", OF_TOOL, "leaks", "os:ops", NOON), PLACE, at=7),
         "quarantine-added",
@@ -470,20 +474,18 @@ ACTS: dict[str, tuple[Callable[[], tuple[int, bytes]], str, Mapping[str, Any]]] 
 
 @pytest.mark.parametrize(("make", "event", "acted_on"), ACTS.values(), ids=ACTS)
 def test_what_operators_do_names_them_and_what_they_acted_on(
-    make: Callable[[], tuple[int, bytes]], event: str, acted_on: Mapping[str, Any]
+    make: Callable[[], AuditBody], event: str, acted_on: Mapping[str, Any]
 ) -> None:
-    at, body = make()
-    entry = json.loads(body)
+    told = make()
+    entry = written(told)
 
-    assert at == entry["at"] == 7
+    assert told[0] == entry["at"] == 7
     assert (entry["event"], entry["object"]) == (event, acted_on)
     assert entry["caller"]["subject"] == "os:ops"
 
 
 def test_what_happens_to_the_process_is_in_the_log() -> None:
-    _, body = auditor().happened("gateway-started")
-
-    assert json.loads(body)["event"] == "gateway-started"
+    assert written(auditor().happened("gateway-started"))["event"] == "gateway-started"
 
 
 def test_clock_counts_microseconds_since_1970() -> None:

@@ -1,14 +1,11 @@
 """The decision log in PostgreSQL, where a constraint that is violated ends the whole transaction: so none is."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gateway.audit.chain import Chain, Row
 from gateway.errors import StoreUnavailable
 from gateway.storage.audit_log import AuditLog, _predecessors
-
-if TYPE_CHECKING:
-    from gateway.governance.records import AuditBody
 
 _INSERT: Final = """
 INSERT INTO audit (shard, seq, prev, hash, body, at)
@@ -18,7 +15,7 @@ WHERE NOT EXISTS (SELECT 1 FROM audit WHERE shard = ? AND seq = ?)
 
 
 class PostgresAuditLog(AuditLog):
-    def _append(self, connection: Any, bodies: "Sequence[AuditBody]") -> None:
+    def _append(self, connection: Any, bodies: Sequence[tuple[int, bytes]]) -> None:
         if self._chain is not None:
             if _is_inserted(connection, self._chain.append(bodies)):
                 return
