@@ -29,10 +29,11 @@ from gateway.storage.approval_rows import (
     notice_from,
     notice_row,
 )
+from gateway.storage.columns import is_storable
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.prepared import Prepared
 from gateway.storage.reading import ReadPool
-from gateway.storage.rows import is_storable, microseconds, owner_of
+from gateway.storage.rows import microseconds, owner_of
 
 T = TypeVar("T")
 Noted = Callable[[sqlite3.Connection, ApprovalChange, ApprovalRecord], None]

@@ -4,18 +4,19 @@ Nobody can know such a turn before its call is answered, so nothing in the row c
 the same call written twice, which counts once.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
 
 from sqlalchemy import Table, bindparam
 from sqlalchemy.dialects.sqlite import dialect, insert
 
-from gateway.governance.records import AuditBody, StoredCall, StoredResult, StoredTurn
-from gateway.storage.inserting import Insertion, Row
+from gateway.governance.records import StoredCall, StoredTurn
+from gateway.storage.columns import checked_id
+from gateway.storage.fresh_rows import Result, Values
+from gateway.storage.inserting import Insertion
 from gateway.storage.keys import is_small
 from gateway.storage.putting_away import UNLESS_THERE, Moves
-from gateway.storage.rows import checked_id, json_text, microseconds, principal_columns, results_text, writable
+from gateway.storage.rows import json_text, microseconds, results_text
 from gateway.storage.schema import calls, fresh, pieces, turns
 
 _DIALECT: Final = dialect(paramstyle="qmark")
@@ -23,37 +24,28 @@ _COUNTED: Final = "number"
 _FIRST: Final = 1
 
 
-@dataclass(slots=True)
-class FreshCall:
-    """Values in the order of the table's columns, and what is said of the call."""
+def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: bytes | None = None) -> Values | None:
+    """A call that is alone in its turn is its first to settle. `None` for one that does not fit into a row.
 
-    row: Row
-    audit: Sequence[AuditBody] = ()
-
-
-def fresh_call(
-    call: StoredCall,
-    turn: StoredTurn,
-    *,
-    process: str,
-    memory: bytes | None = None,
-    audit: Sequence[AuditBody] = (),
-) -> FreshCall | None:
-    """A call that is alone in its turn is its first to settle. `None` for one that does not fit into a row."""
-    if len(call.results) > 1 or turn.ended_at is not None or turn.revision != call.revision:
+    Raises `ValueError` for an id that cannot be written, and for a small piece without its bytes: nobody else has them.
+    """
+    results, principal = call.results, call.principal
+    if len(results) > 1 or turn.ended_at is not None or turn.revision != call.revision:
         return None
-    who = principal_columns(call.principal)
-    key, content = _piece(call.results[0]) if call.results else (None, None)
-    return FreshCall(
+    told: list[Result] = []
+    key = content = None
+    for each in results:
+        key, content = each.key, each.content
+        told.append((each.kind, each.text, key, each.type, each.byte_length))
+        if content is None and key is not None and is_small(key):
+            raise ValueError("the result of the call is a small piece and comes without its content")
+    return (
+        call.turn_id,
+        checked_id(call.id),
+        (principal.tenant, principal.subject, principal.roles),
+        call.tool,
+        call.identity,
         (
-            checked_id(call.turn_id),
-            checked_id(call.id),
-            who["owner"],
-            who["tenant"],
-            who["subject"],
-            who["roles"],
-            writable(call.tool),
-            writable(call.identity),
             json_text(call.args, written=call.args_text),
             call.checksum,
             call.catalogue,
@@ -62,12 +54,11 @@ def fresh_call(
             "settled",
             call.definition,
             call.decision,
-            None if call.because is None else writable(call.because),
-            call.is_error,
-            call.inline,
-            call.trusted,
-            call.from_artifact_tool,
-            results_text(call.results),
+        ),
+        call.because,
+        (call.is_error, call.inline, call.trusted, call.from_artifact_tool),
+        results_text(results) if results and results[0].details else tuple(told),
+        (
             None if call.completed_at is None else microseconds(call.completed_at),
             call.idempotency_key,
             process,
@@ -82,15 +73,7 @@ def fresh_call(
             key,
             content,
         ),
-        audit,
     )
-
-
-def _piece(result: StoredResult) -> tuple[str | None, bytes | None]:
-    """Raises `ValueError` for a small piece without its bytes: nobody else has them."""
-    if result.content is None and result.key is not None and is_small(result.key):
-        raise ValueError("the result of the call is a small piece and comes without its content")
-    return result.key, result.content
 
 
 def _columns(table: Table) -> tuple[str, ...]:

@@ -16,9 +16,10 @@ from gateway.errors import StoreUnavailable
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.records import CallFilter, StoredCall
 from gateway.storage.approvals import found_approvals
+from gateway.storage.columns import is_storable
 from gateway.storage.links import unavailable
 from gateway.storage.prepared import Prepared
-from gateway.storage.rows import call_from, is_storable, microseconds
+from gateway.storage.rows import call_from, microseconds
 from gateway.storage.schema import calls, fresh
 
 _PATIENCE: Final = 2.0

@@ -3,9 +3,9 @@
 What it does could be done by a thread, but for the interpreter's lock: every statement would wait for the event loop,
 and the event loop for it. It knows rows, and nothing of what they mean. It ends when nobody can send it anything more.
 
-First comes the `Order`, then lists of `(number, row, entries of the log)`. The answer to a group is `(numbers that are
-durable, numbers that are not, how far the log has come)`; whoever sent the second finds out why. When nothing comes for
-a moment, or when too much has come, it puts away what it wrote.
+First comes the `Order`, then lists of `(number, values of a row, entries of the log)`. The answer to a group is
+`(numbers that are durable, numbers that are not, how far the log has come)`; whoever sent the second finds out why.
+When nothing comes for a moment, or when too much has come, it puts away what it wrote.
 """
 
 import os
@@ -22,6 +22,7 @@ from gateway.audit.entries import Place
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.framing import framed
 from gateway.storage.framing import unframed as _messages
+from gateway.storage.fresh_rows import Values, fresh_row
 from gateway.storage.inserting import Insertion, insert_rows
 from gateway.storage.links import Link
 from gateway.storage.putting_away import AT_ONCE, Moves, put_some_away
@@ -40,7 +41,7 @@ _IN_BETWEEN: Final = 128
 _PATIENCE: Final = 0.4
 _READ: Final = 1 << 20
 
-Fresh = tuple[int, tuple[Any, ...], Sequence[tuple[int, bytes]]]
+Fresh = tuple[int, Values, Sequence[tuple[int, bytes | tuple[Any, ...]]]]
 
 
 class Order(NamedTuple):
@@ -114,7 +115,7 @@ class Recorder:
 
     def _write(self, connection: sqlite3.Connection, group: Sequence[Fresh]) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        insert_rows(connection, self._into, [each[1] for each in group])
+        insert_rows(connection, self._into, [fresh_row(each[1]) for each in group])
         if self._log is not None:
             self._log.append(connection, [body for each in group for body in each[2]])
         connection.execute("COMMIT")

@@ -9,13 +9,15 @@ import logging
 import sys
 from asyncio.subprocess import PIPE
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 from gateway.audit.chain import Head, origin
+from gateway.governance.records import AuditBody
 from gateway.storage.framing import framed, unframed
-from gateway.storage.fresh_calls import INTO_FRESH, MOVES, FreshCall
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES
+from gateway.storage.fresh_rows import Values
 from gateway.storage.recorder import Order
 
 WORTH_IT: Final = 200
@@ -37,7 +39,7 @@ class Recording:
         self._order = Order(str(database), INTO_FRESH, MOVES, place, shard)
         self._process: _Process | None = None
         self._waiting: dict[int, asyncio.Future[bool]] = {}
-        self._batch: list[tuple[object, ...]] = []
+        self._batch: list[tuple[int, Values, Sequence[AuditBody]]] = []
         self._under_way: deque[int] = deque()
         """The last number of each group that was sent and not answered."""
         self._is_due = False
@@ -69,14 +71,14 @@ class Recording:
         """How far the log of that process has come; to no entry, if it has not written anything yet."""
         return self.head or Head(self._order.shard, 0, origin(self._order.shard))
 
-    def write(self, fresh: FreshCall) -> asyncio.Future[bool]:
+    def write(self, fresh: Values, audit: Sequence[AuditBody]) -> asyncio.Future[bool]:
         """Whether it is durable, once that is known. Only for a call that is taken; it is written even if the caller
         stops waiting.
         """
         loop = asyncio.get_running_loop()
         self._number = number = self._number + 1
         self._waiting[number] = future = loop.create_future()
-        self._batch.append((number, fresh.row, fresh.audit))
+        self._batch.append((number, fresh, audit))
         if not self._is_due and len(self._under_way) < _UNDER_WAY:  # else it goes with those that come meanwhile
             self._is_due = True
             loop.call_soon(self._flush)
@@ -125,9 +127,14 @@ class Recording:
     def _flush(self) -> None:
         self._is_due = False
         batch, self._batch = self._batch, []
-        if batch and self._process is not None:
-            self._under_way.append(self._number)
+        if not batch or self._process is None:
+            return
+        try:
             self._process.send(batch)
+        except ValueError:  # something in it is not plain: those who wait have it written in another way
+            self._settle([number for number, *_ in batch], False)
+        else:
+            self._under_way.append(self._number)
 
     def _answered(self, durable: list[int], undone: list[int], head: tuple[str, int, bytes] | None) -> None:
         """They come in the order they were sent in. What was to be written meanwhile is the next group."""

@@ -9,10 +9,11 @@ from sqlalchemy import bindparam, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from gateway.governance.revocations import AlsoRevoking, NotRevoked, Revocation, RevocationChange
+from gateway.storage.columns import is_storable
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.notices import KEPT_AFTER_END, Announcing, Reading
 from gateway.storage.prepared import Prepared
-from gateway.storage.rows import is_storable, microseconds, moment
+from gateway.storage.rows import microseconds, moment
 from gateway.storage.schema import revocations
 
 _ALL: Final = Prepared(select(revocations).order_by(revocations.c.since, revocations.c.token_id))

@@ -7,11 +7,11 @@ from functools import lru_cache
 from json import dumps, loads
 from typing import Any, Final, cast
 
-from gateway.core.canonical import canonical, canonical_of_texts
-from gateway.core.lines import encode
+from gateway.core.canonical import canonical
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallStatus, ResultKind, StoredCall, StoredResult, StoredTurn, TurnEnding
 from gateway.governance.rules import Decision
+from gateway.storage.columns import checked_id, owner_columns, owner_text, plain_results_text, result_fields, writable
 from gateway.storage.keys import is_small
 
 Row = Mapping[str, Any]
@@ -30,18 +30,7 @@ def moment(microseconds: int) -> datetime:
 
 
 def owner_of(principal: Principal) -> str:
-    return canonical([principal.tenant, principal.subject])
-
-
-def is_storable(id: str) -> bool:
-    """Whether a text can be an id of something stored: half a surrogate pair cannot be written."""
-    if id.isascii():
-        return True
-    try:
-        id.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return owner_text(principal.tenant, principal.subject)
 
 
 def turn_row(turn: StoredTurn) -> dict[str, Any]:
@@ -147,11 +136,13 @@ def piece_rows(call: StoredCall) -> list[dict[str, Any]]:
 
 
 def results_text(results: Sequence[StoredResult]) -> str:
-    fields = [_result_fields(result) for result in results]
-    for each in fields:
-        if "details" in each:
-            return json_text(fields)
-    return canonical_of_texts(fields)  # the one number in it is a size
+    fields = [result_fields(each.kind, each.text, each.key, each.type, each.byte_length) for each in results]
+    detailed = [each.details for each in results]
+    if not any(detailed):
+        return plain_results_text(fields)
+    return json_text(
+        [each | ({"details": dict(more)} if more else {}) for each, more in zip(fields, detailed, strict=True)]
+    )
 
 
 def results_from(text: str) -> tuple[StoredResult, ...]:
@@ -176,33 +167,13 @@ def json_text(value: Any, *, written: str | None = None) -> str:
 
 @lru_cache(maxsize=1024)  # a sixth of what a row costs, and principals come again
 def principal_columns(principal: Principal) -> dict[str, Any]:
-    return {
-        "owner": owner_of(principal),
-        "tenant": None if principal.tenant is None else checked_id(principal.tenant),
-        "subject": checked_id(principal.subject),
-        "roles": canonical(sorted(principal.roles)),
-    }
+    return owner_columns(principal.tenant, principal.subject, principal.roles)._asdict()
 
 
 def _principal(row: Row) -> Principal:
     # From `owner`, not from the columns people filter by: it is what was compared.
     tenant, subject = loads(row["owner"])
     return Principal(subject, roles=frozenset(loads(row["roles"])), tenant=tenant)
-
-
-def _result_fields(result: StoredResult) -> dict[str, Any]:
-    fields: dict[str, Any] = {"kind": result.kind}
-    if result.text is not None:
-        fields["text"] = result.text
-    if result.key is not None:
-        fields["key"] = result.key
-    if result.type is not None:
-        fields["type"] = result.type
-    if result.byte_length is not None:
-        fields["byteLength"] = result.byte_length
-    if result.details:
-        fields["details"] = dict(result.details)
-    return fields
 
 
 def _result(fields: Row) -> StoredResult:
@@ -214,17 +185,6 @@ def _result(fields: Row) -> StoredResult:
         byte_length=fields.get("byteLength"),
         details=fields.get("details", {}),
     )
-
-
-def checked_id(text: str) -> str:
-    if not is_storable(text):
-        raise ValueError("an id, a subject or a tenant holds half a surrogate pair and cannot be written")
-    return text
-
-
-def writable(text: str) -> str:
-    """What describes, but does not identify, is written as well as it can be."""
-    return text if is_storable(text) else encode(text).decode()
 
 
 def _plain(value: Any) -> Any:

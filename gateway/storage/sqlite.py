@@ -28,7 +28,9 @@ from gateway.governance.records import (
 )
 from gateway.storage import statements
 from gateway.storage.audit_log import AuditLog
-from gateway.storage.fresh_calls import INTO_FRESH, MOVES, FreshCall, fresh_call
+from gateway.storage.columns import is_storable
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
+from gateway.storage.fresh_rows import Values, fresh_row
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import ATTEMPT, Link, is_busy, unavailable
 from gateway.storage.migrating import migrate
@@ -39,7 +41,6 @@ from gateway.storage.recording import Recording
 from gateway.storage.rows import (
     call_from,
     call_row,
-    is_storable,
     json_text,
     microseconds,
     owner_of,
@@ -192,12 +193,13 @@ class SqliteStore:
         self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
     ) -> None:
         process = self._process.id
-        fresh = fresh_call(call, turn, process=process, memory=memory, audit=audit)
-
+        fresh = fresh_values(call, turn, process=process, memory=memory)
         recording = self._recording
-        is_unsure = recording is not None and fresh is not None and recording.takes_another()
-        if recording is not None and fresh is not None and is_unsure and await recording.write(fresh):
-            return
+        is_unsure = False
+        if recording is not None and fresh is not None and recording.takes_another():
+            is_unsure = True
+            if await recording.write(fresh, audit):
+                return
 
         def settle(connection: sqlite3.Connection) -> None:
             row = call_row(call, status="settled", process=process)
@@ -210,7 +212,7 @@ class SqliteStore:
         if is_unsure or fresh is None:
             await self._writer.run(settle)
         else:
-            await self._writer.run_merged(settle, self._write_fresh, fresh)
+            await self._writer.run_merged(settle, self._write_fresh, (fresh, audit))
 
     async def memory_of_turn(self, turn_id: str) -> bytes | None:
         return await self._read(lambda connection: recalled(connection, turn_id), turn_id=turn_id)
@@ -385,9 +387,9 @@ class SqliteStore:
             self._note(connection, left)
         return statements.GIVE_UP.run(connection, gone).rowcount
 
-    def _write_fresh(self, connection: sqlite3.Connection, fresh: list[FreshCall]) -> None:
-        write_away(connection, MOVES, INTO_FRESH, rows=[each.row for each in fresh])
-        self._note(connection, [body for each in fresh for body in each.audit])
+    def _write_fresh(self, connection: sqlite3.Connection, group: list[tuple[Values, Sequence[AuditBody]]]) -> None:
+        write_away(connection, MOVES, INTO_FRESH, rows=[fresh_row(fresh) for fresh, _ in group])
+        self._note(connection, [body for _, audit in group for body in audit])
 
     def _starting(self, call: StoredCall, turn: StoredTurn | None) -> "_Start":
         row = call_row(call, status="started", process=self._process.id)

@@ -15,9 +15,11 @@ from gateway.errors import RecordConflict
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall, StoredResult, StoredTurn
 from gateway.storage import schema
-from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_call
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
+from gateway.storage.fresh_rows import fresh_row
 from gateway.storage.history import found_calls, listed_calls
 from gateway.storage.inserting import insert_rows
+from gateway.storage.recording import Recording
 from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +65,16 @@ CALLS: dict[str, tuple[StoredCall, StoredTurn]] = {
         ),
         turn(stash={"seen": [1]}),
     ),
+    "of media": (
+        settled(
+            because=None, results=(replace(spooled("files/acme/2"), details={"stash": {"n": 12345678901234567890}}),)
+        ),
+        turn(),
+    ),
+    "refused": (
+        settled(tool="t\ud800", identity="s/t\ud800", is_error=True, results=(StoredResult("text", text="n\ud800"),)),
+        turn(),
+    ),
     "of a query tool": (settled(from_artifact_tool=True, because=None), turn()),
     "of somebody without tenant or roles": (
         settled(principal=BOT),
@@ -85,6 +97,23 @@ async def test_rows_are_those_of_a_call_that_is_written_on_its_own(
     await apart.close()
 
     assert rows(tmp_path / "merged.db") == rows(tmp_path / "apart.db")
+
+
+@pytest.mark.parametrize(("call", "of"), CALLS.values(), ids=CALLS)
+async def test_rows_are_the_same_where_another_process_writes_them(
+    call: StoredCall, of: StoredTurn, tmp_path: Path
+) -> None:
+    through = await SqliteStore.open(tmp_path / "through.db", clock=lambda: NOON)
+    recording = Recording(tmp_path / "through.db", place=None, shard="shard")
+    await recording.start()
+    through.record_through(recording)
+    apart = await SqliteStore.open(tmp_path / "apart.db", clock=lambda: NOON)
+    await through.settle_alone(call, of, memory=b"remembered")
+    await apart.settle_call(call, turn=of, memory=b"remembered")
+    await through.close()
+    await apart.close()
+
+    assert rows(tmp_path / "through.db") == rows(tmp_path / "apart.db")
 
 
 async def test_many_are_written_at_once_and_each_is_found(store: SqliteStore) -> None:
@@ -175,9 +204,9 @@ async def test_fresh_call_is_found_by_everybody_who_looks(tmp_path: Path) -> Non
             settled(f"call{number}", turn_id=f"turn{number}", results=(replace(result, key=key[:-1] + str(number)),)),
             turn(f"turn{number}"),
         )
-        row = fresh_call(call, of, process="p")
-        assert row is not None
-        await store.writer.run(lambda connection: insert_rows(connection, INTO_FRESH, [row.row]))
+        values = fresh_values(call, of, process="p")
+        assert values is not None
+        await store.writer.run(lambda connection: insert_rows(connection, INTO_FRESH, [fresh_row(values)]))
         return call
 
     looks: dict[str, Callable[[StoredCall], Awaitable[object]]] = {
@@ -217,4 +246,4 @@ def test_small_piece_without_its_bytes_is_refused() -> None:
     small = StoredResult("artifact", key=f"s.{'0' * 32}.{'1' * 32}.{'2' * 32}.{'3' * 32}", type="json", byte_length=3)
 
     with pytest.raises(ValueError, match="without its content"):
-        fresh_call(settled(results=(small,)), turn(), process="p")
+        fresh_values(settled(results=(small,)), turn(), process="p")

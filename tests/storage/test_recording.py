@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stored_records import ADA, NOON, settled, turn
 
-from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_call
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
 from gateway.storage.putting_away import put_some_away
 from gateway.storage.recorder import Order, Recorder
 from gateway.storage.recording import WORTH_IT, Recording
@@ -90,13 +90,28 @@ async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_
 async def test_call_that_is_there_already_counts_once_and_stays_as_it_was(store: SqliteStore) -> None:
     of_turn = turn("turn1")
     await store.settle_alone(settled("call1", turn_id="turn1"), of_turn)
-    fresh = fresh_call(settled("call1", turn_id="turn1", is_error=True), of_turn, process="p")
+    fresh = fresh_values(settled("call1", turn_id="turn1", is_error=True), of_turn, process="p")
 
     assert fresh is not None
-    assert await recording_of(store).write(fresh)
+    assert await recording_of(store).write(fresh, [])
     await settle(store, 2)
     assert [found.is_error for found in await store.calls_of("turn1")] == [False]
     assert await numbers(store, 3) == [1, 2]
+
+
+async def test_calls_that_the_process_cannot_be_told_are_written_without_it(store: SqliteStore) -> None:
+    class Name(str):
+        __slots__ = ()
+
+    of_turn = turn("turn1")
+    await asyncio.gather(
+        settle(store, 0),
+        store.settle_alone(settled("call1", "turn1", decision=Name("allow")), of_turn),
+        settle(store, 2),
+    )
+    await settle(store, 3)
+
+    assert await numbers(store, 4) == [0, 1, 2, 3]
 
 
 async def test_nothing_is_left_when_it_is_closed_with_work_to_do(tmp_path: Path) -> None:
@@ -189,8 +204,8 @@ def test_it_does_not_lose_count_of_what_others_put_away(tmp_path: Path) -> None:
     path = tmp_path / "calls.db"
     asyncio.run(_made(path))
     recorder = Recorder(Order(str(path), INTO_FRESH, MOVES, PLACE, "shard"))
-    rows = [fresh_call(settled(f"call{number}"), turn(f"turn{number}"), process="p") for number in range(9)]
-    assert recorder.written([(number, row.row, ()) for number, row in enumerate(rows) if row is not None])
+    calls = [fresh_values(settled(f"call{number}"), turn(f"turn{number}"), process="p") for number in range(9)]
+    assert recorder.written([(number, values, ()) for number, values in enumerate(calls) if values is not None])
     with closing(sqlite3.connect(path)) as database:
         assert put_some_away(database, MOVES, at_once=7) == 7
         database.commit()

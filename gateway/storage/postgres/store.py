@@ -32,6 +32,7 @@ from gateway.governance.records import (
 )
 from gateway.storage import statements
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.columns import is_storable
 from gateway.storage.postgres.faults import FULL
 from gateway.storage.postgres.leases import Lease
 from gateway.storage.postgres.migrating import refuse_other_versions
@@ -43,7 +44,6 @@ from gateway.storage.prepared import Prepared
 from gateway.storage.rows import (
     call_from,
     call_row,
-    is_storable,
     json_text,
     microseconds,
     owner_of,
