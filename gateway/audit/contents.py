@@ -43,12 +43,13 @@ class _Keyed:
 class ContentKey:
     """Hashes contents. The key itself is never shown; `id` names it in entries, so that it can be rotated."""
 
-    __slots__ = ("_arguments", "_name", "_result", "_token", "id")
+    __slots__ = ("_arguments", "_key", "_name", "_result", "_token", "id")
 
     def __init__(self, secret: str | bytes) -> None:
         """Raises `WeakKey` for one that could be guessed."""
         key = secret_bytes(secret, "the key of contents", least=MIN_BYTES, help=_MAKE_ONE)
         self.id: Final = hmac.digest(key, b"id\n", "sha256").hex()[:16]
+        self._key: Final = key
         self._arguments: Final = _Keyed(key, _ARGUMENTS)
         self._result: Final = _Keyed(key, _RESULT)
         self._name: Final = _Keyed(key, _NAME)
@@ -68,6 +69,10 @@ class ContentKey:
     def token(self, id: str) -> str:
         """A credential by its id: who knows the id finds what was done with it, and nobody else learns the id."""
         return self._token.hash(id.encode("utf-8", "surrogatepass"))
+
+    def for_our_own_process(self) -> str:
+        """The key itself, as this class takes it: for a process that we start to write entries, over its own pipe."""
+        return self._key.hex()
 
     def __reduce__(self) -> str:
         raise TypeError("a key is not copied or written down")

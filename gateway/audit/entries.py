@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
+from gateway.audit.contents import ContentKey
 from gateway.audit.words import Effect, Event, Reason, State, Verdict
 
 VERSION: Final = 1
@@ -141,6 +142,9 @@ class GatePart(NamedTuple):
     expires_at: int | None = None
     entries: Sequence[GateEntry] = ()
 
+    def encode(self) -> bytes:
+        return orjson.dumps(_plain(_GATE, self), option=_SORTED)
+
 
 class OutcomePart(NamedTuple):
     """How a call ended. `result` is a keyed hash; `envelope` the tier that its text was rendered at."""
@@ -216,12 +220,11 @@ class Entry(NamedTuple):
             target=None if target is None else target.fragment,
             call=told,
             decision=decision,
+            gate=None if gate is None else orjson.Fragment(gate.encode()),
             outcome=ended,
         )
-        if not (gate or object or key or opened or pruned):
+        if not (object or key or opened or pruned):
             return orjson.dumps(body)
-        if gate is not None:
-            body["gate"] = _plain(_GATE, gate)
         if object is not None:
             body["object"] = _plain(_OBJECT, object)
         # One name for all that the log says about itself: whoever verifies looks for it first.
@@ -235,30 +238,40 @@ class Entry(NamedTuple):
 TargetValues = tuple[str, str | None, str | None, str | None, str | None]
 CallValues = tuple[str, str | None, str | None, str | None, bool | None]
 DecisionValues = tuple[Effect, Reason, tuple[str, ...], str | None, tuple[str, ...]]
-OutcomeValues = tuple[State, str | None, int | None, str | None, str | None, str | None]
+OutcomeValues = tuple[State, str | None, int | None, str | None, bytes | None, str | None]
 
-Told = tuple[Event, bytes, bytes, TargetValues, CallValues, DecisionValues | None, OutcomeValues | None]
-"""An entry about a call without a gate, which is what most entries are, before it is encoded: what happened, place and
-caller as they are encoded, and the values of the other parts. It is plain, so that another process can encode it.
+Told = tuple[Event, bytes, bytes, TargetValues, CallValues, DecisionValues | None, OutcomeValues | None, bytes | None]
+"""An entry about a call before it is encoded: what happened; place and caller, as they are encoded; target, call,
+decision and outcome by their values, with the checksum of the call and the content of its result instead of their keyed
+hashes; and the gate, as it is encoded. It is plain, so that another process can hash and encode it.
 """
 
 
-def body_of(at: int, said: bytes | Told) -> bytes:
+def body_of(at: int, said: bytes | Told, key: ContentKey | None) -> bytes:
     """What `Entry.encode` gives, which may be there already."""
     if isinstance(said, bytes):
         return said
-    event, place, caller, target, call, decision, outcome = said
+    assert key is not None, "contents are told to whoever has their key"  # noqa: S101 - nothing is encoded without
+    event, place, caller, target, (id, turn, idempotency_key, checksum, is_valid), decision, outcome, gate = said
+    arguments = key.arguments(checksum.encode()) if checksum else None
     body = _body(
         event,
         at,
         orjson.Fragment(place),
         caller=orjson.Fragment(caller),
         target=_target(target),
-        call=call_fields(*call),
+        call=call_fields(id, turn, idempotency_key, arguments, is_valid),
         decision=decision,
-        outcome=None if outcome is None else outcome_fields(*outcome),
+        gate=None if gate is None else orjson.Fragment(gate),
+        outcome=None if outcome is None else _hashed(outcome, key),
     )
     return orjson.dumps(body)
+
+
+def _hashed(outcome: OutcomeValues, key: ContentKey) -> dict[str, Any]:
+    state, error_type, size, artifact, content, envelope = outcome
+    result = None if content is None else key.result(content)
+    return outcome_fields(state, error_type, size, artifact, result, envelope)
 
 
 def _body(
@@ -270,6 +283,7 @@ def _body(
     target: orjson.Fragment | None,
     call: dict[str, Any] | None,
     decision: DecisionValues | None,
+    gate: orjson.Fragment | None,
     outcome: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """In the order of canonical JSON, so that nothing has to be sorted."""
@@ -281,6 +295,8 @@ def _body(
     if decision is not None:
         body["decision"] = _decision(decision)
     body["event"] = event
+    if gate is not None:
+        body["gate"] = gate
     if outcome is not None:
         body["outcome"] = outcome
     body["place"] = place

@@ -173,7 +173,8 @@ def controlling(
         *(approvals, limits, quarantines, lambda: published().snapshot.revision), turns=shared, validity=validity
     )
     place = (_node(), None, None, auditing.key.id)
-    recording = engine.record_apart(place=place, shard=shard_name(_node(), clock(), unique=token_hex(8)))
+    shard = shard_name(_node(), clock(), unique=token_hex(8))
+    recording = engine.record_apart(place=place, shard=shard, key=auditing.key)
     heads = (log.durable_head, *(() if recording is None else (recording.durable_head,)))
     anchoring = () if auditing.anchors is None else tuple(Anchoring(auditing.anchors, head) for head in heads)
     return Controlling(
@@ -202,7 +203,10 @@ def _may_approve(published: Callable[[], Published], approver: Principal, action
 def _log_of(engine: Engine, key: ContentKey) -> AuditLog:
     """A shard of this process alone."""
     return engine.log(
-        lambda: shard_name(_node(), clock(), unique=token_hex(8)), Place(_node(), content_key=key.id), clock=clock
+        lambda: shard_name(_node(), clock(), unique=token_hex(8)),
+        Place(_node(), content_key=key.id),
+        clock=clock,
+        key=key,
     )
 
 

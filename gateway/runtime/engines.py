@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.config.specs.common import Secret
 from gateway.core.events import now
@@ -90,9 +91,11 @@ class Engine(Protocol):
 
     def limits(self) -> Limits: ...
 
-    def log(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int]) -> AuditLog: ...
+    def log(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int], key: ContentKey) -> AuditLog: ...
 
-    def record_apart(self, *, place: tuple[str, str | None, str | None, str | None], shard: str) -> Recording | None:
+    def record_apart(
+        self, *, place: tuple[str, str | None, str | None, str | None], shard: str, key: ContentKey
+    ) -> Recording | None:
         """A process that writes calls and does nothing else, where that is of use."""
         ...
 
@@ -137,11 +140,13 @@ class SqliteEngine:
     def limits(self) -> Limiter:
         return Limiter(RateTable(self._database), SqliteQuotas(self.store.writer, clock=now))
 
-    def log(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int]) -> AuditLog:
-        return AuditLog(shard, place, clock=clock)
+    def log(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int], key: ContentKey) -> AuditLog:
+        return AuditLog(shard, place, clock=clock, key=key)
 
-    def record_apart(self, *, place: tuple[str, str | None, str | None, str | None], shard: str) -> Recording:
-        recording = Recording(self._database, place=place, shard=shard)
+    def record_apart(
+        self, *, place: tuple[str, str | None, str | None, str | None], shard: str, key: ContentKey
+    ) -> Recording:
+        recording = Recording(self._database, place=place, shard=shard, key=key)
         self.store.record_through(recording)
         return recording
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.core.events import now
 from gateway.governance.approvals import ApprovalChange, ApprovalRecord
@@ -68,10 +69,14 @@ class PostgresEngine:
     def limits(self) -> PostgresLimits:
         return PostgresLimits(self.store.writer, clock=now)
 
-    def log(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int]) -> PostgresAuditLog:
-        return PostgresAuditLog(shard, place, clock=clock)
+    def log(
+        self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int], key: ContentKey
+    ) -> PostgresAuditLog:
+        return PostgresAuditLog(shard, place, clock=clock, key=key)
 
-    def record_apart(self, *, place: tuple[str, str | None, str | None, str | None], shard: str) -> None:
+    def record_apart(
+        self, *, place: tuple[str, str | None, str | None, str | None], shard: str, key: ContentKey
+    ) -> None:
         """The database's own processes do the work."""
 
     def noted(self, noted: Noted) -> Noted:

@@ -16,7 +16,6 @@ from gateway.audit.entries import (
     Caller,
     CallPart,
     Client,
-    DecisionPart,
     DecisionValues,
     Entry,
     GateEntry,
@@ -166,22 +165,16 @@ class Auditor:
         decided: DecisionValues | None,
         outcome: OutcomeValues | None = None,
     ) -> AuditBody:
-        at = self._clock()
         turn = None if call.turn is None else call.turn.id
-        call.argument_digest = arguments = self._arguments(call.checksum)
-        part = (call.id, turn, call.idempotency_key, arguments, _is_valid(call, decided))
+        part = (call.id, turn, call.idempotency_key, call.checksum or None, _is_valid(call, decided))
         identity = call.identity or (tool.name if tool is not None else None)
         tier = None if tool is None else tool.trust.tier.name
         target = (call.tool[:MAX_TEXT], call.catalogue, identity, call.definition, tier)
         place, caller = self._of_revision(call.revision), self._caller(call.principal, current_origin())
-        if not call.approvals:
-            return at, (event, place.encoded, caller.encoded, target, part, decided, outcome)
-        parts = (
-            CallPart(*part),
-            None if decided is None else DecisionPart(*decided),
-            None if outcome is None else OutcomePart(*outcome),
-        )
-        return at, Entry(event, at, place, caller, Target(*target), *parts, _gate(call.approvals[0])).encode()
+        gate = _gate(call.approvals[0]).encode() if call.approvals else None
+        if call.seen is not None:
+            call.argument_digest = self._arguments(call.checksum)
+        return self._clock(), (event, place.encoded, caller.encoded, target, part, decided, outcome, gate)
 
     def _recognised(self, principal: Principal, origin: Origin) -> Caller:
         """Made once for each credential and program: a caller makes many calls."""
@@ -206,15 +199,16 @@ class Auditor:
         elif stored.is_error:
             state = "error" if effect == "allow" else "refused"
         size = 0
-        artifact = result = None
+        artifact = content = None
         for piece in stored.results:
             size += piece.byte_length or 0
             artifact = artifact or piece.key
-            if result is None and piece.content is not None:
-                result = self._key.result(piece.content)
-        call.result_digest = result
+            if content is None:
+                content = piece.content
+        if call.seen is not None and content is not None:
+            call.result_digest = self._key.result(content)
         envelope = "trusted" if stored.trusted and not stored.is_error else "untrusted"
-        return state, call.error, size, artifact, result, envelope
+        return state, call.error, size, artifact, content, envelope
 
 
 def quarantined(change: QuarantineChange, place: Place, *, at: int) -> AuditBody:

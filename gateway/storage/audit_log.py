@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.audit.chain import Chain, Head, Row
+from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Mark, Place, body_of
 from gateway.audit.statements import gathered, unfollowed
 from gateway.errors import StoreUnavailable
@@ -37,11 +38,16 @@ _OPENING: Final = "SELECT shard, seq, prev, hash, body FROM audit WHERE shard = 
 class AuditLog:
     """The writer's own: nobody else calls anything but `durable_head`."""
 
-    def __init__(self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int]) -> None:
-        """`shard` gives a new name each time it is asked, `clock` microseconds since 1970."""
+    def __init__(
+        self, shard: Callable[[], str], place: Place, *, clock: Callable[[], int], key: ContentKey | None = None
+    ) -> None:
+        """`shard` gives a new name each time it is asked, `clock` microseconds since 1970. `key` is that of contents,
+        for entries that are not encoded yet.
+        """
         self._shard = shard
         self._place = place
         self._clock = clock
+        self._key = key
         self._chain: Chain | None = None
         self._durable: Head | None = None
 
@@ -72,7 +78,7 @@ class AuditLog:
         if not bodies:
             return
         try:
-            self._append(connection, [(at, body_of(at, said)) for at, said in bodies])
+            self._append(connection, [(at, body_of(at, said, self._key)) for at, said in bodies])
         except sqlite3.OperationalError as error:
             if unavailable(error):  # as everything else in the file
                 raise

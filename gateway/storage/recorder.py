@@ -18,6 +18,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any, Final, NamedTuple
 
+from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.framing import framed
@@ -45,13 +46,16 @@ Fresh = tuple[int, Values, Sequence[tuple[int, bytes | tuple[Any, ...]]]]
 
 
 class Order(NamedTuple):
-    """What it is to write to. `place` are the fields of the log's place; without one, entries are let go."""
+    """What it is to write to. `place` are the fields of the log's place; without one, entries are let go. `key` is that
+    of contents.
+    """
 
     database: str
     fresh: Insertion
     moves: Moves
     place: tuple[str, str | None, str | None, str | None] | None
     shard: str
+    key: str | None = None
 
 
 class Recorder:
@@ -64,7 +68,8 @@ class Recorder:
         self.fresh = 0
         """How many calls it wrote and did not put away."""
         if order.place is not None:
-            self._log = AuditLog(self._new_shard, Place(*order.place), clock=_clock)
+            key = None if order.key is None else ContentKey(order.key)
+            self._log = AuditLog(self._new_shard, Place(*order.place), clock=_clock, key=key)
         self._shards = 0
         self._writing_back = WritingBack(Path(order.database))
 

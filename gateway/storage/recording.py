@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gateway.audit.chain import Head, origin
+from gateway.audit.contents import ContentKey
 from gateway.governance.records import AuditBody
 from gateway.storage.framing import framed, unframed
 from gateway.storage.fresh_calls import INTO_FRESH, MOVES
@@ -35,8 +36,16 @@ _log: Final = logging.getLogger(__name__)
 class Recording:
     """One for each process that serves. `write` says whether a call is durable; if not, nobody knows."""
 
-    def __init__(self, database: Path, *, place: tuple[str, str | None, str | None, str | None] | None, shard: str):
+    def __init__(
+        self,
+        database: Path,
+        *,
+        place: tuple[str, str | None, str | None, str | None] | None,
+        shard: str,
+        key: ContentKey | None = None,
+    ) -> None:
         self._order = Order(str(database), INTO_FRESH, MOVES, place, shard)
+        self._key = key
         self._process: _Process | None = None
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         self._batch: list[tuple[int, Values, Sequence[AuditBody]]] = []
@@ -113,7 +122,8 @@ class Recording:
             return
         self._process = process
         self._starts += 1
-        order = self._order._replace(shard=f"{self._order.shard}.{self._starts}")
+        key = None if self._key is None else self._key.for_our_own_process()
+        order = self._order._replace(shard=f"{self._order.shard}.{self._starts}", key=key)
         process.send([tuple(each) if isinstance(each, tuple) else each for each in order])
         if self._is_closing:
             process.end()

@@ -62,9 +62,10 @@ class Desk:
     def __init__(self, store: SqliteStore, clock: Clock, directory: Directory, **options: Any) -> None:
         self.clock = clock
         self.directory = directory
-        log = AuditLog(lambda: f"desk-{uuid4().hex}", PLACE, clock=time_ns)
+        key = ContentKey(token_bytes(32))
+        log = AuditLog(lambda: f"desk-{uuid4().hex}", PLACE, clock=time_ns, key=key)
         store.keep_audit(log)
-        auditor = Auditor(lambda: PLACE, ContentKey(token_bytes(32)), clock=time_ns)
+        auditor = Auditor(lambda: PLACE, key, clock=time_ns)
         self.store = SqliteApprovals(
             store.writer,
             store.reader,

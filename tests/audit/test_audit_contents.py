@@ -79,6 +79,15 @@ def test_key_is_not_shown_or_copied() -> None:
         pickle.dumps(key)
 
 
+@pytest.mark.parametrize("secret", [SECRET, SECRET.hex(), b" \n" + bytes(range(32)) + b"\t"])
+def test_key_is_the_same_in_a_process_of_our_own(secret: str | bytes) -> None:
+    key = ContentKey(secret)
+    other = ContentKey(key.for_our_own_process())
+
+    assert other.id == key.id
+    assert other.result(b"content") == key.result(b"content")
+
+
 @pytest.mark.parametrize("size", [32, 63, 64, 65, 200])
 @pytest.mark.parametrize("content", [b"", b"a", bytes(range(256)) * 300])
 def test_hash_is_hmac_whatever_the_length_of_the_key(size: int, content: bytes) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_logs import ANA, NOON, PLACE, REFUND, settled
 
+from gateway.audit.contents import ContentKey
 from gateway.audit.entries import (
     MAX_ITEMS,
     MAX_TEXT,
@@ -34,6 +35,7 @@ from gateway.audit.entries import (
 from gateway.audit.words import EVENTS, REASONS, Effect, Event, Reason, State
 from gateway.core.canonical import canonical
 
+KEY = ContentKey(bytes(range(32)))
 DOCUMENT = Path(__file__).parents[2] / "docs" / "audit.md"
 
 text = st.text(st.characters(), max_size=20)
@@ -80,26 +82,38 @@ def test_body_is_canonical_and_begins_with_its_moment(entry: Entry) -> None:
     assert b"\n" not in body
 
 
-@given(entries)
-def test_entry_that_is_told_by_its_values_is_encoded_alike(entry: Entry) -> None:
+@given(entries, ids, st.none() | st.binary(max_size=20))
+def test_entry_that_is_told_by_its_values_is_hashed_and_encoded_alike(
+    entry: Entry, checksum: str | None, content: bytes | None
+) -> None:
     caller, target = entry.caller or ANA, entry.target or REFUND
-    call = (entry.call or CallPart("call"))._replace(trace_id=None, span_id=None)
-    parts = (call, entry.decision, entry.outcome)
-    target_values = (target.tool, target.catalogue, target.identity, target.definition, target.tier)
-    call_values, *others = (None if part is None else tuple(part) for part in parts)
+    call = entry.call or CallPart("call")
     told: Any = (
         entry.event,
         entry.place.encoded,
         caller.encoded,
-        target_values,
-        call_values and call_values[:5],
-        *others,
+        (target.tool, target.catalogue, target.identity, target.definition, target.tier),
+        (call.id, call.turn, call.idempotency_key, checksum, call.schema_valid),
+        entry.decision and tuple(entry.decision),
+        entry.outcome and tuple(entry.outcome._replace(result=content)),  # type: ignore[arg-type]  # it is hashed below
+        entry.gate and entry.gate.encode(),
     )
+    arguments = KEY.arguments(checksum.encode()) if checksum else None
+    result = None if content is None else KEY.result(content)
+    whole = Entry(
+        entry.event,
+        entry.at,
+        entry.place,
+        caller,
+        target,
+        call._replace(arguments=arguments, trace_id=None, span_id=None),
+        entry.decision,
+        entry.outcome and entry.outcome._replace(result=result),
+        entry.gate,
+    ).encode()
 
-    whole = Entry(entry.event, entry.at, entry.place, caller, target, *parts).encode()
-
-    assert body_of(entry.at, marshal.loads(marshal.dumps(told))) == whole
-    assert body_of(entry.at, whole) is whole
+    assert body_of(entry.at, marshal.loads(marshal.dumps(told)), KEY) == whole
+    assert body_of(entry.at, whole, None) is whole
 
 
 @given(entries)

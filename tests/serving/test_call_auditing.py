@@ -57,7 +57,7 @@ def auditor() -> Auditor:
 
 def written(entry: AuditBody) -> dict[str, Any]:
     """As it is kept."""
-    found: dict[str, Any] = json.loads(body_of(*entry))
+    found: dict[str, Any] = json.loads(body_of(*entry, KEY))
     return found
 
 
@@ -85,7 +85,7 @@ class Audited:
 async def audited(folder: Path, plan: Plan) -> AsyncIterator[Audited]:
     async with running(folder, plan, auditor=auditor()) as gateway:
         numbers = count(1)
-        log = AuditLog(lambda: f"shard-{next(numbers)}", PLACE, clock=lambda: MICROSECONDS)
+        log = AuditLog(lambda: f"shard-{next(numbers)}", PLACE, clock=lambda: MICROSECONDS, key=KEY)
         gateway.store.keep_audit(log, abandoned=auditor().abandoned)
         yield Audited(gateway, folder / "records.db")
 

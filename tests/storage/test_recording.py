@@ -1,6 +1,7 @@
 """The process that writes fresh calls: what it confirms is durable, what it does not is neither lost nor doubled."""
 
 import asyncio
+import json
 import os
 import signal
 import sqlite3
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 from stored_records import ADA, NOON, settled, turn
 
+from gateway.audit.contents import ContentKey
+from gateway.audit.entries import Caller, Place
+from gateway.storage.audit_log import AuditLog
 from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
 from gateway.storage.putting_away import put_some_away
 from gateway.storage.recorder import Order, Recorder
@@ -69,6 +73,30 @@ async def test_what_it_confirmed_is_there_with_its_entry_in_the_log(store: Sqlit
     head = recording_of(store).head
     assert head is not None
     assert (head.shard, head.seq) == ("shard.1.1", 51)
+
+
+async def test_entries_are_hashed_and_encoded_as_they_are_without_it(tmp_path: Path) -> None:
+    key = ContentKey(bytes(range(32)))
+    place, caller = Place(*PLACE), Caller("user:ada", "acme", ["role:agent"])
+    told = (
+        *("call-settled", place.encoded, caller.encoded, ("pay", "desk", "shop/pay", None, "open")),
+        *(("call1", "turn1", "once", "5e" * 32, True), ("allow", "permitted", ("rule",), "rules.yaml:1", ())),
+        *(("ok", None, 5, "key", b"hello", "untrusted"), b'{"approval":"a"}'),
+    )
+    store = await SqliteStore.open(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = Recording(tmp_path / "calls.db", place=PLACE, shard="shard", key=key)
+    await recording.start()
+    store.record_through(recording)
+    store.keep_audit(AuditLog(lambda: "thread", place, clock=lambda: 0, key=key))
+    await store.settle_alone(settled("call1", "turn1"), turn("turn1"), audit=[(7, told)])
+    await store.note([(7, told)])
+    await store.close()
+
+    with closing(sqlite3.connect(tmp_path / "calls.db")) as database:
+        found = database.execute("SELECT shard, body FROM audit WHERE seq = 2 ORDER BY shard").fetchall()
+    assert [shard for shard, _ in found] == ["shard.1.1", "thread"]
+    assert found[0][1] == found[1][1]
+    assert json.loads(found[0][1])["outcome"]["result"] == key.result(b"hello")
 
 
 async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_path: Path) -> None:
