@@ -177,9 +177,9 @@ class TurnMemory:
         return orjson.dumps(
             {
                 "version": VERSION,
-                "flags": sorted(self.flags),
-                "tiers": sorted(self.tiers),
-                "classes": sorted(self.classes),
+                "flags": sorted(self.flags) if self.flags else (),
+                "tiers": sorted(self.tiers) if self.tiers else (),
+                "classes": sorted(self.classes) if self.classes else (),
                 "calls": self.calls,
                 "bytes": self.bytes,
                 "same": list(self._same.items()),

@@ -4,7 +4,7 @@ A stored result names its bytes; reading one again needs the spool that has them
 """
 
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, Protocol
 
 from gateway.core.artifacts import is_artifact
@@ -72,32 +72,39 @@ def started(call: ServedCall, turn_id: str) -> StoredCall:
 
 async def settled(record: ToolCall, call: ServedCall, *, turn_id: str, artifact: str, spool: ByteStore) -> StoredCall:
     """What is stored of a record. `artifact` is the name of the class its tool yields; media in memory are spooled."""
-    pieces = enumerate(_pieces(record.results))
-    results = [await _stored(each, artifact, key=f"{record.id}#{index}", spool=spool) for index, each in pieces]
-    return StoredCall(
+    found = record.results
+    results: list[StoredResult] = []
+    for piece in found if isinstance(found, list) else (found,):
+        if isinstance(piece, Media):
+            results.append(await _stored_media(piece, f"{record.id}#{len(results)}", spool))
+        else:
+            results.append(_stored(piece, artifact))
+    seen = call.seen
+    return StoredCall(  # in the order of the fields: names would double what it costs
         record.id,
         turn_id,
         record.tool,
         call.identity or record.tool,
-        record.args,
+        record.args if call.args_text is None else call.args,  # which that is the text of: a copy less
         record.checksum,
         call.principal,
         call.catalogue,
         call.revision,
         record.created_at,
-        status="settled",
-        decision=call.decision,
-        because=call.because,
-        is_error=record.is_error,
-        inline=record.inline,
-        trusted=bool(record.trusted),
-        from_artifact_tool=record.from_artifact_tool,
-        results=results,
-        completed_at=record.completed_at,
-        idempotency_key=call.idempotency_key,
-        trace_id=None if call.seen is None else call.seen.trace_id,
-        span_id=None if call.seen is None else call.seen.span_id,
-        args_text=call.args_text,
+        "settled",
+        None,
+        call.decision,
+        call.because,
+        record.is_error,
+        record.inline,
+        bool(record.trusted),
+        record.from_artifact_tool,
+        results,
+        record.completed_at,
+        call.idempotency_key,
+        None if seen is None else seen.trace_id,
+        None if seen is None else seen.span_id,
+        call.args_text,
     )
 
 
@@ -125,24 +132,13 @@ async def restored(stored: StoredCall, types: ArtifactTypes, spool: Spool) -> To
     )
 
 
-def _pieces(results: Any) -> Iterable[Any]:
-    return results if isinstance(results, list) else [results]
-
-
-async def _stored(piece: Any, artifact: str, *, key: str, spool: ByteStore) -> StoredResult:
+def _stored(piece: Any, artifact: str) -> StoredResult:
     if isinstance(piece, Tokenizable):
         return StoredResult("text", text=str(piece))
-    if isinstance(piece, Media):
-        return await _stored_media(piece, key, spool)
     reader = getattr(piece, "stored_reader", None) or getattr(piece, "reader", None)
     size = reader.byte_length() if reader is not None else None
-    return StoredResult(
-        "artifact",
-        key=_key(reader),
-        type=artifact,
-        byte_length=size if isinstance(size, int) else None,
-        content=getattr(reader, "content", None),
-    )
+    content = getattr(reader, "content", None)
+    return StoredResult("artifact", None, _key(reader), artifact, size if isinstance(size, int) else None, {}, content)
 
 
 async def _stored_media(media: Media, key: str, spool: ByteStore) -> StoredResult:

@@ -61,15 +61,18 @@ class Writing:
         stored = await record_of(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
         if call.seen is not None:
             call.stored = stored
-        size = sum(piece.byte_length or 0 for piece in stored.results)
-        turn.memory.receives(size)
+        remembered = turn.memory
+        size = 0
+        for piece in stored.results:
+            size += piece.byte_length or 0
+        remembered.receives(size)
         audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
         kept = turn.published.types.declared(artifact)
         retain = self._lives if kept is None or kept.retain is None else max(self._lives, kept.retain)
         if call.pending is not None:  # what it waits for is picked up in the same turn
             retain += max(each.expires_at for each in call.approvals) - now()
         is_longer = turn.lives_on(record.completed_at, retain)
-        memory, knowing = turn.memory.to_write()
+        memory, knowing = remembered.to_write()
         began = perf_counter()
         try:
             if turn.is_stored:
@@ -79,7 +82,7 @@ class Writing:
                 await self._store.settle_alone(stored, turn.stored, memory=memory, audit=audit)
                 turn.is_stored = True
         except StoreUnavailable:
-            turn.memory.was_not_written(memory, knowing)
+            remembered.was_not_written(memory, knowing)
             if self._meter is not None:
                 self._meter.wrote_nothing()
             raise
