@@ -25,7 +25,7 @@ from gateway.governance.approvals import Action, ApprovalEntry, ApprovalRecord, 
 from gateway.governance.catalogues import Selector
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import Quarantine, QuarantineChange, Target
-from gateway.governance.records import AuditBody, StoredCall
+from gateway.governance.records import AuditBody, StoredCall, StoredResult
 from gateway.governance.revocations import Revocation, RevocationChange
 from gateway.governance.rules import GateRule, Judgement
 from gateway.serving.auditing import Auditor, clock, quarantined, revoked
@@ -41,6 +41,7 @@ SECRET = bytes(range(32))
 KEY = ContentKey(SECRET)
 PLACE = Place("gw", "c" * 64, "p" * 64, KEY.id)
 CANARY = "canary-4711"
+PIECES = (None, b"1", b"2")
 
 
 @dataclass(frozen=True)
@@ -352,6 +353,20 @@ def test_arguments_that_cannot_be_hashed_leave_an_entry_without_their_hash() -> 
     told = auditor().refused(ServedCall("c", "pay", {}, ANA, "desk", "r"), "unknown-tool")
 
     assert written(told)["call"] == {"id": "c"}
+
+
+@pytest.mark.parametrize("seen", [None, object()], ids=["nobody", "somebody"])
+def test_call_that_somebody_observes_learns_its_keyed_hashes_at_once(seen: Any) -> None:
+    pieces = [StoredResult("artifact", key=f"k{n}", byte_length=1, content=content) for n, content in enumerate(PIECES)]
+    stored = StoredCall("c", "t", "pay", "pay", {}, "5e" * 32, ANA, "desk", "r", NOON, results=pieces)
+    call = ServedCall("c", "pay", {}, ANA, "desk", "r", checksum="5e" * 32, seen=seen)
+    told = auditor().settled(call, stored, None)
+
+    entry = written(told)
+    hashes = (entry["call"]["arguments"], entry["outcome"]["result"])
+    assert hashes == (KEY.arguments(b"5e" * 32), KEY.result(b"1"))
+    assert (call.argument_digest, call.result_digest) == ((None, None) if seen is None else hashes)
+    assert (entry["outcome"]["bytes"], entry["outcome"]["artifact"]) == (3, "k0")
 
 
 # --- fail closed ---
