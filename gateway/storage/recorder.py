@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.storage.audit_log import AuditLog
-from gateway.storage.framing import framed
-from gateway.storage.framing import unframed as _messages
+from gateway.storage.framing import framed, unframed
 from gateway.storage.fresh_rows import Values, fresh_row
 from gateway.storage.inserting import Insertion, insert_rows
 from gateway.storage.links import Link
@@ -160,7 +159,7 @@ def main() -> None:
             chunk = os.read(source, _READ)
             is_over = not chunk
             received += chunk
-        for message in _messages(received):
+        for message in unframed(received):
             if recorder is None:
                 recorder = Recorder(Order(*message))
             else:
