@@ -175,14 +175,13 @@ async def _until(is_so: Callable[[], bool], *, seconds: float) -> None:
 class _Request:
     """One request that is being answered, and how far its answer is."""
 
-    __slots__ = ("_admission", "_is_over", "_is_stream", "_method", "_send", "has_begun", "is_cut_off")
+    has_begun = is_cut_off = False
+    _is_over = _is_stream = False
 
     def __init__(self, method: str, send: Callable[[Any], Awaitable[None]], admission: Admission | None = None) -> None:
-        self.is_cut_off = False
         self._admission = admission
         self._method = method
         self._send = send
-        self.has_begun = self._is_over = self._is_stream = False
 
     @property
     def only_listens(self) -> bool:
@@ -194,7 +193,7 @@ class _Request:
             self._admission.leave()
             self._admission = None
 
-    async def send(self, message: Any) -> None:
+    def send(self, message: Any) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self.has_begun = True
             for name, value in message["headers"]:
@@ -203,7 +202,7 @@ class _Request:
                     self.leave()  # from now on it waits for something else than for us
         elif not message.get("more_body", False):
             self._is_over = True
-        await self._send(message)
+        return self._send(message)
 
     async def finish(self, scope: Scope, receive: Receive) -> None:
         """The end of an answer that was cut off. A stream ends whole; half a file must not look like one."""

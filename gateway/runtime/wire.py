@@ -27,6 +27,9 @@ class BoundedHttp(HttpToolsProtocol):
     _has_ended = False
     _patience: asyncio.TimerHandle | None = None
     _rest = 0.0
+    _idling: asyncio.TimerHandle | None = None
+    _idle_until: float | None = None
+    """When a connection on which nothing is asked or answered is closed."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -36,10 +39,13 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.app_state = {}
         self._stop_waiting()
+        if self._idling is not None:
+            self._idling.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._has_ended = False
+        self._idle_until = None
         super().data_received(data)
         if self._has_ended:
             self._head = 0
@@ -53,12 +59,14 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         self._head = 0
-        self._stop_waiting()
+        if self._patience is not None:
+            self._stop_waiting()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._is_in_head = self._has_ended = True
-        self._stop_waiting()
+        if self._patience is not None:
+            self._stop_waiting()
         super().on_message_complete()
 
     def rest_for(self, seconds: float) -> None:
@@ -66,13 +74,32 @@ class BoundedHttp(HttpToolsProtocol):
         self._rest = seconds
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._rest and not self.pipeline and not self.transport.is_closing():
-            self.flow.pause_reading()
-            self.loop.call_later(self._rest, self._read_on)
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_until = self.loop.time() + self.timeout_keep_alive
+            if self._idling is None:
+                self._idling = self.loop.call_at(self._idle_until, self._close_if_idle)
+            if self._rest:
+                self.flow.pause_reading()
+                self.loop.call_later(self._rest, self._read_on)
         self._rest = 0.0
-        if not self._is_in_head and self._patience is None and not self.transport.is_closing():
+        if not self._is_in_head and self._patience is None:
             self._be_patient(self.linger_seconds)
+
+    def _close_if_idle(self) -> None:
+        """One timer for all answers of a connection: it looks again when the last of them is old enough."""
+        self._idling = None
+        if self._idle_until is None or self.transport.is_closing():
+            return
+        if self._idle_until <= self.loop.time():
+            self.transport.close()
+        else:
+            self._idling = self.loop.call_at(self._idle_until, self._close_if_idle)
 
     def _read_on(self) -> None:
         if not self.transport.is_closing():
