@@ -45,30 +45,34 @@ class NotStrictJson(ValueError):
 
 async def read_body(receive: Receive, *, limit: int, within: float = MAX_SECONDS) -> bytes:
     """The whole body. Bytes past the limit are never kept, and nobody is waited for longer than `within` seconds."""
-    reading = Begun(_read(receive, limit))
-    if reading.is_over:
-        return reading.value
+    beginning: Begun[MutableMapping[str, Any]] = Begun(receive())  # type: ignore[arg-type]  # servers give coroutines
+    if beginning.is_over and not beginning.value.get("more_body", False):  # most bodies are there, in one piece
+        return _piece(beginning.value, limit)
     try:
         async with asyncio.timeout(within):
-            return await reading
+            return await _read(beginning, receive, limit)
     except TimeoutError:
         raise BodyTooSlow() from None
 
 
-async def _read(receive: Receive, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    while True:
+async def _read(beginning: Begun[MutableMapping[str, Any]], receive: Receive, limit: int) -> bytes:
+    message = beginning.value if beginning.is_over else await beginning
+    pieces = [_piece(message, limit)]
+    left = limit - len(pieces[0])
+    while message.get("more_body", False):
         message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone()
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge()
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        pieces.append(_piece(message, left))
+        left -= len(pieces[-1])
+    return b"".join(pieces)
+
+
+def _piece(message: MutableMapping[str, Any], limit: int) -> bytes:
+    if message["type"] == "http.disconnect":
+        raise ClientGone()
+    piece: bytes = message.get("body", b"")
+    if len(piece) > limit:
+        raise BodyTooLarge()
+    return piece
 
 
 def strict_json(body: bytes) -> Any:
@@ -77,7 +81,8 @@ def strict_json(body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise NotStrictJson(_reason(error)) from None
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:  # fewer brackets cannot be nested deeper
+    # fewer brackets cannot be nested deeper, and each of them is closed
+    if len(body) > 2 * MAX_DEPTH and body.count(b"{") + body.count(b"[") > MAX_DEPTH:
         _refuse_depth(value, MAX_DEPTH)
     if orjson.dumps(value) != body:  # a compact text that is written back as it came can be read in one way only
         _refuse_ambiguity(body)
