@@ -84,9 +84,9 @@ class BoundedHttp(HttpToolsProtocol):
             self._idle_until = self.loop.time() + self.timeout_keep_alive
             if self._idling is None:
                 self._idling = self.loop.call_at(self._idle_until, self._close_if_idle)
-            if self._rest:
-                self.flow.pause_reading()
-                self.loop.call_later(self._rest, self._read_on)
+        if self._rest and not self.pipeline:
+            self.flow.pause_reading()
+            self.loop.call_later(self._rest, self._read_on)
         self._rest = 0.0
         if not self._is_in_head and self._patience is None:
             self._be_patient(self.linger_seconds)

@@ -39,8 +39,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[Streams]:
-    config = uvicorn.Config(app, http=Hasty, ws="none", lifespan="off", log_config=None, timeout_keep_alive=60)
+async def connected(keep_alive: int = 60) -> AsyncIterator[Streams]:
+    config = uvicorn.Config(app, http=Hasty, ws="none", lifespan="off", log_config=None, timeout_keep_alive=keep_alive)
     config.load()
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(
@@ -101,6 +101,18 @@ async def test_body_that_does_not_come_is_answered_and_left() -> None:
         writer.write(HEAD % 10 + b"x")
         assert (await answered(reader))[0] == 408
         assert await reader.read() == b""
+
+
+async def test_connection_is_kept_as_long_as_it_is_used() -> None:
+    async with connected(keep_alive=1) as (reader, writer):
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            writer.write(HEAD % 1 + b"x")
+            assert await answered(reader) == (200, b"1")
+            last = loop.time()
+            await asyncio.sleep(0.6)
+        assert await reader.read() == b""
+        assert 0.9 < loop.time() - last < 10
 
 
 async def test_head_has_a_bound_in_bytes_and_a_body_behind_it_does_not_count() -> None:
