@@ -73,9 +73,14 @@ class Identities:
         """
         if authorization is None:
             return self._without_credential()
+        return self.recalled(authorization) or await self._verified(authorization, _digest(authorization))
+
+    def recalled(self, authorization: bytes | None) -> Principal | None:
+        """The same as far as it is known without waiting: `None` for a credential that has to be verified."""
+        if authorization is None:
+            return self._without_credential()
         refuse_oversize(authorization)
-        digest = sha256(authorization).digest()
-        return self._admissions.recall(digest, self._clock()) or await self._verified(authorization, digest)
+        return self._admissions.recall(_digest(authorization), self._clock())
 
     def revoke(self, *, token: str | None = None, subject: str | None = None) -> None:
         """Refuse from now on. `token` is a signed token's `jti`, or an API token's SHA-256 in hexadecimal digits."""
@@ -125,6 +130,10 @@ class Identities:
                 # Another provider may accept the same issuer's tokens for another audience.
                 refusal = error
         raise refusal
+
+
+def _digest(authorization: bytes) -> bytes:
+    return sha256(authorization).digest()
 
 
 def _nobody(provider: NobodyProvider) -> Admission:

@@ -85,9 +85,13 @@ def planes(
     def authenticate(authorization: bytes | None) -> Awaitable[Principal]:
         return running.identities.authenticate(authorization)
 
+    def recall(authorization: bytes | None) -> Principal | None:
+        return running.revisions.current.identities.recalled(authorization)
+
     data = data_plane(
         service,
         authenticate,
+        recall,
         rules=rules,
         ready=ready,
         metadata=_metadata(running, base_url),

@@ -184,6 +184,7 @@ def _has_terminal() -> bool:
 def _server(app: Any, settings: Settings) -> _Server:
     config = uvicorn.Config(
         app,
+        interface="asgi3",
         loop="none",
         http=BoundedHttp,
         ws="none",

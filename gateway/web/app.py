@@ -9,7 +9,7 @@ from gateway.errors import UnknownCatalogue
 from gateway.serving.published import Published
 from gateway.serving.service import Service
 from gateway.web.cross_origin import CrossOrigin
-from gateway.web.edge import App, Authenticate, Edge, EdgeRules, Receive, Scope, Send
+from gateway.web.edge import App, Authenticate, Edge, EdgeRules, Recall, Receive, Scope, Send, nobody_remembered
 from gateway.web.problems import bytes_response, json_response, problem_response, refusal
 
 Ready = Callable[[], Mapping[str, Any]]
@@ -24,6 +24,7 @@ _PROTOCOL: Final = "mcp"
 def data_plane(
     service: Service,
     authenticate: Authenticate,
+    recall: Recall = nobody_remembered,
     *,
     rules: EdgeRules,
     ready: Ready,
@@ -41,7 +42,7 @@ def data_plane(
         [Route(ISSUER_METADATA, _Elsewhere(issuer_metadata)), *rest], default=_nowhere, redirect_slashes=False
     )
     front = _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=others)
-    edge = Edge(front, rules, authenticate)
+    edge = Edge(front, rules, authenticate, recall)
     return CrossOrigin(edge, rules) if rules.origins else edge
 
 

@@ -11,13 +11,16 @@ from typing import Any, Final
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.governance.principals import Principal
 from gateway.serving.origins import comes_from
-from gateway.web.problems import problem_response, refusal
+from gateway.web.fields import FIELDS, Fields, RawHeaders
+from gateway.web.problems import Response, problem_response, refusal
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Authenticate = Callable[[bytes | None], Awaitable[Principal]]
+Recall = Callable[[bytes | None], Principal | None]
+"""Who was authenticated a moment ago, without waiting; raises as authenticating does."""
 
 PRINCIPAL: Final = "gateway.principal"
 """Where the scope of an authenticated request has its principal."""
@@ -38,75 +41,88 @@ class EdgeRules:
     """What WWW-Authenticate says for a path."""
 
 
+def nobody_remembered(_credential: bytes | None) -> None:
+    """Nobody is remembered."""
+
+
 class Edge:
-    def __init__(self, app: App, rules: EdgeRules, authenticate: Authenticate) -> None:
+    def __init__(
+        self, app: App, rules: EdgeRules, authenticate: Authenticate, recall: Recall = nobody_remembered
+    ) -> None:
+        """`recall` is asked first."""
         self._app = app
+        self._recall = recall
         self._rules = rules
         self._authenticate = authenticate
+        self._open_paths = tuple(rules.open_paths)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "websocket":  # nothing here speaks it, so nobody may begin
-            await send({"type": "websocket.close", "code": 1008})
-            return
+            return send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        unwanted, credential = _looked_at(scope["headers"], self._rules)
+            return self._app(scope, receive, send)
+        fields = scope[FIELDS] = Fields(scope["headers"])
+        unwanted = _unwanted(fields, self._rules)
         if unwanted is not None:
-            status, message = unwanted
-            await problem_response(status, message)(scope, receive, send)
-            return
-        if not _is_below(scope["path"], self._rules.open_paths):
-            try:
-                principal = scope[PRINCIPAL] = await self._authenticate(credential)
-            except Unauthenticated as error:
-                challenge = self._rules.challenge(scope["path"], error)
-                response = problem_response(
-                    401, error.message, code=error.code, headers={b"www-authenticate": challenge}
-                )
-                await response(scope, receive, send)
-                return
-            except CredentialUnknown as error:
-                await refusal(error)(scope, receive, send)
-                return
-            comes_from(principal.credential, scope.get("client"))
-        await self._app(scope, receive, send)
+            return problem_response(*unwanted)(scope, receive, send)
+        if self._is_open(scope["path"]):
+            return self._app(scope, receive, send)
+        credential = _credential(fields)
+        try:
+            principal = self._recall(credential)
+        except (Unauthenticated, CredentialUnknown) as error:
+            return self._refused(error, scope)(scope, receive, send)
+        if principal is None:
+            return self._once_known(credential, scope, receive, send)
+        return self._let_in(principal, scope, receive, send)
+
+    async def _once_known(self, credential: bytes | None, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            principal = await self._authenticate(credential)
+        except (Unauthenticated, CredentialUnknown) as error:
+            await self._refused(error, scope)(scope, receive, send)
+        else:
+            await self._let_in(principal, scope, receive, send)
+
+    def _let_in(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        scope[PRINCIPAL] = principal
+        comes_from(principal.credential, scope.get("client"))
+        return self._app(scope, receive, send)
+
+    def _refused(self, error: Unauthenticated | CredentialUnknown, scope: Scope) -> Response:
+        if isinstance(error, CredentialUnknown):
+            return refusal(error)
+        challenge = self._rules.challenge(scope["path"], error)
+        return problem_response(401, error.message, code=error.code, headers={b"www-authenticate": challenge})
+
+    def _is_open(self, path: str) -> bool:
+        if not path.startswith(self._open_paths):
+            return False
+        return any(path == each or path.startswith(f"{each}/") for each in self._open_paths)
 
 
-def _is_below(path: str, open_paths: Collection[str]) -> bool:
-    for open_path in open_paths:
-        if path.startswith(open_path) and path[len(open_path) : len(open_path) + 1] in ("", "/"):
-            return True
-    return False
+def _unwanted(fields: Fields, rules: EdgeRules) -> tuple[int, str] | None:
+    """Why a request is not let in, as far as that is not about who calls."""
+    if fields.size > MAX_HEADERS:
+        return 431, "the headers are too large"
+    host = fields.by_name.get(b"host")
+    if host is None or b"host" in fields.repeated or _host_name(host) not in rules.hosts:
+        return 421, "this host is not served here"
+    if b"origin" in fields.by_name and not all(_is_allowed(each, host, rules) for each in fields.all(b"origin")):
+        return 403, "this origin may not call"
+    return None
 
 
-def _looked_at(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> tuple[tuple[int, str] | None, bytes | None]:
-    """Why a request is not wanted, and its Authorization header: two of them are as good as a wrong one."""
-    size = 0
-    hosts: list[bytes] = []
-    origins: list[bytes] = []
-    credential: bytes | None = None
-    for name, value in headers:
-        size += len(name) + len(value)
-        if name == b"host":
-            hosts.append(value)
-        elif name == b"authorization":
-            credential = value if credential is None else b"\n".join((credential, value))
-        elif name == b"origin":
-            origins.append(value)
-    if size > MAX_HEADERS:
-        return (431, "the headers are too large"), None
-    if len(hosts) != 1 or _host_name(hosts[0]) not in rules.hosts:
-        return (421, "this host is not served here"), None
-    for origin in origins:
-        if not _is_allowed(origin, hosts[0], rules):
-            return (403, "this origin may not call"), None
-    return None, credential
+def _credential(fields: Fields) -> bytes | None:
+    """The Authorization header: two of them are as good as a wrong one."""
+    if b"authorization" in fields.repeated:
+        return b"\n".join(fields.all(b"authorization"))
+    return fields.by_name.get(b"authorization")
 
 
-def is_wanted(headers: list[tuple[bytes, bytes]], rules: EdgeRules) -> bool:
+def is_wanted(headers: RawHeaders, rules: EdgeRules) -> bool:
     """Whether a request is let in, as far as that is not about who calls."""
-    return _looked_at(headers, rules)[0] is None
+    return _unwanted(Fields(headers), rules) is None
 
 
 @lru_cache(maxsize=256)

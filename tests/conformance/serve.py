@@ -43,7 +43,14 @@ async def endpoint(project: Path, folder: Path, environ: Mapping[str, str]) -> A
 
 def server(app: App, port: int) -> uvicorn.Server:
     config = uvicorn.Config(
-        app, port=port, loop="none", lifespan="off", ws="none", log_level="warning", timeout_graceful_shutdown=1
+        app,
+        interface="asgi3",
+        port=port,
+        loop="none",
+        lifespan="off",
+        ws="none",
+        log_level="warning",
+        timeout_graceful_shutdown=1,
     )
     return uvicorn.Server(config)
 

@@ -75,6 +75,18 @@ async def test_repeated_token_is_verified_once_a_minute(tmp_path: Path) -> None:
     assert third is not second
 
 
+async def test_who_is_recalled_was_verified_before() -> None:
+    identities, header = Identities([BOT], FakeClock()), b"Bearer " + TOKEN.encode()
+
+    assert identities.recalled(header) is None
+    principal = await identities.authenticate(header)
+    assert identities.recalled(header) is principal
+    identities.revoke(subject="agent:bot")
+    assert identities.recalled(header) is None
+    with pytest.raises(Unauthenticated):
+        identities.recalled(None)
+
+
 async def test_token_is_not_remembered_past_its_end(tmp_path: Path) -> None:
     clock, header = FakeClock(), bearer(signed(claims(exp=SECONDS + 20)))
 

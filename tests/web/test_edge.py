@@ -14,6 +14,7 @@ from gateway.web.edge import MAX_HEADERS, Edge, EdgeRules, principal_of
 pytestmark = pytest.mark.anyio
 
 ANA = Principal("user:ana", frozenset())
+BEN = Principal("user:ben", frozenset())
 RULES = EdgeRules(
     hosts=frozenset({"localhost", "127.0.0.1", "[::1]", "gw.example.com"}),
     origins=frozenset({"https://app.example.com", "http://[::1]:3000"}),
@@ -57,6 +58,36 @@ async def passed(scope: dict[str, Any], rules: EdgeRules = RULES) -> Seen:
 
     await Edge(app, rules, authenticate)(scope, receive, send)
     return seen
+
+
+async def test_who_is_recalled_is_let_in_without_waiting() -> None:
+    reached: list[Principal] = []
+    unknown: list[bytes | None] = []
+
+    async def app(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        reached.append(principal_of(scope))
+
+    async def authenticate(credential: bytes | None) -> Principal:
+        unknown.append(credential)
+        return BEN
+
+    def recall(credential: bytes | None) -> Principal | None:
+        if credential is None:
+            raise Unauthenticated(None, reason="no credential")
+        return ANA if credential == b"Bearer good" else None
+
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    edge = Edge(app, RULES, authenticate, recall)
+    await edge(request(GOOD), None, send)  # type: ignore[arg-type]  # nobody reads
+    await edge(request(("authorization", "Bearer other")), None, send)  # type: ignore[arg-type]  # nobody reads
+    await edge(request(), None, send)  # type: ignore[arg-type]  # nobody reads
+
+    assert (reached, unknown) == ([ANA, BEN], [b"Bearer other"])
+    assert sent[0]["status"] == 401
 
 
 def request(*headers: tuple[str, str], path: str = "/x", host: str | None = "localhost") -> dict[str, Any]:

@@ -36,7 +36,14 @@ async def listening(endpoint: McpEndpoint) -> AsyncIterator[str]:
     bound.bind(("127.0.0.1", 0))
     app: Any = Edge(endpoint, EdgeRules(), by_name)
     config = uvicorn.Config(
-        app, loop="none", lifespan="off", ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=1
+        app,
+        interface="asgi3",
+        loop="none",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[bound]))
