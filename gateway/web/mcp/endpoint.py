@@ -14,7 +14,8 @@ from gateway.serving.held_tasks import HeldTasks
 from gateway.serving.service import Service
 from gateway.web.bodies import BodyTooLarge, BodyTooSlow, ClientGone, NotStrictJson, read_body, strict_json
 from gateway.web.edge import Receive, Scope, Send, principal_of
-from gateway.web.mcp.headers import Headers, read_headers
+from gateway.web.fields import FIELDS
+from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.legacy import LegacyWire
 from gateway.web.mcp.listening import Listening
 from gateway.web.mcp.messages import check_envelope, request_id
@@ -83,7 +84,7 @@ class McpEndpoint:
         if not self._is_for(principal):
             unknown = UnknownCatalogue()
             return problem_response(404, unknown.message, code=unknown.code)(scope, receive, send)
-        headers = read_headers(scope["headers"], scope.get("client"))
+        headers = Headers(scope[FIELDS], scope.get("client"))
         match scope["method"]:
             case "POST":
                 return self._post(headers, principal, receive, send)
@@ -102,13 +103,13 @@ class McpEndpoint:
         return found is not None and "mcp" in found.protocols and published.access.admits(principal, self._catalogue)
 
     async def _post(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
-        if not headers.is_json or "content-type" in headers.repeated:
+        if not headers.is_json or b"content-type" in headers.repeated:
             await json_error(send, 415, INVALID_REQUEST, "the content type must be application/json")
             return
-        if headers.get("content-encoding") not in (None, "identity"):
+        if headers.get(b"content-encoding") not in (None, "identity"):
             await json_error(send, 415, INVALID_REQUEST, "the body must not be compressed")
             return
-        if not headers.accepts("application/json"):
+        if not headers.accepts(b"application/json"):
             await json_error(send, 406, INVALID_REQUEST, "the client must accept application/json")
             return
         try:
@@ -143,8 +144,7 @@ class McpEndpoint:
 
 
 def _is_legacy(headers: Headers) -> bool:
-    version = headers.get("mcp-protocol-version")
-    return version is None or version in HANDSHAKE_DATES
+    return headers.version is None or headers.version in HANDSHAKE_DATES
 
 
 def _is_modern(message: Any) -> bool:

@@ -20,10 +20,13 @@ class Exchange:
 
     stays = True
 
+    missing: dict[str, Any] | None = None
+    """What the client would have had to declare for a question that was not asked."""
+    _progress = float("-inf")
+
     def __init__(
         self,
         reply: Reply | None,
-        *,
         capabilities: Mapping[str, Any],
         progress_token: RequestId | None,
         log_level: str | None,
@@ -31,13 +34,10 @@ class Exchange:
         self.loop = asyncio.get_running_loop()
         self.reply = reply
         self.capabilities = capabilities
-        self.missing: dict[str, Any] | None = None
-        """What the client would have had to declare for a question that was not asked."""
         self.meta: Mapping[str, Any] = {}
         """What else the client sent along with its request."""
         self._token = progress_token
         self._log_level = log_level
-        self._progress = float("-inf")
 
     @property
     def wants_progress(self) -> bool:

@@ -7,69 +7,69 @@ would disagree.
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
-RawHeaders = Iterable[tuple[bytes, bytes]]
+from gateway.web.fields import Fields
 
-_JSON: Final = "application/json"
 PARAM_PREFIX: Final = "mcp-param-"
-_ROUTING: Final = frozenset({"mcp-protocol-version", "mcp-method", "mcp-name"})
-_READ: Final = ("mcp-session-id", "last-event-id", "accept", "content-type", "content-encoding")
-_TRACE: Final = ("traceparent", "tracestate", "baggage")
-_KEPT: Final = {name.encode(): name for name in (*_ROUTING, *_READ, *_TRACE)}
-_NONE: Final[frozenset[str]] = frozenset()
+_JSON: Final = b"application/json"
+_ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
+_TRACE: Final = {name.encode(): name for name in ("traceparent", "tracestate", "baggage")}
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=")
 
 
-@dataclass(slots=True)
 class Headers:
     """The headers that matter here, by lower-case name."""
 
-    values: Mapping[str, str]
-    repeated: frozenset[str] = frozenset()
-    peer: tuple[str, int] | None = None
-    """Who is at the other end of the connection."""
+    __slots__ = ("_by_name", "_fields", "peer", "repeated", "version")
 
-    def get(self, name: str) -> str | None:
-        return self.values.get(name)
+    def __init__(self, fields: Fields, peer: tuple[str, int] | None = None) -> None:
+        """`peer` is who is at the other end of the connection."""
+        self._fields = fields
+        self._by_name = fields.by_name
+        self.repeated = fields.repeated
+        self.peer = peer
+        self.version = self.get(b"mcp-protocol-version")
+
+    def get(self, name: bytes) -> str | None:
+        value = self._by_name.get(name)
+        return None if value is None else _text(value)
 
     @property
     def repeated_routing(self) -> str | None:
         """A routing header that is there twice."""
-        return next(iter(self.repeated & _ROUTING), None) if self.repeated else None
+        return next((name.decode() for name in self.repeated & _ROUTING), None)
 
     @property
     def is_json(self) -> bool:
-        content_type = self.values.get("content-type") or ""
-        return content_type == _JSON or content_type.partition(";")[0].strip(" \t").lower() == _JSON
+        content_type = self._by_name.get(b"content-type", b"")
+        return content_type == _JSON or content_type.partition(b";")[0].strip(b" \t").lower() == _JSON
 
-    def accepts(self, type: str) -> bool:
+    def accepts(self, type: bytes) -> bool:
         """Whether the client takes a media type; whoever names none takes all."""
-        accept = self.get("accept")
-        if accept is None or type in accept:
-            return True
-        wanted = {each.partition(";")[0].strip(" \t").lower() for each in accept.split(",")}
-        return not wanted.isdisjoint({"*/*", f"{type.partition('/')[0]}/*", type})
+        accept = self._by_name.get(b"accept")
+        if b"accept" in self.repeated:  # the one list among them
+            accept = b", ".join(self._fields.all(b"accept"))
+        return accept is None or _takes(accept, type)
+
+    def traced(self) -> dict[str, str]:
+        """What says which trace a request belongs to; one that is there twice says nothing."""
+        told = self._by_name.keys() & _TRACE.keys() - self.repeated
+        return {_TRACE[name]: self.get(name) or "" for name in told}
 
 
-def read_headers(raw: RawHeaders, peer: tuple[str, int] | None = None) -> Headers:
-    values: dict[str, str] = {}
-    repeated: set[str] = set()
-    for name, value in raw:
-        key = _KEPT.get(name)
-        if key is None and name.startswith(b"mcp-param-"):
-            key = name.decode("latin-1")
-        if key is not None:
-            text = value.decode("latin-1").strip(" \t")
-            if key not in values:
-                values[key] = text
-            elif key == "accept":  # the one list among them
-                values[key] = f"{values[key]}, {text}"
-            else:
-                repeated.add(key)
-    return Headers(values, frozenset(repeated) if repeated else _NONE, peer)
+@lru_cache(maxsize=256)
+def _text(value: bytes) -> str:
+    return value.decode("latin-1").strip(" \t")
+
+
+@lru_cache(maxsize=64)
+def _takes(accept: bytes, type: bytes) -> bool:
+    if type in accept:
+        return True
+    wanted = {each.partition(b";")[0].strip(b" \t").lower() for each in accept.split(b",")}
+    return not wanted.isdisjoint({b"*/*", b"%b/*" % type.partition(b"/")[0], type})
 
 
 def decoded_value(value: str | None) -> str | None:

@@ -52,9 +52,9 @@ def climb(message: dict[str, Any], headers: Headers, methods: frozenset[str] | d
         raise ProtocolError(
             INVALID_PARAMS, f"params._meta must be an object with {META_VERSION} and {META_CAPABILITIES}"
         )
-    for key in (META_VERSION, META_CAPABILITIES):
-        if key not in meta:
-            raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {key}")
+    if META_VERSION not in meta or META_CAPABILITIES not in meta:
+        lacking = META_CAPABILITIES if META_VERSION in meta else META_VERSION
+        raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {lacking}")
     method: str = message["method"]
     version = meta[META_VERSION]
     _match_headers(headers, version, method, params)
@@ -66,20 +66,22 @@ def climb(message: dict[str, Any], headers: Headers, methods: frozenset[str] | d
     capabilities = meta[META_CAPABILITIES]
     if not isinstance(capabilities, dict):
         raise ProtocolError(INVALID_PARAMS, f"{META_CAPABILITIES} must be an object")
-    level = meta.get(META_LOG_LEVEL, "info")
-    if not isinstance(level, str) or level not in LEVELS:
+    if META_LOG_LEVEL in meta and not _is_level(meta[META_LOG_LEVEL]):
         raise ProtocolError(INVALID_PARAMS, f"{META_LOG_LEVEL} must be one of {', '.join(LEVELS)}")
     return ModernRequest(message["id"], method, params, meta, capabilities, headers)
 
 
+def _is_level(level: Any) -> bool:
+    return isinstance(level, str) and level in LEVELS
+
+
 def _match_headers(headers: Headers, version: Any, method: str, params: dict[str, Any]) -> None:
-    told = headers.get("mcp-protocol-version")
-    if told is None or told != version:
+    if headers.version is None or headers.version != version:
         raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
-    if headers.get("mcp-method") != method:
+    if headers.get(b"mcp-method") != method:
         raise ProtocolError(HEADER_MISMATCH, "the header 'mcp-method' does not match the method")
     key = NAMED.get(method)
     if key is not None:
         name = params.get(key)
-        if name is not None and decoded_value(headers.get("mcp-name")) != name:
+        if name is not None and decoded_value(headers.get(b"mcp-name")) != name:
             raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-name' does not match params.{key}")

@@ -83,7 +83,7 @@ class LegacyWire:
             self._notified(session, message)
             await empty(send, 202)
         else:
-            opening = session.open_stream if headers.accepts("text/event-stream") else None
+            opening = session.open_stream if headers.accepts(b"text/event-stream") else None
             await self._request(session, message, headers, Reply(send, open=opening))
 
     async def get(self, headers: Headers, *, principal: Principal, receive: Receive, send: Send) -> None:
@@ -91,10 +91,10 @@ class LegacyWire:
         session = await self._session(headers, principal, send)
         if session is None:
             return
-        if not headers.accepts("text/event-stream"):
+        if not headers.accepts(b"text/event-stream"):
             await json_error(send, 406, INVALID_REQUEST, "the client must accept text/event-stream")
             return
-        last = headers.get("last-event-id")
+        last = headers.get(b"last-event-id")
         event = event_of(last) if last is not None else None
         stream = session.own if last is None else session.stream(event[0]) if event else None
         if stream is None or (event is not None and not stream.has_event(event[1])):
@@ -121,8 +121,8 @@ class LegacyWire:
 
     async def _session(self, headers: Headers, principal: Principal, send: Send) -> Session | None:
         """The session of a request; `None` if the request was refused."""
-        id, version = headers.get("mcp-session-id"), headers.get("mcp-protocol-version")
-        if id is None or "mcp-session-id" in headers.repeated or "mcp-protocol-version" in headers.repeated:
+        id, version = headers.get(b"mcp-session-id"), headers.version
+        if id is None or not headers.repeated.isdisjoint({b"mcp-session-id", b"mcp-protocol-version"}):
             await json_error(send, 400, INVALID_REQUEST, "one header 'mcp-session-id' is needed; begin with initialize")
             return None
         session = self._sessions.find(id, principal)

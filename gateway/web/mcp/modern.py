@@ -73,7 +73,7 @@ class ModernWire:
         self, message: dict[str, Any], headers: Headers, *, principal: Principal, receive: Receive, send: Send
     ) -> None:
         """Answer one request."""
-        reply = Reply(send, open=Stream if headers.accepts("text/event-stream") else None)
+        reply = Reply(send, Stream if headers.accepts(b"text/event-stream") else None)
         began = perf_counter()
         observer = self._served.service.observer
         seen = None if observer is None else request_seen(observer, message, headers, principal, version=MODERN)
@@ -115,52 +115,53 @@ class ModernWire:
 
     def notification(self, headers: Headers) -> None:
         """Raises for a notification that is not accepted; there is none that means anything here."""
-        version = headers.get("mcp-protocol-version")
-        if version not in MODERN_VERSIONS:
-            data = {"supported": list(MODERN_VERSIONS), "requested": version}
+        if headers.version not in MODERN_VERSIONS:
+            data = {"supported": list(MODERN_VERSIONS), "requested": headers.version}
             raise ProtocolError(UNSUPPORTED_VERSION, "this protocol version is not served", data)
 
     # --- calls ---
 
-    async def _call(
+    def _call(
         self, request: ModernRequest, principal: Principal, receive: Receive, reply: Reply, seen: SeenRequest | None
-    ) -> bytes | None:
+    ) -> Awaitable[bytes | None]:
         params, meta = request.params, request.meta
-        is_call = request.method == "tools/call"
-        if is_call:
+        if is_call := request.method == "tools/call":
             name, arguments = called(params)
             if marked := self._served.listings.marked(name):
                 self._check_params(request, principal, marked, name, arguments)
         token, level = progress_token(meta), meta.get(META_LOG_LEVEL)
         state = params.get("requestState")
-        bound = b""
         if "requestState" in params and not is_of_confirmation(state):
             bound = bound_to(principal, self._served.catalogue, request.method, params)
             call = self._parking.resume(state, bound, params.get("inputResponses"))
-            if call.unanswered:
-                return self._parked(call, bound, principal)
-            call.exchange.heard_as(reply, progress_token=token, log_level=level)
-            call.go_on()
+            if not call.unanswered:
+                call.exchange.heard_as(reply, progress_token=token, log_level=level)
+                call.go_on()
+            return self._outcome(call, request, principal, receive, reply)
+        exchange = ModernExchange(reply, request.capabilities, token, level, params.get("inputResponses"))
+        if is_call:
+            calling = self._called(request, principal, exchange, state, seen)
         else:
-            ahead = params.get("inputResponses")
-            exchange = ModernExchange(reply, capabilities=request.capabilities, token=token, level=level, ahead=ahead)
-            if is_call:
-                calling = self._called(request, principal, exchange, state, seen=seen)
-            else:
-                calling = self._had(request, principal, exchange)
-            if not exchange.can_be_asked:
-                return await self._call_without_questions(calling, receive, reply)
-            task = asyncio.create_task(calling)
-            task.add_done_callback(exchange.turn)
-            call = ParkedCall(exchange, task)
-        if await self._until_turned(call, receive, reply):
-            return None
-        if not call.task.done():
-            bound = bound or bound_to(principal, self._served.catalogue, request.method, params)
-            return self._parked(call, bound, principal)
-        if call.task.cancelled():
-            raise ProtocolError(INTERNAL_ERROR, "the call was given up")
-        return call.task.result()
+            calling = self._had(request, principal, exchange)
+        if not exchange.can_be_asked:
+            return self._call_without_questions(calling, receive, reply)
+        task = asyncio.create_task(calling)
+        task.add_done_callback(exchange.turn)
+        return self._outcome(ParkedCall(exchange, task), request, principal, receive, reply)
+
+    async def _outcome(
+        self, call: ParkedCall, request: ModernRequest, principal: Principal, receive: Receive, reply: Reply
+    ) -> bytes | None:
+        """What a call that may be parked comes to: its result, or the questions that it waits with."""
+        if not call.unanswered:
+            if await self._until_turned(call, receive, reply):
+                return None
+            if call.task.cancelled():
+                raise ProtocolError(INTERNAL_ERROR, "the call was given up")
+            if call.task.done():
+                return call.task.result()
+        bound = bound_to(principal, self._served.catalogue, request.method, request.params)
+        return input_required(call.unanswered, self._parking.park(call, bound, owner=owner_of(principal)))
 
     async def _called(
         self,
@@ -168,28 +169,20 @@ class ModernWire:
         principal: Principal,
         exchange: ModernExchange,
         state: str | None,
-        *,
         seen: SeenRequest | None,
     ) -> bytes:
         """Make the call, and tell what became of it: a result, a question, or a task."""
         params, served = request.params, self._served
         does_wait = self._tasks is None or not declares_tasks(request.capabilities)
         holding = ORDINARY if does_wait else _NOT_WAITING
-        if state is None:
-            settled = await served.call_alone(principal, params, request.meta, exchange, holding=holding, seen=seen)
-        else:
+        turn_id = key = None
+        if state is not None:
             bound, given = bound_to(principal, served.catalogue, request.method, params), params.get("inputResponses")
             answered = await self._confirmations.answered(state, bound, given, principal=principal, holding=holding)
-            settled = await served.call_alone(
-                principal,
-                params,
-                request.meta,
-                exchange,
-                holding=answered.holding,
-                turn_id=answered.turn_id,
-                key=answered.key,
-                seen=seen,
-            )
+            holding, turn_id, key = answered.holding, answered.turn_id, answered.key
+        settled = await served.call_alone(
+            principal, params, request.meta, exchange, holding=holding, turn_id=turn_id, key=key, seen=seen
+        )
         if settled.unconfirmed is not None:
             bound = bound_to(principal, served.catalogue, request.method, params)
             return self._confirmations.asked(settled, bound)
@@ -208,7 +201,7 @@ class ModernWire:
             is_gone = True
             task.cancel()
 
-        presence = Presence(receive, gone, silent=reply.begin)
+        presence = Presence(receive, gone, reply.begin)
         try:
             return await calling
         except asyncio.CancelledError:
@@ -227,7 +220,7 @@ class ModernWire:
             is_gone = True
             call.exchange.turn()
 
-        presence = Presence(receive, gone, silent=reply.begin)
+        presence = Presence(receive, gone, reply.begin)
         try:
             await call.exchange.turned()
         except asyncio.CancelledError:
@@ -239,9 +232,6 @@ class ModernWire:
             call.task.cancel()
             await asyncio.gather(call.task, return_exceptions=True)
         return is_gone
-
-    def _parked(self, call: ParkedCall, bound: bytes, principal: Principal) -> bytes:
-        return input_required(call.unanswered, self._parking.park(call, bound, owner=owner_of(principal)))
 
     def _check_params(
         self, request: ModernRequest, principal: Principal, marked: Any, name: str, arguments: Any

@@ -54,9 +54,10 @@ def is_marked(schema: Any) -> bool:
 def check_param_headers(marked: tuple[MarkedArgument, ...], arguments: Any, headers: Headers) -> None:
     """Raises where a header and its argument disagree; headers that no schema speaks of are not looked at."""
     for each in marked:
-        if each.header in headers.repeated:
+        name = each.header.encode()
+        if name in headers.repeated:
             raise _mismatch(each, "is there twice")
-        raw, value = headers.get(each.header), value_at(arguments, each.path)
+        raw, value = headers.get(name), value_at(arguments, each.path)
         text = rendered(value)
         if raw is None:
             if text is not None:

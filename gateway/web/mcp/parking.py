@@ -37,23 +37,22 @@ class ModernExchange(Exchange):
     """Asks by ending the request: its answer says what is needed, and the call waits for the next one."""
 
     stays = False
+    questions: Mapping[str, Question] | None = None
+    _answers: asyncio.Future[Mapping[str, Any]] | None = None
+    _turned: asyncio.Future[None] | None = None
+    _asking: asyncio.Lock | None = None
 
     def __init__(
         self,
         reply: Reply,
-        *,
         capabilities: Mapping[str, Any],
-        token: RequestId | None,
-        level: str | None,
+        progress_token: RequestId | None,
+        log_level: str | None,
         ahead: Any = None,
     ) -> None:
         """`ahead` are answers that came before anybody asked."""
-        super().__init__(reply, capabilities=capabilities, progress_token=token, log_level=level)
+        Exchange.__init__(self, reply, capabilities, progress_token, log_level)
         self._ahead = dict(ahead) if isinstance(ahead, dict) else {}
-        self.questions: Mapping[str, Question] | None = None
-        self._answers: asyncio.Future[Mapping[str, Any]] | None = None
-        self._turned: asyncio.Future[None] | None = None
-        self._asking: asyncio.Lock | None = None
 
     @property
     def can_be_asked(self) -> bool:

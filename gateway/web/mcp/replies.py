@@ -17,24 +17,22 @@ WATCH_AFTER: Final = 0.05
 """Seconds after which, or twice that, somebody looks whether the client is there: what is over by then needs nobody."""
 
 _MOST_WAITING: Final = 64
+_NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 
 
 class Reply:
+    is_error = False
+    """Whether the result that is answered says that a tool failed or refused."""
+    _stream: Stream | None = None
+    _pump: asyncio.Task[None] | None = None
+
     def __init__(
-        self,
-        send: Send,
-        *,
-        open: Callable[[], Stream] | None = None,
-        headers: Mapping[bytes, bytes] | None = None,
+        self, send: Send, open: Callable[[], Stream] | None = None, headers: Mapping[bytes, bytes] = _NO_HEADERS
     ) -> None:
         """`open` gives the stream, if the client takes one."""
         self._send = send
         self._open = open
-        self._headers = headers or {}
-        self._stream: Stream | None = None
-        self._pump: asyncio.Task[None] | None = None
-        self.is_error = False
-        """Whether the result that is answered says that a tool failed or refused."""
+        self._headers = headers
 
     @property
     def can_stream(self) -> bool:
@@ -94,14 +92,13 @@ class Presence:
     It begins to look only after a moment: most requests are answered by then.
     """
 
-    def __init__(
-        self, receive: Receive, gone: Callable[[], None], *, silent: Callable[[], object] | None = None
-    ) -> None:
+    _watch: asyncio.Task[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, receive: Receive, gone: Callable[[], None], silent: Callable[[], object] | None = None) -> None:
         self._receive = receive
         self._gone = gone
         self._silent = silent
-        self._watch: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         _ROUNDS.add(self)
 
     def stop(self) -> None:

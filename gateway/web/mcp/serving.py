@@ -171,13 +171,10 @@ def request_seen(
 ) -> SeenRequest | None:
     """A request as it is told to whoever observes, whatever is wrong with it."""
     params = message.get("params")
-    fields = headers.values
-    if headers.repeated:
-        fields = {name: value for name, value in fields.items() if name not in headers.repeated}
     return observer.received(
         message["method"],
         principal,
-        fields=fields,
+        fields=headers.traced(),
         meta=params.get("_meta") if isinstance(params, dict) else None,
         peer=headers.peer,
         id=message["id"],

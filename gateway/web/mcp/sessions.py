@@ -148,7 +148,7 @@ class LegacyExchange(Exchange):
     """Asks with a request of its own on the stream of the call; the answer is posted."""
 
     def __init__(self, reply: Reply | None, session: Session, *, token: RequestId | None) -> None:
-        super().__init__(reply, capabilities=session.capabilities, progress_token=token, log_level=session.log_level)
+        super().__init__(reply, session.capabilities, token, session.log_level)
         self._session = session
 
     def can_answer(self, question: Question) -> bool:

@@ -10,6 +10,7 @@ from mcp_projects import ANA
 
 from gateway.governance.principals import Principal
 from gateway.web.edge import PRINCIPAL
+from gateway.web.fields import FIELDS, Fields
 
 MODERN = "2026-07-28"
 META = {
@@ -89,11 +90,13 @@ class Wire:
         """`gone` is when the client closes its connection; `answer` can be looked at while it is given."""
         told = answer or Answer()
         pairs = headers.items() if isinstance(headers, dict) else headers
+        raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in pairs]
         scope = {
             "type": "http",
             "method": method,
             "path": "/mcp",
-            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in pairs],
+            "headers": raw,
+            FIELDS: Fields(raw),
             PRINCIPAL: principal,
         }
         is_read = False

@@ -123,7 +123,7 @@ async def test_call_that_nobody_answers_is_stopped(service: Service, wire: Wire)
 
     async def nothing(message: Any) -> None: ...
 
-    exchange = ModernExchange(Reply(nothing), capabilities=META, token=None, level=None)
+    exchange = ModernExchange(Reply(nothing), META, None, None)
     task: asyncio.Task[bytes] = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]  # never ends
     parking = Parking(waits=0.0)
 
