@@ -43,6 +43,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/runtime/passing.py": {"aiohttp", "yarl"},
     "gateway/runtime/peers.py": {"aiohttp"},
     "gateway/runtime/settings.py": {"pydantic", "pydantic_settings"},
+    "gateway/runtime/wire.py": {"uvicorn", "httptools"},
     "gateway/upstreams": {"orjson"},
     "gateway/upstreams/assertions.py": {"jwt"},
     "gateway/upstreams/auth.py": {"aiohttp", "yarl"},

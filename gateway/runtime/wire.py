@@ -6,8 +6,12 @@ The parser below keeps whatever comes until a head is complete, before anybody i
 
 import asyncio
 from typing import Any, ClassVar, Final
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.runtime.cycles import Cycle
 
 CONNECTION: Final = "gateway.connection"
 """Where the state of a scope has its connection."""
@@ -61,7 +65,20 @@ class BoundedHttp(HttpToolsProtocol):
         self._head = 0
         if self._patience is not None:
             self._stop_waiting()
-        super().on_headers_complete()
+        parser, scope = self.parser, self.scope
+        version = scope["http_version"] = parser.get_http_version()
+        scope["method"] = parser.get_method().decode("ascii")
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        before, self.cycle = self.cycle, Cycle(self, version != "1.0" and parser.should_keep_alive())
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_message_complete(self) -> None:
         self._is_in_head = self._has_ended = True
