@@ -18,10 +18,10 @@ RequestId = str | int
 
 def check_members(message: Mapping[str, Any]) -> None:
     """Refuses members that only some readers would take for ours: `Method` beside `method`, `Name` beside `name`."""
-    if not message.keys() <= MEMBERS and any(key.casefold() in MEMBERS for key in message.keys() - MEMBERS):
+    if not MEMBERS.issuperset(message) and any(key.casefold() in MEMBERS for key in message.keys() - MEMBERS):
         raise ProtocolError(INVALID_REQUEST, "a member differs from one of JSON-RPC in its case only")
     params = message.get("params")
-    if isinstance(params, dict) and not params.keys() <= _EXACT_PARAMS:
+    if isinstance(params, dict) and not _EXACT_PARAMS.issuperset(params):
         strange = params.keys() - _EXACT_PARAMS
         if any(key.casefold() in PARAMS for key in strange):
             raise ProtocolError(INVALID_REQUEST, "a parameter differs from one of MCP in its case only")

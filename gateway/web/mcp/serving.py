@@ -146,9 +146,13 @@ class Served:
         meter = self.service.meter
         if meter is None:
             return
-        name = params.get("name") if method == "tools/call" and isinstance(params, dict) else None
-        tool = name if isinstance(name, str) and self.service.published.has_tool(self.catalogue, name) else None
+        tool = params.get("name") if method == "tools/call" and isinstance(params, dict) else None
+        if code is not None and not self._has_tool(tool):  # what was answered with a result is there
+            tool = None
         meter.answered(method, seconds=perf_counter() - began, version=version, tool=tool, code=code, is_error=is_error)
+
+    def _has_tool(self, name: object) -> bool:
+        return isinstance(name, str) and self.service.published.has_tool(self.catalogue, name)
 
     async def told(self, settled: Settled, client: Exchange, *, version: str = MODERN) -> bytes:
         content = await self._contents.of(settled)
