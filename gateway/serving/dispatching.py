@@ -154,7 +154,7 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
             completed_at=now(),
         )
         await turn.store(record)
-        turn.alone = record
+        turn.adopt(record)
         is_acked = True
         return record
     except asyncio.CancelledError:

@@ -63,12 +63,12 @@ class Turn:
 
     __slots__ = (
         *(
+            "_alone",
             "_around",
             "_buses",
             "_ctx",
             "_memory",
             "_spool",
-            "alone",
             "catalogue",
             "id",
             "is_stored",
@@ -87,7 +87,7 @@ class Turn:
         self.is_stored = False
         self.running: set[str] = set()
         """Ids of calls that have begun and not settled."""
-        self.alone: ToolCall | None = None
+        self._alone: ToolCall | None = None
         """The record of a call that was settled without a context."""
         self._around = around
         self._ctx: TurnContext | None = None
@@ -99,8 +99,8 @@ class Turn:
     def ctx(self) -> TurnContext:
         if self._ctx is None:
             self._ctx = self._made()
-            if self.alone is not None:
-                self._ctx.adopt_tool_call(self.alone)
+            if self._alone is not None:
+                self._ctx.adopt_tool_call(self._alone)
         return self._ctx
 
     @property
@@ -138,10 +138,17 @@ class Turn:
             memory.absorbs(TurnMemory.from_json(stored), since=memory_of(memory.known))
             memory.known = stored
 
+    def adopt(self, record: ToolCall) -> None:
+        """Know a call that was settled without a context; another one may have settled meanwhile."""
+        if self.is_untouched:
+            self._alone = record
+        else:
+            self.ctx.adopt_tool_call(record)
+
     @property
     def is_untouched(self) -> bool:
         """Whether nobody has asked for its context yet, or called anything in it."""
-        return self._ctx is None and self.alone is None
+        return self._ctx is None and self._alone is None
 
     @property
     def tools(self) -> ToolRegistry:

@@ -75,12 +75,12 @@ class Writing:
         memory, knowing = remembered.to_write()
         began = perf_counter()
         try:
-            if turn.is_stored:
-                longer = turn.stored if is_longer else None
-                await self._store.settle_call(stored, turn=longer, memory=memory, knowing=knowing, audit=audit)
+            if turn.is_stored or len(turn.running) > 1:
+                row = None if turn.is_stored and not is_longer else turn.stored
+                await self._store.settle_call(stored, turn=row, memory=memory, knowing=knowing, audit=audit)
             else:
                 await self._store.settle_alone(stored, turn.stored, memory=memory, audit=audit)
-                turn.is_stored = True
+            turn.is_stored = True
         except StoreUnavailable:
             remembered.was_not_written(memory, knowing)
             if self._meter is not None:

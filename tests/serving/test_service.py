@@ -100,6 +100,23 @@ async def test_unknown_and_not_visible_are_one_error(tmp_path: Path) -> None:
 # --- turns ---
 
 
+async def test_first_calls_of_a_shared_turn_that_run_together_are_all_known(tmp_path: Path) -> None:
+    door = Door()
+    async with running(tmp_path, Plan().tool("door", door.run).tool("echo", "x")) as gateway:
+        service = gateway.service
+        turn = await service.open_turn(ANA, "desk", is_kept=False, is_shared=True)
+        slow = [asyncio.create_task(service.call(turn, "door", {}, id=f"slow{number}")) for number in range(2)]
+        await door.inside.wait()
+        await service.call(turn, "echo", {}, id="quick")
+        door.open.set()
+        await asyncio.gather(*slow)
+
+        known = ["quick", "slow0", "slow1"]
+        assert [id for id in known if turn.ctx.has_tool_call(id)] == known
+        assert [each.id for each in await gateway.store.calls_of(turn.id)] == known
+        assert (await gateway.store.memory_of_turn(turn.id) or b"").count(b'"calls":3') == 1
+
+
 async def test_turns_are_found_by_their_owner_in_their_catalogue_until_they_end(tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "x"), open_turns=1) as gateway:
         service = gateway.service
