@@ -146,7 +146,13 @@ def other(server: str) -> Iterator[tuple[int, int]]:
 
 
 def measured(run: Run, options: argparse.Namespace) -> Figures:
-    return asyncio.run(busy(run.port, run.load, pid=run.pid, options=options))
+    figures = asyncio.run(busy(run.port, run.load, pid=run.pid, options=options))
+    time.sleep(REST)
+    return figures
+
+
+REST = 1.0
+"""Seconds after each: what a server still does then is not to be on the account of the next one."""
 
 
 @contextmanager

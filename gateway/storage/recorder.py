@@ -35,9 +35,6 @@ MOST_FRESH: Final = 4096
 _QUIET: Final = 0.02
 """Seconds without anything to write after which there is time to put things away."""
 
-_IN_BETWEEN: Final = 128
-"""Calls that are put away between two groups: whoever waits for the second one hardly notices."""
-
 _PATIENCE: Final = 0.4
 _READ: Final = 1 << 20
 
@@ -170,7 +167,7 @@ def main() -> None:
             answer = (numbers, []) if recorder.written(group) else ([], numbers)
             _send(sink, framed((*answer, recorder.head)))
             if recorder.fresh > MOST_FRESH:
-                recorder.put_away(at_once=_IN_BETWEEN)
+                recorder.put_away()
     if recorder is not None:
         recorder.close()
 
