@@ -157,19 +157,19 @@ async def test_everything_hostile_at_once_changes_nothing_and_harms_nobody(tmp_p
         "hazard": "extractable-instructions",
     }
     assert len(echoed) > 10
-    assert all(echoed)
+    assert [each for each in echoed if each is not None] == []
     assert (status["revision"], after["revision"]) == (before, before)
     assert again == tools
     for part in ("catalogues", "collisions", "withheld", "stopped"):
         assert after[part] == status[part]
 
 
-async def echoes(url: str, done: asyncio.Event) -> list[bool]:
-    """Calls of somebody else, one after the other: whether each got its own answer."""
-    found: list[bool] = []
+async def echoes(url: str, done: asyncio.Event) -> list[str | None]:
+    """Calls of somebody else, one after the other: nothing for each that got its own answer, else what it got."""
+    found: list[str | None] = []
     async with Client(url, mode=MODERN) as client:
         while not done.is_set():
             text = f"innocent {len(found)}"
             answer = await client.call_tool("echo", {"text": text})
-            found.append(not answer.is_error and text in str(answer.content))
+            found.append(None if not answer.is_error and text in str(answer.content) else str(answer))
     return found
