@@ -17,11 +17,13 @@ import re
 import socket
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from threading import Thread
 from typing import Any
 
-from serving import GATEWAY_LOADS, cpu_seconds, gateway, read_body, wire_request
+import uvloop
+from serving import GATEWAY_LOADS, REST, Busy, cpu_seconds, gateway, kept_busy, wire_request
 
 PLACES = 32
 WARM = 2.0
@@ -67,12 +69,12 @@ def main() -> None:
     os.environ |= {"GATEWAY_MAX_REQUESTS": str(PLACES), "GATEWAY_MAX_QUEUE": str(PLACES)}
     many = 2 * PLACES * options.times
     with gateway(10) as (pid, port):
-        asyncio.run(round_of(port, PLACES, 1.0, pid=pid, waits=True))
+        measured(port, PLACES, 1.0, pid=pid, waits=True)
         rounds = [
             (
-                asyncio.run(round_of(port, PLACES, options.seconds, pid=pid, waits=True)),
-                asyncio.run(round_of(port, many, options.seconds, pid=pid, waits=True)),
-                asyncio.run(round_of(port, many, options.seconds, pid=pid, waits=False)),
+                measured(port, PLACES, options.seconds, pid=pid, waits=True),
+                measured(port, many, options.seconds, pid=pid, waits=True),
+                measured(port, many, options.seconds, pid=pid, waits=False),
             )
             for _ in range(options.rounds)
         ]
@@ -101,6 +103,13 @@ def show(name: str, found: list[Seen], peak: list[Seen]) -> None:
     )
 
 
+def measured(port: int, clients: int, seconds: float, *, pid: int, waits: bool) -> Seen:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        seen = runner.run(round_of(port, clients, seconds, pid=pid, waits=waits))
+    time.sleep(REST)
+    return seen
+
+
 async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: bool) -> Seen:
     """The time in which connections are made, and everybody has been refused once, is not measured."""
     seen = Seen()
@@ -110,9 +119,8 @@ async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: 
     if clients > PLACES:
         watching.start()
     since = time.perf_counter() + WARM
-    tasks = [
-        asyncio.create_task(client(port, request, (since, since + seconds), seen, waits=waits)) for _ in range(clients)
-    ]
+    busy = partial(Client, request, (since, since + seconds), seen, waits)
+    tasks = [asyncio.create_task(kept_busy(port, busy)) for _ in range(clients)]
     await asyncio.sleep(WARM)
     before = cpu_seconds(pid)
     await asyncio.sleep(since + seconds - time.perf_counter())
@@ -157,18 +165,25 @@ def note(seen: Seen, began: float, when: tuple[float, float], *, is_refused: boo
         (seen.refused if is_refused else seen.answered).append(ended - began)
 
 
-async def client(port: int, request: bytes, when: tuple[float, float], seen: Seen, *, waits: bool) -> None:
-    _, until = when
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while (started := time.perf_counter()) < until:
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        await read_body(reader, head.lower())
+class Client(Busy):
+    def __init__(
+        self, request: bytes, when: tuple[float, float], seen: Seen, waits: bool, ended: "asyncio.Future[None]"
+    ) -> None:
+        super().__init__(request, when[1], [], ended)
+        self.when = when
+        self.seen = seen
+        self.waits = waits
+
+    def answered(self, head: bytes, body: bytes) -> None:
         is_refused = head.startswith(b"HTTP/1.1 503")
-        note(seen, started, when, is_refused=is_refused)
-        if is_refused and waits and (after := re.search(rb"retry-after: (\d+)", head)):
-            await asyncio.sleep(min(int(after[1]), max(0.0, until - time.perf_counter())))
-    writer.close()
+        note(self.seen, self.began, self.when, is_refused=is_refused)
+        if is_refused and self.waits and (after := re.search(rb"retry-after: (\d+)", head)):
+            left = max(0.0, self.until - time.perf_counter())
+            asyncio.get_running_loop().call_later(min(int(after[1]), left), self.send)
+        elif is_refused:
+            self.send()
+        else:
+            super().answered(head, body)
 
 
 if __name__ == "__main__":

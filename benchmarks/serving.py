@@ -18,11 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
+
+import uvloop
 
 HERE = Path(__file__).parent
 MODERN = {
@@ -146,7 +149,8 @@ def other(server: str) -> Iterator[tuple[int, int]]:
 
 
 def measured(run: Run, options: argparse.Namespace) -> Figures:
-    figures = asyncio.run(busy(run.port, run.load, pid=run.pid, options=options))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        figures = runner.run(busy(run.port, run.load, pid=run.pid, options=options))
     time.sleep(REST)
     return figures
 
@@ -242,10 +246,10 @@ async def busy(port: int, load: Load | Sequence[Load], *, pid: int, options: arg
     requests = [wire_request(port, each) for each in loads]
     times: list[float] = []
     until = time.perf_counter() + 1.0
-    await asyncio.gather(*(client(port, request, until, []) for request in requests))
+    await asyncio.gather(*(kept_busy(port, partial(Busy, request, until, [])) for request in requests))
     before, started = cpu_seconds(pid), time.perf_counter()
     until = started + options.seconds
-    await asyncio.gather(*(client(port, request, until, times) for request in requests))
+    await asyncio.gather(*(kept_busy(port, partial(Busy, request, until, times)) for request in requests))
     took, cpu = time.perf_counter() - started, cpu_seconds(pid) - before
     times.sort()
     count = len(times)
@@ -258,28 +262,70 @@ def wire_request(port: int, load: Load) -> bytes:
     return f"POST {load.path} HTTP/1.1\r\n{lines}\r\n".encode() + load.body
 
 
-async def client(port: int, request: bytes, until: float, times: list[float]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while (started := time.perf_counter()) < until:
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(f"unexpected answer: {head!r} {await reader.read(500)!r}")
-        await read_body(reader, head.lower())
-        times.append(time.perf_counter() - started)
-    writer.close()
+async def kept_busy(port: int, busy: Callable[["asyncio.Future[None]"], "Busy"]) -> None:
+    """One connection, until it says that it has ended."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    transport, _ = await loop.create_connection(lambda: busy(ended), "127.0.0.1", port)
+    try:
+        await ended
+    finally:
+        transport.close()
 
 
-async def read_body(reader: asyncio.StreamReader, head: bytes) -> None:
-    if length := re.search(rb"content-length: (\d+)", head):
-        body = await reader.readexactly(int(length[1]))
-        if b'"isError":true' in body:
-            raise SystemExit(f"the call failed: {body!r}")
-        return
-    while (size := int(await reader.readuntil(b"\r\n"), 16)) or True:
-        await reader.readexactly(size + 2)
-        if size == 0:
+class Busy(asyncio.Protocol):
+    """Sends the same request again as soon as it is answered, with as little as possible in between: the client shares
+    the machine with what it measures.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, request: bytes, until: float, times: list[float], ended: "asyncio.Future[None]") -> None:
+        self.request = request
+        self.until = until
+        self.times = times
+        self.ended = ended
+        self.answer = b""
+        self.began = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # a stream's
+        self.send()
+
+    def send(self) -> None:
+        self.began = time.perf_counter()
+        if self.began < self.until:
+            self.transport.write(self.request)
+        elif not self.ended.done():
+            self.ended.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self.answer = answer = self.answer + data
+        head, found, body = answer.partition(b"\r\n\r\n")
+        if not found or not is_whole(head.lower(), body):
             return
+        self.answer = b""
+        self.answered(head, body)
+
+    def answered(self, head: bytes, body: bytes) -> None:
+        if not head.startswith(b"HTTP/1.1 200") or b'"isError":true' in body:
+            self.fail(head + body)
+            return
+        self.times.append(time.perf_counter() - self.began)
+        self.send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fail(self.answer)
+
+    def fail(self, answer: bytes) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(RuntimeError(f"unexpected answer: {answer[:2000]!r}"))
+
+
+def is_whole(head: bytes, body: bytes) -> bool:
+    if length := re.search(rb"content-length: (\d+)", head):
+        return len(body) >= int(length[1])
+    return body.endswith(b"0\r\n\r\n")
 
 
 def cpu_seconds(pid: int) -> float:
