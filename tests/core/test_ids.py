@@ -29,6 +29,17 @@ def test_tokens_have_the_asked_for_randomness_in_safe_characters() -> None:
     assert set("".join(tokens)) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
+def test_every_digit_of_an_id_is_random_but_for_version_and_variant() -> None:
+    drawn = [new_id() for _ in range(2_000)]
+
+    different = [len({id[place] for id in drawn}) for place in range(36)]
+    assert different == [*[16] * 8, 1, *[16] * 4, 1, 1, *[16] * 3, 1, 4, *[16] * 3, 1, *[16] * 12]
+
+
+def test_tokens_can_be_of_any_size() -> None:
+    assert [len(new_token(size)) for size in (8, 16, 24, 30)] == [12 + 11, 12 + 22, 12 + 32, 12 + 40]
+
+
 def test_tokens_that_were_made_together_lie_together() -> None:
     earlier, later = new_token(24), new_token(24)
 
