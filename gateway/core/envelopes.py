@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Final, Literal
 
 from gateway.core.artifacts import SpooledArtifact
+from gateway.core.calls import ToolCall
 from gateway.core.canonical import js_string
 
 Authority = Literal["trusted", "untrusted"]
@@ -67,18 +68,14 @@ class Envelope:
 
 def nonce_for(secret: bytes, checksum: str, id: str) -> str:
     """Bound to one call of one turn, and not computable without the turn's secret."""
-    return _hmac_sha256(secret, f"{checksum}{id}".encode("utf-8", "surrogatepass")).hex()[:_NONCE_HEX]
-
-
-def _hmac_sha256(key: bytes, message: bytes) -> bytes:
-    """RFC 2104 for keys that fit into one block. OpenSSL looks its algorithms up by name, which takes twenty times as
-    long as computing this.
-    """
-    if len(key) > _BLOCK:
-        return hmac.digest(key, message, "sha256")
-    block = key.ljust(_BLOCK, b"\0")
+    message = f"{checksum}{id}".encode("utf-8", "surrogatepass")
+    if len(secret) > _BLOCK:
+        return hmac.digest(secret, message, "sha256").hex()[:_NONCE_HEX]
+    # RFC 2104 for keys that fit into one block: OpenSSL looks its algorithms up by name, which takes twenty times as
+    # long as computing this.
+    block = secret.ljust(_BLOCK, b"\0")
     inner = sha256(block.translate(_INNER) + message).digest()
-    return sha256(block.translate(_OUTER) + inner).digest()
+    return sha256(block.translate(_OUTER) + inner).hexdigest()[:_NONCE_HEX]
 
 
 def tag_safe(nonce: str) -> str:
@@ -115,12 +112,13 @@ def content_envelope(authority: Authority, body: str, *, nonce: str, attributes:
     return Envelope(f"{authority}_content", body, nonce, attributes)
 
 
-def result_envelope(authority: Authority, body: str, *, kind: str, tool: str, checksum: str, nonce: str) -> str:
+def result_envelope(call: ToolCall, secret: bytes, authority: Authority, body: str, kind: str) -> str:
     """What `content_envelope` renders for the result of a call, which is what most envelopes are."""
-    safe = tag_safe(nonce)
-    name = f"{authority}_content_{safe}"
-    call = checksum if checksum.isalnum() else escape_attribute(checksum)
-    attributes = f'nonce="{safe}" kind="{kind}" tool="{_escaped_name(tool)}" call="{call}"'
+    checksum = call.checksum
+    nonce = nonce_for(secret, checksum, call.id)
+    name = f"{authority}_content_{nonce}"
+    shown = checksum if checksum.isalnum() else escape_attribute(checksum)
+    attributes = f'nonce="{nonce}" kind="{kind}" tool="{_escaped_name(call.tool)}" call="{shown}"'
     return f"<{name} {attributes}>\n{neutralise(body)}\n</{name}>"
 
 

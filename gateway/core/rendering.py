@@ -39,21 +39,18 @@ class Renderer:
 
     async def tool_result(self, ctx: Showing, call: ToolCall) -> list[Block]:
         """The blocks of one result: text in its envelope, or media blocks behind their markers."""
-        nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
         if media := _media_of(call.results):
+            nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
             return [block for each in media for block in await self.media(each, nonce)]
-        return [text_block(await self.text(ctx, call, nonce=nonce))]
+        return [text_block(await self.text(ctx, call))]
 
     async def media(self, media: Media, nonce: str) -> list[Block]:
         return await openai_blocks(
             media, nonce=nonce, unsupported=self.unsupported_media, fallback_keys=self.fallback_keys
         )
 
-    async def text(self, ctx: Showing, call: ToolCall, *, nonce: str | None = None) -> str:
+    async def text(self, ctx: Showing, call: ToolCall) -> str:
         """The text of a result that is no media, in its envelope."""
-        if nonce is None:
-            nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
-        kind = "tool-result"
         authority = authority_of(ctx, call)
         results: Any = call.results
         if isinstance(results, Tokenizable):
@@ -66,11 +63,14 @@ class Renderer:
             body = str(await _whole_text(results))
         else:
             body = await handle_text(call.id, results, encoding=self.handle_encoding)
-            kind = "artifact-handle"
-            authority = "untrusted"
-        if authority == "trusted":
-            kind = "trusted-tool-result"
-        return result_envelope(authority, body, kind=kind, tool=call.tool, checksum=call.checksum, nonce=nonce)
+            return result_envelope(call, ctx.turn_secret, "untrusted", body, "artifact-handle")
+        return shown_whole(ctx, call, authority, body)
+
+
+def shown_whole(ctx: Showing, call: ToolCall, authority: Authority, body: str) -> str:
+    """A text that nothing was left out of, in its envelope."""
+    kind = "trusted-tool-result" if authority == "trusted" else "tool-result"
+    return result_envelope(call, ctx.turn_secret, authority, body, kind)
 
 
 def authority_of(ctx: Showing, call: ToolCall) -> Authority:

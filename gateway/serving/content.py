@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
-from gateway.core.envelopes import handle_text, nonce_for, result_envelope
+from gateway.core.envelopes import handle_text, result_envelope
 from gateway.core.media import Media
 from gateway.core.media_blocks import Block, mcp_block, safe_mime, safe_name, text_block
 from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
-from gateway.core.rendering import Renderer, authority_of
+from gateway.core.rendering import Renderer, authority_of, shown_whole
 from gateway.core.tokens import Tokenizable
 from gateway.errors import ArtifactError
 from gateway.serving.published import Published
@@ -76,7 +76,13 @@ class Contents:
             structured = ABSENT if beside is None else beside.structured
             return Content(await _media_blocks(turn, record, media), record.is_error, structured, beside)
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        blocks = [_text_block(await shown_text(turn, record), turn, record, declared)]
+        if declared is None or not record.inline or not isinstance(results, SpooledArtifact) or not _is_enveloped(turn):
+            text, vouched = await shown_text(turn, record), _vouched(turn, record, declared)
+        else:  # what most results are
+            authority = authority_of(turn, record)
+            text = shown_whole(turn, record, authority, str(await results.as_string()))
+            vouched = _vouched_for(declared, is_trusted=authority == "trusted")
+        blocks: list[Block] = [{"type": "text", "text": text, "_meta": vouched}]
         told = settled.pending or settled.limited
         if told is not None and self._promise(turn, declared) is None:
             return Content(blocks, record.is_error, told)
@@ -119,7 +125,7 @@ class Contents:
         text = f"the tool ran, but its result does not fit its output schema: {promise.broken(value)}"
         failed = record.replace(is_error=True, results=Tokenizable(text))
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        shown = _text_block(await shown_text(turn, failed), turn, failed, declared)
+        shown = {**text_block(await shown_text(turn, failed)), "_meta": _vouched(turn, failed, declared)}
         return Content([shown, *(blocks if settled.is_replay else ())], is_error=True)
 
     def _promise(self, turn: Turn, tool: DeclaredTool | None) -> Promise | None:
@@ -144,7 +150,7 @@ def media_of(results: Any) -> list[Media]:
 
 def shown_text(turn: Turn, record: ToolCall) -> Awaitable[str]:
     """The text of a result as its catalogue shows it: in its envelope, or bare."""
-    if turn.catalogue.catalogue.render != "envelope":
+    if not _is_enveloped(turn):
         return _bare_text(turn, record)
     return _query_text(turn, record) if record.from_artifact_tool else _RENDERER.text(turn, record)
 
@@ -165,6 +171,10 @@ def vouching(turn: Turn, record: ToolCall) -> dict[str, Any]:
 
 def _vouched(turn: Turn, record: ToolCall, declared: DeclaredTool | None) -> dict[str, Any]:
     is_trusted = declared is not None and authority_of(turn, record) == "trusted" and record.inline
+    return _vouched_for(declared, is_trusted=is_trusted)
+
+
+def _vouched_for(declared: DeclaredTool | None, *, is_trusted: bool) -> dict[str, Any]:
     hazard = "inert" if is_trusted else "extractable-instructions"
     return {"tier": _tier(declared), "trusted": is_trusted, "hazard": hazard}
 
@@ -174,15 +184,7 @@ async def _query_text(turn: Turn, record: ToolCall) -> str:
     results: Any = record.results
     if not isinstance(results, Tokenizable):
         return await _RENDERER.text(turn, record)
-    body = results.render(turn.ctx)
-    nonce = nonce_for(turn.turn_secret, record.checksum, record.id)
-    return result_envelope(
-        "untrusted", body, kind="tool-result", tool=record.tool, checksum=record.checksum, nonce=nonce
-    )
-
-
-def _text_block(text: str, turn: Turn, record: ToolCall, declared: DeclaredTool | None) -> Block:
-    return {"type": "text", "text": text, "_meta": _vouched(turn, record, declared)}
+    return result_envelope(record, turn.turn_secret, "untrusted", results.render(turn.ctx), "tool-result")
 
 
 async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> list[Block]:
@@ -221,11 +223,13 @@ async def _relayed_block(turn: Turn, record: ToolCall, media: Media) -> Block:
 
 
 def _enveloped(turn: Turn, record: ToolCall, text: str) -> str:
-    if turn.catalogue.catalogue.render != "envelope":
+    if not _is_enveloped(turn):
         return text
-    nonce = nonce_for(turn.turn_secret, record.checksum, record.id)
-    authority = authority_of(turn, record)
-    return result_envelope(authority, text, kind="tool-result", tool=record.tool, checksum=record.checksum, nonce=nonce)
+    return result_envelope(record, turn.turn_secret, authority_of(turn, record), text, "tool-result")
+
+
+def _is_enveloped(turn: Turn) -> bool:
+    return turn.catalogue.catalogue.render == "envelope"
 
 
 async def _link(turn: Turn, record: ToolCall, artifact: Any) -> Block:
