@@ -7,6 +7,7 @@ where a memory is kept between calls: it becomes JSON and is made of it again, a
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from time import time_ns
 from typing import Any, Final, Literal, NamedTuple
 
@@ -68,20 +69,45 @@ class TurnMemory:
     """One turn's memory, changed by its turn alone. A call is reserved, noted when it runs, and receives its bytes.
 
     `calls` and `bytes` are the totals of the turn. `known` is the memory as it was last read or written where all
-    processes find it: what was counted since then is not there yet.
+    processes find it: what was counted since then is not there yet. All else is spread out when somebody first looks
+    at it: most turns make one call, and nobody does.
     """
 
-    __slots__ = ("_same", "bytes", "calls", "classes", "flags", "known", "newest", "tiers")
+    __slots__ = (
+        *("_at", "_brought", "_is_spread_out", "_key", "_same"),
+        *("bytes", "calls", "classes", "flags", "known", "newest", "tiers"),
+    )
+
+    flags: set[str]
+    tiers: set[str]
+    classes: set[str]
+    newest: list[RememberedCall]
+    _same: dict[str, int]
 
     def __init__(self) -> None:
         self.known: bytes | None = None
-        self.flags: set[str] = set()
-        self.tiers: set[str] = set()
-        self.classes: set[str] = set()
         self.calls = 0
         self.bytes = 0
-        self.newest: list[RememberedCall] = []
-        self._same: dict[str, int] = {}
+        self._is_spread_out = False
+        self._key: str | None = None
+        """Of the only call that was reserved so far."""
+        self._brought: Brought | None = None
+        """What that call brought when it ran."""
+        self._at = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SPREAD_OUT:
+            raise AttributeError(name)
+        self._spread_out()
+        return getattr(self, name)
+
+    def _spread_out(self) -> None:
+        self.flags, self.tiers, self.classes, self.newest = set(), set(), set(), []
+        self._same = {} if self._key is None else {self._key: 1}
+        if self._brought is not None:
+            self.newest.append(_remembered(self._brought, "allow", self._at))
+            self.reads(self._brought)
+        self._is_spread_out, self._key, self._brought = True, None, None
 
     def times(self, checksum: str) -> int:
         """How often the same call was made; calls that were refused were not."""
@@ -90,9 +116,12 @@ class TurnMemory:
     def reserves(self, checksum: str) -> None:
         """Count a call that is about to be made, before anything is waited for: others may be judged meanwhile."""
         key = checksum[:_KEY]
+        self.calls += 1
+        if self._key is None and not self._is_spread_out:
+            self._key = key
+            return
         times = self._same.pop(key, 0)
         self._same[key] = times + 1  # moved to the end: made last
-        self.calls += 1
         if len(self._same) > DIFFERENT:
             del self._same[next(iter(self._same))]
 
@@ -112,8 +141,10 @@ class TurnMemory:
         One that runs brings what it brings, whatever becomes of it.
         """
         moment = time_ns() // 1_000_000 if at is None else _milliseconds(at)
-        call = RememberedCall(brought.tool, brought.flags, brought.tier, decision, moment)
-        self.newest.append(call)
+        if self._key is not None and self._brought is None and decision == "allow":
+            self._brought, self._at = brought, moment
+            return
+        self.newest.append(_remembered(brought, decision, moment))
         if len(self.newest) > NEWEST:
             del self.newest[0]
         if decision == "allow":
@@ -170,6 +201,9 @@ class TurnMemory:
             self.known = knowing
 
     def to_json(self) -> bytes:
+        if self._brought is not None:
+            seen, kind = _seen_of(self._brought)
+            return _ONE_CALL % (seen, self.calls, self.bytes, orjson.dumps(self._key), kind, self._at)
         kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
         newest = []
         for tool, flags, tier, decision, at in self.newest:
@@ -205,6 +239,26 @@ class TurnMemory:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
 
+_SPREAD_OUT: Final = frozenset({"flags", "tiers", "classes", "newest", "_same"})
+
+
+def _remembered(brought: Brought, decision: Made, at: int) -> RememberedCall:
+    return RememberedCall(brought.tool, brought.flags, brought.tier, decision, at)
+
+
+_ONE_CALL: Final = b'%b,"calls":%d,"bytes":%d,"same":[[%b,1]],"kinds":%b,"newest":[[0,"allow",%d]]}'
+"""What `to_json` writes of a turn that has made one call."""
+
+
+@lru_cache(maxsize=4096)
+def _seen_of(brought: Brought) -> tuple[bytes, bytes]:
+    """How that begins, and the kind of the call in it."""
+    tool, flags, tier, artifact = brought
+    classes = [] if artifact is None else [artifact]
+    seen = {"version": VERSION, "flags": sorted(set(flags)), "tiers": [tier], "classes": classes}
+    return orjson.dumps(seen)[:-1], orjson.dumps([(tool, flags, tier)])
+
+
 def both_remembered(ours: bytes, theirs: bytes, *, since: bytes | None) -> bytes:
     """What two processes know of one turn. What cannot be read stays as it is, so that nothing is allowed by it."""
     try:
@@ -236,6 +290,7 @@ def _read(found: Any) -> TurnMemory:
             "newest": [*newest],
         } if len(found) == _FIELDS and type(found["version"]) is int:
             memory = TurnMemory()
+            memory._spread_out()
             memory.flags, memory.tiers, memory.classes = set(_names(flags)), set(_names(tiers)), set(_names(classes))
             memory.calls, memory.bytes = _count(calls), _count(size)
             memory._same = _counts(same)

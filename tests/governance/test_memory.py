@@ -54,6 +54,56 @@ def test_reading_an_artifact_brings_what_its_tool_brings() -> None:
     assert (memory.calls, list(memory.newest)) == (0, [])
 
 
+NAMES = st.text(min_size=1, max_size=8)
+BROUGHT = st.builds(Brought, NAMES, st.lists(NAMES, max_size=3).map(tuple), NAMES, st.none() | NAMES)
+
+
+@given(BROUGHT, st.text(max_size=20), st.integers(0, 2**40))
+def test_turn_with_one_call_is_written_as_if_somebody_had_looked_at_it(
+    brought: Brought, checksum: str, size: int
+) -> None:
+    seen, unseen = TurnMemory(), TurnMemory()
+    assert not seen.newest
+
+    for memory in (seen, unseen):
+        memory.reserves(checksum)
+        memory.notes(brought, "allow", at=NOON)
+        memory.receives(size)
+
+    assert unseen.to_json() == seen.to_json()
+    assert unseen.newest == seen.newest
+    assert unseen.to_json() == seen.to_json()
+    assert (unseen.flags, unseen.tiers, unseen.classes) == (seen.flags, seen.tiers, seen.classes)
+    assert unseen.times(checksum) == seen.times(checksum) == 1
+
+
+def test_looking_at_a_memory_in_between_changes_nothing() -> None:
+    looked_at, other = TurnMemory(), TurnMemory()
+    for memory in (looked_at, other):
+        memory.reserves("a" * 64)
+        assert memory is other or memory.times("a" * 64) == 1
+        memory.notes(MAIL, "allow", at=NOON)
+        memory.reserves("b" * 64)
+        memory.notes(QUOTE, "deny", at=NOON)
+
+    assert looked_at == other
+    assert other.calls == 2
+
+
+def test_call_that_was_reserved_and_did_not_run_is_written_as_well() -> None:
+    memory = TurnMemory()
+    memory.reserves("a" * 64)
+
+    assert TurnMemory.from_json(memory.to_json()).times("a" * 64) == 1
+    memory.releases("a" * 64)
+    assert (memory.calls, memory.times("a" * 64)) == (0, 0)
+
+
+def test_memory_has_nothing_else() -> None:
+    with pytest.raises(AttributeError):
+        _ = TurnMemory().anything
+
+
 def test_same_calls_are_counted_from_the_moment_they_are_reserved() -> None:
     memory = TurnMemory()
 
