@@ -65,74 +65,91 @@ class Bounds(NamedTuple):
     calls: int | None = None
 
 
+class _Seen:
+    """What there is to look at in a memory: what was seen, the newest calls, and how often each call was made."""
+
+    __slots__ = ("classes", "flags", "newest", "same", "tiers")
+
+    def __init__(self) -> None:
+        self.flags: set[str] = set()
+        self.tiers: set[str] = set()
+        self.classes: set[str] = set()
+        self.newest: list[RememberedCall] = []
+        self.same: dict[str, int] = {}
+
+
 class TurnMemory:
     """One turn's memory, changed by its turn alone. A call is reserved, noted when it runs, and receives its bytes.
 
     `calls` and `bytes` are the totals of the turn. `known` is the memory as it was last read or written where all
-    processes find it: what was counted since then is not there yet. All else is spread out when somebody first looks
-    at it: most turns make one call, and nobody does.
+    processes find it: what was counted since then is not there yet. Most turns make one call, and nobody looks at what
+    they have seen: that is spread out when somebody first does.
     """
 
-    __slots__ = (
-        *("_at", "_brought", "_is_spread_out", "_key", "_same"),
-        *("bytes", "calls", "classes", "flags", "known", "newest", "tiers"),
-    )
-
-    flags: set[str]
-    tiers: set[str]
-    classes: set[str]
-    newest: list[RememberedCall]
-    _same: dict[str, int]
+    __slots__ = ("_at", "_brought", "_key", "_seen", "bytes", "calls", "known")
 
     def __init__(self) -> None:
         self.known: bytes | None = None
         self.calls = 0
         self.bytes = 0
-        self._is_spread_out = False
+        self._seen: _Seen | None = None
         self._key: str | None = None
-        """Of the only call that was reserved so far."""
+        """Of the only call that was reserved, as long as nothing is spread out."""
         self._brought: Brought | None = None
         """What that call brought when it ran."""
         self._at = 0
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _SPREAD_OUT:
-            raise AttributeError(name)
-        self._spread_out()
-        return getattr(self, name)
+    @property
+    def flags(self) -> set[str]:
+        return self._spread_out().flags
 
-    def _spread_out(self) -> None:
-        self.flags, self.tiers, self.classes, self.newest = set(), set(), set(), []
-        self._same = {} if self._key is None else {self._key: 1}
-        if self._brought is not None:
-            self.newest.append(_remembered(self._brought, "allow", self._at))
-            self.reads(self._brought)
-        self._is_spread_out, self._key, self._brought = True, None, None
+    @property
+    def tiers(self) -> set[str]:
+        return self._spread_out().tiers
+
+    @property
+    def classes(self) -> set[str]:
+        return self._spread_out().classes
+
+    @property
+    def newest(self) -> list[RememberedCall]:
+        return self._spread_out().newest
+
+    def _spread_out(self) -> _Seen:
+        if self._seen is None:
+            self._seen = seen = _Seen()
+            if self._key is not None:
+                seen.same[self._key] = 1
+            if self._brought is not None:
+                seen.newest.append(_remembered(self._brought, "allow", self._at))
+                self.reads(self._brought)
+            self._key = self._brought = None
+        return self._seen
 
     def times(self, checksum: str) -> int:
         """How often the same call was made; calls that were refused were not."""
-        return self._same.get(checksum[:_KEY], 0)
+        return self._spread_out().same.get(checksum[:_KEY], 0)
 
     def reserves(self, checksum: str) -> None:
         """Count a call that is about to be made, before anything is waited for: others may be judged meanwhile."""
         key = checksum[:_KEY]
         self.calls += 1
-        if self._key is None and not self._is_spread_out:
+        if self._key is None and self._seen is None:
             self._key = key
             return
-        times = self._same.pop(key, 0)
-        self._same[key] = times + 1  # moved to the end: made last
-        if len(self._same) > DIFFERENT:
-            del self._same[next(iter(self._same))]
+        same = self._spread_out().same
+        same[key] = same.pop(key, 0) + 1  # moved to the end: made last
+        if len(same) > DIFFERENT:
+            del same[next(iter(same))]
 
     def releases(self, checksum: str) -> None:
         """Take a reservation back: the call was not made after all."""
-        key = checksum[:_KEY]
-        times = self._same.get(key, 0)
+        key, same = checksum[:_KEY], self._spread_out().same
+        times = same.get(key, 0)
         if times > 1:
-            self._same[key] = times - 1
+            same[key] = times - 1
         elif times == 1:
-            del self._same[key]
+            del same[key]
         self.calls = max(0, self.calls - 1)
 
     def notes(self, brought: Brought, decision: Made, *, at: datetime | None = None) -> None:
@@ -144,18 +161,20 @@ class TurnMemory:
         if self._key is not None and self._brought is None and decision == "allow":
             self._brought, self._at = brought, moment
             return
-        self.newest.append(_remembered(brought, decision, moment))
-        if len(self.newest) > NEWEST:
-            del self.newest[0]
+        newest = self.newest
+        newest.append(_remembered(brought, decision, moment))
+        if len(newest) > NEWEST:
+            del newest[0]
         if decision == "allow":
             self.reads(brought)
 
     def reads(self, brought: Brought) -> None:
         """The turn is shown what a tool yielded: its own result, or an artifact of whichever turn."""
-        self.flags.update(brought.flags)
-        self.tiers.add(brought.tier)
+        seen = self._spread_out()
+        seen.flags.update(brought.flags)
+        seen.tiers.add(brought.tier)
         if brought.artifact is not None:
-            self.classes.add(brought.artifact)
+            seen.classes.add(brought.artifact)
 
     def receives(self, count: int) -> None:
         """Bytes of a result."""
@@ -171,24 +190,15 @@ class TurnMemory:
 
         Both began with `since`: what either has counted from there on is added up.
         """
-        self.flags |= other.flags
-        self.tiers |= other.tiers
-        self.classes |= other.classes
+        ours, theirs = self._spread_out(), other._spread_out()
+        ours.flags |= theirs.flags
+        ours.tiers |= theirs.tiers
+        ours.classes |= theirs.classes
         self.calls = max(0, other.calls + self.calls - since.calls)
         self.bytes = max(0, other.bytes + self.bytes - since.bytes)
-        both = Counter(self.newest) | Counter(other.newest)
-        self.newest = sorted(both.elements(), key=lambda call: call.at)[-NEWEST:]
-        self._same = self._counted_by_both(other, since)
-
-    def _counted_by_both(self, other: "TurnMemory", since: "TurnMemory") -> dict[str, int]:
-        ours, theirs, before = self._same, other._same, since._same
-        if len(ours) >= DIFFERENT:  # what is missing may have been pushed out, which takes nothing back
-            before = {key: times for key, times in before.items() if key in ours}
-        added = {key: ours.get(key, 0) - before.get(key, 0) for key in {**before, **ours}}
-        both = {key: times for key, times in theirs.items() if not added.get(key)}
-        changed = {key: theirs.get(key, 0) + more for key, more in added.items() if more}
-        both |= {key: times for key, times in changed.items() if times > 0}
-        return dict(list(both.items())[-DIFFERENT:])
+        both = Counter(ours.newest) | Counter(theirs.newest)
+        ours.newest = sorted(both.elements(), key=lambda call: call.at)[-NEWEST:]
+        ours.same = _counted_by_both(ours.same, theirs.same, since._spread_out().same)
 
     def to_write(self) -> tuple[bytes, bytes | None]:
         """What is about to be written where all processes find it, and what was known to be there before."""
@@ -202,21 +212,22 @@ class TurnMemory:
 
     def to_json(self) -> bytes:
         if self._brought is not None:
-            seen, kind = _seen_of(self._brought)
-            return _ONE_CALL % (seen, self.calls, self.bytes, orjson.dumps(self._key), kind, self._at)
+            begin, kind = _written(self._brought)
+            return _ONE_CALL % (begin, self.calls, self.bytes, orjson.dumps(self._key), kind, self._at)
+        seen = self._spread_out()
         kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
         newest = []
-        for tool, flags, tier, decision, at in self.newest:
+        for tool, flags, tier, decision, at in seen.newest:
             newest.append((kinds.setdefault((tool, flags, tier), len(kinds)), decision, at))
         return orjson.dumps(
             {
                 "version": VERSION,
-                "flags": sorted(self.flags) if self.flags else (),
-                "tiers": sorted(self.tiers) if self.tiers else (),
-                "classes": sorted(self.classes) if self.classes else (),
+                "flags": sorted(seen.flags),
+                "tiers": sorted(seen.tiers),
+                "classes": sorted(seen.classes),
                 "calls": self.calls,
                 "bytes": self.bytes,
-                "same": list(self._same.items()),
+                "same": list(seen.same.items()),
                 "kinds": list(kinds),
                 "newest": newest,
             }
@@ -239,7 +250,14 @@ class TurnMemory:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
 
-_SPREAD_OUT: Final = frozenset({"flags", "tiers", "classes", "newest", "_same"})
+def _counted_by_both(ours: dict[str, int], theirs: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    if len(ours) >= DIFFERENT:  # what is missing may have been pushed out, which takes nothing back
+        before = {key: times for key, times in before.items() if key in ours}
+    added = {key: ours.get(key, 0) - before.get(key, 0) for key in {**before, **ours}}
+    both = {key: times for key, times in theirs.items() if not added.get(key)}
+    changed = {key: theirs.get(key, 0) + more for key, more in added.items() if more}
+    both |= {key: times for key, times in changed.items() if times > 0}
+    return dict(list(both.items())[-DIFFERENT:])
 
 
 def _remembered(brought: Brought, decision: Made, at: int) -> RememberedCall:
@@ -251,12 +269,12 @@ _ONE_CALL: Final = b'%b,"calls":%d,"bytes":%d,"same":[[%b,1]],"kinds":%b,"newest
 
 
 @lru_cache(maxsize=4096)
-def _seen_of(brought: Brought) -> tuple[bytes, bytes]:
+def _written(brought: Brought) -> tuple[bytes, bytes]:
     """How that begins, and the kind of the call in it."""
     tool, flags, tier, artifact = brought
     classes = [] if artifact is None else [artifact]
-    seen = {"version": VERSION, "flags": sorted(set(flags)), "tiers": [tier], "classes": classes}
-    return orjson.dumps(seen)[:-1], orjson.dumps([(tool, flags, tier)])
+    begin = {"version": VERSION, "flags": sorted(set(flags)), "tiers": [tier], "classes": classes}
+    return orjson.dumps(begin)[:-1], orjson.dumps([(tool, flags, tier)])
 
 
 def both_remembered(ours: bytes, theirs: bytes, *, since: bytes | None) -> bytes:
@@ -290,11 +308,11 @@ def _read(found: Any) -> TurnMemory:
             "newest": [*newest],
         } if len(found) == _FIELDS and type(found["version"]) is int:
             memory = TurnMemory()
-            memory._spread_out()
-            memory.flags, memory.tiers, memory.classes = set(_names(flags)), set(_names(tiers)), set(_names(classes))
+            seen = memory._spread_out()
+            seen.flags, seen.tiers, seen.classes = set(_names(flags)), set(_names(tiers)), set(_names(classes))
             memory.calls, memory.bytes = _count(calls), _count(size)
-            memory._same = _counts(same)
-            memory.newest.extend(_history(kinds, newest))
+            seen.same = _counts(same)
+            seen.newest.extend(_history(kinds, newest))
             return memory
     raise MemoryUnreadable("the memory of the turn has another shape, or is of another version")
 

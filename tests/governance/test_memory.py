@@ -99,11 +99,6 @@ def test_call_that_was_reserved_and_did_not_run_is_written_as_well() -> None:
     assert (memory.calls, memory.times("a" * 64)) == (0, 0)
 
 
-def test_memory_has_nothing_else() -> None:
-    with pytest.raises(AttributeError):
-        _ = TurnMemory().anything
-
-
 def test_same_calls_are_counted_from_the_moment_they_are_reserved() -> None:
     memory = TurnMemory()
 
