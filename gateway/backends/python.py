@@ -11,7 +11,7 @@ name. Which functions a document may name is decided elsewhere: the function its
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -80,11 +80,10 @@ class PythonBackend:
             environment=tool.environment,
         )
 
-    async def run(self, call: Invocation) -> Any:
+    def run(self, call: Invocation) -> Coroutine[Any, Any, Any]:
         arguments = self._arguments(call)
         timeout = self._tool.timeout
-        result = await (self._result(arguments) if timeout is None else self._in_time(arguments, timeout))
-        return shaped(result, json_results=self._tool.json_results, media=self._tool.media)
+        return self._result(arguments) if timeout is None else self._in_time(arguments, timeout)
 
     async def _in_time(self, arguments: dict[str, Any], timeout: timedelta) -> Any:
         """Its time stands still while it waits for its caller."""
@@ -98,21 +97,26 @@ class PythonBackend:
             reset_deadline(token)
 
     async def _result(self, arguments: dict[str, Any]) -> Any:
-        if self._tool.run == "process":
-            return _received(await self._workers.call(arguments), limit=self._tool.max_result)
-        function = self._tool.function
+        tool = self._tool
+        if tool.run == "process":
+            return self._shaped(_received(await self._workers.call(arguments), limit=tool.max_result))
         try:
             if self._in_thread:
-                result = await self._threads.call(partial(function, **arguments))
+                result = await self._threads.call(partial(tool.function, **arguments))
             else:
-                result = function(**arguments)
-            return result if type(result) is str else await result if inspect.isawaitable(result) else result
+                result = tool.function(**arguments)
+            if type(result) is not str and inspect.isawaitable(result):
+                result = await result
         except (AbortError, GateError, BackendFailed):
             raise
         except ToolError as error:
             raise _refused(error.status, error.message, help=error.help) from error
         except (Exception, SystemExit) as error:  # it is the author's code: it may raise anything
             raise _raised(type_name(error)) from error
+        return result if type(result) is str else self._shaped(result)
+
+    def _shaped(self, result: Any) -> Any:
+        return shaped(result, json_results=self._tool.json_results, media=self._tool.media)
 
     async def close(self) -> None:
         self._threads.close()

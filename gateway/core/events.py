@@ -29,6 +29,11 @@ _log = logging.getLogger(__name__)
 now: Final[Callable[[], datetime]] = partial(datetime.now, UTC)
 
 
+def moment_of(nanoseconds: int) -> datetime:
+    """The moment that `time_ns` told, as `now` would have: asking for that costs a fifth of making it."""
+    return datetime.fromtimestamp(nanoseconds // 1_000 / 1_000_000, UTC)
+
+
 def milliseconds(start: datetime, end: datetime) -> float:
     """Never less than nothing: a clock may be set back in between."""
     return max(0.0, (end - start).total_seconds() * 1000)

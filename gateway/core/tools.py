@@ -6,11 +6,12 @@ end event. A tool knows nothing of registries, records or rendering.
 
 import inspect
 from collections.abc import Awaitable, Callable
+from time import time_ns
 from types import CoroutineType
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeGuard, get_args
 
 from gateway.core.canonical import call_id
-from gateway.core.events import Event, ToolExecutionEnd, ToolExecutionStart, milliseconds, now
+from gateway.core.events import Event, ToolExecutionEnd, ToolExecutionStart, milliseconds, moment_of, now
 from gateway.core.immutable import Immutable
 from gateway.core.registry import Registry, copy_containers
 from gateway.core.schemas import ModelClass, Schema
@@ -157,11 +158,11 @@ class Tool(Immutable):
         id = checksum or call_id(self.name, args)
         validated = await self.validate(args) if self.input_schema.has_checks else self._accepted(args)
         hears = getattr(ctx, "hears", None)  # a context that cannot tell is told everything
-        started_at = now()
+        started = time_ns()
         if hears is None or hears(ToolExecutionStart):
             # Observers get their own copy: what they do to it must not reach the handler.
             seen = copy_containers(validated)
-            ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, id, seen, started_at))
+            ctx.emit(ToolExecutionStart(self.name, ctx.turn_id, ctx.dispatch_id, id, seen, moment_of(started)))
         is_error = True
         try:
             value = self.__handler(validated, ctx, self.meta)
@@ -173,7 +174,7 @@ class Tool(Immutable):
             raise ToolDownstreamError() from error
         finally:
             if hears is None or hears(ToolExecutionEnd):
-                ended_at = now()
+                started_at, ended_at = moment_of(started), now()
                 took = milliseconds(started_at, ended_at)
                 names = (self.name, ctx.turn_id, ctx.dispatch_id, id)
                 ctx.emit(ToolExecutionEnd(*names, started_at, ended_at, took, is_error))

@@ -5,7 +5,7 @@ fails at is a settled call with an error the model can read.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -217,7 +217,7 @@ class Service:
 
     # --- calls ---
 
-    async def call(
+    def call(
         self,
         turn: Turn,
         name: str,
@@ -228,8 +228,24 @@ class Service:
         client: Client | None = None,
         holding: Holding = ORDINARY,
         request: SeenRequest | None = None,
-    ) -> Settled:
+    ) -> Coroutine[Any, Any, Settled]:
         """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
+        return self._called(turn, name, args, id, key, client, holding, request)
+
+    async def _called(
+        self,
+        turn: Turn,
+        name: str,
+        args: dict[str, Any] | str | None,
+        id: str | None,
+        key: str | None,
+        client: Client | None,
+        holding: Holding,
+        request: SeenRequest | None,
+        *,
+        is_admitted: bool = False,
+    ) -> Settled:
+        """`is_admitted`: it was asked in the same moment whether its caller is in the audience."""
         decoded = decoded_args(args)
         checksum, text = checked(name, decoded)
         call = ServedCall(
@@ -248,7 +264,7 @@ class Service:
             args,
         )
         try:
-            call.declared = declared = self._known(turn, name)
+            call.declared = declared = self._known(turn, name, is_admitted=is_admitted)
         except UnknownTool:
             await self._writing.refused(call, "unknown-tool")
             raise
@@ -335,9 +351,11 @@ class Service:
             asked = ServedCall(new_id(), name, {}, principal, catalogue, revision)
             await self._writing.refused(asked, "not-in-audience")
             raise
-        if not handle and turn.catalogue.turn_input:
+        is_admitted = not handle
+        if is_admitted and turn.catalogue.turn_input:
             await self._pass(turn, turn.catalogue.turn_input)
-        settled = await self.call(turn, name, args, id=id, key=key, client=client, holding=holding, request=request)
+            is_admitted = False  # that may have taken its time
+        settled = await self._called(turn, name, args, id, key, client, holding, request, is_admitted=is_admitted)
         if turn.catalogue.turn_output:
             await self._pass(turn, turn.catalogue.turn_output)
         return settled
@@ -446,10 +464,10 @@ class Service:
         may_again = may_call(self.published, principal, earlier) or self.may_read(principal, earlier)
         return earlier.is_error or may_again
 
-    def _known(self, turn: Turn, name: str) -> DeclaredTool | None:
+    def _known(self, turn: Turn, name: str, *, is_admitted: bool = False) -> DeclaredTool | None:
         """The tool of that name, `None` for a query tool. Unknown and not visible are one answer."""
         published, catalogue = turn.published, turn.stored.catalogue
-        if not published.access.admits(turn.principal, catalogue):
+        if not is_admitted and not published.access.admits(turn.principal, catalogue):
             raise UnknownCatalogue()
         if name in turn.catalogue.queries:
             return None
