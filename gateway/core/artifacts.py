@@ -239,11 +239,12 @@ class SpooledArtifact:
 
     async def as_string(self) -> str:
         """The whole text, faithful to the bytes."""
-        read = self.reader.read_all
-        is_in_memory = isinstance(self.reader, InMemoryReader) and type(self.reader).read_all is InMemoryReader.read_all
-        if is_in_memory and self.reader.byte_length() <= _THREAD_ABOVE:
-            return str(read())
-        text: str = await _resolved(await self._off_loop(read) if isinstance(self.reader, IndexedReader) else read())
+        reader = self.reader
+        is_in_memory = isinstance(reader, InMemoryReader) and type(reader).read_all is InMemoryReader.read_all
+        if is_in_memory and reader.byte_length() <= _THREAD_ABOVE:
+            return str(reader.read_all())
+        read = reader.read_all
+        text: str = await _resolved(await self._off_loop(read) if isinstance(reader, IndexedReader) else read())
         return text
 
     @classmethod

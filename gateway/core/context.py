@@ -13,7 +13,7 @@ from gateway.core.abort import AbortController, AbortSignal
 from gateway.core.callbacks import Callback
 from gateway.core.events import Buses, Event, WarningEvent, now
 from gateway.core.gates import open_gate
-from gateway.core.ids import new_id, random_bytes
+from gateway.core.ids import new_id, new_secret
 from gateway.core.record_keeping import Delta, RecordKeeping
 from gateway.core.records import RecordSets
 from gateway.core.registry import Registry
@@ -128,7 +128,7 @@ class TurnContext(Context):
             records=RecordSets(),
             callbacks=callbacks,
             buses=buses,
-            secret=random_bytes(32),
+            secret=new_secret(),
             gates=gates,
             abort_controller=raw.get("turn_abort_controller"),
         )

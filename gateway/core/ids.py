@@ -63,19 +63,19 @@ _HANDLE: Final = 24
 """Bytes of the tokens that every call asks for: three of them are four characters, so many can be written at once."""
 
 _POOLS: Final = {size: _Pool(partial(_pieces, size)) for size in (8, 16, 32)}
-"""Of the sizes that every call asks for."""
-_IDS: Final = _Pool(_uuids)
+"""Of the sizes that are asked for most."""
 _TOKENS: Final = _Pool(lambda: _cut(_url_safe(os.urandom(_AT_ONCE * _HANDLE)), _HANDLE * 4 // 3))
+
+new_id: Final = _Pool(_uuids).take
+"""A UUID of version 4."""
+
+new_secret: Final = _POOLS[32].take
+"""256 random bits."""
 
 
 def random_bytes(size: int) -> bytes:
     pool = _POOLS.get(size)
     return os.urandom(size) if pool is None else pool.take()
-
-
-def new_id() -> str:
-    """A UUID of version 4."""
-    return _IDS.take()
 
 
 def new_token(size: int) -> str:

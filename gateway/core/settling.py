@@ -6,7 +6,7 @@ result of the wrong shape) becomes an error record the model can read and learn 
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 from uuid import uuid4
 
 from gateway.core.artifacts import SpooledArtifact, is_artifact
@@ -115,15 +115,28 @@ async def run_tool(
     """What a call comes to, whatever goes wrong in it."""
     try:
         value = await tool.run(args, ctx, checksum)
-    except (InvalidToolArgs, ToolDownstreamError) as error:
-        if isinstance(error.cause, Refused):  # a handler that says no has not failed
-            return _failure(error.cause.message)
-        return _failure(f"{error.message}: {message_of(error if error.cause is None else error.cause)}")
-    except Exception as error:  # a custom validator failed; its tool did not run
+    except Exception as error:
+        return failed(tool, error, ctx)
+    return Outcome(value) if is_kept(tool, value) else await kept(tool, value, ctx, spool, id)
+
+
+def failed(tool: Tool, error: Exception, ctx: Surroundings) -> Outcome:
+    """What becomes of a call whose tool raised that when it was run."""
+    if not isinstance(error, InvalidToolArgs | ToolDownstreamError):  # a custom validator failed; its tool did not run
         ctx.emit_warning("arguments-not-checked", f"the arguments of {tool.name!r} could not be checked", error)
         return _failure(f"the arguments could not be checked: {message_of(error)}")
-    if isinstance(value, SpooledArtifact) and not isinstance(tool, ArtifactTool):  # the handler has kept it
-        return Outcome(value)
+    if isinstance(error.cause, Refused):  # a handler that says no has not failed
+        return _failure(error.cause.message)
+    return _failure(f"{error.message}: {message_of(error if error.cause is None else error.cause)}")
+
+
+def is_kept(tool: Tool, value: Any) -> TypeGuard[SpooledArtifact]:
+    """Whether its handler has kept what a tool returned."""
+    return isinstance(value, SpooledArtifact) and not isinstance(tool, ArtifactTool)
+
+
+async def kept(tool: Tool, value: Any, ctx: Surroundings, spool: ByteStore, id: str) -> Outcome:
+    """What becomes of a call whose tool returned that."""
     try:
         return await _wrapped(tool, value, spool, id)
     except Exception as error:  # the handler did its work: its outcome must not be lost

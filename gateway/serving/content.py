@@ -71,17 +71,18 @@ class Contents:
     async def of(self, settled: Settled) -> Content:
         turn, record = settled.turn, settled.record
         results: Any = record.results  # a copy, each time it is asked for
-        if media := media_of(results):
+        is_artifact = isinstance(results, SpooledArtifact)
+        if not is_artifact and (media := media_of(results)):
             beside = None if record.is_error else self._beside(settled)
             structured = ABSENT if beside is None else beside.structured
             return Content(await _media_blocks(turn, record, media), record.is_error, structured, beside)
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        if declared is None or not record.inline or not isinstance(results, SpooledArtifact) or not _is_enveloped(turn):
-            text, vouched = await shown_text(turn, record), _vouched(turn, record, declared)
-        else:  # what most results are
+        if is_artifact and declared is not None and record.inline and _is_enveloped(turn):  # what most results are
             authority = authority_of(turn, record)
             text = shown_whole(turn, record, authority, str(await results.as_string()))
             vouched = _vouched_for(declared, is_trusted=authority == "trusted")
+        else:
+            text, vouched = await shown_text(turn, record), _vouched(turn, record, declared)
         blocks: list[Block] = [{"type": "text", "text": text, "_meta": vouched}]
         told = settled.pending or settled.limited
         if told is not None and self._promise(turn, declared) is None:

@@ -112,7 +112,7 @@ class Gate:
         self._refuse_stopped(call)
         if tool.upstream is not None:
             self._refuse_withheld(call, tool.upstream)
-        decision = self.access.asks(call.principal, "invoke", catalogue=self.catalogue, tool=tool)
+        decision = self.access.asks(call.principal, "invoke", self.catalogue, tool)
         if not decision.allowed:
             call.decide("deny", "not-permitted", decision.reason)
             raise NotPermitted()

@@ -18,7 +18,7 @@ def may_know(turn: Turn, name: str, tool: DeclaredTool) -> bool:
         return False
     if not tool.is_active and not tool.is_in_use(now().date()):
         return False
-    return access.visibility(turn.principal, catalogue=catalogue, tool=tool).allowed
+    return access.visibility(turn.principal, catalogue, tool).allowed
 
 
 def may_call(published: Published, principal: Principal, stored: StoredCall) -> bool:

@@ -28,7 +28,7 @@ from gateway.errors import (
 )
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
-from gateway.governance.records import CallFilter, Store, StoredCall, StoredTurn, TurnEnding
+from gateway.governance.records import CallFilter, Store, StoredCall, TurnEnding
 from gateway.serving.arguments import checked, decoded_args
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
@@ -495,14 +495,11 @@ class Service:
         """A turn that nothing was done in yet. Raises `UnknownCatalogue`."""
         self.admit(principal, catalogue)
         published, at = self._published, now()
-        stored = new_turn(principal, catalogue, revision=published.snapshot.revision, at=at, lives=lives)
-        turn = self._opened(replace(stored, stash=dict(stash)) if stash else stored, published)
+        stored = new_turn(principal, catalogue, published.snapshot.revision, at, lives)
+        turn = Turn(replace(stored, stash=dict(stash)) if stash else stored, published, self._around)
         if turn.hears(TurnStart):
             turn.emit(TurnStart(turn.id, at))
         return turn
-
-    def _opened(self, stored: StoredTurn, published: Published) -> Turn:
-        return Turn(stored, published, self._around)
 
     async def _reopened(self, principal: Principal, id: str) -> Turn | None:
         turn = await self._from_store(principal, id)
@@ -517,7 +514,7 @@ class Service:
         stored = await self._store.find_turn(id, principal)
         if stored is None or stored.catalogue not in self.published.catalogues:
             return None
-        turn = self._opened(stored, self.published)
+        turn = Turn(stored, self.published, self._around)
         turn.is_stored = True
         records = [await restored(each, turn.published.types, self._spool) for each in await self._store.calls_of(id)]
         for record in still_readable(turn, records):
@@ -530,7 +527,7 @@ class Service:
         Its artifacts are made again: what their classes mask may be more than when the calls were made.
         """
         stored = replace(turn.stored, revision=self.published.snapshot.revision, stash=turn.ctx.stash.all())
-        renewed = self._opened(stored, self.published)
+        renewed = Turn(stored, self.published, self._around)
         renewed.is_stored = turn.is_stored
         renewed.goes_on_from(turn)
         types = renewed.published.types

@@ -15,7 +15,7 @@ from gateway.core.calls import ToolCall
 from gateway.core.context import TurnContext
 from gateway.core.events import Buses, Event
 from gateway.core.forging import forged_tools
-from gateway.core.ids import new_id, new_token, random_bytes
+from gateway.core.ids import new_id, new_secret, new_token
 from gateway.core.media import InMemoryMediaReader
 from gateway.core.registry import Registry
 from gateway.core.spool import InMemoryReader
@@ -236,9 +236,9 @@ class TurnBuses(Buses):
         return own.listens(kind.name) or every.listens(kind.name)
 
 
-def new_turn(principal: Principal, catalogue: str, *, revision: str, at: datetime, lives: timedelta) -> StoredTurn:
+def new_turn(principal: Principal, catalogue: str, revision: str, at: datetime, lives: timedelta) -> StoredTurn:
     id = f"turn_{new_token(HANDLE_BYTES)}"
-    return StoredTurn(id, principal, catalogue, revision, random_bytes(32), at, at + lives)
+    return StoredTurn(id, principal, catalogue, revision, new_secret(), at, at + lives)
 
 
 class OpenTurns:

@@ -182,9 +182,9 @@ def test_unchanged_project_asks_the_policy_nothing() -> None:
     asked_about: list[object] = []
 
     class Listening(Access):
-        def asks(self, principal: Principal, action: str, **about: Any) -> Any:
+        def asks(self, principal: Principal, action: str, *about: Any, **named: Any) -> Any:
             asked_about.append((principal, action))
-            return super().asks(principal, action, **about)
+            return super().asks(principal, action, *about, **named)
 
     reach = Reach(Listening(access.snapshot, access.authoriser), side.rows, NOON)
 
