@@ -6,8 +6,9 @@ There is no access log here, and nothing is added to the headers of an answer bu
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
     HEADER_VALUE_RE,
@@ -17,40 +18,130 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 
+class _Written(tuple[None, ...]):
+    """What is awaited of something that was done at once."""
+
+    __await__ = tuple.__iter__
+
+
+_WRITTEN: Final[Awaitable[None]] = _Written()  # type: ignore[assignment]  # an iterator that gives nothing will do
+
+
 class Cycle(RequestResponseCycle):
     disconnected = response_started = response_complete = False
     more_body = True
     chunked_encoding: bool | None = None
     expected_content_length = 0
     on_response: Callable[..., None]
+    task: "asyncio.Task[None]"
+    """That of the request, once it has begun."""
+    _head = b""
+    """Of an answer whose length is known: it goes out with the beginning of the body."""
+    _size = 0
+    _has_news = False
+    _bell: asyncio.Event | None = None
 
     def __init__(self, protocol: HttpToolsProtocol, keep_alive: bool) -> None:
         self.scope = protocol.scope
         self.transport = protocol.transport
         self.flow = protocol.flow
         self.logger = protocol.logger
-        self.message_event = asyncio.Event()
         self.on_response = protocol.on_response_complete
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = protocol.expect_100_continue
-        self.body = bytearray()
+        self._tasks = protocol.tasks
+        self._pieces: list[bytes] = []
+
+    async def run_asgi(self, app: Any) -> None:
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException as error:
+            await self._fail("Exception in ASGI application\n", error)
+        else:
+            if not self.response_complete and not self.disconnected:
+                missing = "completing" if self.response_started else "starting"
+                await self._fail(f"ASGI callable returned without {missing} response.")
+        finally:
+            self._tasks.discard(self.task)
+            self.on_response = _nothing  # it leads back here
+
+    async def _fail(self, what: str, error: BaseException | None = None) -> None:
+        self.logger.error(what, exc_info=error)
+        if self.response_started:
+            self.transport.write(self._head)
+            self.transport.close()
+        else:
+            await self.send_500_response()
+
+    # --- what the client sends ---
+
+    def take(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        self.set()
+
+    @property
+    def message_event(self) -> "Cycle":  # type: ignore[override]  # all that is done with it is to set it
+        """Set by whoever knows more of the request than its reader: that it goes on, is complete, or is given up."""
+        return self
+
+    def set(self) -> None:
+        self._has_news = True
+        if self._bell is not None:
+            self._bell.set()
+
+    async def receive(self) -> Any:
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        if not self.disconnected and not self.response_complete:
+            self.flow.resume_reading()
+            if not self._has_news:
+                await self._news()
+            self._has_news = False
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        return {"type": "http.request", "body": b"".join(pieces), "more_body": self.more_body}
+
+    async def _news(self) -> None:
+        if self._bell is None:
+            self._bell = asyncio.Event()
+        await self._bell.wait()
+        self._bell = None
+
+    # --- what it is answered ---
 
     def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]  # what it gives is awaited all the same
-        if self.response_started or message["type"] != "http.response.start":
-            return RequestResponseCycle.send(self, message)
-        return self._begin(message)
-
-    async def _begin(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
+            return self._send_later(message)
+        self._write(message)
+        return _WRITTEN
+
+    async def _send_later(self, message: Any) -> None:
+        await self.flow.drain()
+        self._write(message)
+
+    def _write(self, message: Any) -> None:
         if self.disconnected:
             return
+        if self.response_complete:
+            raise RuntimeError(f"{message['type']!r} comes after the end of the answer")
+        if message["type"] != ("http.response.body" if self.response_started else "http.response.start"):
+            raise RuntimeError(f"{message['type']!r} is not what comes next in an answer")
+        if self.response_started:
+            self._go_on(message.get("body", b""), message.get("more_body", False))
+        else:
+            self._begin(message["status"], message["headers"])
+
+    def _begin(self, status: int, headers: Any) -> None:
         self.response_started = True
         self.waiting_for_100_continue = False
-        status = message["status"]
         head = [STATUS_LINE[status]]
         is_last = False
-        for name, value in message["headers"]:
+        for name, value in headers:
             if HEADER_VALUE_RE.search(value):
                 raise RuntimeError("Invalid HTTP header value.")
             field = _field(name)
@@ -68,7 +159,36 @@ class Cycle(RequestResponseCycle):
             self.chunked_encoding = True
             head.append(b"transfer-encoding: chunked\r\n")
         head.append(b"\r\n")
-        self.transport.write(b"".join(head))
+        if self.chunked_encoding is False:
+            self._head = b"".join(head)
+        else:
+            self.transport.write(b"".join(head))
+
+    def _go_on(self, body: bytes, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+            body = b""
+        elif self.chunked_encoding:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        elif len(body) > self.expected_content_length:
+            raise RuntimeError("Response content longer than Content-Length")
+        else:
+            self.expected_content_length -= len(body)
+        head, self._head = self._head, b""
+        self.transport.write(head + body)
+        if more:
+            return
+        if self.expected_content_length:
+            raise RuntimeError("Response content shorter than Content-Length")
+        self.response_complete = True
+        self.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+def _nothing() -> None:
+    """Is done once a request is over."""
 
 
 @lru_cache(maxsize=128)

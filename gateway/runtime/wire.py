@@ -20,6 +20,7 @@ CONNECTION: Final = "gateway.connection"
 class BoundedHttp(HttpToolsProtocol):
     """One connection."""
 
+    cycle: Cycle
     max_head: ClassVar = 64 << 10
     """Bytes of a request line and headers. What is read as headers has a smaller bound, with an answer of its own."""
     head_seconds: ClassVar = 15.0
@@ -80,11 +81,21 @@ class BoundedHttp(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        cycle.task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(cycle.task)
+
+    def on_body(self, body: bytes) -> None:
+        if not self.cycle.response_complete:
+            self.cycle.take(body)
+
     def on_message_complete(self) -> None:
         self._is_in_head = self._has_ended = True
         if self._patience is not None:
             self._stop_waiting()
-        super().on_message_complete()
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.set()
 
     def rest_for(self, seconds: float) -> None:
         """Read nothing for a while once the present answer is sent: its client was asked to wait."""

@@ -21,6 +21,8 @@ ANSWERS: dict[str, tuple[int, list[tuple[bytes, bytes]], list[bytes]]] = {
     "/unchanged": (304, [], [b""]),
     "/last": (503, [LENGTH, (b"connection", b"Keep-Alive, Close")], [b"whole"]),
     "/too-long": (200, [LENGTH], [b"longer"]),
+    "/too-short": (200, [LENGTH], [b"who", b"l"]),
+    "/head-only": (200, [LENGTH], []),
     "/split": (200, [(b"x-y", b"a\r\nset-cookie: b"), LENGTH], [b"whole"]),
     "/no-name": (200, [(b"x y", b"z"), LENGTH], [b"whole"]),
     "/a b": (200, [LENGTH], [b"query"]),
