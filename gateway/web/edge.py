@@ -65,7 +65,8 @@ class Edge:
         unwanted = _unwanted(fields, self._rules)
         if unwanted is not None:
             return problem_response(*unwanted)(scope, receive, send)
-        if self._is_open(scope["path"]):
+        path: str = scope["path"]
+        if path.startswith(self._open_paths) and self._is_open(path):
             return self._app(scope, receive, send)
         credential = _credential(fields)
         try:
@@ -96,8 +97,6 @@ class Edge:
         return problem_response(401, error.message, code=error.code, headers={b"www-authenticate": challenge})
 
     def _is_open(self, path: str) -> bool:
-        if not path.startswith(self._open_paths):
-            return False
         return any(path == each or path.startswith(f"{each}/") for each in self._open_paths)
 
 

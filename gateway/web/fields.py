@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
@@ -29,10 +30,7 @@ class Fields:
     @property
     def size(self) -> int:
         """Bytes of all names and values."""
-        size = 0
-        for name, value in self._raw:
-            size += len(name) + len(value)
-        return size
+        return sum(map(len, chain.from_iterable(self._raw)))
 
     def all(self, name: bytes) -> list[bytes]:
         """Every value of a name, in order."""

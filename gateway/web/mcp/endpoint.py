@@ -103,13 +103,14 @@ class McpEndpoint:
         return found is not None and "mcp" in found.protocols and published.access.admits(principal, self._catalogue)
 
     async def _post(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
-        if not headers.is_json or b"content-type" in headers.repeated:
+        media = headers.media
+        if not media.is_json or b"content-type" in headers.repeated:
             await json_error(send, 415, INVALID_REQUEST, "the content type must be application/json")
             return
-        if headers.get(b"content-encoding") not in (None, "identity"):
+        if media.is_compressed:
             await json_error(send, 415, INVALID_REQUEST, "the body must not be compressed")
             return
-        if not headers.accepts(b"application/json"):
+        if not media.takes_json:
             await json_error(send, 406, INVALID_REQUEST, "the client must accept application/json")
             return
         try:

@@ -8,7 +8,7 @@ import base64
 import binascii
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.web.fields import Fields
 
@@ -19,17 +19,29 @@ _TRACE: Final = {name.encode(): name for name in ("traceparent", "tracestate", "
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=")
 
 
+class Media(NamedTuple):
+    """In what a client sends its messages, and in what it takes the answers."""
+
+    is_json: bool
+    is_compressed: bool
+    takes_json: bool
+    takes_streams: bool
+
+
 class Headers:
     """The headers that matter here, by lower-case name."""
 
-    __slots__ = ("_by_name", "_fields", "peer", "repeated", "version")
+    __slots__ = ("_by_name", "media", "peer", "repeated", "version")
 
     def __init__(self, fields: Fields, peer: tuple[str, int] | None = None) -> None:
         """`peer` is who is at the other end of the connection."""
-        self._fields = fields
-        self._by_name = fields.by_name
+        self._by_name = by_name = fields.by_name
         self.repeated = fields.repeated
         self.peer = peer
+        accept = by_name.get(b"accept")
+        if b"accept" in self.repeated:  # the one list among them
+            accept = b", ".join(fields.all(b"accept"))
+        self.media = _media(by_name.get(b"content-type"), by_name.get(b"content-encoding"), accept)
         self.version = self.get(b"mcp-protocol-version")
 
     def get(self, name: bytes) -> str | None:
@@ -40,18 +52,6 @@ class Headers:
     def repeated_routing(self) -> str | None:
         """A routing header that is there twice."""
         return next((name.decode() for name in self.repeated & _ROUTING), None)
-
-    @property
-    def is_json(self) -> bool:
-        content_type = self._by_name.get(b"content-type", b"")
-        return content_type == _JSON or content_type.partition(b";")[0].strip(b" \t").lower() == _JSON
-
-    def accepts(self, type: bytes) -> bool:
-        """Whether the client takes a media type; whoever names none takes all."""
-        accept = self._by_name.get(b"accept")
-        if b"accept" in self.repeated:  # the one list among them
-            accept = b", ".join(self._fields.all(b"accept"))
-        return accept is None or _takes(accept, type)
 
     def traced(self) -> dict[str, str]:
         """What says which trace a request belongs to; one that is there twice says nothing."""
@@ -65,8 +65,18 @@ def _text(value: bytes) -> str:
 
 
 @lru_cache(maxsize=64)
-def _takes(accept: bytes, type: bytes) -> bool:
-    if type in accept:
+def _media(content_type: bytes | None, encoding: bytes | None, accept: bytes | None) -> Media:
+    return Media(
+        is_json=content_type is not None and content_type.partition(b";")[0].strip(b" \t").lower() == _JSON,
+        is_compressed=encoding is not None and _text(encoding) != "identity",
+        takes_json=_takes(accept, _JSON),
+        takes_streams=_takes(accept, b"text/event-stream"),
+    )
+
+
+def _takes(accept: bytes | None, type: bytes) -> bool:
+    """Whoever names none takes all."""
+    if accept is None or type in accept:
         return True
     wanted = {each.partition(b";")[0].strip(b" \t").lower() for each in accept.split(b",")}
     return not wanted.isdisjoint({b"*/*", b"%b/*" % type.partition(b"/")[0], type})

@@ -83,7 +83,7 @@ class LegacyWire:
             self._notified(session, message)
             await empty(send, 202)
         else:
-            opening = session.open_stream if headers.accepts(b"text/event-stream") else None
+            opening = session.open_stream if headers.media.takes_streams else None
             await self._request(session, message, headers, Reply(send, open=opening))
 
     async def get(self, headers: Headers, *, principal: Principal, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ class LegacyWire:
         session = await self._session(headers, principal, send)
         if session is None:
             return
-        if not headers.accepts(b"text/event-stream"):
+        if not headers.media.takes_streams:
             await json_error(send, 406, INVALID_REQUEST, "the client must accept text/event-stream")
             return
         last = headers.get(b"last-event-id")

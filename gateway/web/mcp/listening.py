@@ -45,7 +45,7 @@ class Listening:
     async def listen(self, request: ModernRequest, receive: Receive, send: Send, *, principal: Principal) -> None:
         """Stream until the client goes or the server stops. Raises before anything is sent."""
         wanted = _wanted(request)
-        if not request.headers.accepts(b"text/event-stream"):
+        if not request.headers.media.takes_streams:
             await json_error(send, 406, INVALID_REQUEST, "the client must accept text/event-stream", id=request.id)
             return
         if len(self._closing) >= MOST_LISTENERS:

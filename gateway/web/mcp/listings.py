@@ -79,17 +79,21 @@ class Listings:
 
     def marked(self, name: str) -> tuple[MarkedArgument, ...]:
         """Arguments of a tool that have a header of their own."""
-        self._refresh()
-        if name not in self._marked:
-            tool = self._service.published.tool(self._catalogue, name)
+        published = self._service.published
+        if published is not self._published:
+            self._refresh()
+        found = self._marked.get(name)
+        if found is None:
+            tool = published.tool(self._catalogue, name)
             if tool is None:  # nobody can fill the table with names
                 return ()
-            self._marked[name] = marked_arguments(_plain(tool.input_schema))
-        return self._marked[name]
+            found = self._marked[name] = marked_arguments(_plain(tool.input_schema))
+        return found
 
     def _refresh(self) -> None:
-        if self._published is not self._service.published:
-            self._published = self._service.published
+        published = self._service.published
+        if published is not self._published:
+            self._published = published
             self._told.clear()
             self._marked.clear()
             self._declared.clear()

@@ -73,14 +73,17 @@ class ModernWire:
         self, message: dict[str, Any], headers: Headers, *, principal: Principal, receive: Receive, send: Send
     ) -> None:
         """Answer one request."""
-        reply = Reply(send, Stream if headers.accepts(b"text/event-stream") else None)
+        reply = Reply(send, Stream if headers.media.takes_streams else None)
         began = perf_counter()
         observer = self._served.service.observer
         seen = None if observer is None else request_seen(observer, message, headers, principal, version=MODERN)
         try:
             request = climb(message, headers, self._methods)
             if request.method == "tools/call" or self._is_elsewhere(request):
-                answered = await self._call(request, principal, receive, reply, seen)
+                try:
+                    answered = await self._call(request, principal, receive, reply, seen)
+                finally:
+                    reply.unwatch()
             elif request.method == "subscriptions/listen":
                 await self._listening.listen(request, receive, send, principal=principal)
                 if seen is not None:
@@ -97,10 +100,12 @@ class ModernWire:
             if seen is not None:
                 seen.answered(code=refusal.code)
             return
-        except BaseException:
-            if seen is not None:
-                seen.abandoned()
-            raise
+        except BaseException as error:
+            if not reply.explains(error):
+                if seen is not None:
+                    seen.abandoned()
+                raise
+            answered = None
         if answered is None:  # nobody is there to be answered
             await reply.abandon()
             if seen is not None:
@@ -138,13 +143,16 @@ class ModernWire:
                 call.exchange.heard_as(reply, progress_token=token, log_level=level)
                 call.go_on()
             return self._outcome(call, request, principal, receive, reply)
-        exchange = ModernExchange(reply, request.capabilities, token, level, params.get("inputResponses"))
+        exchange = ModernExchange(reply, request.capabilities, token, level)
+        if isinstance(given := params.get("inputResponses"), dict):
+            exchange.ahead = given.copy()
         if is_call:
-            calling = self._called(request, principal, exchange, state, seen)
+            calling = self._called(name, arguments, request, principal, exchange, state, seen)
         else:
             calling = self._had(request, principal, exchange)
-        if not exchange.can_be_asked:
-            return self._call_without_questions(calling, receive, reply)
+        if not exchange.can_be_asked:  # a call that never outlives its request needs no task of its own
+            reply.watch(receive)
+            return calling
         task = asyncio.create_task(calling)
         task.add_done_callback(exchange.turn)
         return self._outcome(ParkedCall(exchange, task), request, principal, receive, reply)
@@ -165,6 +173,8 @@ class ModernWire:
 
     async def _called(
         self,
+        name: str,
+        arguments: dict[str, Any] | None,
         request: ModernRequest,
         principal: Principal,
         exchange: ModernExchange,
@@ -181,7 +191,7 @@ class ModernWire:
             answered = await self._confirmations.answered(state, bound, given, principal=principal, holding=holding)
             holding, turn_id, key = answered.holding, answered.turn_id, answered.key
         settled = await served.call_alone(
-            principal, params, request.meta, exchange, holding=holding, turn_id=turn_id, key=key, seen=seen
+            principal, name, arguments, request.meta, exchange, holding, turn_id=turn_id, key=key, seen=seen
         )
         if settled.unconfirmed is not None:
             bound = bound_to(principal, served.catalogue, request.method, params)
@@ -189,27 +199,6 @@ class ModernWire:
         if settled.approvals and self._tasks is not None and not does_wait:
             return self._tasks.created(settled)
         return await served.told(settled, exchange)
-
-    async def _call_without_questions(self, calling: Awaitable[bytes], receive: Receive, reply: Reply) -> bytes | None:
-        """A call that never outlives its request needs no task of its own."""
-        task = asyncio.current_task()
-        assert task is not None, "a request is served in a task"  # noqa: S101 - the server's
-        is_gone = False
-
-        def gone() -> None:
-            nonlocal is_gone
-            is_gone = True
-            task.cancel()
-
-        presence = Presence(receive, gone, reply.begin)
-        try:
-            return await calling
-        except asyncio.CancelledError:
-            if not is_gone or task.uncancel():
-                raise
-            return None
-        finally:
-            presence.stop()
 
     async def _until_turned(self, call: ParkedCall, receive: Receive, reply: Reply) -> bool:
         """Wait until the call is over or asks; whether its client has gone instead."""

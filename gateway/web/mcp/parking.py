@@ -19,9 +19,7 @@ import orjson
 from gateway.governance.principals import Principal
 from gateway.serving.current import Question
 from gateway.web.mcp.exchanges import Exchange, checked_answer
-from gateway.web.mcp.messages import RequestId
 from gateway.web.mcp.protocol import INVALID_PARAMS, ProtocolError
-from gateway.web.mcp.replies import Reply
 
 WAITS: Final = 600.0
 """Seconds that a call waits for an answer."""
@@ -42,17 +40,8 @@ class ModernExchange(Exchange):
     _turned: asyncio.Future[None] | None = None
     _asking: asyncio.Lock | None = None
 
-    def __init__(
-        self,
-        reply: Reply,
-        capabilities: Mapping[str, Any],
-        progress_token: RequestId | None,
-        log_level: str | None,
-        ahead: Any = None,
-    ) -> None:
-        """`ahead` are answers that came before anybody asked."""
-        Exchange.__init__(self, reply, capabilities, progress_token, log_level)
-        self._ahead = dict(ahead) if isinstance(ahead, dict) else {}
+    ahead: dict[str, Any] | None = None
+    """Answers that came before anybody asked."""
 
     @property
     def can_be_asked(self) -> bool:
@@ -64,16 +53,18 @@ class ModernExchange(Exchange):
         if self._asking is None:
             self._asking = asyncio.Lock()
         async with self._asking:
-            if questions.keys() <= self._ahead.keys() and (answers := self._answered_ahead(questions)):
+            if self.ahead is not None and (answers := self._answered_ahead(questions, self.ahead)):
                 return answers
             self.questions = questions
             self._answers = self.loop.create_future()
             self.turn()
             return await self._answers
 
-    def _answered_ahead(self, questions: Mapping[str, Question]) -> dict[str, Any] | None:
+    def _answered_ahead(self, questions: Mapping[str, Question], ahead: dict[str, Any]) -> dict[str, Any] | None:
         """Each of them once; those that are none are asked for."""
-        taken = {key: self._ahead.pop(key) for key in questions}
+        if not questions.keys() <= ahead.keys():
+            return None
+        taken = {key: ahead.pop(key) for key in questions}
         try:
             return given_answers(questions, taken)
         except ProtocolError:

@@ -6,7 +6,7 @@ have its own HTTP status.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from gateway.web.edge import Receive
 from gateway.web.mcp.streams import Send, Stream, end_stream, start_stream
@@ -25,6 +25,9 @@ class Reply:
     """Whether the result that is answered says that a tool failed or refused."""
     _stream: Stream | None = None
     _pump: asyncio.Task[None] | None = None
+    _task: asyncio.Task[Any] | None = None
+    _presence: "Presence | None" = None
+    _is_left = False
 
     def __init__(
         self, send: Send, open: Callable[[], Stream] | None = None, headers: Mapping[bytes, bytes] = _NO_HEADERS
@@ -67,6 +70,26 @@ class Reply:
             return
         self._stream.put(message, final=True)
         await self._pump
+
+    def watch(self, receive: Receive) -> None:
+        """Have the current task cancelled if the client goes away; the reply explains that then."""
+        self._task = asyncio.current_task()
+        self._presence = Presence(receive, self._leave, self.begin)
+
+    def unwatch(self) -> None:
+        if self._presence is not None:
+            self._presence.stop()
+            self._presence = None
+
+    def explains(self, error: BaseException) -> bool:
+        """Whether it is nothing but that the client has gone."""
+        is_ours = self._is_left and isinstance(error, asyncio.CancelledError)
+        return is_ours and self._task is not None and not self._task.uncancel()
+
+    def _leave(self) -> None:
+        self._is_left = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def finished(self) -> None:
         """Wait until a stream that has ended was sent."""

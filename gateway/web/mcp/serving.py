@@ -10,7 +10,7 @@ from typing import Any, Final
 from gateway.errors import GatewayError, UnknownTool, UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.serving.content import Contents
-from gateway.serving.current import ORDINARY, Holding
+from gateway.serving.current import Holding
 from gateway.serving.observing import Observer, SeenRequest
 from gateway.serving.origins import calls_itself
 from gateway.serving.service import Service, Settled
@@ -82,11 +82,12 @@ class Served:
     def call_alone(
         self,
         principal: Principal,
-        params: Mapping[str, Any],
+        name: str,
+        args: dict[str, Any] | None,
         meta: Mapping[str, Any],
         client: Exchange,
+        holding: Holding,
         *,
-        holding: Holding = ORDINARY,
         turn_id: str | None = None,
         key: str | None = None,
         seen: SeenRequest | None = None,
@@ -95,7 +96,6 @@ class Served:
 
         `turn_id` and `key` are those of an earlier request that it goes on from; a key of the caller's own comes first.
         """
-        name, args = called(params)
         calls_itself(meta.get(META_CLIENT_INFO))
         client.meta = meta
         handle, own = turn_id or text_of(meta, META_TURN), text_of(meta, META_KEY)
