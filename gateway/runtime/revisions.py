@@ -157,7 +157,7 @@ class Revisions:
         earlier, self._current = self.current, revision
         revision.since = datetime.now(UTC)
         revision.backends.come_into_force()
-        self._service.published = revision.published
+        self._service.publish(revision.published)
         self._look_after(revision)
         task = asyncio.create_task(self._retired(earlier))
         self._earlier[task] = earlier

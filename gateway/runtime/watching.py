@@ -166,7 +166,7 @@ class Watching:
             self.service.buses.emit(each)
         # Another object is another list: caches are dropped, turns go on with it, and clients are told.
         if self.service.published.vigil is self.vigil:  # of a revision that is not in force, nobody has a list
-            self.service.published = replace(self.service.published)
+            self.service.publish(replace(self.service.published))
             for upstream, kind in sorted({(each.withheld.upstream, each.withheld.kind) for each in turned}):
                 if kind in LIST_CHANGED:
                     self.service.announce(Announcement(upstream, LIST_CHANGED[kind]))

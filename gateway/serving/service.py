@@ -101,7 +101,7 @@ class Service:
         """Told after another revision was published."""
         self.on_announcement: set[Callable[[Announcement], None]] = set()
         """Told what servers behind us announce to everybody."""
-        self._published = published
+        self.published = published
         self.buses = Buses()
         """Everything that happens in any turn."""
         self._store = store
@@ -124,13 +124,8 @@ class Service:
 
     # --- what there is ---
 
-    @property
-    def published(self) -> Published:
-        return self._published
-
-    @published.setter
-    def published(self, published: Published) -> None:
-        self._published = published
+    def publish(self, published: Published) -> None:
+        self.published = published
         for tell in tuple(self.on_change):
             tell()
 
@@ -140,7 +135,7 @@ class Service:
 
     def admit(self, principal: Principal, catalogue: str) -> None:
         """Raises `UnknownCatalogue` unless the caller is in the audience."""
-        if not self._published.access.admits(principal, catalogue):
+        if not self.published.access.admits(principal, catalogue):
             raise UnknownCatalogue()
 
     def listed(self, principal: Principal, catalogue: str, *, turn: Turn | None = None) -> list[Listed]:
@@ -494,7 +489,7 @@ class Service:
     ) -> Turn:
         """A turn that nothing was done in yet. Raises `UnknownCatalogue`."""
         self.admit(principal, catalogue)
-        published, at = self._published, now()
+        published, at = self.published, now()
         stored = new_turn(principal, catalogue, published.snapshot.revision, at, lives)
         turn = Turn(replace(stored, stash=dict(stash)) if stash else stored, published, self._around)
         if turn.hears(TurnStart):

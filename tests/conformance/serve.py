@@ -33,7 +33,7 @@ async def endpoint(project: Path, folder: Path, environ: Mapping[str, str]) -> A
         service = gateway.service
 
         def change() -> None:
-            service.published = service.published
+            service.publish(service.published)
 
         conformance_tools.when_tools_change.append(change)
         made = McpEndpoint(service, "conformance", limits=SessionLimits(poll_after=1.0))

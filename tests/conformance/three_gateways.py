@@ -67,7 +67,7 @@ async def served(address: str, folder: Path, environ: dict[str, str], suite: lis
             service = gateway.service
 
             def change(service: Any = service) -> None:
-                service.published = service.published
+                service.publish(service.published)
 
             conformance_tools.when_tools_change.append(change)
             port = free_port()

@@ -171,7 +171,7 @@ async def test_turn_remembers_when_something_else_is_published(tmp_path: Path) -
         turn = await turn_of(ana)
         await call_in(ana, turn, "read")
         service = gateway.running.service
-        service.published = replace(service.published)
+        service.publish(replace(service.published))
 
         sent = await call_in(ana, turn, "send")
 

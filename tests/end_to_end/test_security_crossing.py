@@ -294,7 +294,7 @@ async def test_results_go_with_the_right_to_them_while_their_turn_is_open(policy
             owned = await Owned(gateway.caller(ANA)).begin()
             await owned.caller.rest_call("desk", "large", {"text": "mine"}, idempotency_key="k1")
             before = len(backend.requests)
-            gateway.running.service.published = another.running.service.published
+            gateway.running.service.publish(another.running.service.published)
             await nothing_is_left(gateway, owned, "k1")
 
         assert [path for path in backend.paths[before:] if path == "/large"] == []

@@ -124,7 +124,7 @@ async def wired(
             controls=gateway.running.controlled.controls,
         )
         assert unworkable == []
-        gateway.running.service.published = published
+        gateway.running.service.publish(published)
         try:
             yield gateway, log
         finally:

@@ -114,7 +114,7 @@ class Gateway:
     def publish(self, revision: str = "r2" * 32, **changes: Any) -> None:
         """Publish again, with something else in the plan."""
         access = Access(replace(self.plan, **changes).snapshot(revision), self.grants)
-        self.service.published = published(replace(self.plan, **changes), access, self.service.journal)
+        self.service.publish(published(replace(self.plan, **changes), access, self.service.journal))
 
 
 def published(plan: Plan, access: Access, journal: Callable[[ServedCall, DeclaredTool], Awaitable[None]]) -> Published:

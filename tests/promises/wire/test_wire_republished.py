@@ -20,7 +20,7 @@ async def test_redaction_that_comes_later_reaches_open_turns(tmp_path: Path, wir
     async with gateway_of(tmp_path / "one", unmasked) as gateway, gateway_of(tmp_path / "other") as masked:
         talk = wire(gateway)
         said = await talk.call("staff")
-        gateway.running.service.published = masked.running.service.published
+        gateway.running.service.publish(masked.running.service.published)
         asked = await query(talk, "artifact_cat", said)
         prompt = str(await gateway.prompt(said.turn))
 

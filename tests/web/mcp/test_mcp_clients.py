@@ -77,7 +77,7 @@ async def test_reference_client_hears_of_a_new_revision(endpoint: McpEndpoint, s
         Client(url, mode=MODERN) as client,
         client.listen(tools_list_changed=True) as events,
     ):
-        service.published = service.published
+        service.publish(service.published)
         heard = await asyncio.wait_for(anext(aiter(events)), 5)
 
     assert "ools" in type(heard).__name__

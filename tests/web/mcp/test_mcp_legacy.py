@@ -69,7 +69,7 @@ async def test_change_of_the_list_is_told(client: LegacyClient, service: Service
     heard = Answer()
     gone = asyncio.create_task(client.get(answer=heard))
     await client.call("report", {"lines": 5})
-    service.published = service.published
+    service.publish(service.published)
 
     messages = await heard.has_messages(2)
 

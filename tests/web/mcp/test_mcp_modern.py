@@ -260,7 +260,7 @@ async def test_listener_hears_of_a_new_revision_until_the_server_stops(
     listening = asyncio.create_task(wire.modern("subscriptions/listen", wanted, id="ear", answer=answer))
     await answer.has_messages(1)
 
-    service.published = service.published
+    service.publish(service.published)
     await answer.has_messages(2)
     await endpoint.close()
     await asyncio.wait_for(listening, 5)
@@ -285,7 +285,7 @@ async def test_listener_who_asked_for_nothing_hears_nothing(
     listening = asyncio.create_task(wire.modern("subscriptions/listen", {"notifications": {}}, answer=answer))
     await answer.has_messages(1)
 
-    service.published = service.published
+    service.publish(service.published)
     await endpoint.close()
     await asyncio.wait_for(listening, 5)
 

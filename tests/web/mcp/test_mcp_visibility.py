@@ -49,7 +49,7 @@ async def test_what_is_taken_away_is_gone_from_open_turns_at_once(wire: Wire, se
     without_echo = f"{POLICY}p, user:ana, *, tool:echo, discover|invoke|read, internal, deny\n"
 
     async with small_service(tmp_path / "changed", policy=without_echo) as changed:
-        service.published = changed.published
+        service.publish(changed.published)
         listed = {tool["name"] for tool in (await client.request("tools/list")).result["tools"]}
         in_session = (await client.call("echo", {"text": "a"})).json
         by_handle = (await wire.call("echo", {"text": "a"}, meta=turn)).json

@@ -292,4 +292,4 @@ def with_catalogue(gateway: Gateway, name: str, **changes: Any) -> None:
     changed = replace(old.snapshot.catalogues[name], **changes)
     catalogues = {**old.snapshot.catalogues, name: changed}
     access = Access(replace(old.snapshot, catalogues=catalogues, revision="r2" * 32), gateway.grants)
-    gateway.service.published = publish(access, gateway.tried, gateway.service.journal)
+    gateway.service.publish(publish(access, gateway.tried, gateway.service.journal))
