@@ -115,26 +115,22 @@ class Cycle(RequestResponseCycle):
     # --- what it is answered ---
 
     def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]  # what it gives is awaited all the same
-        if self.flow.write_paused and not self.disconnected:
+        if self.disconnected:
+            return _WRITTEN
+        if self.flow.write_paused:
             return self._send_later(message)
-        self._write(message)
+        kind = message["type"]
+        if kind == "http.response.body" and self.response_started and not self.response_complete:
+            self._go_on(message.get("body", b""), message.get("more_body", False))
+        elif kind == "http.response.start" and not self.response_started:
+            self._begin(message["status"], message["headers"])
+        else:
+            raise RuntimeError(f"{kind!r} is not what comes next in an answer")
         return _WRITTEN
 
     async def _send_later(self, message: Any) -> None:
         await self.flow.drain()
-        self._write(message)
-
-    def _write(self, message: Any) -> None:
-        if self.disconnected:
-            return
-        if self.response_complete:
-            raise RuntimeError(f"{message['type']!r} comes after the end of the answer")
-        if message["type"] != ("http.response.body" if self.response_started else "http.response.start"):
-            raise RuntimeError(f"{message['type']!r} is not what comes next in an answer")
-        if self.response_started:
-            self._go_on(message.get("body", b""), message.get("more_body", False))
-        else:
-            self._begin(message["status"], message["headers"])
+        await self.send(message)
 
     def _begin(self, status: int, headers: Any) -> None:
         self.response_started = True

@@ -5,6 +5,7 @@ The parser below keeps whatever comes until a head is complete, before anybody i
 """
 
 import asyncio
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
@@ -15,6 +16,8 @@ from gateway.runtime.cycles import Cycle
 
 CONNECTION: Final = "gateway.connection"
 """Where the state of a scope has its connection."""
+
+_INVALID: Final = "Invalid HTTP request received."
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -51,7 +54,13 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._has_ended = False
         self._idle_until = None
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.logger.warning(_INVALID)
+            self.send_400_response(_INVALID)
+        except httptools.HttpParserUpgrade:
+            self._unsupported_upgrade_warning()
         if self._has_ended:
             self._head = 0
         elif self._is_in_head:
@@ -61,19 +70,34 @@ class BoundedHttp(HttpToolsProtocol):
             if self._head > self.max_head and not self.transport.is_closing():
                 self.send_400_response("The head of the request is too large.")
 
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         self._head = 0
         if self._patience is not None:
             self._stop_waiting()
-        parser, scope = self.parser, self.scope
-        version = scope["http_version"] = parser.get_http_version()
-        scope["method"] = parser.get_method().decode("ascii")
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"] = url.path
-        scope["query_string"] = url.query or b""
+        parser = self.parser
+        version = parser.get_http_version()
+        path, raw_path, query = _target(self.url)
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "method": parser.get_method().decode("ascii"),
+            "root_path": self.root_path,
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+        }
         before, self.cycle = self.cycle, Cycle(self, version != "1.0" and parser.should_keep_alive())
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, self.app)
@@ -140,3 +164,11 @@ class BoundedHttp(HttpToolsProtocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+@lru_cache(maxsize=64)
+def _target(url: bytes) -> tuple[str, bytes, bytes]:
+    """The path as it is meant, as it came, and the query."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""
