@@ -18,13 +18,14 @@ RequestId = str | int
 
 def check_members(message: Mapping[str, Any]) -> None:
     """Refuses members that only some readers would take for ours: `Method` beside `method`, `Name` beside `name`."""
-    if not MEMBERS.issuperset(message) and any(key.casefold() in MEMBERS for key in message.keys() - MEMBERS):
-        raise ProtocolError(INVALID_REQUEST, "a member differs from one of JSON-RPC in its case only")
+    for key in message:
+        if key not in MEMBERS and key.casefold() in MEMBERS:
+            raise ProtocolError(INVALID_REQUEST, "a member differs from one of JSON-RPC in its case only")
     params = message.get("params")
-    if isinstance(params, dict) and not _EXACT_PARAMS.issuperset(params):
-        strange = params.keys() - _EXACT_PARAMS
-        if any(key.casefold() in PARAMS for key in strange):
-            raise ProtocolError(INVALID_REQUEST, "a parameter differs from one of MCP in its case only")
+    if isinstance(params, dict):
+        for key in params:
+            if key not in _EXACT_PARAMS and key.casefold() in PARAMS:
+                raise ProtocolError(INVALID_REQUEST, "a parameter differs from one of MCP in its case only")
 
 
 def request_id(message: Any) -> RequestId | None:
