@@ -70,15 +70,20 @@ def started(call: ServedCall, turn_id: str) -> StoredCall:
     )
 
 
-async def settled(record: ToolCall, call: ServedCall, *, turn_id: str, artifact: str, spool: ByteStore) -> StoredCall:
-    """What is stored of a record. `artifact` is the name of the class its tool yields; media in memory are spooled."""
+async def stored_pieces(record: ToolCall, artifact: str, spool: ByteStore) -> list[StoredResult]:
+    """What is stored of whatever a call produced: media in memory are spooled."""
     found = record.results
     results: list[StoredResult] = []
     for piece in found if isinstance(found, list) else (found,):
         if isinstance(piece, Media):
             results.append(await _stored_media(piece, f"{record.id}#{len(results)}", spool))
         else:
-            results.append(_stored(piece, artifact))
+            results.append(stored_piece(piece, artifact))
+    return results
+
+
+def settled(record: ToolCall, call: ServedCall, results: list[StoredResult], turn_id: str) -> StoredCall:
+    """What is stored of a record."""
     seen = call.seen
     return StoredCall(  # in the order of the fields: names would double what it costs
         record.id,
@@ -132,7 +137,8 @@ async def restored(stored: StoredCall, types: ArtifactTypes, spool: Spool) -> To
     )
 
 
-def _stored(piece: Any, artifact: str) -> StoredResult:
+def stored_piece(piece: Any, artifact: str) -> StoredResult:
+    """What is stored of a text or an artifact. `artifact` is the name of the class its tool yields."""
     if isinstance(piece, Tokenizable):
         return StoredResult("text", text=str(piece))
     reader = getattr(piece, "stored_reader", None) or getattr(piece, "reader", None)

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from gateway.audit.words import Reason
+from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.events import now
 from gateway.errors import StoreUnavailable
@@ -17,6 +18,7 @@ from gateway.serving.auditing import Auditor
 from gateway.serving.current import ServedCall, current_call
 from gateway.serving.keeping import settled as record_of
 from gateway.serving.keeping import started as start_of
+from gateway.serving.keeping import stored_piece, stored_pieces
 from gateway.serving.metering import Meter
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
@@ -58,7 +60,12 @@ class Writing:
         assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
         declared = call.declared
         artifact = declared.artifact if declared is not None else "text"
-        stored = await record_of(record, call, turn_id=turn.id, artifact=artifact, spool=turn.spool)
+        result = record.results
+        if isinstance(result, SpooledArtifact):  # which is what nearly all of them are: nothing is waited for
+            pieces = [stored_piece(result, artifact)]
+        else:
+            pieces = await stored_pieces(record, artifact, turn.spool)
+        stored = record_of(record, call, pieces, turn.id)
         if call.seen is not None:
             call.stored = stored
         remembered = turn.memory
