@@ -22,6 +22,7 @@ from gateway.telemetry.wire_format import (
     WARN,
     Value,
     log_head,
+    span_head,
     span_name,
     text,
 )
@@ -73,10 +74,10 @@ class CallSpan(Context):
         self._record(self._parts.started, self._since, INFO)
 
     def _record(self, told: bytes, at: int, severity: int) -> None:
-        logs, common = self._telemetry.logs, self._telemetry.common
+        logs = self._telemetry.logs
         if logs is not None:
             own, turn = self._ids or self._encoded_ids()
-            before, between, last = common.before_ids_of_log[len(own), len(turn)]
+            before, between, last = self._telemetry.common.before_ids_of_log[len(own), len(turn)]
             head = log_head(self.trace, self.span, at, severity)
             logs.put(b"".join((head, told, before, own, between, own, last, turn)))
 
@@ -221,7 +222,7 @@ class CallSpan(Context):
         before, between, last = common.before_ids_of_span[len(own), len(turn)]
         digest = text(call.argument_digest or "", common.limit)
         told = [
-            self.head(INTERNAL, self._since),
+            span_head(self, INTERNAL, self._since, time_ns()),
             parts.executing,
             decided,
             before,
@@ -230,9 +231,7 @@ class CallSpan(Context):
             own,
             last,
             turn,
-            common.principals[call.principal.subject, call.principal.tenant],
-            common.definitions[call.definition],
-            common.rules[call.rules],
+            common.standings[call.principal.subject, call.principal.tenant, call.definition, call.rules],
             common.argument_bytes[_size(call)],
             parts.argument_keys[tuple(call.args)],
             common.argument_digest[len(digest)],
@@ -240,7 +239,7 @@ class CallSpan(Context):
         ]
         if call.approvals:
             told[5:9] = [last, turn, self._telemetry.attribute(names.TOOL_CALL_ID, self._id)]
-            told.insert(11, self._approved(call.approvals))
+            told.insert(9, self._approved(call.approvals))
         if call.stored is not None:
             told += self._results(call.stored.results)
         if self._content:

@@ -166,8 +166,9 @@ class Telemetry:
 
     def _new_ids(self) -> tuple[bytes, bytes, bool]:
         """Of a trace and a span, and whether the ratio keeps the trace."""
-        trace = self._bits(128)
-        return trace.to_bytes(16, "big"), self.new_span_id(), (trace & _LAST_HALF) < self._bound
+        both = self._bits(192)
+        encoded = both.to_bytes(24, "big")
+        return encoded[8:], encoded[:8], (both & _LAST_HALF) < self._bound
 
     def _join(self, request: RequestSpan, fields: Mapping[str, str], meta: Mapping[str, object]) -> None:
         """What the body says comes before what the headers say, which is then a link.

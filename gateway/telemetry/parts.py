@@ -22,6 +22,7 @@ from gateway.telemetry.wire_format import (
 )
 
 _MOST_KEYS: Final = 32
+_LONGEST_ID: Final = 128
 
 
 class CommonParts:
@@ -31,17 +32,17 @@ class CommonParts:
         self._attributes = attributes
         self._digest = digest
         self.limit = attributes.limit
+        self.longest_id = min(_LONGEST_ID, attributes.limit)
+        """Of a request, which its caller chooses."""
         self.argument_bytes = self._numbers(names.ARGUMENT_BYTES)
         self.argument_digest = _before_texts(names.ARGUMENT_DIGEST)
         self.artifact_id = _before_texts(names.ARTIFACT_ID)
         self.before_ids_of_log = Remembered(partial(_before_ids, OF_LOG))
         self.before_ids_of_span = Remembered(partial(_before_ids, OF_SPAN))
         """Of a call, by the lengths of its own id and of its turn's."""
-        self.definitions = Remembered(self._of_definition)
         self.request_id = _before_texts(names.REQUEST_ID)
         self.result_bytes = self._numbers(names.RESULT_BYTES)
         self.result_digest = _before_texts(names.RESULT_DIGEST)
-        self.rules = Remembered(self._of_rules)
         self.spooled = {value: self.all({names.RESULT_SPOOLED: value}) for value in (True, False)}
         self.decisions = Remembered(self._of_decision)
         """By what was decided, and why."""
@@ -50,6 +51,8 @@ class CommonParts:
         """By their method, the version of MCP, and the route of REST."""
         self.principals = Remembered(self._of_principal)
         """By subject and tenant."""
+        self.standings = Remembered(self._of_standing)
+        """By whose call it is, of which definition, and what rules decided about it."""
 
     def all(self, told: Mapping[str, Value]) -> bytes:
         """Attributes of a span."""
@@ -58,11 +61,11 @@ class CommonParts:
     def _numbers(self, key: str) -> Remembered[int, bytes]:
         return Remembered(lambda number: self.all({key: number}))
 
-    def _of_definition(self, definition: str | None) -> bytes:
-        return self.all({names.DEFINITION: definition}) if definition else b""
-
-    def _of_rules(self, rules: tuple[str, ...]) -> bytes:
-        return self.all({names.POLICY_RULE: rules}) if rules else b""
+    def _of_standing(self, of: tuple[str, str | None, str | None, tuple[str, ...]]) -> bytes:
+        subject, tenant, definition, rules = of
+        of_definition = self.all({names.DEFINITION: definition}) if definition else b""
+        of_rules = self.all({names.POLICY_RULE: rules}) if rules else b""
+        return self.principals[subject, tenant] + of_definition + of_rules
 
     def _of_decision(self, decided: tuple[str, str]) -> bytes:
         return self.all({names.DECISION: decided[0], names.DECISION_REASON: decided[1]})

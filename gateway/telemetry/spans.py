@@ -5,7 +5,7 @@ Nothing is made of what is not exported. Whether a call is kept is decided at it
 
 from collections.abc import Mapping
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
@@ -17,8 +17,6 @@ from gateway.telemetry.wire_format import FAILED, INTERNAL, SERVER, Value, link,
 
 if TYPE_CHECKING:
     from gateway.telemetry.observing import Telemetry
-
-_LONGEST_ID: Final = 128
 
 
 class Context:
@@ -61,10 +59,7 @@ class Context:
 
     def head(self, kind: int, since: int, until: int = 0) -> bytes:
         """What its span begins with; it ends now if it has not ended before."""
-        until = until or time_ns()
-        if until < since:  # a clock may be set back in between
-            until = since
-        return span_head(self.trace, self.span, self.parent, self.is_remote, self.state, kind, since, until)
+        return span_head(self, kind, since, until or time_ns())
 
 
 class RequestSpan(Context):
@@ -132,14 +127,14 @@ class RequestSpan(Context):
     def _told(self, code: int | None, status: int | None, more: bytes) -> list[bytes]:
         telemetry, parts = self._telemetry, self.parts
         attribute, common = telemetry.attribute, telemetry.common
-        head = self.head(SERVER, self.since)
+        head = span_head(self, SERVER, self.since, time_ns())
         of_kind = common.requests[self._method, self._version, self._route]
         if parts is None:
             told = [head, self._name(), of_kind, self.decision, more]
         else:
             told = [head, parts.receiving, of_kind, self.decision, more, parts.of_request]
         if self._id is not None:
-            id = text(str(self._id)[:_LONGEST_ID], common.limit)
+            id = text(str(self._id), common.longest_id)
             told += (common.request_id[len(id)], id)
         if self._session is not None:
             told.append(attribute(names.MCP_SESSION, self._session))

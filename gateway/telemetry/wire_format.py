@@ -6,7 +6,7 @@ It knows the field numbers of `opentelemetry.proto`, which never change, and not
 
 from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.telemetry.remembered import Remembered
 
@@ -136,17 +136,27 @@ def link(trace_id: bytes, span_id: bytes) -> bytes:
     return b"\x6a\x21" + _LINK.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, b"\x35", _KNOWS_REMOTE | _IS_REMOTE)
 
 
-def span_head(
-    trace_id: bytes, span_id: bytes, parent: bytes, is_remote: bool, state: str, kind: int, since: int, until: int
-) -> bytes:
+class Placed(Protocol):
+    """Where in which trace a span is; `state` is that of the trace."""
+
+    trace: bytes
+    span: bytes
+    parent: bytes
+    is_remote: bool
+    state: str
+
+
+def span_head(at: Placed, kind: int, since: int, until: int) -> bytes:
     """What a span begins with. Its name, attributes, links, and that it failed, follow."""
-    told = _KINDS[kind]
+    told, parent = _KINDS[kind], at.parent
+    if until < since:  # a clock may be set back in between
+        until = since
     if parent:
-        flags = _BELOW_ANOTHER if is_remote else _BELOW
-        head = _CHILD.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, told, since, b"\x41", until, flags, parent)
+        flags = _BELOW_ANOTHER if at.is_remote else _BELOW
+        head = _CHILD.pack(b"\x0a\x10", at.trace, b"\x12\x08", at.span, told, since, b"\x41", until, flags, parent)
     else:
-        head = _ROOT.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, told, since, b"\x41", until, _ALONE)
-    return head + delimited(b"\x1a", state.encode()) if state else head
+        head = _ROOT.pack(b"\x0a\x10", at.trace, b"\x12\x08", at.span, told, since, b"\x41", until, _ALONE)
+    return head + delimited(b"\x1a", at.state.encode()) if at.state else head
 
 
 def span_name(name: str, limit: int) -> bytes:

@@ -19,6 +19,7 @@ from gateway.telemetry.json_lines import JsonLines
 from gateway.telemetry.otlp_grpc import OtlpGrpc
 from gateway.telemetry.otlp_http import OtlpHttp
 from gateway.telemetry.settings import Batching, Otlp, Signal, TelemetryUnusable
+from gateway.telemetry.spans import Context
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ FAST = Batching(queue=1_000, batch=100, delay=0.01)
 
 
 def a_span(name: str = "s") -> bytes:
-    return wire.span_head(b"\1" * 16, b"\2" * 8, b"", False, "", wire.INTERNAL, 1, 2) + wire.span_name(name, 100)
+    return Context(b"\1" * 16, b"\2" * 8).head(wire.INTERNAL, 1, 2) + wire.span_name(name, 100)
 
 
 @asynccontextmanager
