@@ -220,7 +220,7 @@ class CallSpan(Context):
         call, parts, common = self._call, self._parts, self._telemetry.common
         own, turn = self._ids or self._encoded_ids()
         before, between, last = common.before_ids_of_span[len(own), len(turn)]
-        digest = text(call.argument_digest or "", common.limit)
+        digest = (call.argument_digest or "").encode()[: common.limit]
         told = [
             span_head(self, INTERNAL, self._since, time_ns()),
             parts.executing,
@@ -260,7 +260,7 @@ class CallSpan(Context):
                 key = key or piece.key
                 is_spooled = is_spooled or piece.content is None
         common = self._telemetry.common
-        artifact, digest = text(key, common.limit), text(self._call.result_digest or "", common.limit)
+        artifact, digest = text(key, common.limit), (self._call.result_digest or "").encode()[: common.limit]
         return (
             common.result_bytes[size],
             common.spooled[is_spooled],

@@ -51,21 +51,25 @@ class Queue:
 
     def __init__(self, batching: Batching) -> None:
         self.batching = batching
-        self.taken = 0
         self.dropped: Counter[str] = Counter()
         self._items: list[bytes] = []
+        self._given = 0
         self._most = batching.queue
         self._many = batching.batch
         self._is_due: asyncio.Event | None = None
 
+    @property
+    def taken(self) -> int:
+        return self._given + len(self._items) + self.dropped[QUEUE_FULL]
+
     def put(self, item: bytes) -> None:
-        self.taken += 1
         items = self._items
-        if len(items) >= self._most:
+        waiting = len(items)
+        if waiting >= self._most:
             self.dropped[QUEUE_FULL] += 1
             return
         items.append(item)
-        if len(items) == self._many and self._is_due is not None:
+        if waiting + 1 == self._many and self._is_due is not None:
             self._is_due.set()
 
     def __len__(self) -> int:
@@ -73,9 +77,10 @@ class Queue:
 
     def take(self) -> list[bytes]:
         """The oldest, as many as go at once."""
-        taken = self._items[: self._many]
-        del self._items[: self._many]
-        return taken
+        given = self._items[: self._many]
+        del self._items[: len(given)]
+        self._given += len(given)
+        return given
 
     async def due(self) -> None:
         """Return when there is enough, or when it has waited long enough."""

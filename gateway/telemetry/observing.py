@@ -1,11 +1,11 @@
 """Telemetry: the observer of a gateway. It gives requests and calls their place in a trace, and sends what ended."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from random import Random
-from secrets import randbits
+from functools import partial
 from time import time_ns
 from typing import Any, Final
 
+from gateway.core.ids import random_bytes
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall
 from gateway.serving.current import ServedCall
@@ -37,10 +37,11 @@ Sharing = Callable[[DeclaredTool], tuple[Capture, tuple[str, ...]]]
 """What the class of a tool's results lets telemetry have, and which paths it masks."""
 
 _UNKNOWN: Final = event_name(names.CALL_UNKNOWN)
-_NO_TRACE: Final = b"\0" * 16
-_LAST_HALF: Final = (1 << 64) - 1
-"""The bits of the id of a trace that ratios look at."""
-_NO_SPAN: Final = b"\0" * 8
+_TRACE_ID: Final = 16
+_SPAN_ID: Final = 8
+_BOTH_IDS: Final = _TRACE_ID + _SPAN_ID
+_NO_TRACE: Final = b"\0" * _TRACE_ID
+_NO_SPAN: Final = b"\0" * _SPAN_ID
 _MOST_TOOLS: Final = 50_000
 _NOTHING: Final[Mapping[str, object]] = {}
 
@@ -82,9 +83,9 @@ class Telemetry:
         """One attribute of a span."""
         self._shares = shares
         self._parts: dict[tuple[str, str, str], ToolParts] = {}
-        self._random = Random(randbits(256))  # noqa: S311 - ids of spans name, they grant nothing
-        self._bits = self._random.getrandbits
+        self.new_span_id = partial(random_bytes, _SPAN_ID)
         self._bound = round(settings.sampling.ratio * 2**64)
+        self._keeps_all = self._bound == 2**64
         self._follows = settings.sampling.follows_caller
         always = settings.sampling.always
         self.keeps_errors = "error" in always
@@ -151,9 +152,6 @@ class Telemetry:
 
     # --- for spans ---
 
-    def new_span_id(self) -> bytes:
-        return self._bits(64).to_bytes(8, "big")
-
     def keeps(self, decision: str, error: str | None) -> bool:
         """Whether what ended like this is kept whatever the ratio."""
         return decision in self._kept or (error is not None and self.keeps_errors)
@@ -166,9 +164,9 @@ class Telemetry:
 
     def _new_ids(self) -> tuple[bytes, bytes, bool]:
         """Of a trace and a span, and whether the ratio keeps the trace."""
-        both = self._bits(192)
-        encoded = both.to_bytes(24, "big")
-        return encoded[8:], encoded[:8], (both & _LAST_HALF) < self._bound
+        both = random_bytes(_BOTH_IDS)
+        trace = both[:_TRACE_ID]
+        return trace, both[_TRACE_ID:], self._keeps_all or self._is_sampled(trace)
 
     def _join(self, request: RequestSpan, fields: Mapping[str, str], meta: Mapping[str, object]) -> None:
         """What the body says comes before what the headers say, which is then a link.
@@ -196,6 +194,7 @@ class Telemetry:
         return baggage(given, self.settings.baggage)
 
     def _is_sampled(self, trace_id: bytes) -> bool:
+        """Ratios look at the last half of an id."""
         return int.from_bytes(trace_id[8:], "big") < self._bound
 
     # --- what comes again ---
