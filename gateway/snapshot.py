@@ -91,9 +91,12 @@ class DeclaredTool:
     meta: Mapping[str, Any] = field(default_factory=dict)
     object: str = field(init=False, repr=False, compare=False)
     """What policy rows call it."""
+    is_active: bool = field(init=False, repr=False, compare=False)
+    """Whether it is in use whatever the day."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "object", f"tool:{self.name}")
+        object.__setattr__(self, "is_active", self.lifecycle == "active")
 
     @property
     def governed(self) -> GovernedTool:
@@ -102,11 +105,6 @@ class DeclaredTool:
         return GovernedTool(
             self.name, tier.name, tier.rank, self.trust.flags, self.labels, self.upstream, artifact=self.artifact
         )
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it is in use whatever the day."""
-        return self.lifecycle == "active"
 
     def is_in_use(self, today: date) -> bool:
         """Whether its life allows calls: active, or deprecated and not past its last day."""

@@ -25,9 +25,9 @@ class ArtifactTypes:
 
     def named(self, name: str) -> type[SpooledArtifact]:
         """A declared class, or a built-in one of that name."""
-        if name not in self._types:
-            self._types[name] = self._built_in(name)
-        found: type[SpooledArtifact] = self._types[name]
+        found = self._types.get(name)
+        if found is None:
+            found = self._types[name] = self._built_in(name)
         return found
 
     def declared(self, name: str) -> ArtifactClass | None:

@@ -144,14 +144,14 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
             results, is_error = failed(tool, error, ctx).results, True
         if not is_error and not is_kept(tool, results):
             outcome = await kept(tool, results, ctx, turn.spool, call.id)
-            results, is_error = outcome.results, outcome.is_error
+            results, is_error = copy_containers(outcome.results), outcome.is_error
         record = ToolCall.of_settled(
             id=call.id,
             tool=call.tool,
             args=call.args,
             checksum=checksum,
             is_error=is_error,
-            results=copy_containers(results),
+            results=results,
             from_artifact_tool=False,
             inline=inline if inline is True or inline is False else await inline(results),
             trusted=tool.trusted,

@@ -11,13 +11,14 @@ from hashlib import blake2b
 from time import time_ns
 from typing import Final, Literal
 
-from gateway.core.ids import random_bytes
+from gateway.core.ids import new_salt
 
 _KEY: Final = re.compile(
     r"(?P<kind>[fs])\.(?P<tenant>[0-9a-f]{32})\.(?P<turn>[0-9a-f]{32})\.(?P<slot>[0-9a-f]{32}\.[0-9a-f]{32})"
 )
 
-_OF_A_MOMENT: Final = re.compile(r"turn_([0-9a-f]{12})")
+_MOMENT: Final = 12
+_OF_A_MOMENT: Final = re.compile(rf"turn_([0-9a-f]{{{_MOMENT}}})")
 
 _EMPTY: Final = blake2b(digest_size=16)
 """Copied, which takes half as long as making one."""
@@ -65,8 +66,8 @@ def hashed_turn(id: str) -> str:
     if found is None:
         return digest
     moment: str = found[1]
-    return moment + digest[len(moment) :]
+    return moment + digest[_MOMENT:]
 
 
 def next_generation() -> str:
-    return (time_ns().to_bytes(8) + random_bytes(8)).hex()
+    return (time_ns().to_bytes(8) + new_salt()).hex()
