@@ -6,10 +6,12 @@ its commit and its word about it.
 
 import asyncio
 import logging
+import os
 import sys
 from asyncio.subprocess import PIPE
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -26,8 +28,10 @@ WORTH_IT: Final = 200
 
 _RESTART_AFTER: Final = 1.0
 _MOST_WAITING: Final = 4096
-_UNDER_WAY: Final = 2
-"""Groups that were sent and not answered: one is on its way to the disk, the next one waits for it."""
+_UNDER_WAY: Final = 3
+"""Groups that were sent and not answered: one is on its way to the disk, the next ones wait for it."""
+_ENOUGH: Final = 8
+"""Calls that are sent without waiting for more: the other process works on them while this one makes the next."""
 _END_SECONDS: Final = 5.0
 
 _log: Final = logging.getLogger(__name__)
@@ -88,9 +92,12 @@ class Recording:
         self._number = number = self._number + 1
         self._waiting[number] = future = loop.create_future()
         self._batch.append((number, fresh, audit))
-        if not self._is_due and len(self._under_way) < _UNDER_WAY:  # else it goes with those that come meanwhile
-            self._is_due = True
-            loop.call_soon(self._flush)
+        if len(self._under_way) < _UNDER_WAY:  # else it goes with those that come meanwhile
+            if len(self._batch) >= _ENOUGH:
+                self._flush()
+            elif not self._is_due:
+                self._is_due = True
+                loop.call_soon(self._flush)
         return future
 
     async def close(self) -> None:
@@ -183,6 +190,7 @@ class _Process(asyncio.SubprocessProtocol):
 
     transport: asyncio.SubprocessTransport
     _input: asyncio.WriteTransport
+    _own_end: int | None = None
 
     def __init__(self, answered: Callable[..., None]) -> None:
         self.ended: Final = asyncio.Event()
@@ -194,15 +202,25 @@ class _Process(asyncio.SubprocessProtocol):
         return self.transport.get_pid()
 
     def send(self, message: Any) -> None:
-        self._input.write(framed(message))
+        """At once, as far as the pipe takes it: the transport would wait for whatever else is to be done now."""
+        data = framed(message)
+        if self._own_end is not None and not self._input.get_write_buffer_size():
+            with suppress(OSError):  # it is full, or nobody reads: the transport knows what to do
+                data = data[os.write(self._own_end, data) :]
+        if data:
+            self._input.write(data)
 
     def end(self) -> None:
         """Let it write what it was sent, and then end."""
         self._input.close()
+        self._close_own_end()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.SubprocessTransport", transport)
         self._input = cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0))
+        pipe = self._input.get_extra_info("socket") or self._input.get_extra_info("pipe")  # by the kind of loop
+        # Not the transport's: once it is closed, that number may be anybody's.
+        self._own_end = os.dup(pipe.fileno())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._received += data
@@ -211,4 +229,10 @@ class _Process(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport.close()
+        self._close_own_end()
         self.ended.set()
+
+    def _close_own_end(self) -> None:
+        own_end, self._own_end = self._own_end, None
+        if own_end is not None:
+            os.close(own_end)
