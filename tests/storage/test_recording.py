@@ -99,6 +99,13 @@ async def test_entries_are_hashed_and_encoded_as_they_are_without_it(tmp_path: P
     assert json.loads(found[0][1])["outcome"]["result"] == key.result(b"hello")
 
 
+async def test_more_than_its_pipe_takes_at_once_arrives_whole(store: SqliteStore, tmp_path: Path) -> None:
+    await asyncio.gather(*(settle(store, number) for number in range(3000)))
+
+    assert await numbers(store, 3000) == list(range(3000))
+    assert logged(tmp_path / "calls.db") == 3000
+
+
 async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_path: Path) -> None:
     await settle(store, 0)
     first = pid_of(store)
