@@ -116,11 +116,11 @@ async def run_tool(
     try:
         value = await tool.run(args, ctx, checksum)
     except Exception as error:
-        return failed(tool, error, ctx)
-    return Outcome(value) if is_kept(tool, value) else await kept(tool, value, ctx, spool, id)
+        return _failed(tool, error, ctx)
+    return Outcome(value) if _is_kept(tool, value) else await _kept(tool, value, ctx, spool, id)
 
 
-def failed(tool: Tool, error: Exception, ctx: Surroundings) -> Outcome:
+def _failed(tool: Tool, error: Exception, ctx: Surroundings) -> Outcome:
     """What becomes of a call whose tool raised that when it was run."""
     if not isinstance(error, InvalidToolArgs | ToolDownstreamError):  # a custom validator failed; its tool did not run
         ctx.emit_warning("arguments-not-checked", f"the arguments of {tool.name!r} could not be checked", error)
@@ -130,12 +130,12 @@ def failed(tool: Tool, error: Exception, ctx: Surroundings) -> Outcome:
     return _failure(f"{error.message}: {message_of(error if error.cause is None else error.cause)}")
 
 
-def is_kept(tool: Tool, value: Any) -> TypeGuard[SpooledArtifact]:
+def _is_kept(tool: Tool, value: Any) -> TypeGuard[SpooledArtifact]:
     """Whether its handler has kept what a tool returned."""
     return isinstance(value, SpooledArtifact) and not isinstance(tool, ArtifactTool)
 
 
-async def kept(tool: Tool, value: Any, ctx: Surroundings, spool: ByteStore, id: str) -> Outcome:
+async def _kept(tool: Tool, value: Any, ctx: Surroundings, spool: ByteStore, id: str) -> Outcome:
     """What becomes of a call whose tool returned that."""
     try:
         return await _wrapped(tool, value, spool, id)

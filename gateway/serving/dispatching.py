@@ -22,7 +22,7 @@ from gateway.core.ids import new_id
 from gateway.core.pipeline import Next, is_abort, is_being_cancelled
 from gateway.core.registry import copy_containers
 from gateway.core.reporting import Reporter
-from gateway.core.settling import Inlining, ProposedCall, failed, is_kept, kept, settle_call
+from gateway.core.settling import Inlining, ProposedCall, run_tool, settle_call
 from gateway.core.tokens import Tokenizable
 from gateway.core.tools import ArtifactTool, Tool
 from gateway.errors import GatewayError, UnknownCall, message_of
@@ -138,20 +138,15 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
     is_acked = False
     token = serve(call)
     try:
-        try:
-            results, is_error = await tool.run(call.args, ctx, checksum), False
-        except Exception as error:
-            results, is_error = failed(tool, error, ctx).results, True
-        if not is_error and not is_kept(tool, results):
-            outcome = await kept(tool, results, ctx, turn.spool, call.id)
-            results, is_error = copy_containers(outcome.results), outcome.is_error
+        outcome = await run_tool(tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum)
+        results = outcome.results
         record = ToolCall.of_settled(
             id=call.id,
             tool=call.tool,
             args=call.args,
             checksum=checksum,
-            is_error=is_error,
-            results=results,
+            is_error=outcome.is_error,
+            results=copy_containers(results),
             from_artifact_tool=False,
             inline=inline if inline is True or inline is False else await inline(results),
             trusted=tool.trusted,
