@@ -14,13 +14,12 @@ from gateway.governance.records import StoredCall, StoredTurn
 from gateway.storage.columns import checked_id
 from gateway.storage.fresh_rows import Result, Values
 from gateway.storage.inserting import Insertion
-from gateway.storage.keys import is_small
+from gateway.storage.keys import beginning_of_turn, is_small
 from gateway.storage.putting_away import UNLESS_THERE, Moves
 from gateway.storage.rows import json_text, microseconds, results_text
 from gateway.storage.schema import calls, fresh, pieces, turns
 
 _DIALECT: Final = dialect(paramstyle="qmark")
-_COUNTED: Final = "number"
 _FIRST: Final = 1
 
 
@@ -37,8 +36,12 @@ def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: by
     for each in results:
         key, content = each.key, each.content
         told.append((each.kind, each.text, key, each.type, each.byte_length))
-        if content is None and key is not None and is_small(key):
+        if key is None:
+            continue
+        if content is None and is_small(key):
             raise ValueError("the result of the call is a small piece and comes without its content")
+        if not call.turn_id.startswith(beginning_of_turn(key)):
+            return None  # nobody would find the piece by its key
     return (
         call.turn_id,
         checked_id(call.id),
@@ -77,8 +80,7 @@ def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: by
 
 
 def _columns(table: Table) -> tuple[str, ...]:
-    """Those that are given; SQLite counts the rest up by itself."""
-    return tuple(column.name for column in table.c if column.name != _COUNTED)
+    return tuple(column.name for column in table.c)
 
 
 def _insertion() -> Insertion:

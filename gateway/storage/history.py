@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -69,11 +70,11 @@ def _newest(table: Table, wanted: Collection[str]) -> Prepared:
 
 
 def _read(path: Where, wanted: dict[str, Any]) -> list[StoredCall]:
-    """Fresh calls are newer than the others, but for a moment: those that come together are put away together."""
     tables = (fresh, calls) if isinstance(path, Path) else (calls,)
     with _told_plainly(path), _looking(path) as connection:
         found = [row for table in tables for row in _newest(table, wanted).rows(connection, wanted)]
-        return [call_from(row) for row in found[: wanted["limit"]]]
+        newest = sorted(found, key=itemgetter("number"), reverse=True)
+        return [call_from(row) for row in newest[: wanted["limit"]]]
 
 
 def approvals_of(path: Where, ids: Collection[str]) -> list[ApprovalRecord]:

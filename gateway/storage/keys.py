@@ -18,6 +18,7 @@ _KEY: Final = re.compile(
 )
 
 _MOMENT: Final = 12
+_TURN_AT: Final = len("s.") + 32 + len(".")
 _OF_A_MOMENT: Final = re.compile(rf"turn_([0-9a-f]{{{_MOMENT}}})")
 
 _EMPTY: Final = blake2b(digest_size=16)
@@ -67,6 +68,11 @@ def hashed_turn(id: str) -> str:
         return digest
     moment: str = found[1]
     return moment + digest[_MOMENT:]
+
+
+def beginning_of_turn(key: str) -> str:
+    """What the id of a piece's turn begins with, if it has a moment. `key` may be the first part of one."""
+    return f"turn_{key[_TURN_AT : _TURN_AT + _MOMENT]}"
 
 
 def next_generation() -> str:

@@ -1,6 +1,7 @@
-"""Putting fresh calls where the others are: each is written in one row first, which costs a tenth of all its rows.
+"""Writing fresh calls, each as one row, which costs a tenth of all its rows; and putting them where the others are.
 
-The statements are plain texts, made of columns that are given: the process that runs them knows no schema.
+That happens when something else is to be written about their turn, or when it is looked for. The statements are plain
+texts, made of columns that are given: the process that runs them knows no schema.
 """
 
 import sqlite3
@@ -13,6 +14,10 @@ UNLESS_THERE: Final = " ON CONFLICT DO NOTHING"
 
 AT_ONCE: Final = 256
 """Calls in one transaction: those that settle meanwhile wait for it."""
+
+_LAST_NUMBER: Final = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name IN ('calls', 'fresh')"
+_COUNT_ON: Final = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'calls'"
+"""Whatever is written there next is newer."""
 
 
 class Moves(NamedTuple):
@@ -29,15 +34,21 @@ class Moves(NamedTuple):
         return Moves(*(each.removesuffix(UNLESS_THERE) for each in self))
 
 
-def is_any_fresh(connection: sqlite3.Connection, turn_id: str | None = None) -> bool:
-    if turn_id is None:
-        return connection.execute("SELECT 1 FROM fresh LIMIT 1").fetchone() is not None
+def insert_fresh(connection: sqlite3.Connection, into: Insertion, rows: Sequence[Row]) -> int:
+    """Number and write them; the last number that was given to another call before."""
+    [before] = connection.execute(_LAST_NUMBER).fetchone()
+    insert_rows(connection, into, [(number, *row) for number, row in enumerate(rows, before + 1)])
+    connection.execute(_COUNT_ON, (before + len(rows),))
+    return int(before)
+
+
+def is_fresh(connection: sqlite3.Connection, turn_id: str) -> bool:
     return connection.execute("SELECT 1 FROM fresh WHERE turn_id = ?", (turn_id,)).fetchone() is not None
 
 
 def put_turn_away(connection: sqlite3.Connection, moves: Moves, turn_id: str) -> None:
     """What is fresh of one turn, before anything else is written about it."""
-    if is_any_fresh(connection, turn_id):
+    if is_fresh(connection, turn_id):
         _move(connection, moves, "turn_id = ?", turn_id)
 
 
@@ -51,9 +62,8 @@ def put_some_away(connection: sqlite3.Connection, moves: Moves, *, at_once: int 
 
 def write_away(connection: sqlite3.Connection, moves: Moves, into: Insertion, *, rows: Sequence[Row]) -> None:
     """Write calls where they belong at once. Raises `sqlite3.IntegrityError` for one that is there already."""
-    [last] = connection.execute("SELECT coalesce(max(number), 0) FROM fresh").fetchone()
-    insert_rows(connection, into, rows)
-    _move(connection, moves.strict(), "number > ?", last)
+    before = insert_fresh(connection, into, rows)
+    _move(connection, moves.strict(), "number > ?", before)
 
 
 def _move(connection: sqlite3.Connection, moves: Moves, condition: str, value: str | int) -> None:

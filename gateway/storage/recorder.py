@@ -5,7 +5,6 @@ and the event loop for it. It knows rows, and nothing of what they mean. It ends
 
 First comes the `Order`, then lists of `(number, values of a row, entries of the log)`. The answer to a group is
 `(numbers that are durable, numbers that are not, how far the log has come)`; whoever sent the second finds out why.
-When nothing comes for a moment, or when too much has come, it puts away what it wrote.
 """
 
 import os
@@ -21,20 +20,15 @@ from typing import Any, Final, NamedTuple
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.finding_fresh import A_RUN, add_run
 from gateway.storage.framing import framed, unframed
 from gateway.storage.fresh_rows import Values, fresh_row
-from gateway.storage.inserting import Insertion, insert_rows
+from gateway.storage.inserting import Insertion
 from gateway.storage.links import Link
-from gateway.storage.putting_away import AT_ONCE, Moves, put_some_away
+from gateway.storage.putting_away import insert_fresh
 from gateway.storage.writing_back import WritingBack
 
 LARGEST_GROUP: Final = 512
-MOST_FRESH: Final = 4096
-"""Calls that wait to be put away before those that come have to wait for that."""
-
-_QUIET: Final = 0.02
-"""Seconds without anything to write after which there is time to put things away."""
-
 _PATIENCE: Final = 0.4
 _READ: Final = 1 << 20
 
@@ -48,7 +42,6 @@ class Order(NamedTuple):
 
     database: str
     fresh: Insertion
-    moves: Moves
     place: tuple[str, str | None, str | None, str | None] | None
     shard: str
     key: str | None = None
@@ -60,9 +53,7 @@ class Recorder:
         self._link: Link | None = None
         self._log: AuditLog | None = None
         self._into = Insertion(*order.fresh)
-        self._moves = Moves(*order.moves)
-        self.fresh = 0
-        """How many calls it wrote and did not put away."""
+        self._since_run = A_RUN  # whoever wrote before it may have ended before the next one
         if order.place is not None:
             key = None if order.key is None else ContentKey(order.key)
             self._log = AuditLog(self._new_shard, Place(*order.place), clock=_clock, key=key)
@@ -85,22 +76,8 @@ class Recorder:
             return False
         if self._log is not None:
             self._log.committed()
-        self.fresh += len(group)
         self._writing_back.wrote(len(group))
         return True
-
-    def put_away(self, *, at_once: int = AT_ONCE) -> None:
-        """Some of what is fresh. What is in the way now is tried again with the next calls."""
-        try:
-            connection = self._connected().connection
-            connection.execute("BEGIN IMMEDIATE")
-            went = put_some_away(connection, self._moves, at_once=at_once)
-            connection.execute("COMMIT")
-            self.fresh = self.fresh - went if went == at_once else 0  # somebody else may have put some away
-            self._writing_back.wrote(went)
-        except Exception:
-            self._disconnect()
-            self.fresh = 0
 
     @property
     def head(self) -> tuple[str, int, bytes] | None:
@@ -109,14 +86,16 @@ class Recorder:
         return None if mark is None else (mark.shard, mark.seq, mark.hash)
 
     def close(self) -> None:
-        while self.fresh:
-            self.put_away()
         self._writing_back.close()
         self._disconnect()
 
     def _write(self, connection: sqlite3.Connection, group: Sequence[Fresh]) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        insert_rows(connection, self._into, [fresh_row(each[1]) for each in group])
+        insert_fresh(connection, self._into, [fresh_row(each[1]) for each in group])
+        self._since_run += len(group)
+        if self._since_run >= A_RUN:
+            add_run(connection)
+            self._since_run = 0
         if self._log is not None:
             self._log.append(connection, [body for each in group for body in each[2]])
         connection.execute("COMMIT")
@@ -150,9 +129,7 @@ def main() -> None:
     waiting: list[Fresh] = []
     is_over = False
     while not is_over or waiting:
-        while recorder is not None and recorder.fresh and not waiting and not _is_readable(source, _QUIET):
-            recorder.put_away()
-        if not is_over and (not waiting or _is_readable(source, 0)):
+        if not is_over and (not waiting or _is_readable(source)):
             chunk = os.read(source, _READ)
             is_over = not chunk
             received += chunk
@@ -166,14 +143,12 @@ def main() -> None:
             numbers = [each[0] for each in group]
             answer = (numbers, []) if recorder.written(group) else ([], numbers)
             _send(sink, framed((*answer, recorder.head)))
-            if recorder.fresh > MOST_FRESH:
-                recorder.put_away()
     if recorder is not None:
         recorder.close()
 
 
-def _is_readable(source: int, seconds: float) -> bool:
-    return bool(select.select([source], [], [], seconds)[0])
+def _is_readable(source: int) -> bool:
+    return bool(select.select([source], [], [], 0)[0])
 
 
 def _send(sink: int, data: bytes) -> None:

@@ -19,7 +19,7 @@ from gateway.audit.chain import Head, origin
 from gateway.audit.contents import ContentKey
 from gateway.governance.records import AuditBody
 from gateway.storage.framing import framed, unframed
-from gateway.storage.fresh_calls import INTO_FRESH, MOVES
+from gateway.storage.fresh_calls import INTO_FRESH
 from gateway.storage.fresh_rows import Values
 from gateway.storage.recorder import Order
 
@@ -48,7 +48,7 @@ class Recording:
         shard: str,
         key: ContentKey | None = None,
     ) -> None:
-        self._order = Order(str(database), INTO_FRESH, MOVES, place, shard)
+        self._order = Order(str(database), INTO_FRESH, place, shard)
         self._key = key
         self._process: _Process | None = None
         self._waiting: dict[int, asyncio.Future[bool]] = {}

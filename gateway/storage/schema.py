@@ -101,8 +101,9 @@ pieces: Final = Table(
 )
 
 fresh: Final = Table(
-    # A call that is alone in its turn, with its turn and its piece in one row of one tree, until somebody puts them
-    # where the others are. Columns of the call are called as there.
+    # A call that is alone in its turn, with its turn and its piece in one row of one tree, until somebody wants to know
+    # or write more of the turn: then they are put where the others are. Columns of the call are called as there; a
+    # number is that of one call in both tables, and stays.
     "fresh",
     METADATA,
     Column("number", _NUMBER, primary_key=True, autoincrement=True),
@@ -114,8 +115,22 @@ fresh: Final = Table(
     Column("turn_memory", LargeBinary),
     Column("piece_key", Text),
     Column("piece_content", LargeBinary),
-    Index("fresh_by_turn", "turn_id"),
+    Index("fresh_by_turn", "turn_id", unique=True),
+    Index("fresh_by_tenant", "tenant", "number", sqlite_where=text("tenant IS NOT NULL")),
+    Index("fresh_by_expiry", "turn_expires_at"),
+    Index("fresh_in_spool", "turn_expires_at", sqlite_where=text("piece_key IS NOT NULL AND piece_content IS NULL")),
     sqlite_autoincrement=True,
+)
+
+fresh_ids: Final = Table(
+    # The ids of fresh calls in runs: those of the numbers up to `upto`, sorted. A tree of all of them would be written
+    # to in a different place for each call.
+    "fresh_ids",
+    METADATA,
+    Column("upto", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    sqlite_with_rowid=False,
 )
 
 claims: Final = Table(

@@ -29,13 +29,14 @@ from gateway.governance.records import (
 from gateway.storage import statements
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.columns import is_storable
+from gateway.storage.finding_fresh import expired_in_spool, forget_expired, turns_of_call, turns_of_pieces
 from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
 from gateway.storage.fresh_rows import Values, fresh_row
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import ATTEMPT, Link, is_busy, unavailable
 from gateway.storage.migrating import migrate
 from gateway.storage.processes import ProcessLock
-from gateway.storage.putting_away import AT_ONCE, is_any_fresh, put_some_away, put_turn_away, write_away
+from gateway.storage.putting_away import AT_ONCE, is_fresh, put_some_away, put_turn_away, write_away
 from gateway.storage.reading import ReadPool
 from gateway.storage.recording import Recording
 from gateway.storage.rows import (
@@ -49,6 +50,7 @@ from gateway.storage.rows import (
     turn_from,
     turn_row,
 )
+from gateway.storage.schema import calls, fresh
 from gateway.storage.turn_memories import Reservation, recalled, remember
 
 LARGEST_PAGE: Final = 1000
@@ -115,7 +117,7 @@ class SqliteStore:
         if not is_storable(id):
             return None
         wanted = {"id": id, "owner": owner_of(principal), "at": microseconds(self._clock())}
-        rows = await self._read(lambda connection: statements.FIND_TURN.rows(connection, wanted), turn_id=id)
+        rows = await self._read_turn(id, lambda connection: statements.FIND_TURN.rows(connection, wanted))
         return turn_from(rows[0]) if rows else None
 
     async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None:
@@ -215,7 +217,7 @@ class SqliteStore:
             await self._writer.run_merged(settle, self._write_fresh, (fresh, audit))
 
     async def memory_of_turn(self, turn_id: str) -> bytes | None:
-        return await self._read(lambda connection: recalled(connection, turn_id), turn_id=turn_id)
+        return await self._read_turn(turn_id, lambda connection: recalled(connection, turn_id))
 
     async def reserve_call(
         self,
@@ -250,16 +252,23 @@ class SqliteStore:
     async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:
         if not is_storable(id) or not is_storable(turn_id or ""):
             return None
-        at = microseconds(self._clock())
-        wanted = {"id": id, "owner": owner_of(principal), "turn_id": turn_id, "at": at}
-        rows = await self._read(lambda connection: statements.FIND_CALL.rows(connection, wanted), turn_id=turn_id)
+        at, owner = microseconds(self._clock()), owner_of(principal)
+        wanted = {"id": id, "owner": owner, "turn_id": turn_id, "at": at}
+
+        def find(connection: sqlite3.Connection) -> list[Row]:
+            return statements.FIND_CALL.rows(connection, wanted)
+
+        if turn_id is not None:
+            rows = await self._read_turn(turn_id, find)
+        else:
+            rows = await self._read(find, fresh=lambda connection: turns_of_call(connection, id, owner, at=at))
         return call_from(rows[0]) if rows else None
 
     async def calls_of(self, turn_id: str) -> list[StoredCall]:
         if not is_storable(turn_id):
             return []
         wanted = {"turn_id": turn_id}
-        rows = await self._read(lambda connection: statements.CALLS_OF.rows(connection, wanted), turn_id=turn_id)
+        rows = await self._read_turn(turn_id, lambda connection: statements.CALLS_OF.rows(connection, wanted))
         return [call_from(row) for row in rows]
 
     async def list_calls(
@@ -274,8 +283,8 @@ class SqliteStore:
         chosen = {name: value for name, value in asked.items() if value is not None}
         if not all(map(is_storable, chosen.values())):
             return [], None
-        statement = statements.listing(frozenset(chosen), from_the_top=before is None)
-        rows = await self._read(lambda connection: statement.rows(connection, {**wanted, **chosen}))
+        statement = statements.listing(frozenset(chosen), from_the_top=before is None, tables=(calls, fresh))
+        rows = await self._reader.run(lambda connection: statement.rows(connection, {**wanted, **chosen}))
         page = rows[:limit]
         return [call_from(row) for row in page], str(page[-1]["number"]) if len(rows) > limit else None
 
@@ -311,7 +320,10 @@ class SqliteStore:
 
     async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
         wanted = {"at": microseconds(at), "limit": limit}
-        rows = await self._read(lambda connection: statements.EXPIRED_PIECES.rows(connection, wanted))
+        rows = await self._read(
+            lambda connection: statements.EXPIRED_PIECES.rows(connection, wanted),
+            fresh=lambda connection: expired_in_spool(connection, at=wanted["at"], limit=limit),
+        )
         return [results_from(row["results"])[row["position"]] for row in rows]
 
     async def forget_results(self, keys: Sequence[str]) -> None:
@@ -320,14 +332,15 @@ class SqliteStore:
 
     async def known_results(self, keys: Sequence[str]) -> set[str]:
         def known(connection: sqlite3.Connection) -> set[str]:
-            return {key for key in keys if is_storable(key) and statements.FIND_PIECE.rows(connection, {"key": key})}
+            return {key for key in keys if is_storable(key) and _is_known(connection, key)}
 
-        return await self._read(known)
+        return await self._reader.run(known)
 
     async def prune(self, at: datetime) -> int:
         wanted = {"at": microseconds(at), "limit": _PRUNED_AT_ONCE}
-        await self._put_away()
         pruned = await self._writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
+        while went := await self._writer.run(lambda connection: forget_expired(connection, **wanted)):
+            pruned += 2 * went  # a call and its turn
         # Few turns at a time: calls that settle meanwhile go in between.
         while went := await self._writer.run(lambda connection: _prune_some(connection, wanted)):
             pruned += went
@@ -335,19 +348,34 @@ class SqliteStore:
 
     async def find_piece(self, key: str) -> bytes | None:
         """The bytes of a small piece that settled with its record."""
-        rows = await self._read(lambda connection: statements.FIND_PIECE.rows(connection, {"key": key}))
+        rows = await self._read(
+            lambda connection: statements.FIND_PIECE.rows(connection, {"key": key}),
+            fresh=lambda connection: turns_of_pieces(connection, key, key),
+        )
         return rows[0]["content"] if rows else None
 
     async def last_piece(self, prefix: str) -> tuple[str, bytes] | None:
         """The last small piece, in the order of keys, whose key begins like that."""
         wanted = _beginning(prefix)
-        rows = await self._read(lambda connection: statements.LAST_PIECE.rows(connection, wanted))
+        rows = await self._read(
+            lambda connection: statements.LAST_PIECE.rows(connection, wanted),
+            fresh=lambda connection: turns_of_pieces(connection, **wanted),
+        )
         return (rows[0]["key"], rows[0]["content"]) if rows else None
 
     async def delete_pieces(self, prefix: str) -> bool:
         wanted = _beginning(prefix)
-        await self._put_away()
-        return await self._writer.run(lambda connection: statements.DROP_PIECES.run(connection, wanted).rowcount > 0)
+
+        def delete(connection: sqlite3.Connection) -> bool:
+            _put_turns_away(connection, turns_of_pieces(connection, **wanted))
+            return statements.DROP_PIECES.run(connection, wanted).rowcount > 0
+
+        return await self._writer.run(delete)
+
+    async def put_away(self) -> None:
+        """Everything that is fresh now, some at a time: calls that settle meanwhile go in between."""
+        while await self._writer.run(lambda connection: put_some_away(connection, MOVES)) == AT_ONCE:
+            pass
 
     async def close(self) -> None:
         """Write what was taken on, then let go of the file. Calls that have not settled are unknown from now on."""
@@ -357,25 +385,22 @@ class SqliteStore:
         await self._reader.close()
         self._process.release()
 
-    async def _read(self, read: Callable[[sqlite3.Connection], T], *, turn_id: str | None = None) -> T:
-        """What is there of a turn, or of all, once what is fresh has been put away."""
+    async def _read_turn(self, id: str, read: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._read(read, fresh=lambda connection: [id] if is_fresh(connection, id) else [])
 
-        def attempt(connection: sqlite3.Connection) -> tuple[T] | None:
-            return None if is_any_fresh(connection, turn_id) else (read(connection),)
+    async def _read(
+        self, read: Callable[[sqlite3.Connection], T], *, fresh: Callable[[sqlite3.Connection], list[str]]
+    ) -> T:
+        """Once the turns it is about have been put away that are `fresh`."""
+
+        def attempt(connection: sqlite3.Connection) -> tuple[T] | list[str]:
+            return fresh(connection) or (read(connection),)
 
         found = await self._reader.run(attempt)
-        if found is not None:
+        if isinstance(found, tuple):
             return found[0]
-        if turn_id is None:
-            await self._put_away()
-        else:
-            await self._writer.run(lambda connection: put_turn_away(connection, MOVES, turn_id))
+        await self._writer.run(lambda connection: _put_turns_away(connection, found))
         return await self._reader.run(read)
-
-    async def _put_away(self) -> None:
-        """Everything that is fresh now, some at a time: calls that settle meanwhile go in between."""
-        while await self._writer.run(lambda connection: put_some_away(connection, MOVES)) == AT_ONCE:
-            pass
 
     def _note(self, connection: sqlite3.Connection, audit: Sequence[AuditBody]) -> None:
         if self._audit is not None:
@@ -494,6 +519,16 @@ def _claim(connection: sqlite3.Connection, claim: Row, at: int, start: _Start) -
     statements.DROP_CLAIM.run(connection, claim)
     statements.INSERT_CLAIM.run(connection, claim)
     return Claim("fresh")
+
+
+def _put_turns_away(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+    for id in ids:
+        put_turn_away(connection, MOVES, id)
+
+
+def _is_known(connection: sqlite3.Connection, key: str) -> bool:
+    """Fresh first: what is put away in between is found all the same."""
+    return bool(turns_of_pieces(connection, key, key) or statements.FIND_PIECE.rows(connection, {"key": key}))
 
 
 def _prune_some(connection: sqlite3.Connection, wanted: Row) -> int:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
+    Select,
     Table,
     and_,
     bindparam,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     not_,
     or_,
     select,
+    union_all,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert
@@ -176,8 +178,13 @@ PRUNE_TURN: Final = Prepared(delete(turns).where(turns.c.id == bindparam("turn")
 
 
 @lru_cache(maxsize=128)
-def listing(filters: frozenset[str], *, from_the_top: bool) -> Prepared:
-    """A page of calls, newest first, by the columns that matter."""
-    chosen = [calls.c[name] == bindparam(name) for name in _FILTERS if name in filters]
-    below = [] if from_the_top else [calls.c.number < bindparam("before")]
-    return Prepared(select(calls).where(*chosen, *below).order_by(calls.c.number.desc()).limit(bindparam("limit")))
+def listing(filters: frozenset[str], *, from_the_top: bool, tables: tuple[Table, ...] = (calls,)) -> Prepared:
+    """A page of calls, newest first, by the columns that matter. Each of the tables has the columns of `calls`."""
+    found = union_all(*(_chosen(table, filters, from_the_top) for table in tables))
+    return Prepared(found.order_by(found.selected_columns.number.desc()).limit(bindparam("limit")))
+
+
+def _chosen(table: Table, filters: frozenset[str], from_the_top: bool) -> Select[Any]:
+    chosen = [table.c[name] == bindparam(name) for name in _FILTERS if name in filters]
+    below = [] if from_the_top else [table.c.number < bindparam("before")]
+    return select(*(table.c[each.name] for each in calls.c)).where(*chosen, *below)

@@ -12,7 +12,7 @@ from gateway.errors import StoreUnavailable
 from gateway.storage.links import Link
 
 AFTER_CALLS: Final = 1024
-"""Written or put away since the last time: about a third of the log that makes a writer do it itself."""
+"""Written since the last time: about a third of the log that makes a writer do it itself."""
 
 
 class WritingBack:

@@ -13,6 +13,7 @@ from shutil import copytree
 from typing import Any
 
 import aiohttp
+from every_call import every_call
 from forked import Forked, Forking
 from orders import PROJECT, Orders, Shop, orders_service, shop_at
 
@@ -63,7 +64,7 @@ async def serving(
 
 def revisions_of_calls(data: Path) -> dict[str, str]:
     with closing(sqlite3.connect(f"file:{data}/data/gateway.db?mode=ro", uri=True)) as database:
-        rows = database.execute("SELECT id, revision FROM calls UNION ALL SELECT id, revision FROM fresh").fetchall()
+        rows = database.execute(every_call("id, revision")).fetchall()
     return dict(rows)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from audited import assert_good, entries
+from every_call import every_call
 from forked import forking
 from orders import Orders, orders_service
 from test_durability import LONGEST_ROUND, WORKER_ROUNDS, Trial, children, until_recovered
@@ -21,7 +22,8 @@ def check(database: Path, orders: Orders) -> None:
     """The log verifies, and agrees with the records and with what really ran."""
     assert_good(database)
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened:
-        rows = opened.execute("SELECT turn_id, id, status, tool, json_extract(args, '$.order') FROM calls").fetchall()
+        query = every_call("turn_id, id, status, tool, json_extract(args, '$.order')")
+        rows = opened.execute(query).fetchall()
     said = entries(database)
     of = {
         event: Counter((each["call"]["turn"], each["call"]["id"]) for each in said if each["event"] == event)

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import psycopg
 import pytest
+from every_call import every_call
 from orders import PROJECT, orders_service, shop_at
 from served import Served, served
 
@@ -117,7 +118,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
 
         def of_file() -> list[Any]:
             with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as found:
-                return found.execute(f"{RECORDS} UNION ALL SELECT status, is_error FROM fresh").fetchall()
+                return found.execute(every_call("status, is_error")).fetchall()
 
         return Stored(PROJECT, {}, of_file, ("--database", str(database)))
     address = request.getfixturevalue("new_database")()

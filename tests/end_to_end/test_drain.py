@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from every_call import every_call
 from forked import Forked, Forking, is_alive
 from orders import PROJECT, Orders, Shop, orders_service, shop_at
 
@@ -62,7 +63,7 @@ async def until_not_ready(gateway: Forked) -> Any:
 def records(data: Path) -> dict[str, tuple[str, bool]]:
     """Status of every call and whether it is an error, by tool."""
     with closing(sqlite3.connect(f"file:{data}/data/gateway.db?mode=ro", uri=True)) as database:
-        rows = database.execute("SELECT tool, status, is_error FROM calls").fetchall()
+        rows = database.execute(every_call("tool, status, is_error")).fetchall()
     return {tool: (status, bool(is_error)) for tool, status, is_error in rows}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from every_call import every_call
 from forked import Forking
 from orders import orders_service, shop_at
 from reloads import project_in
@@ -69,8 +70,7 @@ async def test_stop_under_load_fails_no_call_that_was_begun(tmp_path: Path, fork
         code = await asyncio.to_thread(gateway.ended)
 
     with closing(sqlite3.connect(f"file:{tmp_path}/data/gateway.db?mode=ro", uri=True)) as database:
-        rows = database.execute("SELECT status, is_error FROM calls").fetchall()
-        rows += database.execute("SELECT status, is_error FROM fresh").fetchall()
+        rows = database.execute(every_call("status, is_error")).fetchall()
     spans = (tmp_path / "spans.jsonl").read_text(encoding="utf-8").count('"execute_tool order_place"')
     assert other == []
     assert code == 0

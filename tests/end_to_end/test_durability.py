@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from every_call import every_call
 from forked import Forked, Forking, forking
 from orders import PROJECT, Answered, Orders, Shop, order_text, orders_service, shop_at
 
@@ -85,8 +86,8 @@ class Trial:
         found: dict[str, list[dict[str, Any]]] = {}
         with closing(sqlite3.connect(f"file:{self.data}/data/gateway.db?mode=ro", uri=True)) as database:
             database.row_factory = sqlite3.Row
-            query = "SELECT id, turn_id, tool, status, is_error, json_extract(args, '$.order') AS about FROM calls"
-            for row in database.execute(query):
+            columns = "id, turn_id, tool, status, is_error, json_extract(args, '$.order') AS about"
+            for row in database.execute(every_call(columns)):
                 found.setdefault(row["about"], []).append(dict(row))
         return found
 

@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from every_call import every_call
 from forked import Forking
 from orders import PROJECT, Shop, orders_service, shop_at
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.anyio
 def records(data: Path) -> dict[str, tuple[str, bool]]:
     """Status of every call and whether it is an error, by the order it was about."""
     with closing(sqlite3.connect(f"file:{data}/data/gateway.db?mode=ro", uri=True)) as database:
-        query = "SELECT json_extract(args, '$.order'), status, is_error FROM calls"
+        query = every_call("json_extract(args, '$.order'), status, is_error")
         return {order: (status, bool(is_error)) for order, status, is_error in database.execute(query)}
 
 

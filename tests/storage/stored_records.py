@@ -7,6 +7,7 @@ from typing import Any
 from gateway.core.canonical import call_id
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall, StoredResult, StoredTurn
+from gateway.storage.keys import hashed_turn
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ADA = Principal("user:ada", roles=frozenset({"role:agent", "role:reader"}), tenant="acme")
@@ -61,6 +62,20 @@ def call(id: str = "call", turn_id: str = "turn", principal: Principal = ADA, **
 def settled(id: str = "call", turn_id: str = "turn", principal: Principal = ADA, **changes: Any) -> StoredCall:
     outcome = {"status": "settled", "decision": "allow", "completed_at": NOON + timedelta(seconds=1), **changes}
     return call(id, turn_id, principal, **outcome)
+
+
+def turn_id(number: int) -> str:
+    """With a moment, as ours have."""
+    return f"turn_{number:012x}more"
+
+
+def piece_key(kind: str, number: int) -> str:
+    """Of a piece of that turn."""
+    return f"{kind}.{'0' * 32}.{hashed_turn(turn_id(number))}.{'2' * 32}.{number:032x}"
+
+
+def small(number: int) -> StoredResult:
+    return StoredResult("artifact", key=piece_key("s", number), type="json", byte_length=3, content=b"abc")
 
 
 def spooled(key: str) -> StoredResult:

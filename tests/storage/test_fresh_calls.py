@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from stored_records import ADA, BOB, NOON, settled, spooled, turn
+from stored_records import ADA, BOB, NOON, piece_key, settled, small, spooled, turn, turn_id
 
 from gateway.errors import RecordConflict
 from gateway.governance.principals import Principal
@@ -18,7 +18,7 @@ from gateway.storage import schema
 from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
 from gateway.storage.fresh_rows import fresh_row
 from gateway.storage.history import found_calls, listed_calls
-from gateway.storage.inserting import insert_rows
+from gateway.storage.putting_away import insert_fresh
 from gateway.storage.recording import Recording
 from gateway.storage.sqlite import SqliteStore
 
@@ -47,8 +47,6 @@ def rows(path: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-SMALL = StoredResult("artifact", key="inline/acme/abc", type="json", byte_length=3, content=b"abc")
-
 CALLS: dict[str, tuple[StoredCall, StoredTurn]] = {
     "plain": (settled(), turn()),
     "with everything": (
@@ -67,10 +65,15 @@ CALLS: dict[str, tuple[StoredCall, StoredTurn]] = {
     ),
     "of media": (
         settled(
-            because=None, results=(replace(spooled("files/acme/2"), details={"stash": {"n": 12345678901234567890}}),)
+            turn_id=turn_id(2),
+            because=None,
+            results=(replace(spooled(piece_key("f", 2)), details={"stash": {"n": 12345678901234567890}}),),
         ),
-        turn(),
+        turn(turn_id(2)),
     ),
+    "with a small piece": (settled(turn_id=turn_id(3), results=(small(3),)), turn(turn_id(3))),
+    "with a large piece": (settled(turn_id=turn_id(4), results=(spooled(piece_key("f", 4)),)), turn(turn_id(4))),
+    "with a piece of another place": (settled(results=(spooled("files/acme/2"),)), turn()),
     "refused": (
         settled(tool="t\ud800", identity="s/t\ud800", is_error=True, results=(StoredResult("text", text="n\ud800"),)),
         turn(),
@@ -109,6 +112,7 @@ async def test_rows_are_the_same_where_another_process_writes_them(
     through.record_through(recording)
     apart = await SqliteStore.open(tmp_path / "apart.db", clock=lambda: NOON)
     await through.settle_alone(call, of, memory=b"remembered")
+    await through.put_away()
     await apart.settle_call(call, turn=of, memory=b"remembered")
     await through.close()
     await apart.close()
@@ -158,13 +162,12 @@ async def test_alone_in_its_group_it_is_told_all_the_same(store: SqliteStore) ->
 
 
 async def test_small_piece_is_kept_with_its_call(store: SqliteStore) -> None:
-    await store.settle_alone(settled(results=(SMALL,)), turn())
+    await store.settle_alone(settled(turn_id=turn_id(1), results=(small(1),)), turn(turn_id(1)))
 
-    assert SMALL.key is not None
-    assert await store.find_piece(SMALL.key) == b"abc"
+    assert await store.find_piece(piece_key("s", 1)) == b"abc"
     found = await store.find_call("call", ADA)
     assert found is not None
-    assert [each.key for each in found.results] == [SMALL.key]
+    assert [each.key for each in found.results] == [piece_key("s", 1)]
 
 
 async def test_id_that_cannot_be_stored_is_refused_before_anything_is_written(
@@ -188,7 +191,7 @@ def test_row_of_a_fresh_call_has_room_for_all_of_its_call_and_its_turn() -> None
     for table in (schema.turns, schema.calls, schema.pieces):
         [move] = [each for each in MOVES if each.startswith(f"INSERT INTO {table.name} ")]
         missing = {column.name for column in table.c if f'"{column.name}"' not in move}
-        assert missing <= {"number", "ended_at", "ending"}
+        assert missing <= {"ended_at", "ending"}
 
 
 async def test_fresh_call_is_found_by_everybody_who_looks(tmp_path: Path) -> None:
@@ -196,17 +199,13 @@ async def test_fresh_call_is_found_by_everybody_who_looks(tmp_path: Path) -> Non
     path = tmp_path / "gateway.db"
     store = await SqliteStore.open(path, clock=lambda: NOON)
     other = await SqliteStore.open(path, clock=lambda: NOON)
-    key = f"s.{'0' * 32}.{'1' * 32}.{'2' * 32}.{'3' * 32}"
-    result = StoredResult("artifact", key=key, type="json", byte_length=3, content=b"abc")
 
     async def put(number: int) -> StoredCall:
-        call, of = (
-            settled(f"call{number}", turn_id=f"turn{number}", results=(replace(result, key=key[:-1] + str(number)),)),
-            turn(f"turn{number}"),
-        )
+        call = settled(f"call{number}", turn_id=turn_id(number), results=(small(number),))
+        of = turn(turn_id(number))
         values = fresh_values(call, of, process="p")
         assert values is not None
-        await store.writer.run(lambda connection: insert_rows(connection, INTO_FRESH, [fresh_row(values)]))
+        await store.writer.run(lambda connection: insert_fresh(connection, INTO_FRESH, [fresh_row(values)]) and None)
         return call
 
     looks: dict[str, Callable[[StoredCall], Awaitable[object]]] = {
@@ -226,24 +225,26 @@ async def test_fresh_call_is_found_by_everybody_who_looks(tmp_path: Path) -> Non
     for number, (name, look) in enumerate(looks.items()):
         assert await look(await put(number)), name
     await put(90)
-    await other.end_turn("turn90", "ack", NOON, stash={})
+    await other.end_turn(turn_id(90), "ack", NOON, stash={})
     await put(91)
     with pytest.raises(RecordConflict):
-        await other.settle_call(settled("call91", turn_id="turn91"))
+        await other.settle_call(settled("call91", turn_id=turn_id(91)))
     await put(92)
-    await other.settle_call(settled("another", turn_id="turn92"))
-    assert [each.id for each in await store.calls_of("turn92")] == ["call92", "another"]
+    await other.settle_call(settled("another", turn_id=turn_id(92)))
+    assert [each.id for each in await store.calls_of(turn_id(92))] == ["call92", "another"]
     await put(93)
     await other.recover(NOON)
     assert "call93" in [each["id"] for each in rows(path)["fresh"]]  # it has settled: it is nobody's who is gone
     await other.prune(NOON)
+    assert "call93" in [each["id"] for each in rows(path)["fresh"]]
+    await other.put_away()
     assert rows(path)["fresh"] == []
     await store.close()
     await other.close()
 
 
 def test_small_piece_without_its_bytes_is_refused() -> None:
-    small = StoredResult("artifact", key=f"s.{'0' * 32}.{'1' * 32}.{'2' * 32}.{'3' * 32}", type="json", byte_length=3)
+    without = replace(small(1), content=None)
 
     with pytest.raises(ValueError, match="without its content"):
-        fresh_values(settled(results=(small,)), turn(), process="p")
+        fresh_values(settled(results=(without,)), turn(), process="p")

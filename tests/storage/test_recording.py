@@ -15,10 +15,8 @@ from stored_records import ADA, NOON, settled, turn
 
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Caller, Place
+from gateway.governance.records import CallFilter
 from gateway.storage.audit_log import AuditLog
-from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
-from gateway.storage.putting_away import put_some_away
-from gateway.storage.recorder import Order, Recorder
 from gateway.storage.recording import WORTH_IT, Recording
 from gateway.storage.sqlite import SqliteStore
 
@@ -123,15 +121,11 @@ async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_
 
 
 async def test_call_that_is_there_already_counts_once_and_stays_as_it_was(store: SqliteStore) -> None:
-    of_turn = turn("turn1")
-    await store.settle_alone(settled("call1", turn_id="turn1"), of_turn)
-    fresh = fresh_values(settled("call1", turn_id="turn1", is_error=True), of_turn, process="p")
+    await store.settle_alone(settled("call1", turn_id="turn1"), turn("turn1"))
+    await store.settle_alone(settled("call1", turn_id="turn1", is_error=True), turn("turn1"))
 
-    assert fresh is not None
-    assert await recording_of(store).write(fresh, [])
-    await settle(store, 2)
-    assert [found.is_error for found in await store.calls_of("turn1")] == [False]
-    assert await numbers(store, 3) == [1, 2]
+    [found], _ = await store.list_calls(CallFilter(), limit=10)
+    assert found.is_error is False
 
 
 async def test_calls_that_the_process_cannot_be_told_are_written_without_it(store: SqliteStore) -> None:
@@ -233,24 +227,6 @@ async def test_it_is_not_left_behind_by_a_store_that_closes_while_it_begins(tmp_
     await recording.close()
 
     assert recording._process is None
-
-
-def test_it_does_not_lose_count_of_what_others_put_away(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    asyncio.run(_made(path))
-    recorder = Recorder(Order(str(path), INTO_FRESH, MOVES, PLACE, "shard"))
-    calls = [fresh_values(settled(f"call{number}"), turn(f"turn{number}"), process="p") for number in range(9)]
-    assert recorder.written([(number, values, ()) for number, values in enumerate(calls) if values is not None])
-    with closing(sqlite3.connect(path)) as database:
-        assert put_some_away(database, MOVES, at_once=7) == 7
-        database.commit()
-
-    recorder.put_away(at_once=2)
-    assert recorder.fresh == 7  # there may be more
-    recorder.put_away(at_once=2)
-
-    assert recorder.fresh == 0
-    recorder.close()
 
 
 async def _made(path: Path) -> None:

@@ -17,11 +17,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
-from stored_records import ADA, NOON, call, settled, turn
+from stored_records import ADA, NOON, call, piece_key, settled, small, turn, turn_id
 
 from gateway.errors import RecordConflict, StoreNotOurs, StoreUnavailable
-from gateway.governance.records import StoredResult
+from gateway.governance.records import CallFilter, StoredResult
 from gateway.storage import migrations
+from gateway.storage.fresh_calls import fresh_values
+from gateway.storage.fresh_rows import fresh_row
 from gateway.storage.links import Link
 from gateway.storage.migrating import APPLICATION_ID, VERSION_TABLE, migrate
 from gateway.storage.schema import METADATA
@@ -151,6 +153,33 @@ async def test_database_of_the_first_version_is_upgraded_with_what_is_in_it(path
     found = await store.find_turn("turn", ADA)
     assert found is not None
     assert found.principal.tenant == "acme"
+    await store.close()
+
+
+async def test_calls_that_waited_to_be_put_away_are_where_the_others_are_after_an_upgrade(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch()
+    link = Link(path)
+    migrate(link.connection, to="0008")
+    names = [column.name for column in METADATA.tables["fresh"].c if column.name != "number"]
+    into = f"INSERT INTO fresh ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+    for number in range(3):
+        of = turn(turn_id(number))
+        fresh = fresh_values(settled(f"c{number}", of.id, results=(small(number),)), of, process="p")
+        assert fresh is not None
+        link.connection.execute(into, fresh_row(fresh))
+
+    migrate(link.connection)
+    assert list(link.connection.execute("SELECT number, id FROM calls")) == [(1, "c0"), (2, "c1"), (3, "c2")]
+    assert list(link.connection.execute("SELECT * FROM fresh")) == []
+    migrate(link.connection, to="0008")
+    migrate(link.connection)
+    link.close()
+
+    store = await SqliteStore.open(path, clock=lambda: NOON)
+    found, _ = await store.list_calls(CallFilter(), limit=10)
+    assert [each.id for each in found] == ["c2", "c1", "c0"]
+    assert await store.find_piece(piece_key("s", 1)) == b"abc"
     await store.close()
 
 

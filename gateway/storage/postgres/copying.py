@@ -17,7 +17,6 @@ from sqlalchemy import Boolean, Table
 
 from gateway.core.events import now
 from gateway.errors import StoreNotOurs, StoreUnavailable
-from gateway.governance.records import CallFilter
 from gateway.storage import schema
 from gateway.storage.history import looking_at
 from gateway.storage.postgres.compiling import plain
@@ -67,7 +66,7 @@ async def _tidy(path: Path) -> None:
     store = await SqliteStore.open(path)
     try:
         await store.recover(now())
-        await store.list_calls(CallFilter(), limit=1)
+        await store.put_away()
     finally:
         await store.close()
 

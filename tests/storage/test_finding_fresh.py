@@ -1,0 +1,254 @@
+"""Fresh calls stay the one row they are: found by their ids, listed with the others, gone when they have expired."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+from stored_records import ADA, BOB, NOON, Clock, call, piece_key, settled, small, spooled, turn, turn_id
+
+from gateway.governance.principals import Principal
+from gateway.governance.records import CallFilter, StoredCall, StoredResult
+from gateway.storage import finding_fresh, statements
+from gateway.storage.finding_fresh import add_run
+from gateway.storage.fresh_calls import INTO_FRESH, fresh_values
+from gateway.storage.fresh_rows import fresh_row
+from gateway.storage.history import listed_calls
+from gateway.storage.putting_away import insert_fresh
+from gateway.storage.recorder import Order, Recorder
+from gateway.storage.schema import calls, fresh
+from gateway.storage.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+LATER = NOON + timedelta(hours=2)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "gateway.db"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def store(path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path, clock=clock)
+    yield store
+    await store.close()
+
+
+def large(number: int) -> StoredResult:
+    return spooled(piece_key("f", number))
+
+
+async def put(store: SqliteStore, *some: StoredCall, run: bool = False) -> None:
+    """As fresh calls, whose turns live for an hour; with `run`, their ids are written as well."""
+    of = [fresh_values(each, turn(each.turn_id, each.principal), process="p") for each in some]
+    rows = [fresh_row(values) for values in of if values is not None]
+
+    def write(connection: sqlite3.Connection) -> None:
+        insert_fresh(connection, INTO_FRESH, rows)
+        if run:
+            add_run(connection)
+
+    await store.writer.run(write)
+
+
+def column(path: Path, statement: str) -> list[object]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        return [value for value, *_ in database.execute(statement)]
+
+
+async def found_turn(store: SqliteStore, id: str, principal: Principal = ADA) -> str | None:
+    found = await store.find_call(id, principal)
+    return None if found is None else found.turn_id
+
+
+async def test_call_is_found_by_its_id_in_every_run_and_after_the_last(store: SqliteStore, path: Path) -> None:
+    ids = [f"c{Random(number).random()}" for number in range(90)]
+    for start in (0, 30, 60):
+        await put(store, *(settled(ids[n], f"t{n}") for n in range(start, start + 30)), run=start < 60)
+
+    assert [await found_turn(store, id) for id in ids[::7]] == [f"t{n}" for n in range(0, 90, 7)]
+    assert await found_turn(store, "c") is None
+    assert await found_turn(store, ids[0], BOB) is None
+    assert column(path, "SELECT count(*) FROM fresh") == [90 - len(ids[::7])]  # the others are as they were
+
+
+@pytest.mark.parametrize("run", [True, False], ids=["in a run", "after the last"])
+@pytest.mark.parametrize("together", [True, False])
+async def test_of_calls_with_the_same_id_the_newest_is_found(store: SqliteStore, run: bool, together: bool) -> None:
+    old, new = settled("c", "old"), settled("c", "new")
+    if together:
+        await put(store, old, new, run=run)
+    else:
+        await put(store, old, run=True)
+        await put(store, new, run=run)
+
+    assert await found_turn(store, "c") == "new"
+    await store.settle_call(settled("c", "newest"), turn=turn("newest"))
+    assert await found_turn(store, "c") == "newest"
+    await put(store, settled("c", "other", BOB), run=run)
+    assert await found_turn(store, "c") == "newest"
+    await put(store, settled("c", "fresh"), run=run)
+    assert await found_turn(store, "c") == "fresh"
+
+
+@pytest.mark.parametrize("run", [True, False], ids=["in a run", "after the last"])
+async def test_expired_call_is_not_found(store: SqliteStore, clock: Clock, run: bool) -> None:
+    await put(store, settled("c"), run=run)
+    clock.advance(hours=2)
+
+    assert await store.find_call("c", ADA) is None
+
+
+async def test_calls_are_listed_in_the_order_they_were_written_in_wherever_they_are(
+    store: SqliteStore, path: Path
+) -> None:
+    order: list[str] = []
+    for number in range(40):
+        id = f"c{number}"
+        match number % 4:
+            case 0:
+                await put(store, settled(id, f"t{number}"))
+            case 1:
+                await store.settle_call(settled(id, f"t{number}"), turn=turn(f"t{number}"))
+            case 2:
+                await put(store, settled(id, f"t{number}", BOB))
+                await store.find_turn(f"t{number}", BOB)  # which puts it away
+            case 3:
+                await store.settle_alone(settled(id, f"t{number}"), turn(f"t{number}"))
+        order.insert(0, id)
+
+    pages, cursor = [], None
+    while True:
+        page, cursor = await store.list_calls(CallFilter(), limit=7, before=cursor)
+        pages += [each.id for each in page]
+        if cursor is None:
+            break
+    of_bob, _ = await store.list_calls(CallFilter(tenant="acme", subject="user:bob"), limit=3)
+    assert pages == order
+    assert [each.id for each in of_bob] == ["c38", "c34", "c30"]
+    assert [each.id for each in listed_calls(path, CallFilter(), since=None, limit=9)] == order[:9]
+    assert column(path, "SELECT count(*) FROM fresh") == [10]
+
+
+async def test_same_turn_is_not_fresh_twice(store: SqliteStore) -> None:
+    await put(store, settled())
+
+    with pytest.raises(sqlite3.IntegrityError):
+        await put(store, settled("another"))
+
+
+async def test_expired_ones_are_forgotten_with_their_ids(store: SqliteStore, path: Path) -> None:
+    for start in (0, 300):
+        some = (settled(f"c{n}", turn_id(n), results=(small(n),)) for n in range(start, start + 300))
+        await put(store, *some, run=True)
+    await put(store, settled("running", "t"))
+    await store.start_call(call("another", "t"))
+
+    assert await store.prune(NOON) == 0
+    assert await store.prune(LATER) == 1200
+    assert column(path, "SELECT id FROM fresh UNION ALL SELECT id FROM fresh_ids") == []
+    assert column(path, "SELECT id FROM calls ORDER BY number") == ["running", "another"]
+    await put(store, settled("c", "after"), run=True)
+    assert await found_turn(store, "c") == "after"
+
+
+async def test_runs_stay_as_long_as_one_of_their_calls_does(store: SqliteStore, path: Path) -> None:
+    await put(store, *(settled(f"a{n}", f"a{n}") for n in range(3)), run=True)
+    await put(store, settled("b0", "b0"), settled("b1", turn_id(1), results=(large(1),)), run=True)
+
+    await store.prune(LATER)
+
+    assert column(path, "SELECT id FROM fresh") == ["b1"]
+    assert column(path, "SELECT id FROM fresh_ids") == ["b0", "b1"]
+    assert await found_turn(store, "b1") == turn_id(1)
+
+
+async def test_what_is_in_the_spool_is_told_before_it_is_forgotten(store: SqliteStore, path: Path) -> None:
+    await put(store, *(settled(f"c{n}", turn_id(n), results=((large if n % 2 else small)(n),)) for n in range(10)))
+
+    assert await store.expired_results(NOON, limit=10) == []
+    told = await store.expired_results(LATER, limit=3)
+    assert [each.key for each in told] == [large(n).key for n in (1, 3, 5)]
+    await store.prune(LATER)
+    assert column(path, "SELECT id FROM fresh ORDER BY id") == ["c7", "c9"]
+    keys = [each.key or "" for each in await store.expired_results(LATER, limit=10)]
+    await store.forget_results(keys)
+    await store.prune(LATER)
+    assert column(path, "SELECT id FROM fresh UNION ALL SELECT id FROM calls") == []
+
+
+async def test_pieces_of_fresh_calls_are_deleted(store: SqliteStore) -> None:
+    await put(
+        store, settled(turn_id=turn_id(1), results=(small(1),)), settled("other", turn_id(2), results=(small(2),))
+    )
+    mine = piece_key("s", 1)
+
+    assert await store.delete_pieces(mine[:-2])
+    assert await store.find_piece(mine) is None
+    assert not await store.delete_pieces(mine[:-2])
+    assert await store.find_piece(piece_key("s", 2)) == b"abc"
+
+
+def test_piece_that_does_not_lead_to_its_turn_is_not_left_fresh() -> None:
+    assert fresh_values(settled(turn_id=turn_id(2), results=(small(1),)), turn(turn_id(2)), process="p") is None
+    assert fresh_values(settled(turn_id="t", results=(large(1),)), turn("t"), process="p") is None
+    assert fresh_values(settled(turn_id=turn_id(1), results=(small(1),)), turn(turn_id(1)), process="p") is not None
+
+
+async def test_process_that_writes_adds_a_run_to_what_others_left_and_one_when_enough_has_come(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.storage.recorder.A_RUN", 4)
+    await put(store, settled("left", "left"))
+    recorder = Recorder(Order(str(path), INTO_FRESH, None, "shard"))
+    counts = []
+    for number in range(9):
+        values = fresh_values(settled(f"c{number}", f"t{number}"), turn(f"t{number}"), process="p")
+        assert values is not None
+        assert recorder.written([(number, values, ())])
+        counts.append(column(path, "SELECT count(*) FROM fresh_ids")[0])
+    recorder.close()
+
+    assert counts == [2, 2, 2, 2, 6, 6, 6, 6, 10]
+
+
+def statements_of(module: object) -> Iterator[str]:
+    yield from (text for name, text in vars(module).items() if name.startswith("_") and isinstance(text, str))
+
+
+async def test_nothing_is_looked_for_from_row_to_row(store: SqliteStore, path: Path) -> None:
+    """But where it is said: among those that came since the last run of ids."""
+    texts = [text for text in statements_of(finding_fresh) if text.lstrip().startswith(("SELECT", "WITH", "DELETE"))]
+    paging = statements.listing(frozenset({"tenant"}), from_the_top=False, tables=(calls, fresh)).sql
+    assert len(texts) >= 5
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        for text in (*texts, paging):
+            plan = [how for *_, how in database.execute(f"EXPLAIN QUERY PLAN {text}", [None] * text.count("?"))]
+            assert not [how for how in plan if "SCAN" in how and "runs" not in how and "CONSTANT" not in how], plan
+            assert not [how for how in plan if "TEMP B-TREE" in how], plan
+
+
+def without(results: Sequence[StoredResult]) -> list[StoredResult]:
+    return [replace(each, content=None) for each in results]
+
+
+async def test_listed_is_what_was_written(store: SqliteStore) -> None:
+    made = settled("c", turn_id(1), results=(small(1),), because="so", trusted=True)
+    await put(store, made)
+
+    [listed], _ = await store.list_calls(CallFilter(turn_id=turn_id(1)), limit=1)
+    found = await store.find_call("c", ADA)
+
+    assert listed == found
+    assert list(listed.results) == without(made.results)
