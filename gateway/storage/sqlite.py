@@ -4,16 +4,14 @@ Writes go through one thread and are committed in groups, reads through a few of
 """
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, Final, Self, TypeVar
 
 from gateway.core.events import now
-from gateway.errors import RecordConflict, StoreUnavailable
+from gateway.errors import RecordConflict
 from gateway.governance.memory import Bounds
 from gateway.governance.principals import Principal
 from gateway.governance.records import (
@@ -26,15 +24,16 @@ from gateway.governance.records import (
     StoredTurn,
     TurnEnding,
 )
-from gateway.storage import statements
+from gateway.storage import changes, statements
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.columns import is_storable
 from gateway.storage.finding_fresh import expired_in_spool, forget_expired, turns_of_call, turns_of_pieces
 from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
 from gateway.storage.fresh_rows import Values, fresh_row
 from gateway.storage.group_commit import GroupCommit
-from gateway.storage.links import ATTEMPT, Link, is_busy, unavailable
-from gateway.storage.migrating import migrate
+from gateway.storage.links import Link
+from gateway.storage.opening import prepare
+from gateway.storage.paging import beginning_with, page_of_calls
 from gateway.storage.processes import ProcessLock
 from gateway.storage.putting_away import AT_ONCE, is_fresh, put_some_away, put_turn_away, write_away
 from gateway.storage.reading import ReadPool
@@ -53,14 +52,9 @@ from gateway.storage.rows import (
 from gateway.storage.schema import calls, fresh
 from gateway.storage.turn_memories import Reservation, recalled, remember
 
-LARGEST_PAGE: Final = 1000
-
 _PRUNED_AT_ONCE: Final = 200
 _BEFORE_RUNNING: Final = 1.0
 """Seconds a call waits for its start to be durable. Its outcome waits as long as it takes: the tool has run."""
-
-_OPENING_SECONDS: Final = 10
-"""How long opening waits for another process that is upgrading the same file."""
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -97,7 +91,7 @@ class SqliteStore:
         one that cannot be read and written. `waiting` bounds the writes that may wait for the disk.
         """
         absolute = Path(path).absolute()
-        process = await asyncio.to_thread(_prepare, absolute)
+        process = await asyncio.to_thread(prepare, absolute)
         try:
             return cls(absolute, clock=clock, process=process, readers=readers, waiting=waiting)
         except BaseException:
@@ -184,7 +178,7 @@ class SqliteStore:
 
         def settle(connection: sqlite3.Connection) -> None:
             put_turn_away(connection, MOVES, call.turn_id)
-            _settle(connection, row, turn_columns, pieces)
+            _settled(connection, row, turn_columns, pieces)
             if memory is not None:
                 remember(connection, call.turn_id, memory, knowing)
             self._note(connection, audit)
@@ -208,7 +202,7 @@ class SqliteStore:
             put_turn_away(connection, MOVES, call.turn_id)
             if is_unsure and statements.CALL_OF_TURN.rows(connection, row):
                 return
-            _settle(connection, row, {**turn_row(turn), "memory": memory}, piece_rows(call))
+            _settled(connection, row, {**turn_row(turn), "memory": memory}, piece_rows(call))
             self._note(connection, audit)
 
         if is_unsure or fresh is None:
@@ -274,19 +268,7 @@ class SqliteStore:
     async def list_calls(
         self, filter: CallFilter, *, limit: int, before: str | None = None
     ) -> tuple[list[StoredCall], str | None]:
-        if not 1 <= limit <= LARGEST_PAGE:
-            raise ValueError(f"a page has 1 to {LARGEST_PAGE} calls, not {limit}")
-        wanted: Row = {"limit": limit + 1}
-        if before is not None:
-            wanted["before"] = _number(before)
-        asked = {name: getattr(filter, name) for name in CallFilter.__dataclass_fields__}
-        chosen = {name: value for name, value in asked.items() if value is not None}
-        if not all(map(is_storable, chosen.values())):
-            return [], None
-        statement = statements.listing(frozenset(chosen), from_the_top=before is None, tables=(calls, fresh))
-        rows = await self._reader.run(lambda connection: statement.rows(connection, {**wanted, **chosen}))
-        page = rows[:limit]
-        return [call_from(row) for row in page], str(page[-1]["number"]) if len(rows) > limit else None
+        return await page_of_calls(self._reader.run, filter, limit=limit, before=before, tables=(calls, fresh))
 
     async def claim(
         self,
@@ -303,7 +285,7 @@ class SqliteStore:
         claim |= {"turn_id": call.turn_id, "call_id": call.id}
         at = microseconds(self._clock())
         return await self._writer.run(
-            lambda connection: _claim(connection, claim, at, start), within=_BEFORE_RUNNING, undo=start.undo
+            lambda connection: changes.claim(connection, claim, at, start), within=_BEFORE_RUNNING, undo=start.undo
         )
 
     async def recover(self, at: datetime) -> int:
@@ -328,7 +310,7 @@ class SqliteStore:
 
     async def forget_results(self, keys: Sequence[str]) -> None:
         rows = [{"key": key} for key in keys if is_storable(key)]
-        await self._writer.run(lambda connection: _run_each(connection, rows))
+        await self._writer.run(lambda connection: changes.forget_pieces(connection, rows))
 
     async def known_results(self, keys: Sequence[str]) -> set[str]:
         def known(connection: sqlite3.Connection) -> set[str]:
@@ -342,7 +324,7 @@ class SqliteStore:
         while went := await self._writer.run(lambda connection: forget_expired(connection, **wanted)):
             pruned += 2 * went  # a call and its turn
         # Few turns at a time: calls that settle meanwhile go in between.
-        while went := await self._writer.run(lambda connection: _prune_some(connection, wanted)):
+        while went := await self._writer.run(lambda connection: changes.prune_some(connection, wanted)):
             pruned += went
         return pruned
 
@@ -356,7 +338,7 @@ class SqliteStore:
 
     async def last_piece(self, prefix: str) -> tuple[str, bytes] | None:
         """The last small piece, in the order of keys, whose key begins like that."""
-        wanted = _beginning(prefix)
+        wanted = beginning_with(prefix)
         rows = await self._read(
             lambda connection: statements.LAST_PIECE.rows(connection, wanted),
             fresh=lambda connection: turns_of_pieces(connection, **wanted),
@@ -364,7 +346,7 @@ class SqliteStore:
         return (rows[0]["key"], rows[0]["content"]) if rows else None
 
     async def delete_pieces(self, prefix: str) -> bool:
-        wanted = _beginning(prefix)
+        wanted = beginning_with(prefix)
 
         def delete(connection: sqlite3.Connection) -> bool:
             _put_turns_away(connection, turns_of_pieces(connection, **wanted))
@@ -459,66 +441,9 @@ class _conflict:  # noqa: N801 - reads as a statement; a generator-based one cos
             raise RecordConflict(self._message) from error
 
 
-def _prepare(path: Path) -> ProcessLock:
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Before SQLite does, whose files are as readable as the umask lets them be; its others take after this one.
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.fchmod(file, 0o600)
-        finally:
-            os.close(file)
-        _upgrade_when_free(path)
-        return ProcessLock(path.with_name(f"{path.name}-processes"))
-    except OSError as error:
-        raise StoreUnavailable(
-            f"the database cannot be opened: {error.strerror}", help="check the folder and who may write to it"
-        ) from error
-
-
-def _upgrade_when_free(path: Path) -> None:
-    deadline = monotonic() + _OPENING_SECONDS
-    while True:
-        try:
-            return _upgrade(path)
-        except StoreUnavailable as error:
-            if not is_busy(error.cause) or monotonic() > deadline:
-                raise
-        sleep(ATTEMPT)  # SQLite itself does not wait for everything
-
-
-def _upgrade(path: Path) -> None:
-    link = Link(path, patience=_OPENING_SECONDS)
-    try:
-        migrate(link.connection)
-    except sqlite3.Error as error:
-        raise (unavailable(error) or error) from error
-    finally:
-        link.close()
-
-
-def _settle(connection: sqlite3.Connection, row: Row, turn: Row | None, pieces: Iterable[Row]) -> None:
+def _settled(connection: sqlite3.Connection, row: Row, turn: Row | None, pieces: Iterable[Row]) -> None:
     with _conflict("the call's turn is unknown, or another principal's"):
-        if turn is not None:
-            statements.ENSURE_TURN.run(connection, turn)
-        if not statements.SETTLE_CALL.run(connection, row).rowcount:
-            raise RecordConflict("the call has an outcome already")
-        for piece in pieces:
-            statements.INSERT_PIECE.run(connection, piece)
-
-
-def _claim(connection: sqlite3.Connection, claim: Row, at: int, start: _Start) -> Claim:
-    for holder in statements.FIND_CLAIM.rows(connection, {**claim, "at": at}):
-        if holder["digest"] != claim["digest"]:
-            return Claim("taken")
-        [found] = statements.CALL_OF_TURN.rows(connection, {"turn_id": holder["turn_id"], "id": holder["call_id"]})
-        call = call_from(found)
-        if call.status != "settled" or call.decision not in ("hold", "deny"):  # those never ran, and spent nothing
-            return Claim("running" if call.status == "started" else call.status, call)
-    start.run(connection)
-    statements.DROP_CLAIM.run(connection, claim)
-    statements.INSERT_CLAIM.run(connection, claim)
-    return Claim("fresh")
+        changes.settle(connection, row, turn, pieces)
 
 
 def _put_turns_away(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
@@ -529,28 +454,3 @@ def _put_turns_away(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
 def _is_known(connection: sqlite3.Connection, key: str) -> bool:
     """Fresh first: what is put away in between is found all the same."""
     return bool(turns_of_pieces(connection, key, key) or statements.FIND_PIECE.rows(connection, {"key": key}))
-
-
-def _prune_some(connection: sqlite3.Connection, wanted: Row) -> int:
-    pruned = 0
-    for row in statements.PRUNABLE.rows(connection, wanted):
-        turn = {"turn": row["id"]}
-        statements.PRUNE_PIECES.run(connection, turn)
-        pruned += statements.PRUNE_CALLS.run(connection, turn).rowcount
-        pruned += statements.PRUNE_TURN.run(connection, turn).rowcount
-    return pruned
-
-
-def _run_each(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
-    for row in rows:
-        statements.FORGET_PIECE.run(connection, row)
-
-
-def _beginning(prefix: str) -> Row:
-    return {"prefix": prefix, "end": f"{prefix}\U0010ffff"}
-
-
-def _number(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
-        raise ValueError("the cursor is not one that a page ended with")
-    return int(cursor)

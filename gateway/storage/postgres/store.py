@@ -30,9 +30,10 @@ from gateway.governance.records import (
     StoredTurn,
     TurnEnding,
 )
-from gateway.storage import statements
+from gateway.storage import changes, statements
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.columns import is_storable
+from gateway.storage.paging import beginning_with, page_of_calls
 from gateway.storage.postgres.faults import FULL
 from gateway.storage.postgres.leases import Lease
 from gateway.storage.postgres.migrating import refuse_other_versions
@@ -54,8 +55,6 @@ from gateway.storage.rows import (
 )
 from gateway.storage.schema import calls
 from gateway.storage.turn_memories import Reservation, recalled, remember
-
-LARGEST_PAGE: Final = 1000
 
 _PRUNED_AT_ONCE: Final = 200
 _BEFORE_RUNNING: Final = 0.75
@@ -235,7 +234,7 @@ class PostgresStore:
         turn_columns = None if turn is None else turn_row(turn)
 
         def settle(connection: Any) -> None:
-            _settle(connection, row, turn_columns, pieces)
+            _settled(connection, row, turn_columns, pieces)
             if memory is not None:
                 remember(connection, call.turn_id, memory, knowing)
             self._note(connection, audit)
@@ -257,7 +256,7 @@ class PostgresStore:
         alone = _Alone({**turn_row(turn), "memory": memory}, row, piece_rows(call), audit)
 
         def settle(connection: Any) -> None:
-            _settle(connection, row, alone.turn, alone.pieces)
+            _settled(connection, row, alone.turn, alone.pieces)
             self._note(connection, audit)
 
         await self._writer.run_together(settle, self._write_alone, alone, within=self._patience)
@@ -312,19 +311,7 @@ class PostgresStore:
     async def list_calls(
         self, filter: CallFilter, *, limit: int, before: str | None = None
     ) -> tuple[list[StoredCall], str | None]:
-        if not 1 <= limit <= LARGEST_PAGE:
-            raise ValueError(f"a page has 1 to {LARGEST_PAGE} calls, not {limit}")
-        wanted: Row = {"limit": limit + 1}
-        if before is not None:
-            wanted["before"] = _number(before)
-        asked = {name: getattr(filter, name) for name in CallFilter.__dataclass_fields__}
-        chosen = {name: value for name, value in asked.items() if value is not None}
-        if not all(map(is_storable, chosen.values())):
-            return [], None
-        statement = statements.listing(frozenset(chosen), from_the_top=before is None)
-        rows = await self._reader.run(lambda connection: statement.rows(connection, {**wanted, **chosen}))
-        page = rows[:limit]
-        return [call_from(row) for row in page], str(page[-1]["number"]) if len(rows) > limit else None
+        return await page_of_calls(self._reader.run, filter, limit=limit, before=before)
 
     async def claim(
         self,
@@ -341,7 +328,7 @@ class PostgresStore:
         claim |= {"turn_id": call.turn_id, "call_id": call.id}
         at = microseconds(self._clock())
         return await self._writer.run(
-            lambda connection: _claim(connection, claim, at, start), within=_BEFORE_RUNNING, undo=start.undo
+            lambda connection: changes.claim(connection, claim, at, start), within=_BEFORE_RUNNING, undo=start.undo
         )
 
     async def recover(self, at: datetime) -> int:
@@ -370,12 +357,7 @@ class PostgresStore:
 
     async def forget_results(self, keys: Sequence[str]) -> None:
         rows = [{"key": key} for key in keys if is_storable(key)]
-
-        def forget(connection: Any) -> None:
-            for row in rows:
-                statements.FORGET_PIECE.run(connection, row)
-
-        await self._writer.run(forget)
+        await self._writer.run(lambda connection: changes.forget_pieces(connection, rows))
 
     async def known_results(self, keys: Sequence[str]) -> set[str]:
         def known(connection: Any) -> set[str]:
@@ -387,7 +369,7 @@ class PostgresStore:
         wanted = {"at": microseconds(at), "limit": _PRUNED_AT_ONCE}
         pruned = await self._writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
         # Few turns at a time: calls that settle meanwhile go in between.
-        while went := await self._writer.run(lambda connection: _prune_some(connection, wanted)):
+        while went := await self._writer.run(lambda connection: changes.prune_some(connection, wanted)):
             pruned += went
         return pruned
 
@@ -398,12 +380,12 @@ class PostgresStore:
 
     async def last_piece(self, prefix: str) -> tuple[str, bytes] | None:
         """The last small piece, in the order of keys, whose key begins like that."""
-        wanted = _beginning(prefix)
+        wanted = beginning_with(prefix)
         rows = await self._reader.run(lambda connection: statements.LAST_PIECE.rows(connection, wanted))
         return (rows[0]["key"], rows[0]["content"]) if rows else None
 
     async def delete_pieces(self, prefix: str) -> bool:
-        wanted = _beginning(prefix)
+        wanted = beginning_with(prefix)
         return await self._writer.run(lambda connection: statements.DROP_PIECES.run(connection, wanted).rowcount > 0)
 
     async def close(self) -> None:
@@ -505,45 +487,6 @@ def refuse_other_versions_at(address: str) -> None:
         session.close()
 
 
-def _settle(connection: Any, row: Row, turn: Row | None, pieces: Sequence[Row]) -> None:
+def _settled(connection: Any, row: Row, turn: Row | None, pieces: Sequence[Row]) -> None:
     with _conflict("the call's turn is unknown, or another principal's"):
-        if turn is not None:
-            statements.ENSURE_TURN.run(connection, turn)
-        if not statements.SETTLE_CALL.run(connection, row).rowcount:
-            raise RecordConflict("the call has an outcome already")
-        for piece in pieces:
-            statements.INSERT_PIECE.run(connection, piece)
-
-
-def _claim(connection: Any, claim: Row, at: int, start: _Start) -> Claim:
-    for holder in statements.FIND_CLAIM.rows(connection, {**claim, "at": at}):
-        if holder["digest"] != claim["digest"]:
-            return Claim("taken")
-        [found] = statements.CALL_OF_TURN.rows(connection, {"turn_id": holder["turn_id"], "id": holder["call_id"]})
-        call = call_from(found)
-        if call.status != "settled" or call.decision not in ("hold", "deny"):  # those never ran, and spent nothing
-            return Claim("running" if call.status == "started" else call.status, call)
-    start.run(connection)
-    statements.DROP_CLAIM.run(connection, claim)
-    statements.INSERT_CLAIM.run(connection, claim)
-    return Claim("fresh")
-
-
-def _prune_some(connection: Any, wanted: Row) -> int:
-    pruned = 0
-    for row in statements.PRUNABLE.rows(connection, wanted):
-        turn = {"turn": row["id"]}
-        statements.PRUNE_PIECES.run(connection, turn)
-        pruned += statements.PRUNE_CALLS.run(connection, turn).rowcount
-        pruned += statements.PRUNE_TURN.run(connection, turn).rowcount
-    return pruned
-
-
-def _beginning(prefix: str) -> Row:
-    return {"prefix": prefix, "end": f"{prefix}\U0010ffff"}
-
-
-def _number(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
-        raise ValueError("the cursor is not one that a page ended with")
-    return int(cursor)
+        changes.settle(connection, row, turn, pieces)
