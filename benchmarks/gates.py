@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from statistics import quantiles
@@ -25,6 +25,7 @@ from gateway.approvals.approving import Approvals, shown_of
 from gateway.approvals.deciding import Standing
 from gateway.approvals.digests import action_of
 from gateway.core.canonical import call_id
+from gateway.core.moments import clock
 from gateway.governance.approvals import ApprovalRequest
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall, StoredTurn
@@ -37,6 +38,8 @@ ADA = Principal("user:ada", tenant="acme")
 AT_ONCE = 100
 REQUESTERS = 50
 SAMPLES = 300
+HOUR = 3_600_000_000
+"""In microseconds."""
 LIMITS = {
     "restart, all there [s]": 3.0,
     "memory per waiting call [kB]": 25.0,
@@ -170,9 +173,9 @@ def settling(store: SqliteStore) -> Callable[[], Awaitable[object]]:
     numbers = count()
 
     async def settle() -> None:
-        at = datetime.now(UTC)
+        at = clock()
         id = f"call-{next(numbers)}"
-        turn = StoredTurn(id, ADA, "support", "r", b"secret", at, at + timedelta(hours=1))
+        turn = StoredTurn(id, ADA, "support", "r", b"secret", at, at + HOUR)
         args = {"query": "quarterly revenue"}
         call = StoredCall(id, id, "search", "search", args, call_id("search", args), ADA, "support", "r", at)
         await store.settle_call(call, turn=turn)

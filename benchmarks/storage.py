@@ -12,13 +12,13 @@ import platform
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 
 from gateway.core.canonical import call_id
+from gateway.core.moments import clock
 from gateway.core.spool import FileStore
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall, StoredResult, StoredTurn
@@ -28,6 +28,8 @@ from gateway.storage.sqlite import SqliteStore
 
 REFERENCE = "append 1 KB and sync (reference)"
 ADA = Principal("user:ada", roles=frozenset({"role:agent"}), tenant="acme")
+DAY = 86_400_000_000
+"""In microseconds."""
 ARGS = {"query": "quarterly revenue by region", "limit": 25, "fields": ["id", "name", "amount"]}
 LINE = b"a line of text as tools print them, neither long nor short\n"
 
@@ -164,12 +166,12 @@ def synced_append(folder: Path) -> Callable[[], Awaitable[None]]:
 
 
 def turn(id: str) -> StoredTurn:
-    now = datetime.now(UTC)
-    return StoredTurn(id, ADA, "support", "r1", b"s" * 32, created_at=now, expires_at=now + timedelta(days=1))
+    now = clock()
+    return StoredTurn(id, ADA, "support", "r1", b"s" * 32, created=now, expires=now + DAY)
 
 
 def call(turn_id: str, id: str, reader: Reader | None = None) -> StoredCall:
-    now = datetime.now(UTC)
+    now = clock()
     piece = StoredResult("text", text="done")
     if reader is not None:
         piece = StoredResult("artifact", key=reader.key, content=reader.content, byte_length=reader.byte_length())
@@ -183,8 +185,8 @@ def call(turn_id: str, id: str, reader: Reader | None = None) -> StoredCall:
         principal=ADA,
         catalogue="support",
         revision="r1",
-        created_at=now,
-        completed_at=now,
+        created=now,
+        completed=now,
         decision="allow",
         results=(piece,),
     )

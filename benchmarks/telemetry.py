@@ -11,7 +11,6 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -21,6 +20,7 @@ from telemetry_backends import compare
 
 from gateway.core.calls import ToolCall
 from gateway.core.ids import new_id
+from gateway.core.moments import clock
 from gateway.core.tokens import Tokenizable
 from gateway.governance.principals import Principal
 from gateway.serving.current import ServedCall
@@ -32,7 +32,7 @@ from gateway.telemetry.settings import Batching, Sampling, Settings
 
 ADA = Principal("user:ada", roles=frozenset({"role:agent"}))
 ARGS = {"order": "A-1001", "verbose": True}
-NOW = datetime.now(UTC)
+NOW = clock()
 REPEATS = 5
 BATCH = Batching(queue=1 << 20, batch=2048, delay=1.0)
 
@@ -80,8 +80,8 @@ def observed(ratio: float) -> Callable[[], None]:
         from_artifact_tool=False,
         inline=True,
         trusted=False,
-        created_at=NOW,
-        completed_at=NOW,
+        created=NOW,
+        completed=NOW,
     )
     turn: Any = None
     settled = Settled(record, turn)

@@ -4,14 +4,13 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
-from gateway.core.events import now
+from gateway.core.moments import clock
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall, StoredResult, StoredTurn
 from gateway.storage.sqlite import SqliteStore
@@ -22,6 +21,8 @@ SMALL = Path(__file__).parent / "projects" / "small"
 ANA = Principal("user:ana", frozenset({"role:clerk"}))
 KIM = Principal("user:kim", frozenset({"role:lead"}))
 SECRET = "hunter2"
+DAY = 86_400_000_000
+"""In microseconds."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def calls(*words: str) -> Result:
 def call(id: str, principal: Principal = ANA, *, tool: str = "order_read") -> StoredCall:
     args = {"order": id, "password": SECRET}
     return StoredCall(
-        *(id, f"turn-of-{principal.subject}", tool, tool, args, "c" * 64, principal, "desk", "r" * 64, now()),
+        *(id, f"turn-of-{principal.subject}", tool, tool, args, "c" * 64, principal, "desk", "r" * 64, clock()),
         decision="allow",
         because="role:clerk at policy.csv:2",
     )
@@ -44,19 +45,19 @@ def call(id: str, principal: Principal = ANA, *, tool: str = "order_read") -> St
 
 def settled(call: StoredCall, *, is_error: bool = False) -> StoredCall:
     text = StoredResult("text", text=f"the password is {SECRET}")
-    completed = call.created_at + timedelta(milliseconds=12)
-    return replace(call, status="settled", is_error=is_error, results=(text,), completed_at=completed)
+    completed = call.created + 12_000
+    return replace(call, status="settled", is_error=is_error, results=(text,), completed=completed)
 
 
 @asynccontextmanager
 async def store_with_calls(folder: Path) -> AsyncIterator[SqliteStore]:
     """Four calls: one of another subject, one that failed, one that runs, and one of long ago."""
     store = await SqliteStore.open(folder / "data" / "gateway.db")
-    at = now()
+    at = clock()
     for who in (ANA, KIM):
-        await store.open_turn(StoredTurn(f"turn-of-{who.subject}", who, "desk", "r", b"s", at, at + timedelta(days=1)))
+        await store.open_turn(StoredTurn(f"turn-of-{who.subject}", who, "desk", "r", b"s", at, at + DAY))
     old = call("old")
-    await store.settle_call(settled(replace(old, created_at=old.created_at - timedelta(days=3))))
+    await store.settle_call(settled(replace(old, created=old.created - 3 * DAY)))
     await store.settle_call(settled(call("kims", KIM)))
     await store.settle_call(settled(call("failed", tool="refund_pay"), is_error=True))
     await store.start_call(call("running", tool="refund_pay"))

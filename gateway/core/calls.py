@@ -13,6 +13,7 @@ from gateway.core.artifacts import SpooledArtifact, is_artifact
 from gateway.core.canonical import call_id
 from gateway.core.immutable import Immutable
 from gateway.core.media import Media
+from gateway.core.moments import EPOCH, microseconds, moment
 from gateway.core.registry import copy_containers
 from gateway.core.tokens import Tokenizable
 from gateway.errors import InvalidInitialToolCallValue, ValidationException, problem
@@ -34,11 +35,12 @@ class _Parts:
 
     __slots__ = (
         "_args",
+        "_moments",
         "_payload",
         "_results",
         "checksum",
-        "completed_at",
-        "created_at",
+        "completed",
+        "created",
         "from_artifact_tool",
         "id",
         "inline",
@@ -47,7 +49,6 @@ class _Parts:
         "replay_compatibility",
         "tool",
         "trusted",
-        "updated_at",
     )
 
     id: str
@@ -59,10 +60,10 @@ class _Parts:
     from_artifact_tool: bool
     inline: bool
     trusted: bool | None
-    created_at: datetime
-    updated_at: datetime
-    completed_at: datetime
+    created: int
+    completed: int
     _args: dict[str, Any]
+    _moments: tuple[datetime, datetime, datetime] | None
     _payload: Any
     _results: Results
 
@@ -71,7 +72,8 @@ class ToolCall(_Parts, Immutable):
     """Everything there is to know of a call. A change is a new record with the same `id`.
 
     `trusted` remembers the tool's flag at call time, so that another tool which later takes the
-    name cannot lift an old result; `None` leaves the decision to the registry.
+    name cannot lift an old result; `None` leaves the decision to the registry. `created` and
+    `completed` are microseconds since 1970; the core's own records make datetimes of them when somebody asks.
     """
 
     __slots__ = ()
@@ -131,11 +133,11 @@ class ToolCall(_Parts, Immutable):
         check.results(results)
         own_payload = check.payload(payload)
         check.replay(payload, replay_compatibility)
-        moments = {
-            "created_at": check.moment("created_at", created_at),
-            "updated_at": check.moment("updated_at", updated_at),
-            "completed_at": check.moment("completed_at", completed_at),
-        }
+        moments = (
+            check.moment("created_at", created_at),
+            check.moment("updated_at", updated_at),
+            check.moment("completed_at", completed_at),
+        )
         check.unknown(unknown)
         check.finish()
         self._decide(
@@ -151,7 +153,9 @@ class ToolCall(_Parts, Immutable):
             from_artifact_tool=from_artifact_tool,
             inline=inline,
             trusted=trusted,
-            **moments,
+            created=microseconds(moments[0]),
+            completed=microseconds(moments[2]),
+            _moments=moments,
         )
 
     @classmethod
@@ -167,8 +171,8 @@ class ToolCall(_Parts, Immutable):
         from_artifact_tool: bool,
         inline: bool,
         trusted: bool,
-        created_at: datetime,
-        completed_at: datetime,
+        created: int,
+        completed: int,
     ) -> "ToolCall":
         """The record of a call that the core itself has settled: its parts were checked on the way and are its own."""
         parts = _Parts()
@@ -184,8 +188,9 @@ class ToolCall(_Parts, Immutable):
         parts.from_artifact_tool = from_artifact_tool
         parts.inline = inline
         parts.trusted = trusted
-        parts.created_at = created_at
-        parts.updated_at = parts.completed_at = completed_at
+        parts.created = created
+        parts.completed = completed
+        parts._moments = None
         record: Any = parts
         record.__class__ = cls  # from here on immutable: made as `__init__` does, it would take ten times as long
         settled: ToolCall = record
@@ -202,6 +207,18 @@ class ToolCall(_Parts, Immutable):
         """What the call produced; a list of artifacts or media is a copy with the same members."""
         results: Results = self._results
         return copy_containers(results) if isinstance(results, list) else results  # nothing else holds others
+
+    @property
+    def created_at(self) -> datetime:
+        return moment(self.created) if self._moments is None else self._moments[0]
+
+    @property
+    def updated_at(self) -> datetime:
+        return moment(self.completed) if self._moments is None else self._moments[1]
+
+    @property
+    def completed_at(self) -> datetime:
+        return moment(self.completed) if self._moments is None else self._moments[2]
 
     @property
     def payload(self) -> Any:
@@ -321,12 +338,12 @@ class _Check:
         elif compatibility is not None:
             self.text("replay_compatibility", compatibility)
 
-    def moment(self, field: str, value: Any) -> datetime | None:
+    def moment(self, field: str, value: Any) -> datetime:
         try:
             return as_moment(value)
         except (ValueError, OverflowError, OSError):
             self._add(field, f"{field!r} is a datetime, an ISO text or an epoch number", value)
-            return None
+            return EPOCH
 
     def unknown(self, fields: dict[str, object]) -> None:
         for field in fields:

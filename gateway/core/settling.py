@@ -13,8 +13,8 @@ from gateway.core.artifacts import SpooledArtifact, is_artifact
 from gateway.core.calls import UNNAMED_TOOL, Results, ToolCall, decode_args
 from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
-from gateway.core.events import now
 from gateway.core.media import Media
+from gateway.core.moments import clock
 from gateway.core.registry import copy_containers
 from gateway.core.reporting import Reporter
 from gateway.core.spool import ByteStore
@@ -74,7 +74,7 @@ async def settle_call(
     ctx: DispatchContext, reporter: Reporter, proposed: ProposedCall, *, spool: ByteStore, inline: Inlining = True
 ) -> ToolCall:
     """Run one call and store its record. An id already used in this turn is given a suffix."""
-    created_at = now()
+    created = clock()
     id = _unused_id(ctx, reporter, proposed.id)
     name = proposed.tool or UNNAMED_TOOL
     tool = ctx.tools.get(name) if proposed.tool else None
@@ -90,7 +90,7 @@ async def settle_call(
         outcome = _failure(_unknown_tool(name, ctx.tools))
     else:
         outcome = await run_tool(tool, args, ctx, spool=spool, id=id, checksum=checksum)
-    completed_at = now()
+    completed = clock()
     record = ToolCall.of_settled(
         id=id,
         tool=name,
@@ -101,8 +101,8 @@ async def settle_call(
         from_artifact_tool=isinstance(tool, ArtifactTool),
         inline=inline if isinstance(inline, bool) else await inline(outcome.results),
         trusted=tool is not None and tool.trusted,
-        created_at=created_at,
-        completed_at=completed_at,
+        created=created,
+        completed=completed,
     )
     reporter.report_tool_call(id, results=record.results, is_error=record.is_error, is_complete=True)
     await ctx.store_tool_call(record)

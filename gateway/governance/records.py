@@ -4,6 +4,7 @@ A call is written down when it starts, if it could change something, and when it
 never settled has an outcome that nobody saw. Bytes of results are kept by a spool; here are only their names.
 
 Records are not changed once they are made. They are not frozen, because making a frozen one takes four times as long.
+Their moments are microseconds since 1970; as datetimes (`created_at` and the like) they are for whoever shows them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
+from gateway.core.moments import moment
 from gateway.governance.memory import Bounds
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Decision
@@ -51,13 +53,25 @@ class StoredTurn:
     catalogue: str
     revision: str
     secret: bytes = field(repr=False)
-    created_at: datetime
-    expires_at: datetime
+    created: int
+    expires: int
     stash: Mapping[str, Any] = field(default_factory=dict)
-    ended_at: datetime | None = None
+    ended: int | None = None
     ending: TurnEnding | None = None
     memory: bytes | None = field(default=None, repr=False)
     """What the turn remembers for rules that ask, as JSON."""
+
+    @property
+    def created_at(self) -> datetime:
+        return moment(self.created)
+
+    @property
+    def expires_at(self) -> datetime:
+        return moment(self.expires)
+
+    @property
+    def ended_at(self) -> datetime | None:
+        return None if self.ended is None else moment(self.ended)
 
 
 @dataclass(slots=True)
@@ -77,7 +91,7 @@ class StoredCall:
     principal: Principal
     catalogue: str
     revision: str
-    created_at: datetime
+    created: int
     status: CallStatus = "started"
     definition: str | None = None
     decision: Decision | None = None
@@ -87,12 +101,20 @@ class StoredCall:
     trusted: bool = False
     from_artifact_tool: bool = False
     results: Sequence[StoredResult] = ()
-    completed_at: datetime | None = None
+    completed: int | None = None
     idempotency_key: str | None = None
     trace_id: str | None = None
     span_id: str | None = None
     args_text: str | None = field(default=None, repr=False, compare=False)
     """The arguments as canonical JSON, where somebody has written them already."""
+
+    @property
+    def created_at(self) -> datetime:
+        return moment(self.created)
+
+    @property
+    def completed_at(self) -> datetime | None:
+        return None if self.completed is None else moment(self.completed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from gateway.audit.chain import shard_name
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.core.events import now
+from gateway.core.moments import clock
 from gateway.errors import StoreUnavailable
 from gateway.governance.approvals import Action
 from gateway.governance.limits import Limits
@@ -29,7 +30,7 @@ from gateway.governance.validity import Validity
 from gateway.runtime.auditing import Anchoring, Auditing
 from gateway.runtime.engines import Engine, KeptStore
 from gateway.runtime.notifying import Notifying
-from gateway.serving.auditing import Auditor, clock
+from gateway.serving.auditing import Auditor
 from gateway.serving.gating import Controls
 from gateway.serving.observing import Observer
 from gateway.serving.published import Published

@@ -8,9 +8,9 @@ from typing import Any
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.core.events import now
+from gateway.core.moments import clock
 from gateway.governance.approvals import ApprovalChange, ApprovalRecord
 from gateway.runtime.peers import Addresses
-from gateway.serving.auditing import clock
 from gateway.storage.approvals import Noted
 from gateway.storage.postgres.audit import PostgresAuditLog
 from gateway.storage.postgres.copying import copy_sqlite

@@ -17,12 +17,13 @@ from typing import Any
 
 from gateway.audit.chain import shard_name
 from gateway.audit.entries import Place
+from gateway.core.moments import clock
 from gateway.errors import StoreUnavailable
 from gateway.governance.quarantines import Quarantine, QuarantineChange, Quarantines, Target
 from gateway.governance.revocations import Revocation, RevocationChange
 from gateway.runtime.engines import PostgresAddress, postgres
 from gateway.runtime.looking import NothingKept
-from gateway.serving.auditing import clock, quarantined, revoked
+from gateway.serving.auditing import quarantined, revoked
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import Link

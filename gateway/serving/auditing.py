@@ -5,9 +5,7 @@ once and remembered.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from time import time_ns
 from typing import Any, Final
 
 from gateway.audit.contents import ContentKey
@@ -27,6 +25,7 @@ from gateway.audit.entries import (
     Target,
 )
 from gateway.audit.words import Effect, Event, Reason, State
+from gateway.core.moments import microseconds
 from gateway.governance.approvals import ApprovalChange, ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import QuarantineChange
@@ -45,9 +44,6 @@ _EVENTS: Final[dict[ApprovalChange, Event]] = {
     "void": "approval-voided",
     "withdrawn": "approval-withdrawn",
 }
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Auditor:
@@ -228,7 +224,7 @@ def _acted(
     event: Event, change: QuarantineChange | RevocationChange, acted_on: ObjectPart, place: Place, *, at: int
 ) -> AuditBody:
     until = (change.quarantine if isinstance(change, QuarantineChange) else change.revocation).until
-    what = acted_on if until is None else acted_on._replace(until=_microseconds(until))
+    what = acted_on if until is None else acted_on._replace(until=microseconds(until))
     return at, Entry(event, at, place, _caller(Principal(change.by)), object=what).encode()
 
 
@@ -269,18 +265,7 @@ def _target(tool: str, catalogue: str, identity: str | None, definition: str | N
 
 def _gate(record: ApprovalRecord) -> GatePart:
     entries = [
-        GateEntry(each.approver.subject, each.decision, _microseconds(each.at), each.shown_digest, None, each.note)
+        GateEntry(each.approver.subject, each.decision, microseconds(each.at), each.shown_digest, None, each.note)
         for each in record.entries
     ]
-    return GatePart(
-        record.id, record.digest, _microseconds(record.created_at), _microseconds(record.expires_at), entries
-    )
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def clock() -> int:
-    """Microseconds since 1970."""
-    return time_ns() // 1000
+    return GatePart(record.id, record.digest, microseconds(record.created_at), microseconds(record.expires_at), entries)

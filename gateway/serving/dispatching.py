@@ -19,6 +19,7 @@ from gateway.core.events import (
     now,
 )
 from gateway.core.ids import new_id
+from gateway.core.moments import clock
 from gateway.core.pipeline import Next, is_abort, is_being_cancelled
 from gateway.core.registry import copy_containers
 from gateway.core.reporting import Reporter
@@ -132,7 +133,7 @@ class Unaccompanied:
 
 async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) -> ToolCall:
     """What `dispatched` does, with nothing made that such a call does not need."""
-    created_at = now()
+    created = clock()
     ctx = Unaccompanied(turn)
     checksum = call.checksum or call_id(call.tool, call.args)
     is_acked = False
@@ -150,8 +151,8 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
             from_artifact_tool=False,
             inline=inline if inline is True or inline is False else await inline(results),
             trusted=tool.trusted,
-            created_at=created_at,
-            completed_at=now(),
+            created=created,
+            completed=clock(),
         )
         await turn.store(record)
         turn.adopt(record)

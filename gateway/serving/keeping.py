@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 from gateway.core.artifacts import is_artifact
 from gateway.core.calls import ToolCall
 from gateway.core.canonical import call_id
-from gateway.core.events import now
 from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
+from gateway.core.moments import clock
 from gateway.core.spool import ByteStore, Content, SpoolReader, Stream
 from gateway.core.tokens import Tokenizable
 from gateway.errors import StorageError
@@ -61,7 +61,7 @@ def started(call: ServedCall, turn_id: str) -> StoredCall:
         call.principal,
         call.catalogue,
         call.revision,
-        now(),
+        clock(),
         decision=call.decision,
         because=call.because,
         idempotency_key=call.idempotency_key,
@@ -95,7 +95,7 @@ def settled(record: ToolCall, call: ServedCall, results: list[StoredResult], tur
         call.principal,
         call.catalogue,
         call.revision,
-        record.created_at,
+        record.created,
         "settled",
         None,
         call.decision,
@@ -105,7 +105,7 @@ def settled(record: ToolCall, call: ServedCall, results: list[StoredResult], tur
         bool(record.trusted),
         record.from_artifact_tool,
         results,
-        record.completed_at,
+        record.completed,
         call.idempotency_key,
         None if seen is None else seen.trace_id,
         None if seen is None else seen.span_id,

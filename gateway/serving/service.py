@@ -15,6 +15,7 @@ from typing import Any, Final, TypeGuard
 from gateway.core.calls import ToolCall
 from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
 from gateway.core.ids import new_id
+from gateway.core.moments import clock, microseconds, microseconds_in
 from gateway.core.pipeline import run_pipeline
 from gateway.core.tools import Tool
 from gateway.errors import (
@@ -43,7 +44,7 @@ from gateway.serving.published import Published
 from gateway.serving.relayed import Aside
 from gateway.serving.rights import may_call, may_know, may_read, still_readable
 from gateway.serving.running_calls import RunningCalls
-from gateway.serving.turns import KEEPING_NOTHING, OpenTurns, Surroundings, Turn, new_turn
+from gateway.serving.turns import KEEPING_NOTHING, OpenTurns, Surroundings, Turn, longer, new_turn
 from gateway.serving.writing import Writing
 from gateway.snapshot import DeclaredTool
 
@@ -107,8 +108,10 @@ class Service:
         self._store = store
         self._spool = spool
         self._turns = OpenTurns(open_turns, store.find_turn if shares_turns else None)
-        self._lives = lives
-        self._lives_alone = lives * 17 / 16
+        self.lives: Final = lives
+        """How long a settled call can be read, at least."""
+        self._lives = microseconds_in(lives)
+        self._lives_alone = longer(self._lives)
         """Of a turn that is stored with its call: a little longer, so that the call, which ends later, leaves it."""
         self._auditor = auditor
         self.meter = meter
@@ -180,7 +183,7 @@ class Service:
     async def find_turn(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
         """The caller's own open turn, from memory or from the store. Raises `UnknownTurn`."""
         turn = await self._turns.current(id) or await self._reopened(principal, id)
-        if not _is_own(turn, principal) or turn.is_over(now()) or catalogue not in (None, turn.stored.catalogue):
+        if not _is_own(turn, principal) or turn.is_over(clock()) or catalogue not in (None, turn.stored.catalogue):
             raise UnknownTurn()
         self.admit(principal, turn.stored.catalogue)
         return turn if turn.published is self.published else await self._renewed(turn)
@@ -204,7 +207,7 @@ class Service:
         elif ending == "abort":
             turn.ctx.abort("the caller ended the turn")
         started = turn.stored.created_at
-        turn.stored = replace(turn.stored, ended_at=at, ending=ending)
+        turn.stored = replace(turn.stored, ended=microseconds(at), ending=ending)
         if turn.is_stored:
             await self._store.end_turn(turn.id, ending, at, stash=turn.ctx.stash.all())
         self._turns.drop(turn.id)
@@ -315,11 +318,6 @@ class Service:
     def open_turns(self) -> int:
         """Turns in memory."""
         return len(self._turns)
-
-    @property
-    def lives(self) -> timedelta:
-        """How long a settled call can be read, at least."""
-        return self._lives
 
     async def call_alone(
         self,
@@ -485,20 +483,20 @@ class Service:
             self.brought_into(turn, stored)
 
     def _begun(
-        self, principal: Principal, catalogue: str, *, lives: timedelta, stash: Mapping[str, Any] | None = None
+        self, principal: Principal, catalogue: str, *, lives: int, stash: Mapping[str, Any] | None = None
     ) -> Turn:
         """A turn that nothing was done in yet. Raises `UnknownCatalogue`."""
         self.admit(principal, catalogue)
-        published, at = self.published, now()
-        stored = new_turn(principal, catalogue, published.snapshot.revision, at, lives)
+        published = self.published
+        stored = new_turn(principal, catalogue, published.snapshot.revision, clock(), lives)
         turn = Turn(replace(stored, stash=dict(stash)) if stash else stored, published, self._around)
         if turn.hears(TurnStart):
-            turn.emit(TurnStart(turn.id, at))
+            turn.emit(TurnStart(turn.id, stored.created_at))
         return turn
 
     async def _reopened(self, principal: Principal, id: str) -> Turn | None:
         turn = await self._from_store(principal, id)
-        if turn is None or turn.stored.ended_at is not None:
+        if turn is None or turn.stored.ended is not None:
             return None
         if current := self._turns.get(id):  # another request was faster: both have to remember the same
             return current

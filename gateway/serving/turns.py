@@ -7,7 +7,6 @@ nobody can guess. Each call is a dispatch of its turn, so that calls may run sid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gateway.core.callbacks import CALLBACKS, Callback
@@ -189,18 +188,18 @@ class Turn:
             buses=self.buses,
         )
 
-    def lives_on(self, since: datetime, retain: timedelta) -> bool:
+    def lives_on(self, since: int, retain: int) -> bool:
         """Live as long as what was kept then; whether that is longer than was stored.
 
         By a little more than needed, so that not every call of a busy turn writes it anew.
         """
-        if since + retain <= self.stored.expires_at:
+        if since + retain <= self.stored.expires:
             return False
-        self.stored = replace(self.stored, expires_at=since + retain * 17 / 16)
+        self.stored = replace(self.stored, expires=since + longer(retain))
         return True
 
-    def is_over(self, at: datetime) -> bool:
-        return self.stored.ended_at is not None or at >= self.stored.expires_at
+    def is_over(self, at: int) -> bool:
+        return self.stored.ended is not None or at >= self.stored.expires
 
     def free_id(self, id: str | None) -> str:
         """The caller's id, unless a call of the turn has it already, settled or not: that one keeps it."""
@@ -236,7 +235,12 @@ class TurnBuses(Buses):
         return own.listens(kind.name) or every.listens(kind.name)
 
 
-def new_turn(principal: Principal, catalogue: str, revision: str, at: datetime, lives: timedelta) -> StoredTurn:
+def longer(lives: int) -> int:
+    """A little: whatever lives so long is there as long as that which it has to outlive."""
+    return lives * 17 // 16
+
+
+def new_turn(principal: Principal, catalogue: str, revision: str, at: int, lives: int) -> StoredTurn:
     id = f"turn_{new_token(HANDLE_BYTES)}"
     return StoredTurn(id, principal, catalogue, revision, new_secret(), at, at + lives)
 
@@ -269,7 +273,7 @@ class OpenTurns:
         turn = self.get(id)
         if turn is not None and self._look is not None and turn.is_stored:
             stored = await self._look(id, turn.principal)
-            if stored is None or stored.ended_at is not None:
+            if stored is None or stored.ended is not None:
                 self.drop(id)
                 return None
         return turn

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.audit.words import Reason
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
-from gateway.core.events import now
+from gateway.core.moments import clock, microseconds, microseconds_in
 from gateway.errors import StoreUnavailable
 from gateway.governance.records import AuditBody, Store
 from gateway.serving.auditing import Auditor
@@ -31,7 +31,7 @@ class Writing:
         self._store = store
         self._auditor = auditor
         self._meter = meter
-        self._lives = lives
+        self._lives = microseconds_in(lives)
 
     async def started(self, call: ServedCall, tool: DeclaredTool) -> None:
         """Make it durable that a call is about to run. Nothing consequential runs without this."""
@@ -75,10 +75,10 @@ class Writing:
         remembered.receives(size)
         audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
         kept = turn.published.types.declared(artifact)
-        retain = self._lives if kept is None or kept.retain is None else max(self._lives, kept.retain)
+        retain = self._lives if kept is None or kept.retain is None else max(self._lives, microseconds_in(kept.retain))
         if call.pending is not None:  # what it waits for is picked up in the same turn
-            retain += max(each.expires_at for each in call.approvals) - now()
-        is_longer = turn.lives_on(record.completed_at, retain)
+            retain += microseconds(max(each.expires_at for each in call.approvals)) - clock()
+        is_longer = turn.lives_on(record.completed, retain)
         memory, knowing = remembered.to_write()
         began = perf_counter()
         try:

@@ -16,7 +16,7 @@ from gateway.storage.fresh_rows import Result, Values
 from gateway.storage.inserting import Insertion
 from gateway.storage.keys import beginning_of_turn, is_small
 from gateway.storage.putting_away import UNLESS_THERE, Moves
-from gateway.storage.rows import json_text, microseconds, results_text
+from gateway.storage.rows import json_text, results_text
 from gateway.storage.schema import calls, fresh, pieces, turns
 
 _DIALECT: Final = dialect(paramstyle="qmark")
@@ -29,7 +29,7 @@ def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: by
     Raises `ValueError` for an id that cannot be written, and for a small piece without its bytes: nobody else has them.
     """
     results, principal = call.results, call.principal
-    if len(results) > 1 or turn.ended_at is not None or turn.revision != call.revision:
+    if len(results) > 1 or turn.ended is not None or turn.revision != call.revision:
         return None
     told: list[Result] = []
     key = content = None
@@ -53,7 +53,7 @@ def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: by
             call.checksum,
             call.catalogue,
             call.revision,
-            microseconds(call.created_at),
+            call.created,
             "settled",
             call.definition,
             call.decision,
@@ -62,15 +62,15 @@ def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: by
         (call.is_error, call.inline, call.trusted, call.from_artifact_tool),
         results_text(results) if results and results[0].details else tuple(told),
         (
-            None if call.completed_at is None else microseconds(call.completed_at),
+            call.completed,
             call.idempotency_key,
             process,
             _FIRST,
             call.trace_id,
             call.span_id,
             turn.secret,
-            microseconds(turn.created_at),
-            microseconds(turn.expires_at),
+            turn.created,
+            turn.expires,
             json_text(turn.stash) if turn.stash else "{}",
             memory,
             key,

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from json import dumps, loads
 from typing import Any, Final, cast
 
 from gateway.core.canonical import canonical
+from gateway.core.moments import microseconds as microseconds
+from gateway.core.moments import moment as moment
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallStatus, ResultKind, StoredCall, StoredResult, StoredTurn, TurnEnding
 from gateway.governance.rules import Decision
@@ -16,17 +17,7 @@ from gateway.storage.keys import is_small
 
 Row = Mapping[str, Any]
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _LONG_NUMBER: Final = re.compile(r"[0-9][0-9]{15}")  # searching for the first digit by itself takes half the time
-
-
-def microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def moment(microseconds: int) -> datetime:
-    return _EPOCH + microseconds * _MICROSECOND
 
 
 def owner_of(principal: Principal) -> str:
@@ -40,10 +31,10 @@ def turn_row(turn: StoredTurn) -> dict[str, Any]:
         "catalogue": turn.catalogue,
         "revision": turn.revision,
         "secret": turn.secret,
-        "created_at": microseconds(turn.created_at),
-        "expires_at": microseconds(turn.expires_at),
+        "created_at": turn.created,
+        "expires_at": turn.expires,
         "stash": json_text(turn.stash),
-        "ended_at": None if turn.ended_at is None else microseconds(turn.ended_at),
+        "ended_at": turn.ended,
         "ending": turn.ending,
         "memory": turn.memory,
     }
@@ -56,10 +47,10 @@ def turn_from(row: Row) -> StoredTurn:
         catalogue=row["catalogue"],
         revision=row["revision"],
         secret=row["secret"],
-        created_at=moment(row["created_at"]),
-        expires_at=moment(row["expires_at"]),
+        created=row["created_at"],
+        expires=row["expires_at"],
         stash=loads(row["stash"]),
-        ended_at=None if row["ended_at"] is None else moment(row["ended_at"]),
+        ended=row["ended_at"],
         ending=cast("TurnEnding | None", row["ending"]),  # only such words are written
         memory=row["memory"],
     )
@@ -76,7 +67,7 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
         "checksum": call.checksum,
         "catalogue": call.catalogue,
         "revision": call.revision,
-        "created_at": microseconds(call.created_at),
+        "created_at": call.created,
         "status": status,
         "definition": call.definition,
         "decision": call.decision,
@@ -86,7 +77,7 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
         "trusted": call.trusted,
         "from_artifact_tool": call.from_artifact_tool,
         "results": results_text(call.results),
-        "completed_at": None if call.completed_at is None else microseconds(call.completed_at),
+        "completed_at": call.completed,
         "idempotency_key": call.idempotency_key,
         "process": process,
         "trace_id": call.trace_id,
@@ -105,7 +96,7 @@ def call_from(row: Row) -> StoredCall:
         principal=_principal(row),
         catalogue=row["catalogue"],
         revision=row["revision"],
-        created_at=moment(row["created_at"]),
+        created=row["created_at"],
         status=cast("CallStatus", row["status"]),  # only such words are written; likewise below
         definition=row["definition"],
         decision=cast("Decision | None", row["decision"]),
@@ -115,7 +106,7 @@ def call_from(row: Row) -> StoredCall:
         trusted=bool(row["trusted"]),
         from_artifact_tool=bool(row["from_artifact_tool"]),
         results=results_from(row["results"]),
-        completed_at=None if row["completed_at"] is None else moment(row["completed_at"]),
+        completed=row["completed_at"],
         idempotency_key=row["idempotency_key"],
         trace_id=row["trace_id"],
         span_id=row["span_id"],

@@ -14,6 +14,7 @@ from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall, as_moment, decode_args
 from gateway.core.canonical import call_id
 from gateway.core.media import InMemoryMediaReader, Media
+from gateway.core.moments import microseconds
 from gateway.core.spool import InMemoryReader
 from gateway.core.tokens import Tokenizable
 from gateway.errors import InvalidInitialToolCallValue, ValidationException
@@ -50,8 +51,8 @@ def settled_call() -> ToolCall:
         from_artifact_tool=False,
         inline=True,
         trusted=False,
-        created_at=MOMENT,
-        completed_at=MOMENT,
+        created=microseconds(MOMENT),
+        completed=microseconds(MOMENT),
     )
 
 

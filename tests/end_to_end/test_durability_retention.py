@@ -12,6 +12,7 @@ from forked import Forking
 from orders import PROJECT, Shop, orders_service, shop_at
 
 from gateway.core.events import now
+from gateway.core.moments import clock, microseconds_in
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall, StoredResult, StoredTurn
 from gateway.runtime.sweeping import FILES_PER_PASS, Rhythm, Sweeper
@@ -49,17 +50,17 @@ class Kept:
         turn = turn_of(name, lives=lives)
         reader = await self.spool.scoped(turn.id).write("a", LARGE)
         result = StoredResult("artifact", key=reader.key, type="text", byte_length=len(LARGE))
-        call = replace(started(turn), status="settled", results=(result,), completed_at=now())
+        call = replace(started(turn), status="settled", results=(result,), completed=clock())
         await self.store.settle_call(call, turn=turn)
 
 
 def turn_of(name: str, *, lives: timedelta) -> StoredTurn:
-    at = now()
-    return StoredTurn(name, ANA, "shop", "r", b"secret", at, at + lives)
+    at = clock()
+    return StoredTurn(name, ANA, "shop", "r", b"secret", at, at + microseconds_in(lives))
 
 
 def started(turn: StoredTurn) -> StoredCall:
-    return StoredCall("a", turn.id, "tool", "tool", {}, "c", ANA, "shop", "r", now())
+    return StoredCall("a", turn.id, "tool", "tool", {}, "c", ANA, "shop", "r", clock())
 
 
 @asynccontextmanager
@@ -108,13 +109,13 @@ async def test_running_call_and_key_keep_their_turn(tmp_path: Path) -> None:
         await found.store.start_call(started(running), turn=running)
         until = now() + timedelta(days=2)
         await found.store.claim("key", ANA, digest="d", call=started(keyed), until=until, turn=keyed)
-        await found.store.settle_call(replace(started(keyed), status="settled", completed_at=now()))
+        await found.store.settle_call(replace(started(keyed), status="settled", completed=clock()))
         found.later = timedelta(days=1)
 
         await found.sweeper.expire()
 
         assert len(await found.store.calls_of("keyed")) == 1
-        await found.store.settle_call(replace(started(running), status="settled", completed_at=now()))
+        await found.store.settle_call(replace(started(running), status="settled", completed=clock()))
         found.later = timedelta(days=3)
         await found.sweeper.expire()
         assert await found.store.calls_of("keyed") == []

@@ -20,6 +20,7 @@ from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place, body_of
 from gateway.audit.verifying import verify
 from gateway.core.canonical import canonical
+from gateway.core.moments import clock, microseconds
 from gateway.errors import GatewayError, StoreUnavailable, UnknownCall, UnknownCatalogue, UnknownTool
 from gateway.governance.approvals import Action, ApprovalEntry, ApprovalRecord, ApprovalRequest
 from gateway.governance.catalogues import Selector
@@ -28,7 +29,7 @@ from gateway.governance.quarantines import Quarantine, QuarantineChange, Target
 from gateway.governance.records import AuditBody, StoredCall, StoredResult
 from gateway.governance.revocations import Revocation, RevocationChange
 from gateway.governance.rules import GateRule, Judgement
-from gateway.serving.auditing import Auditor, clock, quarantined, revoked
+from gateway.serving.auditing import Auditor, quarantined, revoked
 from gateway.serving.current import ServedCall
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.audit_rows import AuditRows
@@ -334,7 +335,7 @@ def test_call_that_was_claimed_and_cut_off_before_anything_was_decided_says_noth
 
 
 def test_call_of_a_process_that_is_gone_is_named_by_its_record() -> None:
-    stored = StoredCall("c", "t", "pay", "shop/pay", {"note": CANARY}, "5e" * 32, ANA, "desk", "r1", NOON)
+    stored = StoredCall("c", "t", "pay", "shop/pay", {"note": CANARY}, "5e" * 32, ANA, "desk", "r1", microseconds(NOON))
     entry = written(auditor().abandoned(replace(stored, idempotency_key="once", definition="d" * 64)))
 
     assert entry["at"] == MICROSECONDS
@@ -358,7 +359,7 @@ def test_arguments_that_cannot_be_hashed_leave_an_entry_without_their_hash() -> 
 @pytest.mark.parametrize("seen", [None, object()], ids=["nobody", "somebody"])
 def test_call_that_somebody_observes_learns_its_keyed_hashes_at_once(seen: Any) -> None:
     pieces = [StoredResult("artifact", key=f"k{n}", byte_length=1, content=content) for n, content in enumerate(PIECES)]
-    stored = StoredCall("c", "t", "pay", "pay", {}, "5e" * 32, ANA, "desk", "r", NOON, results=pieces)
+    stored = StoredCall("c", "t", "pay", "pay", {}, "5e" * 32, ANA, "desk", "r", microseconds(NOON), results=pieces)
     call = ServedCall("c", "pay", {}, ANA, "desk", "r", checksum="5e" * 32, seen=seen)
     told = auditor().settled(call, stored, None)
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.core.canonical import call_id
+from gateway.core.moments import microseconds
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall, StoredResult, StoredTurn
 from gateway.storage.keys import hashed_turn
@@ -36,10 +37,10 @@ def turn(id: str = "turn", principal: Principal = ADA, **changes: Any) -> Stored
         catalogue="support",
         revision="r1",
         secret=b"\x00secret\xff",
-        created_at=NOON,
-        expires_at=NOON + timedelta(hours=1),
+        created=microseconds(NOON),
+        expires=microseconds(NOON + timedelta(hours=1)),
     )
-    return replace(made, **changes)
+    return replace(made, **_kept(changes))
 
 
 def call(id: str = "call", turn_id: str = "turn", principal: Principal = ADA, **changes: Any) -> StoredCall:
@@ -54,9 +55,9 @@ def call(id: str = "call", turn_id: str = "turn", principal: Principal = ADA, **
         principal=principal,
         catalogue="support",
         revision="r1",
-        created_at=NOON,
+        created=microseconds(NOON),
     )
-    return replace(made, **changes)
+    return replace(made, **_kept(changes))
 
 
 def settled(id: str = "call", turn_id: str = "turn", principal: Principal = ADA, **changes: Any) -> StoredCall:
@@ -76,6 +77,14 @@ def piece_key(kind: str, number: int) -> str:
 
 def small(number: int) -> StoredResult:
     return StoredResult("artifact", key=piece_key("s", number), type="json", byte_length=3, content=b"abc")
+
+
+def _kept(changes: dict[str, Any]) -> dict[str, Any]:
+    """Moments (`created_at` and the like) as records have them."""
+    return {
+        name.removesuffix("_at"): microseconds(value) if isinstance(value, datetime) else value
+        for name, value in changes.items()
+    }
 
 
 def spooled(key: str) -> StoredResult:
