@@ -117,8 +117,8 @@ def result_envelope(call: ToolCall, secret: bytes, authority: Authority, body: s
     checksum = call.checksum
     nonce = nonce_for(secret, checksum, call.id)
     name = f"{authority}_content_{nonce}"
-    shown = checksum if checksum.isalnum() else escape_attribute(checksum)
-    attributes = f'nonce="{nonce}" kind="{kind}" tool="{_escaped_name(call.tool)}" call="{shown}"'
+    # A record computes its checksum, which is hexadecimal digits; its name is whatever the tool is called by.
+    attributes = f'nonce="{nonce}" kind="{kind}" tool="{_escaped_name(call.tool)}" call="{checksum}"'
     return f"<{name} {attributes}>\n{neutralise(body)}\n</{name}>"
 
 

@@ -272,7 +272,20 @@ class Service:
             call.seen = self.observer.called(call, declared, request)
         turn.running.add(call.id)
         try:
-            found = await self._settled(turn, call, declared)
+            found = None if key is None else await self._settled_before(turn, call, declared)
+            if found is None:
+                task, began = self.running.begin(turn.published.access), perf_counter()
+                try:
+                    record = await settled_call(turn, call, inline=inlining(turn, declared))
+                except BaseException as error:
+                    await self._broken_off(turn, call, declared, error, seconds=perf_counter() - began)
+                    raise
+                finally:
+                    self.running.end(task)
+                if self.meter is not None:
+                    seconds = perf_counter() - began
+                    self.meter.settled(call, declared, is_error=record.is_error, seconds=seconds)
+                found = _settled(record, turn, call)
         except BaseException as error:
             if call.seen is not None:
                 call.seen.failed(error)
@@ -286,33 +299,19 @@ class Service:
             seen.settled(found)
         return found
 
-    async def _settled(self, turn: Turn, call: ServedCall, declared: DeclaredTool | None) -> Settled:
-        if call.idempotency_key is not None:
-            call.identity = None if declared is None else declared.name
-            earlier = await claimed(self._store, turn, call)
-            if earlier is not None:
-                return await self._told_again(earlier, turn, call)
-        task = self.running.begin(turn.published.access)
-        began = perf_counter()
-        try:
-            record = await settled_call(turn, call, inline=inlining(turn, declared))
-        except BaseException as error:
-            if self.meter is not None:
-                self.meter.failed(call, declared, error, seconds=perf_counter() - began)
-            if isinstance(error, asyncio.CancelledError):
-                await asyncio.shield(self._cut_off(turn, call))
-            raise
-        finally:
-            self.running.end(task)
+    async def _settled_before(self, turn: Turn, call: ServedCall, declared: DeclaredTool | None) -> Settled | None:
+        """What an earlier call with the same key has settled as; if there was none, the key is this one's."""
+        call.identity = None if declared is None else declared.name
+        earlier = await claimed(self._store, turn, call)
+        return None if earlier is None else await self._told_again(earlier, turn, call)
+
+    async def _broken_off(
+        self, turn: Turn, call: ServedCall, declared: DeclaredTool | None, error: BaseException, *, seconds: float
+    ) -> None:
         if self.meter is not None:
-            self.meter.settled(call, declared, is_error=record.is_error, seconds=perf_counter() - began)
-        settled = Settled(record, turn)
-        settled.pending, settled.limited, settled.aside = call.pending, call.limited, call.aside
-        if call.decision == "hold":
-            settled.unconfirmed = call.unconfirmed
-            settled.approvals = call.approvals
-            settled.is_confirmed = any(call.holding.has_confirmed(each.digest) for each in call.approvals)
-        return settled
+            self.meter.failed(call, declared, error, seconds=seconds)
+        if isinstance(error, asyncio.CancelledError):
+            await asyncio.shield(self._cut_off(turn, call))
 
     @property
     def open_turns(self) -> int:
@@ -538,6 +537,17 @@ class Service:
         passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
         for error in passage.errors:
             raise error
+
+
+def _settled(record: ToolCall, turn: Turn, call: ServedCall) -> Settled:
+    """The record with what its caller is told beside it."""
+    settled = Settled(record, turn, False, call.pending, call.limited)
+    settled.aside = call.aside
+    if call.decision == "hold":
+        settled.unconfirmed = call.unconfirmed
+        settled.approvals = call.approvals
+        settled.is_confirmed = any(call.holding.has_confirmed(each.digest) for each in call.approvals)
+    return settled
 
 
 def _is_acked(turn: Turn | None) -> bool:
