@@ -11,18 +11,19 @@ name. Which functions a document may name is decided elsewhere: the function its
 
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 from gateway.backends.refusals import BackendUnusable, excerpt, type_name, within
 from gateway.backends.results import MediaTemplate, shaped
 from gateway.backends.signatures import by_name, problems_of, process_problems, takes_context
 from gateway.backends.threads import Threads
 from gateway.backends.workers import Answer, Workers, too_large
+from gateway.core.beginning import Done
 from gateway.core.deadlines import Deadline, current_deadline, reset_deadline, set_deadline
 from gateway.core.media import InMemoryMediaReader, Media
 from gateway.errors import AbortError, GateError, ToolError
@@ -80,7 +81,7 @@ class PythonBackend:
             environment=tool.environment,
         )
 
-    def run(self, call: Invocation) -> Coroutine[Any, Any, Any]:
+    def run(self, call: Invocation) -> Awaitable[Any]:
         arguments = self._arguments(call)
         timeout = self._tool.timeout
         return self._result(arguments) if timeout is None else self._in_time(arguments, timeout)
@@ -96,23 +97,31 @@ class PythonBackend:
             deadline.scope = None
             reset_deadline(token)
 
-    async def _result(self, arguments: dict[str, Any]) -> Any:
+    def _result(self, arguments: dict[str, Any]) -> Awaitable[Any]:
+        """Of most functions it is there as soon as they return: nothing is waited for then."""
         tool = self._tool
         if tool.run == "process":
-            return self._shaped(_received(await self._workers.call(arguments), limit=tool.max_result))
+            return self._of_worker(arguments)
+        if self._in_thread:
+            return self._waited_for(self._threads.call(partial(tool.function, **arguments)))
+        try:
+            result = tool.function(**arguments)
+        except (Exception, SystemExit) as error:
+            _fail(error)
+        return Done(result) if type(result) is str else self._waited_for(result)
+
+    async def _of_worker(self, arguments: dict[str, Any]) -> Any:
+        answer = await self._workers.call(arguments)
+        return self._shaped(_received(answer, limit=self._tool.max_result))
+
+    async def _waited_for(self, result: Any) -> Any:
         try:
             if self._in_thread:
-                result = await self._threads.call(partial(tool.function, **arguments))
-            else:
-                result = tool.function(**arguments)
+                result = await result
             if type(result) is not str and inspect.isawaitable(result):
                 result = await result
-        except (AbortError, GateError, BackendFailed):
-            raise
-        except ToolError as error:
-            raise _refused(error.status, error.message, help=error.help) from error
-        except (Exception, SystemExit) as error:  # it is the author's code: it may raise anything
-            raise _raised(type_name(error)) from error
+        except (Exception, SystemExit) as error:
+            _fail(error)
         return result if type(result) is str else self._shaped(result)
 
     def _shaped(self, result: Any) -> Any:
@@ -174,6 +183,15 @@ def _told(head: Mapping[str, Any]) -> BackendFailed:
         failed = _raised(_name(head))
     failed.__cause__ = RuntimeError(str(head.get("traceback")))
     return failed
+
+
+def _fail(error: BaseException) -> NoReturn:
+    """What a function raises is its author's: it may be anything."""
+    if isinstance(error, AbortError | GateError | BackendFailed):
+        raise error
+    if isinstance(error, ToolError):
+        raise _refused(error.status, error.message, help=error.help) from error
+    raise _raised(type_name(error)) from error
 
 
 def _refused(status: Any, message: str, *, help: str | None) -> BackendFailed:

@@ -10,6 +10,19 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+class Done(Generic[T]):
+    """Something to wait for that is there already: `value`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        yield from ()
+        return self.value
+
+
 class Begun(Generic[T]):
     """A coroutine that has run up to its first wait. If it `is_over`, `value` is what it returned; else await this."""
 

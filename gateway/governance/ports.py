@@ -118,7 +118,7 @@ class BackendFailed(ToolError):
 class Backend(Protocol):
     """What runs when a tool is called. It is never reached without a decision for that very call."""
 
-    async def run(self, call: Invocation) -> Any:
+    def run(self, call: Invocation) -> "Awaitable[Any]":
         """Text, bytes, media, a list of media, or the reader of what was kept. Raises `BackendFailed`."""
         ...
 

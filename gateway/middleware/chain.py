@@ -27,7 +27,9 @@ def chained(stages: Sequence[CallStage], backend: Backend) -> Run:
 
 
 def _around(stage: CallStage, run: Run) -> Run:
+    begin = stage.__call__  # found once, not in every call
+
     def wrapped(call: Invocation) -> Awaitable[Any]:
-        return stage(call, run)
+        return begin(call, run)
 
     return wrapped

@@ -13,7 +13,7 @@ from datetime import timedelta
 from types import CoroutineType
 from typing import Any, Final, Literal
 
-from gateway.core.beginning import Begun
+from gateway.core.beginning import Begun, Done
 from gateway.core.deadlines import Deadline, current_deadline, reset_deadline, set_deadline
 from gateway.governance.ports import BackendFailed, ErrorWord, Invocation
 from gateway.middleware.chain import Run
@@ -55,6 +55,8 @@ class Timeout:
         token = set_deadline(deadline)
         try:
             begun = run(call)
+            if type(begun) is Done:
+                return begun.value
             running = Begun(begun if isinstance(begun, CoroutineType) else _awaited(begun))
             return running.value if running.is_over else await self._in_time(running, deadline)
         finally:

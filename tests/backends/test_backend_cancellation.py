@@ -42,7 +42,7 @@ async def steps(count: int = 50) -> None:
 async def given_up(backend: Backend, args: dict[str, Any]) -> None:
     """Cancels calls after more and more steps of the loop."""
     for count in range(30):
-        call = asyncio.create_task(backend.run(invocation(args)))
+        call = asyncio.ensure_future(backend.run(invocation(args)))
         await steps(count)
         call.cancel()
         await asyncio.wait([call])

@@ -247,8 +247,8 @@ async def test_call_given_up_while_waiting_never_runs() -> None:
         return name
 
     async with backend(waits, parallel=1) as made:
-        first = asyncio.create_task(made.run(invocation({"name": "first"})))
-        second = asyncio.create_task(made.run(invocation({"name": "second"})))
+        first = asyncio.ensure_future(made.run(invocation({"name": "first"})))
+        second = asyncio.ensure_future(made.run(invocation({"name": "second"})))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait([second])
@@ -267,7 +267,7 @@ async def test_blocked_threads_refuse_further_calls_at_some_point() -> None:
         return "done"
 
     async with backend(waits, parallel=1) as made:
-        calls = [asyncio.create_task(made.run(invocation({}))) for _ in range(257)]
+        calls = [asyncio.ensure_future(made.run(invocation({}))) for _ in range(257)]
         await asyncio.sleep(0)
         with pytest.raises(BackendFailed) as caught:
             await made.run(invocation({}))
@@ -350,7 +350,7 @@ async def test_forged_frame_is_refused() -> None:
 async def test_cancelled_worker_is_killed_with_its_children(tmp_path: Path) -> None:
     before, note = other_tasks(), tmp_path / "pids"
     async with backend(functions.stuck, run="process") as made:
-        call = asyncio.create_task(made.run(invocation({"note": str(note)})))
+        call = asyncio.ensure_future(made.run(invocation({"note": str(note)})))
         async with asyncio.timeout(20):
             while not note.exists():
                 await asyncio.sleep(0.01)

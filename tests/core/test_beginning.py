@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.beginning import Begun
+from gateway.core.beginning import Begun, Done
 
 pytestmark = pytest.mark.anyio
 
@@ -14,6 +14,10 @@ async def at_once(value: Any) -> Any:
     if isinstance(value, Exception):
         raise value
     return value
+
+
+async def test_what_is_there_already_is_waited_for_as_well() -> None:
+    assert await Done("there") == "there"
 
 
 async def test_coroutine_that_does_not_wait_is_over() -> None:
