@@ -75,10 +75,8 @@ class CasbinAuthoriser:
 
     def decide(self, request: AccessRequest) -> AccessDecision:
         try:
-            decision = self._remembered.get(request)
-            if decision is None:
-                decision = self._decided(request)
-            return decision
+            remembered = self._remembered
+            return remembered.young.get(request) or remembered.renewed(request) or self._decided(request)
         except Exception as error:  # whatever it is, the answer is no
             _log.exception("authorisation failed")
             return AccessDecision(False, f"authorisation failed ({type(error).__name__})")
@@ -136,23 +134,22 @@ class _Memory:
 
     def __init__(self, size: int) -> None:
         self._half = max(1, size // 2)
-        self._young: dict[AccessRequest, AccessDecision] = {}
+        self.young: dict[AccessRequest, AccessDecision] = {}
         self._old: dict[AccessRequest, AccessDecision] = {}
         self._lock = Lock()
 
-    def get(self, request: AccessRequest) -> AccessDecision | None:
-        decision = self._young.get(request)
-        if decision is None:
-            decision = self._old.get(request)
-            if decision is not None:
-                self.put(request, decision)
+    def renewed(self, request: AccessRequest) -> AccessDecision | None:
+        """What the old generation remembers; from then on the young one does."""
+        decision = self._old.get(request)
+        if decision is not None:
+            self.put(request, decision)
         return decision
 
     def put(self, request: AccessRequest, decision: AccessDecision) -> None:
         with self._lock:
-            if len(self._young) >= self._half:
-                self._old, self._young = self._young, {}
-            self._young[request] = decision
+            if len(self.young) >= self._half:
+                self._old, self.young = self.young, {}
+            self.young[request] = decision
 
 
 def _refuse_errors(policies: PolicySet, ranks: Mapping[str, int]) -> None:

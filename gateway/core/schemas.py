@@ -125,7 +125,8 @@ class Schema:
         It is a copy: a handler may change its arguments, and the record must not follow.
         """
         try:
-            if not self._compiled.is_valid(value):
+            validator = self._validator or self._compiled
+            if not validator.is_valid(value):
                 raise ValidationException(self._problems(value))
             own = _own_json(value)
         except (ValueError, TypeError, RecursionError) as error:

@@ -135,13 +135,6 @@ class Tool(Immutable):
         except ValidationException as error:
             raise InvalidToolArgs() from error
 
-    def _accepted(self, args: Any) -> Any:
-        """The same where nothing but the document is asked, which needs no waiting."""
-        try:
-            return self.input_schema.accepted(args)
-        except ValidationException as error:
-            raise InvalidToolArgs() from error
-
     def executor(self, ctx: ToolContext, checksum: str | None = None) -> Callable[..., Awaitable[Any]]:
         """An async function that runs this tool in `ctx`; keep it and call it as often as needed.
 
@@ -156,7 +149,11 @@ class Tool(Immutable):
     async def run(self, args: Any, ctx: ToolContext, checksum: str | None = None) -> Any:
         """Run this tool in `ctx`: validate, tell of the start, call the handler, tell of the end."""
         id = checksum or call_id(self.name, args)
-        validated = await self.validate(args) if self.input_schema.has_checks else self._accepted(args)
+        schema = self.input_schema
+        try:
+            validated = await schema.validate(args) if schema.has_checks else schema.accepted(args)
+        except ValidationException as error:
+            raise InvalidToolArgs() from error
         hears = getattr(ctx, "hears", None)  # a context that cannot tell is told everything
         started = time_ns()
         if hears is None or hears(ToolExecutionStart):
