@@ -1,13 +1,12 @@
 """Who is asking: one subject, the roles it was given, and the tenant it belongs to; and how that is known."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 AuthMethod = Literal["jwt", "token", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(NamedTuple):
     """How a caller was recognised: by what, on whose word, and by which credential.
 
     `issuer` is that of a signed token, else the name of the provider. `token_id` names the credential, which it is not:
@@ -16,7 +15,10 @@ class Credential:
 
     method: AuthMethod
     issuer: str | None = None
-    token_id: str | None = field(default=None, repr=False)
+    token_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Credential(method={self.method!r}, issuer={self.issuer!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Auditor:
             "call-replayed",
             self._clock(),
             self._place(),
-            self._caller(call.principal, current_origin()),
+            self._caller_of(call),
             _target(earlier.tool, earlier.catalogue, earlier.identity, earlier.definition, None),
             CallPart(earlier.id, earlier.turn_id, call.idempotency_key, self._arguments(earlier.checksum)),
             outcome=OutcomePart("error" if earlier.is_error else "ok"),
@@ -166,23 +166,26 @@ class Auditor:
         identity = call.identity or (tool.name if tool is not None else None)
         tier = None if tool is None else tool.trust.tier.name
         target = (call.tool[:MAX_TEXT], call.catalogue, identity, call.definition, tier)
-        place, caller = self._of_revision(call.revision), self._caller(call.principal, current_origin())
+        place, caller = self._of_revision(call.revision), self._caller_of(call)
         gate = _gate(call.approvals[0]).encode() if call.approvals else None
         if call.seen is not None:
             call.argument_digest = self._arguments(call.checksum)
         return self._clock(), (event, place.encoded, caller.encoded, target, part, decided, outcome, gate)
 
-    def _recognised(self, principal: Principal, origin: Origin) -> Caller:
+    def _caller_of(self, call: ServedCall) -> Caller:
         """Made once for each credential and program: a caller makes many calls."""
+        principal = call.principal
+        return self._caller(principal.subject, principal.tenant, principal.roles, current_origin())
+
+    def _recognised(self, subject: str, tenant: str | None, roles: frozenset[str], origin: Origin) -> Caller:
         credential = origin.credential
         client = origin._replace(credential=None)
         told = None if client == NOWHERE else Client(client.name, client.version, client.address)
         if credential is None:
-            return Caller(principal.subject, principal.tenant, sorted(principal.roles), client=told)
+            return Caller(subject, tenant, sorted(roles), client=told)
         id = credential.token_id
         token = None if id is None else self._key.token(id)
-        roles = sorted(principal.roles)
-        return Caller(principal.subject, principal.tenant, roles, credential.issuer, credential.method, token, told)
+        return Caller(subject, tenant, sorted(roles), credential.issuer, credential.method, token, told)
 
     def _arguments(self, checksum: str) -> str | None:
         """By the checksum of tool and arguments, which every call has already."""

@@ -4,7 +4,7 @@ It travels with the task, so that a generated handler finds it whatever stands b
 """
 
 from asyncio import AbstractEventLoop
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -194,25 +194,20 @@ class ServedCall:
         self.decision, self.reason, self.because = decision, reason, because
 
 
-_CURRENT: Final[ContextVar[ServedCall | None]] = ContextVar("served_call", default=None)
+_CURRENT: Final[ContextVar[ServedCall]] = ContextVar("served_call")
 
-
-def current_call() -> ServedCall:
-    """Raises `LookupError` outside of a served call: no backend is reached from anywhere else."""
-    call = _CURRENT.get()
-    if call is None:
-        raise LookupError("no call is being served")
-    return call
+current_call: Final[Callable[[], ServedCall]] = _CURRENT.get
+"""Raises `LookupError` outside of a served call: no backend is reached from anywhere else."""
 
 
 def serving_now() -> ServedCall | None:
     """The call that is being served, if there is one."""
-    return _CURRENT.get()
+    return _CURRENT.get(None)
 
 
 def current_client() -> Client | None:
     """Whoever made the current call, if there is one and its wire can be spoken to."""
-    call = _CURRENT.get()
+    call = _CURRENT.get(None)
     return None if call is None else call.client
 
 

@@ -143,8 +143,8 @@ def stored_piece(piece: Any, artifact: str) -> StoredResult:
         return StoredResult("text", text=str(piece))
     reader = getattr(piece, "stored_reader", None) or getattr(piece, "reader", None)
     size = reader.byte_length() if reader is not None else None
-    content = getattr(reader, "content", None)
-    return StoredResult("artifact", None, _key(reader), artifact, size if isinstance(size, int) else None, {}, content)
+    size = size if isinstance(size, int) else None
+    return StoredResult("artifact", None, _key(reader), artifact, size, {}, getattr(reader, "content", None))
 
 
 async def _stored_media(media: Media, key: str, spool: ByteStore) -> StoredResult:

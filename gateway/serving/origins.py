@@ -28,8 +28,7 @@ NOWHERE: Final = Origin()
 _ORIGIN: Final[ContextVar[Origin]] = ContextVar("gateway_origin", default=NOWHERE)
 
 
-def current_origin() -> Origin:
-    return _ORIGIN.get()
+current_origin: Final = _ORIGIN.get
 
 
 def comes_from(credential: Credential | None, client: Sequence[Any] | None) -> None:

@@ -40,12 +40,8 @@ class SmallReader(InMemoryReader):
     """A result in memory. Whoever writes the record of its call puts `content` into it, beside the key."""
 
     def __init__(self, key: str, content: bytes) -> None:
-        self._content = content
+        self._content = self.content = content
         self.key = key
-
-    @property
-    def content(self) -> bytes:
-        return self._content
 
     def describe(self) -> dict[str, Any]:
         return {"tag": "spool", "locator": self.key}
