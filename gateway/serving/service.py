@@ -489,8 +489,8 @@ class Service:
         published = self.published
         stored = new_turn(principal, catalogue, published.snapshot.revision, clock(), lives)
         turn = Turn(replace(stored, stash=dict(stash)) if stash else stored, published, self._around)
-        if turn.hears(TurnStart):
-            turn.emit(TurnStart(turn.id, stored.created_at))
+        if self.buses.hears(TurnStart):  # nobody can follow the turn itself yet
+            self.buses.emit(TurnStart(turn.id, stored.created_at))
         return turn
 
     async def _reopened(self, principal: Principal, id: str) -> Turn | None:

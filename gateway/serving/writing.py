@@ -70,7 +70,7 @@ class Writing:
             call.stored = stored
         remembered = turn.memory
         size = 0
-        for piece in stored.results:
+        for piece in pieces:
             size += piece.byte_length or 0
         remembered.receives(size)
         audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()

@@ -17,9 +17,10 @@ _KEY: Final = re.compile(
     r"(?P<kind>[fs])\.(?P<tenant>[0-9a-f]{32})\.(?P<turn>[0-9a-f]{32})\.(?P<slot>[0-9a-f]{32}\.[0-9a-f]{32})"
 )
 
+_FRONT: Final = len("turn_")
 _MOMENT: Final = 12
 _TURN_AT: Final = len("s.") + 32 + len(".")
-_OF_A_MOMENT: Final = re.compile(rf"turn_([0-9a-f]{{{_MOMENT}}})")
+_OF_A_MOMENT: Final = re.compile(rf"turn_[0-9a-f]{{{_MOMENT}}}")
 
 _EMPTY: Final = blake2b(digest_size=16)
 """Copied, which takes half as long as making one."""
@@ -63,11 +64,7 @@ def hashed(text: str | None) -> str:
 def hashed_turn(id: str) -> str:
     """The same for a turn. The moment that is part of our own ids stays in front: keys of one moment are neighbours."""
     digest = hashed(id)
-    found = _OF_A_MOMENT.match(id)
-    if found is None:
-        return digest
-    moment: str = found[1]
-    return moment + digest[_MOMENT:]
+    return digest if _OF_A_MOMENT.match(id) is None else id[_FRONT : _FRONT + _MOMENT] + digest[_MOMENT:]
 
 
 def beginning_of_turn(key: str) -> str:
