@@ -37,10 +37,8 @@ class ProposedCall:
     args: dict[str, Any] | str | None = None
 
 
-@dataclass(slots=True)
-class Outcome:
-    results: Results
-    is_error: bool = False
+Outcome = tuple[Results, bool]
+"""What a call comes to, and whether that is an error."""
 
 
 class Surroundings(ToolContext, Protocol):
@@ -85,21 +83,21 @@ async def settle_call(
         args, checksum, defect = {}, None, error
     reporter.report_tool_call(id, tool=name, args=args)
     if defect is not None:
-        outcome = _failure(f"{defect}; received: {_quoted(proposed.args)}")
+        results, is_error = _failure(f"{defect}; received: {_quoted(proposed.args)}")
     elif tool is None:
-        outcome = _failure(_unknown_tool(name, ctx.tools))
+        results, is_error = _failure(_unknown_tool(name, ctx.tools))
     else:
-        outcome = await run_tool(tool, args, ctx, spool=spool, id=id, checksum=checksum)
+        results, is_error = await run_tool(tool, args, ctx, spool=spool, id=id, checksum=checksum)
     completed = clock()
     record = ToolCall.of_settled(
         id=id,
         tool=name,
         args=args,
         checksum=checksum or call_id(name, args),
-        is_error=outcome.is_error,
-        results=copy_containers(outcome.results),
+        is_error=is_error,
+        results=copy_containers(results),
         from_artifact_tool=isinstance(tool, ArtifactTool),
-        inline=inline if isinstance(inline, bool) else await inline(outcome.results),
+        inline=inline if isinstance(inline, bool) else await inline(results),
         trusted=tool is not None and tool.trusted,
         created=created,
         completed=completed,
@@ -117,7 +115,7 @@ async def run_tool(
         value = await tool.run(args, ctx, checksum)
     except Exception as error:
         return _failed(tool, error, ctx)
-    return Outcome(value) if _is_kept(tool, value) else await _kept(tool, value, ctx, spool, id)
+    return (value, False) if _is_kept(tool, value) else await _kept(tool, value, ctx, spool, id)
 
 
 def _failed(tool: Tool, error: Exception, ctx: Surroundings) -> Outcome:
@@ -149,19 +147,19 @@ async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome
         if isinstance(value, str):
             value = Tokenizable(value)
         if isinstance(value, Tokenizable):
-            return Outcome(value)
+            return value, False
         return _failure(f"the query tool returned {type(value).__name__}; it must return text")
     if isinstance(value, str | bytes | bytearray | memoryview):
         constructor = tool.artifact_constructor() if tool.artifact_constructor else SpooledArtifact
-        return Outcome(constructor(await spool.write(id, value)))
+        return constructor(await spool.write(id, value)), False
     items = value if isinstance(value, list) else [value]
     if items and (all(isinstance(item, Media) for item in items) or all(is_artifact(item) for item in items)):
-        return Outcome(value)
+        return value, False
     return _failure(f"the tool returned {type(value).__name__}; it must return text, bytes, media or an artifact")
 
 
 def _failure(text: str) -> Outcome:
-    return Outcome(Tokenizable(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"), is_error=True)
+    return Tokenizable(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"), True
 
 
 def _unused_id(ctx: DispatchContext, reporter: Reporter, id: str) -> str:

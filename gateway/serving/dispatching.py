@@ -139,14 +139,13 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
     is_acked = False
     token = serve(call)
     try:
-        outcome = await run_tool(tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum)
-        results = outcome.results
+        results, is_error = await run_tool(tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum)
         record = ToolCall.of_settled(
             id=call.id,
             tool=call.tool,
             args=call.args,
             checksum=checksum,
-            is_error=outcome.is_error,
+            is_error=is_error,
             results=copy_containers(results),
             from_artifact_tool=False,
             inline=inline if inline is True or inline is False else await inline(results),
