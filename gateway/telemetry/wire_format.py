@@ -5,6 +5,7 @@ It knows the field numbers of `opentelemetry.proto`, which never change, and not
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from struct import Struct
 from typing import Final, Protocol
 
@@ -50,9 +51,6 @@ def varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
-
-
-_LENGTHS: Final = Remembered(varint)
 
 
 def delimited(tag: bytes, content: bytes) -> bytes:
@@ -177,6 +175,13 @@ def event_body(words: str, limit: int) -> bytes:
     return delimited(b"\x2a", delimited(b"\x0a", text(words, limit)))
 
 
+def _before_item(size: int) -> bytes:
+    return b"\x12" + varint(size)
+
+
+_BEFORE_ITEMS: Final = Remembered(_before_item)
+
+
 class Envelope:
     """What stands around many spans or log records: who sends them, and by which conventions."""
 
@@ -187,10 +192,9 @@ class Envelope:
         self._schema = delimited(b"\x1a", schema_url.encode())
 
     def around(self, items: Sequence[bytes]) -> bytes:
-        """A whole request to a collector."""
-        pieces = [self._scope]
-        for item in items:
-            pieces += (b"\x12", _LENGTHS[len(item)], item)
-        pieces.append(self._schema)
-        scoped = delimited(b"\x12", b"".join(pieces))
-        return delimited(b"\x0a", self._resource + scoped + self._schema)
+        """A whole request to a collector. It is large: lengths are summed up first, so that it is written only once."""
+        before = map(_BEFORE_ITEMS.__getitem__, map(len, items))
+        scoped = [self._scope, *chain.from_iterable(zip(before, items, strict=True)), self._schema]
+        of_scope = b"\x12" + varint(sum(map(len, scoped)))
+        whole = [self._resource, of_scope, *scoped, self._schema]
+        return b"".join([b"\x0a" + varint(sum(map(len, whole))), *whole])
