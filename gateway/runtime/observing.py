@@ -206,7 +206,7 @@ def observing(settings: Settings | None, *, key: ContentKey, published: Callable
         settings,
         spans=spans,
         logs=logs,
-        digest=key.name,
+        hashes=key,
         shares=partial(_shared, published),
         contents=partial(_contents, settings.longest_value),
     )

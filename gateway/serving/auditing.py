@@ -168,8 +168,7 @@ class Auditor:
         target = (call.tool[:MAX_TEXT], call.catalogue, identity, call.definition, tier)
         place, caller = self._of_revision(call.revision), self._caller_of(call)
         gate = _gate(call.approvals[0]).encode() if call.approvals else None
-        if call.seen is not None:
-            call.argument_digest = self._arguments(call.checksum)
+        call.is_logged = True
         return self._clock(), (event, place.encoded, caller.encoded, target, part, decided, outcome, gate)
 
     def _caller_of(self, call: ServedCall) -> Caller:
@@ -204,8 +203,6 @@ class Auditor:
             artifact = artifact or piece.key
             if content is None:
                 content = piece.content
-        if call.seen is not None and content is not None:
-            call.result_digest = self._key.result(content)
         envelope = "trusted" if stored.trusted and not stored.is_error else "untrusted"
         return state, call.error, size, artifact, content, envelope
 

@@ -181,9 +181,8 @@ class ServedCall:
     """Whoever observes it."""
     stored: StoredCall | None = None
     """What became durable of it, as far as somebody observes."""
-    argument_digest: str | None = None
-    result_digest: str | None = None
-    """Keyed hashes, as the decision log has them."""
+    is_logged: bool = False
+    """Whether there is an entry about it for the decision log."""
 
     @property
     def memory(self) -> TurnMemory:

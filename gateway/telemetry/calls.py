@@ -220,7 +220,7 @@ class CallSpan(Context):
         call, parts, common = self._call, self._parts, self._telemetry.common
         own, turn = self._ids or self._encoded_ids()
         before, between, last = common.before_ids_of_span[len(own), len(turn)]
-        digest = (call.argument_digest or "").encode()[: common.limit]
+        digest = self._argument_digest()
         told = [
             span_head(self, INTERNAL, self._since, time_ns()),
             parts.executing,
@@ -252,15 +252,25 @@ class CallSpan(Context):
         self.links += links_to(traces, but=self.span)
         return self._telemetry.attribute(names.APPROVAL_ID, [each.id for each in approvals])
 
+    def _argument_digest(self) -> bytes:
+        call, telemetry = self._call, self._telemetry
+        if not (call.is_logged and call.checksum):
+            return b""
+        return telemetry.hashes.arguments(call.checksum.encode()).encode()[: telemetry.common.limit]
+
     def _results(self, results: Sequence[StoredResult]) -> tuple[bytes, ...]:
-        size, key, is_spooled = 0, "", False
+        size, key, is_spooled, content = 0, "", False, None
         for piece in results:
             size += piece.byte_length or 0
             if piece.key is not None:
                 key = key or piece.key
                 is_spooled = is_spooled or piece.content is None
+            if content is None:
+                content = piece.content
         common = self._telemetry.common
-        artifact, digest = text(key, common.limit), (self._call.result_digest or "").encode()[: common.limit]
+        artifact, digest = text(key, common.limit), b""
+        if content is not None and self._call.is_logged:
+            digest = self._telemetry.hashes.result(content).encode()[: common.limit]
         return (
             common.result_bytes[size],
             common.spooled[is_spooled],

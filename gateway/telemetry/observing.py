@@ -15,7 +15,7 @@ from gateway.telemetry import names
 from gateway.telemetry.calls import CallSpan
 from gateway.telemetry.contexts import baggage, carried, remote
 from gateway.telemetry.exporting import Queue
-from gateway.telemetry.parts import CommonParts, ToolParts
+from gateway.telemetry.parts import CommonParts, Hashes, ToolParts
 from gateway.telemetry.settings import Capture, Settings
 from gateway.telemetry.silence import silently, unnoticed
 from gateway.telemetry.spans import Context, RequestSpan
@@ -59,7 +59,7 @@ async def _no_contents(args: dict[str, Any], results: Any, parts: ToolParts) -> 
 
 
 class Telemetry:
-    """Implements `gateway.serving.observing.Observer`. `digest` is the keyed hash that names of people go by."""
+    """Implements `gateway.serving.observing.Observer`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Telemetry:
         *,
         spans: Queue | None,
         logs: Queue | None,
-        digest: Callable[[str], str],
+        hashes: Hashes,
         shares: Sharing = _nothing,
         contents: Contents = _no_contents,
     ) -> None:
@@ -77,7 +77,8 @@ class Telemetry:
         self.spans_out = _nowhere if spans is None else spans.put
         self.logs = logs
         self._encoder = Attributes(settings.longest_value)
-        self.common = CommonParts(self._encoder, digest)
+        self.hashes = hashes
+        self.common = CommonParts(self._encoder, hashes)
         self.attributes_of = self.common.all
         self.attribute = Attributes(settings.longest_value, tag=OF_SPAN).encoded
         """One attribute of a span."""

@@ -1,8 +1,8 @@
 """Attributes that come again with every call, encoded once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.snapshot import DeclaredTool
 from gateway.telemetry import names
@@ -25,12 +25,22 @@ _MOST_KEYS: Final = 32
 _LONGEST_ID: Final = 128
 
 
-class CommonParts:
-    """Of whatever tool. `digest` is the keyed hash that names of people go by."""
+class Hashes(Protocol):
+    """Keyed hashes, as the decision log has them. People go by that of their name."""
 
-    def __init__(self, attributes: Attributes, digest: Callable[[str], str]) -> None:
+    def name(self, text: str) -> str: ...
+
+    def arguments(self, checksum: bytes) -> str: ...
+
+    def result(self, content: bytes) -> str: ...
+
+
+class CommonParts:
+    """Of whatever tool."""
+
+    def __init__(self, attributes: Attributes, hashes: Hashes) -> None:
         self._attributes = attributes
-        self._digest = digest
+        self._hashes = hashes
         self.limit = attributes.limit
         self.longest_id = min(_LONGEST_ID, attributes.limit)
         """Of a request, which its caller chooses."""
@@ -75,8 +85,8 @@ class CommonParts:
 
     def _of_principal(self, named: tuple[str, str | None]) -> bytes:
         subject, tenant = named
-        of_tenant: dict[str, Value] = {} if tenant is None else {names.TENANT: self._digest(tenant)}
-        return self.all({names.PRINCIPAL: self._digest(subject), **of_tenant})
+        of_tenant: dict[str, Value] = {} if tenant is None else {names.TENANT: self._hashes.name(tenant)}
+        return self.all({names.PRINCIPAL: self._hashes.name(subject), **of_tenant})
 
     def _of_request(self, kind: tuple[str, str | None, str | None]) -> bytes:
         method, version, route = kind

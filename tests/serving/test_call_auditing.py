@@ -356,17 +356,16 @@ def test_arguments_that_cannot_be_hashed_leave_an_entry_without_their_hash() -> 
     assert written(told)["call"] == {"id": "c"}
 
 
-@pytest.mark.parametrize("seen", [None, object()], ids=["nobody", "somebody"])
-def test_call_that_somebody_observes_learns_its_keyed_hashes_at_once(seen: Any) -> None:
+def test_call_is_known_to_be_logged_and_its_entry_has_keyed_hashes() -> None:
     pieces = [StoredResult("artifact", key=f"k{n}", byte_length=1, content=content) for n, content in enumerate(PIECES)]
     stored = StoredCall("c", "t", "pay", "pay", {}, "5e" * 32, ANA, "desk", "r", microseconds(NOON), results=pieces)
-    call = ServedCall("c", "pay", {}, ANA, "desk", "r", checksum="5e" * 32, seen=seen)
+    call = ServedCall("c", "pay", {}, ANA, "desk", "r", checksum="5e" * 32)
     told = auditor().settled(call, stored, None)
 
     entry = written(told)
     hashes = (entry["call"]["arguments"], entry["outcome"]["result"])
     assert hashes == (KEY.arguments(b"5e" * 32), KEY.result(b"1"))
-    assert (call.argument_digest, call.result_digest) == ((None, None) if seen is None else hashes)
+    assert call.is_logged
     assert (entry["outcome"]["bytes"], entry["outcome"]["artifact"]) == (3, "k0")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from gateway.audit.contents import ContentKey
 from gateway.core.events import Buses, DispatchEnd, DispatchStart, ToolExecutionEnd, TurnEnd, TurnStart
 from gateway.governance.principals import Principal
 from gateway.serving.current import ServedCall
@@ -19,13 +20,14 @@ from gateway.telemetry.otlp_grpc import grpc_library
 from gateway.telemetry.settings import Batching, Capture, Sampling, Settings, TelemetryUnusable
 from gateway.telemetry.silence import silently
 
+KEY = ContentKey(bytes(range(160, 192)))
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 LATER = NOON + timedelta(milliseconds=250)
 
 
 def telemetry(ratio: float = 1.0) -> Telemetry:
     settings = Settings({}, sampling=Sampling(ratio))
-    return Telemetry(settings, spans=Queue(Batching()), logs=None, digest=str)
+    return Telemetry(settings, spans=Queue(Batching()), logs=None, hashes=KEY)
 
 
 def sent(observer: Telemetry) -> list[Any]:
