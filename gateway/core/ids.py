@@ -72,6 +72,9 @@ new_id: Final = _Pool(_uuids).take
 new_secret: Final = _POOLS[32].take
 """256 random bits."""
 
+new_number: Final = _POOLS[16].take
+"""128 of them."""
+
 new_salt: Final = _POOLS[8].take
 """64 of them, to tell apart what is made in one moment."""
 

@@ -88,7 +88,6 @@ class Observer(Protocol):
         self,
         method: str,
         principal: Principal,
-        *,
         fields: Mapping[str, str],
         meta: object = None,
         peer: Peer | None = None,

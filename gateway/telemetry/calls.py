@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from time import time_ns
 from typing import TYPE_CHECKING
 
+from gateway.core.ids import new_salt
 from gateway.errors import GatewayError
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.records import StoredResult
@@ -115,7 +116,7 @@ class CallSpan(Context):
     @silently
     def waited(self, rules: str, *, since: int, outcome: str) -> None:
         told: dict[str, Value] = {names.GATE_NAME: rules, names.GATE_OUTCOME: outcome}
-        context = self.child(self._telemetry.new_span_id())
+        context = self.child(new_salt())
         self._did(context, names.gate_span(rules), told, since, False, kind=INTERNAL)
 
     @silently
@@ -126,11 +127,11 @@ class CallSpan(Context):
             told[names.DISPATCH_ID] = id
         if self._call.turn is not None:
             told[names.TURN_ID] = self._call.turn.id
-        context = self.child(self._telemetry.new_span_id())
+        context = self.child(new_salt())
         self._did(context, names.DISPATCH, told, since, False, kind=INTERNAL)
 
     def _hop(self, name: str, told: dict[str, Value]) -> HopSpan:
-        return HopSpan(self.child(self._telemetry.new_span_id()), name, told, self._did)
+        return HopSpan(self.child(new_salt()), name, told, self._did)
 
     def _did(
         self, context: Context, name: str, told: dict[str, Value], since: int, is_error: bool, *, kind: int = CLIENT

@@ -19,6 +19,7 @@ from gateway.core.events import (
     TurnGateOpen,
     TurnStart,
 )
+from gateway.core.ids import new_salt
 from gateway.telemetry import names
 from gateway.telemetry.observing import Telemetry
 from gateway.telemetry.silence import silently
@@ -89,7 +90,7 @@ class EventSpans:
 
     def _below(self, id: str) -> Context:
         found = self._open.get(id)
-        return self._telemetry.root() if found is None else found[0].child(self._telemetry.new_span_id())
+        return self._telemetry.root() if found is None else found[0].child(new_salt())
 
     def _end(
         self,

@@ -1,11 +1,10 @@
 """Telemetry: the observer of a gateway. It gives requests and calls their place in a trace, and sends what ended."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from time import time_ns
 from typing import Any, Final
 
-from gateway.core.ids import random_bytes
+from gateway.core.ids import new_number, new_salt
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall
 from gateway.serving.current import ServedCall
@@ -37,11 +36,8 @@ Sharing = Callable[[DeclaredTool], tuple[Capture, tuple[str, ...]]]
 """What the class of a tool's results lets telemetry have, and which paths it masks."""
 
 _UNKNOWN: Final = event_name(names.CALL_UNKNOWN)
-_TRACE_ID: Final = 16
-_SPAN_ID: Final = 8
-_BOTH_IDS: Final = _TRACE_ID + _SPAN_ID
-_NO_TRACE: Final = b"\0" * _TRACE_ID
-_NO_SPAN: Final = b"\0" * _SPAN_ID
+_NO_TRACE: Final = b"\0" * 16
+_NO_SPAN: Final = b"\0" * 8
 _MOST_TOOLS: Final = 50_000
 _NOTHING: Final[Mapping[str, object]] = {}
 
@@ -84,7 +80,6 @@ class Telemetry:
         """One attribute of a span."""
         self._shares = shares
         self._parts: dict[tuple[str, str, str], ToolParts] = {}
-        self.new_span_id = partial(random_bytes, _SPAN_ID)
         self._bound = round(settings.sampling.ratio * 2**64)
         self._keeps_all = self._bound == 2**64
         self._follows = settings.sampling.follows_caller
@@ -99,7 +94,6 @@ class Telemetry:
         self,
         method: str,
         principal: Principal,
-        *,
         fields: Mapping[str, str],
         meta: object = None,
         peer: Peer | None = None,
@@ -111,8 +105,11 @@ class Telemetry:
         try:
             if route is None and method not in names.MCP_METHODS:
                 method = names.OTHER
-            span = RequestSpan(self, method, principal, self._new_ids(), peer, id, version, session, route)
-            self._join(span, fields, meta if isinstance(meta, dict) else _NOTHING)
+            kind = (method, version, route)
+            span = RequestSpan(self, kind, principal, self._new_ids(), peer, id, session)
+            said = meta if isinstance(meta, dict) else _NOTHING
+            if fields or "traceparent" in said or "baggage" in said:  # most callers say nothing of a trace
+                self._join(span, fields, said)
         except Exception as error:
             unnoticed(error, "Telemetry.received")
             return None
@@ -123,7 +120,7 @@ class Telemetry:
             parts = self._parts.get((call.catalogue, call.tool, call.revision)) or self._made(call, tool)
             if isinstance(request, RequestSpan):
                 request.parts = parts
-                ids = request.trace, self.new_span_id(), request.is_sampled
+                ids = request.trace, new_salt(), request.is_sampled
                 span = CallSpan(self, call, parts, request, ids)
             else:
                 span = CallSpan(self, call, parts, None, self._new_ids())
@@ -165,9 +162,8 @@ class Telemetry:
 
     def _new_ids(self) -> tuple[bytes, bytes, bool]:
         """Of a trace and a span, and whether the ratio keeps the trace."""
-        both = random_bytes(_BOTH_IDS)
-        trace = both[:_TRACE_ID]
-        return trace, both[_TRACE_ID:], self._keeps_all or self._is_sampled(trace)
+        trace = new_number()
+        return trace, new_salt(), self._keeps_all or self._is_sampled(trace)
 
     def _join(self, request: RequestSpan, fields: Mapping[str, str], meta: Mapping[str, object]) -> None:
         """What the body says comes before what the headers say, which is then a link.
@@ -176,8 +172,6 @@ class Telemetry:
         """
         if self.settings.baggage:
             request.baggage = self._baggage(fields, meta)
-        if "traceparent" not in fields and "traceparent" not in meta:  # which is what most callers are like
-            return
         inside, outside = remote(*carried(meta)), remote(*carried(fields))
         caller = inside or outside
         if caller is None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
+from gateway.core.ids import new_salt
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.telemetry import names
@@ -66,22 +67,21 @@ class RequestSpan(Context):
     """A request as it was received. It begins a trace, as long as it `joins` none."""
 
     __slots__ = (
-        *("_id", "_is_over", "_method", "_peer", "_route", "_session", "_telemetry", "_version"),
+        *("_id", "_is_over", "_kind", "_peer", "_session", "_telemetry"),
         *("decision", "error", "is_kept", "parts", "principal", "since"),
     )
 
     def __init__(
         self,
         telemetry: "Telemetry",
-        method: str,
+        kind: tuple[str, str | None, str | None],
         principal: Principal,
         ids: tuple[bytes, bytes, bool],
         peer: tuple[str, int] | None,
         id: object,
-        version: str | None,
         session: str | None,
-        route: str | None,
     ) -> None:
+        """`kind`: its method, the version of MCP, and the route of REST."""
         self.trace, self.span, self.is_sampled = ids
         self.parent = self.links = self.decision = b""
         """The decision is about its call."""
@@ -91,12 +91,10 @@ class RequestSpan(Context):
         self.parts: ToolParts | None = None
         self.error: str | None = None
         self._telemetry = telemetry
-        self._method = method
+        self._kind = kind
         self._peer = peer
         self._id = id
-        self._version = version
         self._session = session
-        self._route = route
         self.since = time_ns()
 
     def answered(self, *, code: int | None = None, status: int | None = None) -> None:
@@ -128,7 +126,7 @@ class RequestSpan(Context):
         telemetry, parts = self._telemetry, self.parts
         attribute, common = telemetry.attribute, telemetry.common
         head = span_head(self, SERVER, self.since, time_ns())
-        of_kind = common.requests[self._method, self._version, self._route]
+        of_kind = common.requests[self._kind]
         if parts is None:
             told = [head, self._name(), of_kind, self.decision, more]
         else:
@@ -151,8 +149,8 @@ class RequestSpan(Context):
         return told
 
     def _name(self) -> bytes:
-        limit = self._telemetry.settings.longest_value
-        return span_name(self._method if self._route is None else f"{self._method} {self._route}", limit)
+        method, _, route = self._kind
+        return span_name(method if route is None else f"{method} {route}", self._telemetry.settings.longest_value)
 
 
 class DecisionSpan:
@@ -163,7 +161,7 @@ class DecisionSpan:
     def __init__(self, telemetry: "Telemetry", request: RequestSpan) -> None:
         self._telemetry = telemetry
         self._request = request
-        self._context = request.child(telemetry.new_span_id())
+        self._context = request.child(new_salt())
         self._context.is_sampled = request.is_sampled = True  # what people decide is always kept
         self._since = time_ns()
 

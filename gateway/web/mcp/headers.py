@@ -55,7 +55,7 @@ class Headers:
 
     def traced(self) -> dict[str, str]:
         """What says which trace a request belongs to; one that is there twice says nothing."""
-        if _TRACE.keys().isdisjoint(self._by_name):  # which is what most callers are like
+        if self._by_name.keys().isdisjoint(_TRACE):  # which is what most callers are like
             return {}
         told = self._by_name.keys() & _TRACE.keys() - self.repeated
         return {_TRACE[name]: self.get(name) or "" for name in told}

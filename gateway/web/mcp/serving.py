@@ -175,16 +175,9 @@ def request_seen(
 ) -> SeenRequest | None:
     """A request as it is told to whoever observes, whatever is wrong with it."""
     params = message.get("params")
-    return observer.received(
-        message["method"],
-        principal,
-        fields=headers.traced(),
-        meta=params.get("_meta") if isinstance(params, dict) else None,
-        peer=headers.peer,
-        id=message["id"],
-        version=version,
-        session=session,
-    )
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    fields, peer = headers.traced(), headers.peer
+    return observer.received(message["method"], principal, fields, meta, peer, message["id"], version, session)
 
 
 def called(params: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
