@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Meter(Protocol):
-    def settled(self, call: "ServedCall", tool: "DeclaredTool | None", *, is_error: bool, seconds: float) -> None:
+    def settled(self, call: "ServedCall", tool: "DeclaredTool | None", is_error: bool, seconds: float) -> None:
         """A call has its record. Query tools are not declared."""
         ...
 
@@ -38,7 +38,6 @@ class Meter(Protocol):
     def answered(
         self,
         method: str | None,
-        *,
         seconds: float,
         version: str | None = None,
         tool: str | None = None,

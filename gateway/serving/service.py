@@ -283,8 +283,7 @@ class Service:
                 finally:
                     self.running.end(task)
                 if self.meter is not None:
-                    seconds = perf_counter() - began
-                    self.meter.settled(call, declared, is_error=record.is_error, seconds=seconds)
+                    self.meter.settled(call, declared, record.is_error, perf_counter() - began)
                 found = _settled(record, turn, call)
         except BaseException as error:
             if call.seen is not None:

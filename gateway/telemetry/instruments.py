@@ -5,12 +5,15 @@ as long. Attributes are a tuple of values in the order in which the metric names
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import time_ns
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway.telemetry.names import Metric
+
+K = TypeVar("K")
 
 MOST_SERIES: Final = 2_000
 """Of one metric. What comes after them is counted together: labels must not eat the memory of whoever keeps them."""
@@ -61,39 +64,55 @@ class Family:
     points: list[Point]
 
 
+class _Kept(dict[Values | None, K]):
+    """What an instrument keeps, by attributes; of those that come after `most` it is kept together."""
+
+    __slots__ = ("_make", "_most")
+
+    def __init__(self, make: Callable[[], K], most: int) -> None:
+        super().__init__()
+        self._make = make
+        self._most = most
+
+    def __missing__(self, values: Values) -> K:
+        return self.setdefault(values if len(self) < self._most else None, self._make())
+
+
 class Counter:
     """Only grows. `add` may be called from any thread that holds the interpreter."""
 
-    __slots__ = ("_most", "_series", "metric")
+    __slots__ = ("metric", "of")
 
     def __init__(self, metric: Metric, *, most: int = MOST_SERIES) -> None:
         self.metric = metric
-        self._most = most
-        self._series: dict[Values | None, list[float]] = {}
+        self.of: _Kept[list[float]] = _Kept(lambda: [0], most)
 
     def add(self, values: Values = (), amount: float = 1) -> None:
-        found = self._series.get(values)
-        if found is None:
-            found = self._new(values)
-        found[0] += amount
+        self.of[values][0] += amount
 
     def read(self) -> Family:
-        pairs = tuple(self._series.items())
+        pairs = tuple(self.of.items())
         return Family(self.metric, [Point(attributes_of(self.metric, values), found[0]) for values, found in pairs])
 
-    def _new(self, values: Values) -> list[float]:
-        return self._series.setdefault(values if len(self._series) < self._most else None, [0])
 
-
-class _Series:
+class Series:
     """What a histogram keeps of one set of attributes."""
 
-    __slots__ = ("counts", "examples", "sum")
+    __slots__ = ("_bounds", "counts", "examples", "sum")
 
-    def __init__(self, buckets: int) -> None:
-        self.counts = [0] * buckets
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
         self.examples: dict[int, Example] = {}
+
+    def record(self, amount: float, trace_id: str | None = None, span_id: str = "") -> None:
+        """A measurement of a span that is exported is kept as an example of its bucket."""
+        place = bisect_left(self._bounds, amount)
+        self.counts[place] += 1
+        self.sum += amount
+        if trace_id:
+            self.examples[place] = (amount, time_ns(), trace_id, span_id)
 
     def read(self) -> Distribution:
         examples = {place: Exemplar(*each) for place, each in tuple(self.examples.items())}
@@ -103,32 +122,18 @@ class _Series:
 class Histogram:
     """Measurements in the buckets of its metric."""
 
-    __slots__ = ("_bounds", "_most", "_series", "metric")
+    __slots__ = ("metric", "of")
 
     def __init__(self, metric: Metric, *, most: int = MOST_SERIES) -> None:
         self.metric = metric
-        self._bounds = metric.buckets
-        self._most = most
-        self._series: dict[Values | None, _Series] = {}
+        self.of: _Kept[Series] = _Kept(partial(Series, metric.buckets), most)
 
     def record(self, values: Values, amount: float, trace_id: str | None = None, span_id: str = "") -> None:
-        """A measurement of a span that is exported is kept as an example of its bucket."""
-        found = self._series.get(values)
-        if found is None:
-            found = self._new(values)
-        place = bisect_left(self._bounds, amount)
-        found.counts[place] += 1
-        found.sum += amount
-        if trace_id:
-            found.examples[place] = (amount, time_ns(), trace_id, span_id)
+        self.of[values].record(amount, trace_id, span_id)
 
     def read(self) -> Family:
-        pairs = tuple(self._series.items())
+        pairs = tuple(self.of.items())
         return Family(self.metric, [Point(attributes_of(self.metric, values), found.read()) for values, found in pairs])
-
-    def _new(self, values: Values) -> _Series:
-        key = values if len(self._series) < self._most else None
-        return self._series.setdefault(key, _Series(len(self._bounds) + 1))
 
 
 def observed(metric: Metric, points: Iterable[tuple[Values, float]]) -> Family:

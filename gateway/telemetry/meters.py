@@ -10,7 +10,11 @@ from gateway.approvals.approving import Announcement
 from gateway.serving.current import ServedCall
 from gateway.snapshot import DeclaredTool
 from gateway.telemetry import names
-from gateway.telemetry.instruments import Counter, Family, Histogram
+from gateway.telemetry.instruments import Counter, Family, Histogram, Series
+from gateway.telemetry.remembered import Remembered
+
+_Kind = tuple[str, str, str | None, str | None, str | None, str, tuple[str, ...], bool]
+"""Of a settled call: its tool, catalogue, backend and tier; what was decided, why and by which rules; if it failed."""
 
 _PERMITTED: Final = ("allow", "permitted")
 _INVALID: Final = ("deny", "arguments-invalid")
@@ -40,6 +44,7 @@ class Meters:
         self._reloads = Counter(names.RELOADS)
         self._limits = Counter(names.LIMITS)
         self._refused = Counter(names.REFUSED)
+        self._settled = Remembered(self._of_kind)
 
     def read(self) -> list[Family]:
         """Everything that was counted since the start."""
@@ -48,53 +53,56 @@ class Meters:
 
     # --- calls ---
 
-    def settled(self, call: ServedCall, tool: DeclaredTool | None, *, is_error: bool, seconds: float) -> None:
-        if call.decision is not None:
-            decision, reason = call.decision, call.reason or "check-failed"
-        else:
-            decision, reason = _PERMITTED if tool is None else _INVALID
-        tier = None if tool is None else tool.trust.tier.name
-        rules = call.rules
-        rule = None if not rules else rules[0] if len(rules) == 1 else ",".join(rules)
-        self._decisions.add((decision, reason, call.catalogue, tier, rule))
-        if decision == "allow":
-            self._ran(call, tool, names.TOOL_ERROR if is_error else None, seconds)
+    def settled(self, call: ServedCall, tool: DeclaredTool | None, is_error: bool, seconds: float) -> None:
+        backend, tier = (None, None) if tool is None else (tool.backend, tool.trust.tier.name)
+        kind = (call.tool, call.catalogue, backend, tier, call.decision, call.reason, call.rules, is_error)
+        decisions, durations = self._settled[kind]
+        decisions[0] += 1
+        if durations is not None:
+            _measure(call, durations, seconds, is_error=is_error)
         elif call.limited is not None:
             self._limits.add((call.limited["kind"], call.catalogue, call.limited["rule"]))
 
     def failed(self, call: ServedCall, tool: DeclaredTool | None, error: BaseException, *, seconds: float) -> None:
         word = "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__name__
-        self._ran(call, tool, word, seconds)
+        backend, tier = (None, None) if tool is None else (tool.backend, tool.trust.tier.name)
+        durations = self._durations(call.tool, call.catalogue, backend, tier, word)
+        _measure(call, durations, seconds, is_error=True)
 
     def refused(self, call: ServedCall, reason: str) -> None:
         catalogue = names.OTHER if reason == "not-in-audience" else call.catalogue
         self._decisions.add(("deny", reason, catalogue, None, None))
 
     def kept(self, catalogue: str, size: int) -> None:
-        self._bytes.add((catalogue,), size)
+        self._bytes.of[catalogue,][0] += size
 
     def wrote(self, seconds: float) -> None:
-        self._records.record((), seconds)
+        self._records.of[()].record(seconds)
 
     def wrote_nothing(self) -> None:
         self._unwritten.add()
 
-    def _ran(self, call: ServedCall, tool: DeclaredTool | None, error: str | None, seconds: float) -> None:
-        kind = names.tool_type(None if tool is None else tool.backend)
-        tier = None if tool is None else tool.trust.tier.name
-        values = (names.EXECUTE_TOOL, call.tool, kind, error, call.catalogue, tier)
-        seen = call.seen
-        if seen is not None and (error is not None or seen.is_sampled):  # its span is exported
-            self._calls.record(values, seconds, seen.trace_id, seen.span_id)
+    def _of_kind(self, kind: _Kind) -> tuple[list[float], Series | None]:
+        """Where such calls are counted; where they are measured, too, if they ran."""
+        tool, catalogue, backend, tier, decided, why, rules, is_error = kind
+        if decided is not None:
+            decision, reason = decided, why or "check-failed"
         else:
-            self._calls.record(values, seconds)
+            decision, reason = _PERMITTED if backend is None else _INVALID
+        rule = ",".join(rules) if rules else None
+        decisions = self._decisions.of[decision, reason, catalogue, tier, rule]
+        if decision != "allow":
+            return decisions, None
+        return decisions, self._durations(tool, catalogue, backend, tier, names.TOOL_ERROR if is_error else None)
+
+    def _durations(self, tool: str, catalogue: str, backend: str | None, tier: str | None, error: str | None) -> Series:
+        return self._calls.of[names.EXECUTE_TOOL, tool, names.tool_type(backend), error, catalogue, tier]
 
     # --- requests ---
 
     def answered(
         self,
         method: str | None,
-        *,
         seconds: float,
         version: str | None = None,
         tool: str | None = None,
@@ -107,7 +115,7 @@ class Meters:
             status = str(code)
             error = error if code in names.CALLER_FAULTS else status
         values = (method or names.OTHER, of, operation, error, status, version, _TCP, _HTTP, _HTTP_VERSION)
-        self._requests.record(values, seconds)
+        self._requests.of[values].record(seconds)
 
     def responded(self, method: str, *, route: str | None, status: int, seconds: float) -> None:
         if status >= 400:
@@ -154,3 +162,11 @@ class Meters:
     def reloaded(self, outcome: str) -> None:
         """Another configuration was published, or refused."""
         self._reloads.add((outcome,))
+
+
+def _measure(call: ServedCall, durations: Series, seconds: float, *, is_error: bool) -> None:
+    seen = call.seen
+    if seen is not None and (is_error or seen.is_sampled):  # its span is exported
+        durations.record(seconds, seen.trace_id, seen.span_id)
+    else:
+        durations.record(seconds)

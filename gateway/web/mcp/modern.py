@@ -116,7 +116,7 @@ class ModernWire:
         finally:
             if seen is not None:
                 seen.answered()
-        self._served.answered(request.method, request.params, began=began, version=MODERN, is_error=reply.is_error)
+        self._served.answered(request.method, request.params, began, MODERN, None, reply.is_error)
 
     def notification(self, headers: Headers) -> None:
         """Raises for a notification that is not accepted; there is none that means anything here."""

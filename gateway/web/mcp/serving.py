@@ -136,7 +136,6 @@ class Served:
         self,
         method: str | None,
         params: object,
-        *,
         began: float,
         version: str | None = None,
         code: int | None = None,
@@ -149,7 +148,7 @@ class Served:
         tool = params.get("name") if method == "tools/call" and isinstance(params, dict) else None
         if code is not None and not self._has_tool(tool):  # what was answered with a result is there
             tool = None
-        meter.answered(method, seconds=perf_counter() - began, version=version, tool=tool, code=code, is_error=is_error)
+        meter.answered(method, perf_counter() - began, version, tool, code, is_error)
 
     def _has_tool(self, name: object) -> bool:
         return isinstance(name, str) and self.service.published.has_tool(self.catalogue, name)
