@@ -261,10 +261,6 @@ class EventBus:
         """Whether nobody listens to anything."""
         return not self._listeners
 
-    def listens_to_any(self, names: frozenset[str]) -> bool:
-        """Whether somebody listens to one of them; `"*"` is to be among them."""
-        return not self._listeners.keys().isdisjoint(names)
-
     def listens(self, name: str) -> bool:
         return name in self._listeners or "*" in self._listeners
 
@@ -311,14 +307,15 @@ class Buses:
 
     def hears_any(self, names: frozenset[str]) -> bool:
         """Whether anybody would notice one of these events; `"*"` is to be among them."""
-        if not (self.observability._listeners or self.functional._listeners):
-            return False
-        return self.observability.listens_to_any(names) or self.functional.listens_to_any(names)
+        observed, functional = self.observability._listeners, self.functional._listeners
+        if observed and not names.isdisjoint(observed):
+            return True
+        return bool(functional) and not names.isdisjoint(functional)
 
     def hears(self, kind: type[Event]) -> bool:
         """Whether anybody would notice such an event: one that nobody hears need not be made."""
-        bus = self.functional if kind.functional else self.observability
-        return bool(bus._listeners) and bus.listens(kind.name)
+        heard = (self.functional if kind.functional else self.observability)._listeners
+        return bool(heard) and (kind.name in heard or "*" in heard)
 
 
 def _has_running_loop() -> bool:
