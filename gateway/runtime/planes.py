@@ -41,7 +41,7 @@ class Planes:
     admission: Admission
 
     def refused(self, method: str) -> None:
-        self.metering.meters.responded(method, route=None, status=503, seconds=0.0)
+        self.metering.meters.turned_away(503)
 
 
 def planes(

@@ -47,8 +47,12 @@ class Meter(Protocol):
         """A request of MCP. `None` stands for a method, or a tool, that callers made up; `code` is of an error."""
         ...
 
-    def responded(self, method: str, *, route: str | None, status: int, seconds: float) -> None:
-        """A request of HTTP. `route` is the path of a REST operation; 0 is the status of one without an answer."""
+    def responded(self, method: str, *, route: str, status: int, seconds: float) -> None:
+        """A request of REST. `route` is the path of its operation; 0 is the status of one without an answer."""
+        ...
+
+    def turned_away(self, status: int) -> None:
+        """A request of HTTP was answered with an error."""
         ...
 
     def session_ended(self, version: str, seconds: float) -> None:

@@ -117,13 +117,13 @@ class Meters:
         values = (method or names.OTHER, of, operation, error, status, version, _TCP, _HTTP, _HTTP_VERSION)
         self._requests.of[values].record(seconds)
 
-    def responded(self, method: str, *, route: str | None, status: int, seconds: float) -> None:
-        if status >= 400:
-            self._refused.add((str(status),))
-        if route is not None:
-            error = str(status) if status >= 500 else None
-            known = method if method in _HTTP_METHODS else "_OTHER"
-            self._http.record((known, route, str(status), error, "http"), seconds)
+    def responded(self, method: str, *, route: str, status: int, seconds: float) -> None:
+        error = str(status) if status >= 500 else None
+        known = method if method in _HTTP_METHODS else "_OTHER"
+        self._http.record((known, route, str(status), error, "http"), seconds)
+
+    def turned_away(self, status: int) -> None:
+        self._refused.add((str(status),))
 
     def session_ended(self, version: str, seconds: float) -> None:
         self._sessions.record((None, version, *_NETWORK), seconds)

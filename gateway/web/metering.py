@@ -1,4 +1,4 @@
-"""Counting requests: how each was answered, and how long that took. It looks at statuses, never at contents."""
+"""Counting requests that are answered with an error. It looks at statuses, never at contents."""
 
 from collections.abc import Awaitable
 from time import perf_counter
@@ -7,8 +7,8 @@ from typing import Any, Final
 from gateway.serving.metering import Meter
 from gateway.web.edge import App, Receive, Scope, Send
 
-ROUTE: Final = "gateway.route"
-"""Where the scope of a REST request has the path of its operation, with its parameters unfilled."""
+BEGAN: Final = "gateway.began"
+"""Where the scope of a request says when it came, for whoever measures how long it took."""
 
 
 class Metered:
@@ -18,22 +18,14 @@ class Metered:
         self._app = app
         self._meter = meter
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 0
+            return self._app(scope, receive, send)
+        scope[BEGAN] = perf_counter()
 
         def seen(message: Any) -> Awaitable[None]:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                self._meter.turned_away(message["status"])
             return send(message)
 
-        began = perf_counter()
-        try:
-            await self._app(scope, receive, seen)
-        finally:
-            route = scope.get(ROUTE)
-            if status >= 400 or route is not None:
-                self._meter.responded(scope["method"], route=route, status=status, seconds=perf_counter() - began)
+        return self._app(scope, receive, seen)

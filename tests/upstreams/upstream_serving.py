@@ -23,7 +23,14 @@ async def listening(app: App, *, lifespan: Literal["on", "off"] = "off") -> Asyn
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, loop="none", lifespan=lifespan, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=1
+        app,
+        interface="asgi3",
+        loop="none",
+        lifespan=lifespan,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
     )
     serving = _Server(config)
     task = asyncio.create_task(serving.serve(sockets=[bound]))

@@ -4,8 +4,9 @@ Every failure leaves here as a problem document; what is not an error of ours sa
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final
 
 from gateway.core.schemas import Schema
@@ -13,7 +14,7 @@ from gateway.errors import GatewayError
 from gateway.serving.observing import SeenRequest, three_fields
 from gateway.web.bodies import ClientGone
 from gateway.web.edge import PRINCIPAL, Receive, Scope, Send
-from gateway.web.metering import ROUTE
+from gateway.web.metering import BEGAN
 from gateway.web.problems import Response, refusal
 from gateway.web.rest.asking import Asked, read_json, read_query
 from gateway.web.rest.documents import REQUESTS
@@ -45,38 +46,36 @@ class Endpoint:
         self._allowed = {*self._ready, *(("HEAD",) if "GET" in self._ready else ())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope["method"]
-        scope[ROUTE] = self.path
-        observer = self._rest.service.observer
-        if observer is not None and (caller := scope.get(PRINCIPAL)) is not None and method in self._ready:
-            seen = observer.received(
-                method,
-                caller,
-                fields=three_fields(scope["headers"]),
-                peer=scope.get("client"),
-                route=self._ready[method].operation.path,
-            )
-            if seen is not None:
-                await self._observed(scope, receive, send, seen)
-                return
-        await self._answered(method, scope, receive, send, None)
-
-    async def _observed(self, scope: Scope, receive: Receive, send: Send, seen: SeenRequest) -> None:
+        method, meter = scope["method"], self._rest.service.meter
+        began = scope.get(BEGAN) or perf_counter()
+        seen = self._seen(method, scope)
         status = 0
 
-        async def noted(message: Any) -> None:
+        def noted(message: Any) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            return send(message)
 
         try:
-            await self._answered(scope["method"], scope, receive, noted, seen)
+            await self._answered(method, scope, receive, noted, seen)
         finally:
-            if status:
-                seen.answered(status=status)
-            else:
-                seen.abandoned()
+            if seen is not None:
+                _tell(seen, status)
+            if meter is not None:
+                meter.responded(method, route=self.path, status=status, seconds=perf_counter() - began)
+
+    def _seen(self, method: str, scope: Scope) -> SeenRequest | None:
+        observer = self._rest.service.observer
+        if observer is None or (caller := scope.get(PRINCIPAL)) is None or method not in self._ready:
+            return None
+        return observer.received(
+            method,
+            caller,
+            fields=three_fields(scope["headers"]),
+            peer=scope.get("client"),
+            route=self._ready[method].operation.path,
+        )
 
     async def _answered(
         self, method: str, scope: Scope, receive: Receive, send: Send, seen: SeenRequest | None
@@ -105,6 +104,13 @@ class Endpoint:
             body = await read_json(receive, headers, limit=self.max_body, schema=ready.body)
         asked = Asked(caller, scope["path_params"], query, body, headers, method == "HEAD", seen)
         return await operation.run(self._rest, asked)
+
+
+def _tell(seen: SeenRequest, status: int) -> None:
+    if status:
+        seen.answered(status=status)
+    else:
+        seen.abandoned()
 
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
