@@ -195,6 +195,7 @@ class Envelope:
         """A whole request to a collector. It is large: lengths are summed up first, so that it is written only once."""
         before = map(_BEFORE_ITEMS.__getitem__, map(len, items))
         scoped = [self._scope, *chain.from_iterable(zip(before, items, strict=True)), self._schema]
-        of_scope = b"\x12" + varint(sum(map(len, scoped)))
-        whole = [self._resource, of_scope, *scoped, self._schema]
-        return b"".join([b"\x0a" + varint(sum(map(len, whole))), *whole])
+        size = sum(map(len, scoped))
+        of_scope = b"\x12" + varint(size)
+        of_whole = b"\x0a" + varint(len(self._resource) + len(of_scope) + size + len(self._schema))
+        return b"".join([of_whole, self._resource, of_scope, *scoped, self._schema])
