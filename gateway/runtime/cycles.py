@@ -138,15 +138,13 @@ class Cycle(RequestResponseCycle):
         head = [STATUS_LINE[status]]
         is_last = False
         for name, value in headers:
-            if HEADER_VALUE_RE.search(value):
-                raise RuntimeError("Invalid HTTP header value.")
-            field = _field(name)
-            head += (field, value, b"\r\n")
-            if field == b"content-length: ":
-                self.expected_content_length = int(value)
+            line, length, is_last_of_all = _line(name, value)
+            head.append(line)
+            if length is not None:
+                self.expected_content_length = length
                 self.chunked_encoding = False
-            elif field == b"connection: ":
-                is_last = b"close" in [token.strip().lower() for token in value.split(b",")]
+            elif is_last_of_all is not None:
+                is_last = is_last_of_all
         if is_last:
             self.keep_alive = False
         elif not self.keep_alive:
@@ -187,9 +185,17 @@ def _nothing() -> None:
     """Is done once a request is over."""
 
 
-@lru_cache(maxsize=128)
-def _field(name: bytes) -> bytes:
-    """How the line of a header begins. How an answer is cut into pieces is decided here, not by whoever gives it."""
-    if HEADER_RE.search(name) or name.lower() == b"transfer-encoding":
+@lru_cache(maxsize=1024)
+def _line(name: bytes, value: bytes) -> tuple[bytes, int | None, bool | None]:
+    """A header as it is sent; the length, if it tells one; and whether it says that the connection ends, if it does.
+
+    How an answer is cut into pieces is decided here, not by whoever gives it.
+    """
+    if HEADER_VALUE_RE.search(value):
+        raise RuntimeError("Invalid HTTP header value.")
+    name = name.lower()
+    if HEADER_RE.search(name) or name == b"transfer-encoding":
         raise RuntimeError("Invalid HTTP header name.")
-    return name.lower() + b": "
+    length = int(value) if name == b"content-length" else None
+    is_last = b"close" in [token.strip().lower() for token in value.split(b",")] if name == b"connection" else None
+    return b"%b: %b\r\n" % (name, value), length, is_last
