@@ -45,11 +45,23 @@ class NotStrictJson(ValueError):
 
 async def read_body(receive: Receive, *, limit: int, within: float = MAX_SECONDS) -> bytes:
     """The whole body. Bytes past the limit are never kept, and nobody is waited for longer than `within` seconds."""
+    body = begun_body(receive, limit, within)
+    return body if isinstance(body, bytes) else await body
+
+
+def begun_body(receive: Receive, limit: int, within: float = MAX_SECONDS) -> bytes | Awaitable[bytes]:
+    """The same: itself if it is there, in one piece, as most are, and else what to wait for."""
     beginning: Begun[MutableMapping[str, Any]] = Begun(receive())  # type: ignore[arg-type]  # servers give coroutines
-    if beginning.is_over and not beginning.value.get("more_body", False):  # most bodies are there, in one piece
+    if beginning.is_over and not beginning.value.get("more_body", False):
         return _piece(beginning.value, limit)
+    return _read_within(within, beginning, receive, limit)
+
+
+async def _read_within(
+    seconds: float, beginning: Begun[MutableMapping[str, Any]], receive: Receive, limit: int
+) -> bytes:
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(seconds):
             return await _read(beginning, receive, limit)
     except TimeoutError:
         raise BodyTooSlow() from None

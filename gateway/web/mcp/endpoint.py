@@ -12,7 +12,7 @@ from gateway.errors import UnknownCatalogue
 from gateway.governance.principals import Principal
 from gateway.serving.held_tasks import HeldTasks
 from gateway.serving.service import Service
-from gateway.web.bodies import BodyTooLarge, BodyTooSlow, ClientGone, NotStrictJson, read_body, strict_json
+from gateway.web.bodies import BodyTooLarge, BodyTooSlow, ClientGone, NotStrictJson, begun_body, strict_json
 from gateway.web.edge import Receive, Scope, Send, principal_of
 from gateway.web.fields import FIELDS
 from gateway.web.mcp.headers import Headers
@@ -102,46 +102,72 @@ class McpEndpoint:
         found = published.snapshot.catalogues.get(self._catalogue)
         return found is not None and "mcp" in found.protocols and published.access.admits(principal, self._catalogue)
 
-    async def _post(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> None:
+    def _post(self, headers: Headers, principal: Principal, receive: Receive, send: Send) -> Awaitable[None]:
         media = headers.media
         if not media.is_json or b"content-type" in headers.repeated:
-            await json_error(send, 415, INVALID_REQUEST, "the content type must be application/json")
-            return
+            return json_error(send, 415, INVALID_REQUEST, "the content type must be application/json")
         if media.is_compressed:
-            await json_error(send, 415, INVALID_REQUEST, "the body must not be compressed")
-            return
+            return json_error(send, 415, INVALID_REQUEST, "the body must not be compressed")
         if not media.takes_json:
-            await json_error(send, 406, INVALID_REQUEST, "the client must accept application/json")
-            return
+            return json_error(send, 406, INVALID_REQUEST, "the client must accept application/json")
         try:
-            message = strict_json(await read_body(receive, limit=self._max_body))
-        except ClientGone:
-            return
-        except BodyTooLarge:
+            body = begun_body(receive, self._max_body)
+        except (ClientGone, BodyTooLarge) as error:
+            return self._not_read(error, send)
+        if isinstance(body, bytes):
+            return self._take(body, headers, principal, receive, send)
+        return self._take_later(body, headers, principal, receive, send)
+
+    async def _take_later(
+        self, coming: Awaitable[bytes], headers: Headers, principal: Principal, receive: Receive, send: Send
+    ) -> None:
+        try:
+            body = await coming
+        except (ClientGone, BodyTooLarge, BodyTooSlow) as error:
+            await self._not_read(error, send)
+        else:
+            await self._take(body, headers, principal, receive, send)
+
+    async def _not_read(self, error: ClientGone | BodyTooLarge | BodyTooSlow, send: Send) -> None:
+        """Whoever has gone is told nothing."""
+        if isinstance(error, BodyTooLarge):
             await json_error(send, 413, INVALID_REQUEST, f"a body has at most {self._max_body} bytes")
-            return
-        except BodyTooSlow:
+        elif isinstance(error, BodyTooSlow):
             await json_error(send, 408, INVALID_REQUEST, "the body did not come in time")
-            return
+
+    def _take(
+        self, body: bytes, headers: Headers, principal: Principal, receive: Receive, send: Send
+    ) -> Awaitable[None]:
+        """Answer what was posted."""
+        try:
+            message = strict_json(body)
         except NotStrictJson as error:
-            await json_error(send, 400, PARSE_ERROR, str(error))
-            return
-        if isinstance(message, list) and _is_legacy(headers):
-            await self._legacy.post(message, headers, principal=principal, send=send)
-            return
+            return json_error(send, 400, PARSE_ERROR, str(error))
+        is_legacy = _is_legacy(headers)
+        if is_legacy and isinstance(message, list):
+            return self._legacy.post(message, headers, principal=principal, send=send)
         try:
             check_envelope(message)
-            if _is_legacy(headers) and not _is_modern(message):
-                await self._legacy.post(message, headers, principal=principal, send=send)
-            elif "method" not in message:
+            if is_legacy and not _is_modern(message):
+                return self._answer_legacy(message, headers, principal, send)
+            if "method" not in message:
                 raise ProtocolError(INVALID_REQUEST, "nobody here has asked for a response")
-            elif "id" not in message:
+            if "id" not in message:
                 self._modern.notification(headers)
-                await empty(send, 202)
-            else:
-                await self._modern.request(message, headers, principal=principal, receive=receive, send=send)
+                return empty(send, 202)
         except ProtocolError as error:
-            await refuse(send, HTTP_STATUS.get(error.code, 400), error, id=request_id(message))
+            return _refuse(error, message, send)
+        return self._modern.request(message, headers, principal, receive, send)
+
+    async def _answer_legacy(self, message: Any, headers: Headers, principal: Principal, send: Send) -> None:
+        try:
+            await self._legacy.post(message, headers, principal=principal, send=send)
+        except ProtocolError as error:
+            await _refuse(error, message, send)
+
+
+def _refuse(error: ProtocolError, message: Any, send: Send) -> Awaitable[None]:
+    return refuse(send, HTTP_STATUS.get(error.code, 400), error, id=request_id(message))
 
 
 def _is_legacy(headers: Headers) -> bool:

@@ -70,7 +70,7 @@ class ModernWire:
         self._methods = frozenset({*self._answers, "tools/call", "completion/complete", "subscriptions/listen"})
 
     async def request(
-        self, message: dict[str, Any], headers: Headers, *, principal: Principal, receive: Receive, send: Send
+        self, message: dict[str, Any], headers: Headers, principal: Principal, receive: Receive, send: Send
     ) -> None:
         """Answer one request."""
         reply = Reply(send, Stream if headers.media.takes_streams else None)
