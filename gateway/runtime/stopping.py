@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from gateway.runtime.admitting import Admission
 from gateway.runtime.wire import CONNECTION
-from gateway.web.edge import App, Receive, Scope, Send
+from gateway.web.edge import TASK, App, Receive, Scope, Send
 from gateway.web.problems import problem_response
 
 CUT_SECONDS: Final = 5.0
@@ -104,7 +104,7 @@ class Draining:
                 await self._turned_away(admission.refused, scope, receive, send)
                 return
         request = _Request(scope["method"], send, admission)
-        task = asyncio.current_task()
+        task = scope.get(TASK) or asyncio.current_task()
         assert task is not None  # noqa: S101 - servers run requests in tasks
         self._requests[task] = request
         try:

@@ -13,6 +13,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.runtime.cycles import Cycle
+from gateway.web.edge import TASK
 
 CONNECTION: Final = "gateway.connection"
 """Where the state of a scope has its connection."""
@@ -112,7 +113,7 @@ class BoundedHttp(HttpToolsProtocol):
             self.pipeline.appendleft((self.cycle, self.app))
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        cycle.task = self.loop.create_task(cycle.run_asgi(app))
+        cycle.task = cycle.scope[TASK] = self.loop.create_task(cycle.run_asgi(app))
         self.tasks.add(cycle.task)
 
     def on_body(self, body: bytes) -> None:

@@ -25,6 +25,9 @@ Recall = Callable[[bytes | None], Principal | None]
 PRINCIPAL: Final = "gateway.principal"
 """Where the scope of an authenticated request has its principal."""
 
+TASK: Final = "gateway.task"
+"""Where the scope of a request has the task that answers it, if the server tells: asking for it takes longer."""
+
 MAX_HEADERS: Final = 32 << 10
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

@@ -4,6 +4,7 @@ Which way of talking a request belongs to is decided by its version header, and 
 Who calls has been settled before; who is not in the audience finds nothing here.
 """
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from gateway.governance.principals import Principal
 from gateway.serving.held_tasks import HeldTasks
 from gateway.serving.service import Service
 from gateway.web.bodies import BodyTooLarge, BodyTooSlow, ClientGone, NotStrictJson, begun_body, strict_json
-from gateway.web.edge import Receive, Scope, Send, principal_of
+from gateway.web.edge import TASK, Receive, Scope, Send, principal_of
 from gateway.web.fields import FIELDS
 from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.legacy import LegacyWire
@@ -84,7 +85,7 @@ class McpEndpoint:
         if not self._is_for(principal):
             unknown = UnknownCatalogue()
             return problem_response(404, unknown.message, code=unknown.code)(scope, receive, send)
-        headers = Headers(scope[FIELDS], scope.get("client"))
+        headers = Headers(scope[FIELDS], scope.get("client"), scope.get(TASK) or asyncio.current_task())
         match scope["method"]:
             case "POST":
                 return self._post(headers, principal, receive, send)

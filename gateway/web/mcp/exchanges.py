@@ -30,8 +30,10 @@ class Exchange:
         capabilities: Mapping[str, Any],
         progress_token: RequestId | None,
         log_level: str | None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.loop = asyncio.get_running_loop()
+        """`loop` is the one that it runs in, which is found out if it is not given."""
+        self.loop = asyncio.get_running_loop() if loop is None else loop
         self.reply = reply
         self.capabilities = capabilities
         self.meta: Mapping[str, Any] = {}

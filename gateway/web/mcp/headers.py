@@ -4,11 +4,12 @@ A header that is there twice is not joined or chosen from: whoever reads the fir
 would disagree.
 """
 
+import asyncio
 import base64
 import binascii
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gateway.web.fields import Fields
 
@@ -31,13 +32,16 @@ class Media(NamedTuple):
 class Headers:
     """The headers that matter here, by lower-case name."""
 
-    __slots__ = ("_by_name", "media", "peer", "repeated", "version")
+    __slots__ = ("_by_name", "media", "peer", "repeated", "task", "version")
 
-    def __init__(self, fields: Fields, peer: tuple[str, int] | None = None) -> None:
-        """`peer` is who is at the other end of the connection."""
+    def __init__(
+        self, fields: Fields, peer: tuple[str, int] | None = None, task: "asyncio.Task[Any] | None" = None
+    ) -> None:
+        """`peer` is who is at the other end of the connection, `task` the one that answers."""
         self._by_name = by_name = fields.by_name
         self.repeated = fields.repeated
         self.peer = peer
+        self.task = task
         accept = by_name.get(b"accept")
         if b"accept" in self.repeated:  # the one list among them
             accept = b", ".join(fields.all(b"accept"))

@@ -143,7 +143,9 @@ class ModernWire:
                 call.exchange.heard_as(reply, progress_token=token, log_level=level)
                 call.go_on()
             return self._outcome(call, request, principal, receive, reply)
-        exchange = ModernExchange(reply, request.capabilities, token, level)
+        task = request.headers.task
+        assert task is not None  # noqa: S101 - the endpoint says which
+        exchange = ModernExchange(reply, request.capabilities, token, level, task.get_loop())
         if isinstance(given := params.get("inputResponses"), dict):
             exchange.ahead = given.copy()
         if is_call:
@@ -151,11 +153,11 @@ class ModernWire:
         else:
             calling = self._had(request, principal, exchange)
         if not exchange.can_be_asked:  # a call that never outlives its request needs no task of its own
-            reply.watch(receive)
+            reply.watch(receive, task)
             return calling
-        task = asyncio.create_task(calling)
-        task.add_done_callback(exchange.turn)
-        return self._outcome(ParkedCall(exchange, task), request, principal, receive, reply)
+        running = asyncio.create_task(calling)
+        running.add_done_callback(exchange.turn)
+        return self._outcome(ParkedCall(exchange, running), request, principal, receive, reply)
 
     async def _outcome(
         self, call: ParkedCall, request: ModernRequest, principal: Principal, receive: Receive, reply: Reply

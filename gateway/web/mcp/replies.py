@@ -6,7 +6,7 @@ have its own HTTP status.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.web.edge import Receive
 from gateway.web.mcp.streams import Send, Stream, end_stream, start_stream
@@ -26,7 +26,8 @@ class Reply:
     _stream: Stream | None = None
     _pump: asyncio.Task[None] | None = None
     _task: asyncio.Task[Any] | None = None
-    _presence: "Presence | None" = None
+    _receive: Receive
+    _watch: "_Watch | None" = None
     _is_left = False
 
     def __init__(
@@ -71,15 +72,20 @@ class Reply:
         self._stream.put(message, final=True)
         await self._pump
 
-    def watch(self, receive: Receive) -> None:
-        """Have the current task cancelled if the client goes away; the reply explains that then."""
-        self._task = asyncio.current_task()
-        self._presence = Presence(receive, self._leave, self.begin)
+    def watch(self, receive: Receive, task: "asyncio.Task[Any]") -> None:
+        """Have the task cancelled if the client goes away; the reply explains that then."""
+        self._task = task
+        self._receive = receive
+        _ROUNDS.add(self, task.get_loop())
+
+    def look(self) -> None:
+        self._watch = _Watch(self._receive, self._leave, self.begin)
 
     def unwatch(self) -> None:
-        if self._presence is not None:
-            self._presence.stop()
-            self._presence = None
+        _ROUNDS.remove(self)
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
 
     def explains(self, error: BaseException) -> bool:
         """Whether it is nothing but that the client has gone."""
@@ -115,59 +121,74 @@ class Presence:
     It begins to look only after a moment: most requests are answered by then.
     """
 
-    _watch: asyncio.Task[None] | None = None
-    _timer: asyncio.TimerHandle | None = None
+    _watch: "_Watch | None" = None
 
     def __init__(self, receive: Receive, gone: Callable[[], None], silent: Callable[[], object] | None = None) -> None:
         self._receive = receive
         self._gone = gone
         self._silent = silent
-        _ROUNDS.add(self)
+        _ROUNDS.add(self, asyncio.get_running_loop())
+
+    def look(self) -> None:
+        self._watch = _Watch(self._receive, self._gone, self._silent)
 
     def stop(self) -> None:
         _ROUNDS.remove(self)
         if self._watch is not None:
-            self._watch.cancel()
+            self._watch.stop()
+
+
+class _Watch:
+    """Looks for whether a client is there, from now on."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, receive: Receive, gone: Callable[[], None], silent: Callable[[], object] | None) -> None:
+        self._task = asyncio.create_task(self._watched(receive, gone))
+        if silent is not None:
+            self._timer = asyncio.get_running_loop().call_later(SILENCE, silent)
+
+    def stop(self) -> None:
+        self._task.cancel()
         if self._timer is not None:
             self._timer.cancel()
 
-    def begin(self) -> None:
-        self._watch = asyncio.create_task(self._watched())
-        if self._silent is not None:
-            self._timer = asyncio.get_running_loop().call_later(SILENCE, self._silent)
-
-    async def _watched(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+    async def _watched(self, receive: Receive, gone: Callable[[], None]) -> None:
+        while (await receive())["type"] != "http.disconnect":
             pass
-        self._gone()
+        gone()
+
+
+class _Waiting(Protocol):
+    def look(self) -> None: ...
 
 
 class _Rounds:
-    """Has those begin that were there a round ago and still are: one timer for all, as most are over by then."""
+    """Has those look that were there a round ago and still are: one timer for all, as most are over by then."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._new: set[Presence] = set()
-        self._known: set[Presence] = set()
+        self._round = 0
+        self._waiting: dict[_Waiting, int] = {}
+        """Each with the round it came in. Nothing is kept of what is over: it would be cold when somebody looked."""
 
-    def add(self, presence: Presence) -> None:
-        loop = asyncio.get_running_loop()
+    def add(self, waiting: _Waiting, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not loop:  # the first of a loop; rounds of a loop that has ended never come
-            self._loop, self._new, self._known = loop, set(), set()
-            loop.call_later(WATCH_AFTER, self._round)
-        self._new.add(presence)
+            self._loop, self._waiting = loop, {}
+            loop.call_later(WATCH_AFTER, self._go_round)
+        self._waiting[waiting] = self._round
 
-    def remove(self, presence: Presence) -> None:
-        """Nothing is kept of what is over: it would be cold by the time somebody looked."""
-        self._new.discard(presence)
-        self._known.discard(presence)
+    def remove(self, waiting: _Waiting) -> None:
+        self._waiting.pop(waiting, None)
 
-    def _round(self) -> None:
-        known, self._known, self._new = self._known, self._new, set()
-        for presence in known:
-            presence.begin()
-        if self._known:
-            asyncio.get_running_loop().call_later(WATCH_AFTER, self._round)
+    def _go_round(self) -> None:
+        late = [each for each, came in self._waiting.items() if came < self._round]
+        self._round += 1
+        for each in late:
+            del self._waiting[each]
+            each.look()
+        if self._waiting:
+            asyncio.get_running_loop().call_later(WATCH_AFTER, self._go_round)
         else:
             self._loop = None
 
