@@ -13,7 +13,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.runtime.cycles import Cycle
-from gateway.web.edge import TASK
+from gateway.web.edge import HEAD_SIZE, TASK
 
 CONNECTION: Final = "gateway.connection"
 """Where the state of a scope has its connection."""
@@ -32,6 +32,8 @@ class BoundedHttp(HttpToolsProtocol):
     """How long an answered client may go on sending: a connection that is closed at once takes the answer with it."""
 
     _head = 0
+    _came = _most = 0
+    """Bytes that came last, and all since those in which the present request begins: its head has no more."""
     _is_in_head = True
     _has_ended = False
     _patience: asyncio.TimerHandle | None = None
@@ -59,6 +61,8 @@ class BoundedHttp(HttpToolsProtocol):
             "query_string": b"",
             "headers": [],
             "state": {},
+            HEAD_SIZE: 0,
+            TASK: None,
         }
         self._be_patient(self.head_seconds)
 
@@ -72,6 +76,8 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._has_ended = False
         self._idle_until = None
+        self._came = len(data)
+        self._most += self._came
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -82,13 +88,14 @@ class BoundedHttp(HttpToolsProtocol):
         if self._has_ended:
             self._head = 0
         elif self._is_in_head:
-            self._head += len(data)
+            self._head += self._came
             if self._patience is None:
                 self._be_patient(self.head_seconds)
             if self._head > self.max_head and not self.transport.is_closing():
                 self.send_400_response("The head of the request is too large.")
 
     def on_message_begin(self) -> None:
+        self._most = self._came
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
@@ -105,6 +112,7 @@ class BoundedHttp(HttpToolsProtocol):
         scope["path"], scope["raw_path"], scope["query_string"] = _target(self.url)
         scope["headers"] = self.headers
         scope["state"] = self.app_state.copy()
+        scope[HEAD_SIZE] = self._most
         before, self.cycle = self.cycle, Cycle(self, version != "1.0" and parser.should_keep_alive())
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, self.app)

@@ -28,7 +28,11 @@ PRINCIPAL: Final = "gateway.principal"
 TASK: Final = "gateway.task"
 """Where the scope of a request has the task that answers it, if the server tells: asking for it takes longer."""
 
+HEAD_SIZE: Final = "gateway.head_size"
+"""Where the scope has a number of bytes that its headers do not exceed, if the server knows one: counting is slow."""
+
 MAX_HEADERS: Final = 32 << 10
+_UNKNOWN_SIZE: Final = MAX_HEADERS + 1
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -65,7 +69,7 @@ class Edge:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         fields = scope[FIELDS] = Fields(scope["headers"])
-        unwanted = _unwanted(fields, self._rules)
+        unwanted = _unwanted(fields, self._rules, scope.get(HEAD_SIZE, _UNKNOWN_SIZE))
         if unwanted is not None:
             return problem_response(*unwanted)(scope, receive, send)
         path: str = scope["path"]
@@ -103,9 +107,9 @@ class Edge:
         return any(path == each or path.startswith(f"{each}/") for each in self._open_paths)
 
 
-def _unwanted(fields: Fields, rules: EdgeRules) -> tuple[int, str] | None:
-    """Why a request is not let in, as far as that is not about who calls."""
-    if fields.size > MAX_HEADERS:
+def _unwanted(fields: Fields, rules: EdgeRules, at_most: int = _UNKNOWN_SIZE) -> tuple[int, str] | None:
+    """Why a request is not let in, as far as that is not about who calls. `at_most` bounds the bytes of its headers."""
+    if at_most > MAX_HEADERS and fields.size > MAX_HEADERS:
         return 431, "the headers are too large"
     host = fields.by_name.get(b"host")
     if host is None or b"host" in fields.repeated or _host_name(host) not in rules.hosts:

@@ -32,7 +32,7 @@ class Media(NamedTuple):
 class Headers:
     """The headers that matter here, by lower-case name."""
 
-    __slots__ = ("_by_name", "media", "peer", "repeated", "task", "version")
+    __slots__ = ("_by_name", "media", "method", "name", "peer", "repeated", "task", "version")
 
     def __init__(
         self, fields: Fields, peer: tuple[str, int] | None = None, task: "asyncio.Task[Any] | None" = None
@@ -46,7 +46,9 @@ class Headers:
         if b"accept" in self.repeated:  # the one list among them
             accept = b", ".join(fields.all(b"accept"))
         self.media = _media(by_name.get(b"content-type"), by_name.get(b"content-encoding"), accept)
-        self.version = self.get(b"mcp-protocol-version")
+        self.version, self.method, self.name = _routing(
+            by_name.get(b"mcp-protocol-version"), by_name.get(b"mcp-method"), by_name.get(b"mcp-name")
+        )
 
     def get(self, name: bytes) -> str | None:
         value = self._by_name.get(name)
@@ -68,6 +70,15 @@ class Headers:
 @lru_cache(maxsize=256)
 def _text(value: bytes) -> str:
     return value.decode("latin-1").strip(" \t")
+
+
+@lru_cache(maxsize=256)
+def _routing(
+    version: bytes | None, method: bytes | None, name: bytes | None
+) -> tuple[str | None, str | None, str | None]:
+    """What a request is about, said by its headers; the name is decoded."""
+    texts = [None if each is None else _text(each) for each in (version, method, name)]
+    return texts[0], texts[1], decoded_value(texts[2])
 
 
 @lru_cache(maxsize=64)

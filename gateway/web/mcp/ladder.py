@@ -6,7 +6,7 @@ Whether a tool, a capability or an argument is there for the caller is asked lat
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.web.mcp.headers import Headers, decoded_value
+from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.messages import RequestId
 from gateway.web.mcp.protocol import (
     HEADER_MISMATCH,
@@ -78,10 +78,10 @@ def _is_level(level: Any) -> bool:
 def _match_headers(headers: Headers, version: Any, method: str, params: dict[str, Any]) -> None:
     if headers.version is None or headers.version != version:
         raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
-    if headers.get(b"mcp-method") != method:
+    if headers.method != method:
         raise ProtocolError(HEADER_MISMATCH, "the header 'mcp-method' does not match the method")
     key = NAMED.get(method)
     if key is not None:
         name = params.get(key)
-        if name is not None and decoded_value(headers.get(b"mcp-name")) != name:
+        if name is not None and headers.name != name:
             raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-name' does not match params.{key}")
