@@ -85,15 +85,14 @@ class _Health:
         self._app = app
         self._ready = ready
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = scope.get("path")
         if path == "/livez":
-            await json_response({"live": True})(scope, receive, send)
-        elif path == "/readyz":
+            return json_response({"live": True})(scope, receive, send)
+        if path == "/readyz":
             state = self._ready()
-            await json_response(state, status=200 if state["ready"] else 503)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            return json_response(state, status=200 if state["ready"] else 503)(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 class _Front:

@@ -158,7 +158,7 @@ class LegacyWire:
             told["instructions"] = instructions
         reply = Reply(send, headers={b"mcp-session-id": session.id.encode()})
         await reply.answer(result_bytes(id, dumped(told)))
-        self._served.answered("initialize", None, began=began, version=version)
+        self._served.answered("initialize", None, began, version)
 
     def _notified(self, session: Session, message: Mapping[str, Any]) -> None:
         if message["method"] == "notifications/cancelled":

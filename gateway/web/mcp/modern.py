@@ -96,7 +96,7 @@ class ModernWire:
             status = HTTP_STATUS.get(refusal.code, 200)
             await reply.answer(error_bytes(message["id"], refusal), status=status)
             known = method if (method := message.get("method")) in self._methods else None
-            self._served.answered(known, message.get("params"), began=began, code=refusal.code)
+            self._served.answered(known, message.get("params"), began, code=refusal.code)
             if seen is not None:
                 seen.answered(code=refusal.code)
             return
@@ -193,14 +193,14 @@ class ModernWire:
             answered = await self._confirmations.answered(state, bound, given, principal=principal, holding=holding)
             holding, turn_id, key = answered.holding, answered.turn_id, answered.key
         settled = await served.call_alone(
-            principal, name, arguments, request.meta, exchange, holding, turn_id=turn_id, key=key, seen=seen
+            principal, name, arguments, request.meta, exchange, holding, turn_id, key, seen
         )
         if settled.unconfirmed is not None:
             bound = bound_to(principal, served.catalogue, request.method, params)
             return self._confirmations.asked(settled, bound)
         if settled.approvals and self._tasks is not None and not does_wait:
             return self._tasks.created(settled)
-        return await served.told(settled, exchange)
+        return served.told(await served.contents.of(settled), settled, exchange)
 
     async def _until_turned(self, call: ParkedCall, receive: Receive, reply: Reply) -> bool:
         """Wait until the call is over or asks; whether its client has gone instead."""

@@ -12,7 +12,7 @@ from gateway.web.mcp.protocol import META_CALL, META_LIMITED, META_PENDING, META
 OLDEST: Final = "2025-03-26"
 
 
-def call_result(content: Content, settled: Settled, *, version: str, meta: dict[str, Any]) -> bytes:
+def call_result(content: Content, settled: Settled, version: str, meta: dict[str, Any]) -> bytes:
     """`meta` is what every result of the server says of itself."""
     blocks = content.blocks
     if version == OLDEST:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gateway.errors import GatewayError, UnknownTool, UnknownTurn
 from gateway.governance.principals import Principal
-from gateway.serving.content import Contents
+from gateway.serving.content import Content, Contents
 from gateway.serving.current import Holding
 from gateway.serving.observing import Observer, SeenRequest
 from gateway.serving.origins import calls_itself
@@ -51,7 +51,7 @@ class Served:
         self.catalogue = catalogue
         self.listings = Listings(service, catalogue)
         self.offering = Offering(service, catalogue)
-        self._contents = Contents()
+        self.contents = Contents()
         self._meta: dict[str, Any] = {}
         self._meta_of = ""
 
@@ -87,10 +87,9 @@ class Served:
         meta: Mapping[str, Any],
         client: Exchange,
         holding: Holding,
-        *,
-        turn_id: str | None = None,
-        key: str | None = None,
-        seen: SeenRequest | None = None,
+        turn_id: str | None,
+        key: str | None,
+        seen: SeenRequest | None,
     ) -> Awaitable[Settled]:
         """A call without a session, in the turn whose handle came along, or in one of its own.
 
@@ -113,7 +112,7 @@ class Served:
 
     async def told_later(self, settled: Settled) -> bytes:
         """The result of a call whose client is not there any more."""
-        return call_result(await self._contents.of(settled), settled, version=MODERN, meta=self.meta)
+        return call_result(await self.contents.of(settled), settled, MODERN, self.meta)
 
     async def call_in(
         self,
@@ -130,7 +129,7 @@ class Served:
         client.meta = meta if isinstance(meta, dict) else {}
         key = text_of(meta or {}, META_KEY)
         settled = await self.service.call(turn, name, args, key=key, client=client, request=seen)
-        return await self.told(settled, client, version=version), settled
+        return self.told(await self.contents.of(settled), settled, client, version), settled
 
     def answered(
         self,
@@ -153,14 +152,14 @@ class Served:
     def _has_tool(self, name: object) -> bool:
         return isinstance(name, str) and self.service.published.has_tool(self.catalogue, name)
 
-    async def told(self, settled: Settled, client: Exchange, *, version: str = MODERN) -> bytes:
-        content = await self._contents.of(settled)
+    def told(self, content: Content, settled: Settled, client: Exchange, version: str = MODERN) -> bytes:
+        """The result of a call, whose content it has."""
         if content.is_error and client.reply is not None:
             client.reply.is_error = True
         if content.is_error and client.missing is not None and version == MODERN:
             data = {"requiredCapabilities": client.missing}
             raise ProtocolError(MISSING_CAPABILITY, "the client lacks a capability that the tool needs", data)
-        return call_result(content, settled, version=version, meta=self.meta if version == MODERN else {})
+        return call_result(content, settled, version, self.meta if version == MODERN else {})
 
 
 def request_seen(
