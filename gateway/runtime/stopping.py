@@ -175,10 +175,11 @@ async def _until(is_so: Callable[[], bool], *, seconds: float) -> None:
 class _Request:
     """One request that is being answered, and how far its answer is."""
 
-    has_begun = is_cut_off = False
-    _is_over = _is_stream = False
+    __slots__ = ("_admission", "_is_over", "_is_stream", "_method", "_send", "has_begun", "is_cut_off")
 
     def __init__(self, method: str, send: Callable[[Any], Awaitable[None]], admission: Admission | None = None) -> None:
+        self.has_begun = self.is_cut_off = False
+        self._is_over = self._is_stream = False
         self._admission = admission
         self._method = method
         self._send = send

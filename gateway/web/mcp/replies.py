@@ -21,13 +21,8 @@ _NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 
 
 class Reply:
-    is_error = False
-    """Whether the result that is answered says that a tool failed or refused."""
-    _stream: Stream | None = None
-    _pump: asyncio.Task[None] | None = None
-    _task: asyncio.Task[Any] | None = None
     _receive: Receive
-    _watch: "_Watch | None" = None
+    _task: asyncio.Task[Any] | None = None
     _is_left = False
 
     def __init__(
@@ -37,6 +32,11 @@ class Reply:
         self._send = send
         self._open = open
         self._headers = headers
+        self._stream: Stream | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._watch: _Watch | None = None
+        self.is_error = False
+        """Whether the result that is answered says that a tool failed or refused."""
 
     @property
     def can_stream(self) -> bool:
