@@ -9,6 +9,7 @@ import pytest
 from anyio import fail_after
 from middleware_calls import Backend, Clock, Hanging, a_call, settled, started
 
+from gateway.core.beginning import Done
 from gateway.core.deadlines import current_deadline
 from gateway.governance.ports import BackendFailed, ErrorWord, Invocation
 from gateway.middleware.chain import CallStage, Run, chained
@@ -71,6 +72,21 @@ async def test_bytes_that_trickle_in_do_not_move_the_deadline() -> None:
 
 async def test_answer_in_time_passes() -> None:
     assert await chained([Timeout(LONG, clock=Clock())], Backend("done"))(a_call()) == "done"
+
+
+async def test_answer_that_is_there_already_passes_with_its_deadline_set() -> None:
+    deadlines = []
+
+    class AtOnce:
+        def run(self, call: Invocation) -> Done[str]:
+            deadlines.append(current_deadline())
+            return Done("done")
+
+        async def close(self) -> None: ...
+
+    assert await chained([Timeout(LONG, clock=Clock())], AtOnce())(a_call()) == "done"
+    assert [each.at for each in deadlines if each is not None] == [Clock()() + LONG.total_seconds()]
+    assert current_deadline() is None
 
 
 async def test_timeout_of_the_backend_itself_is_not_ours() -> None:
