@@ -6,6 +6,7 @@ texts, made of columns that are given: the process that runs them knows no schem
 
 import sqlite3
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from gateway.storage.inserting import Insertion, Row, insert_rows
@@ -35,11 +36,21 @@ class Moves(NamedTuple):
 
 
 def insert_fresh(connection: sqlite3.Connection, into: Insertion, rows: Sequence[Row]) -> int:
-    """Number and write them; the last number that was given to another call before."""
+    """Number and write them; the last number that was given to another call before.
+
+    Raises `sqlite3.IntegrityError` for a turn that is there already: its call would be there twice.
+    """
+    if rows and connection.execute(_any_of_turns(len(rows)), [turn_id for turn_id, *_ in rows]).fetchone():
+        raise sqlite3.IntegrityError("the turn of a fresh call is there already")
     [before] = connection.execute(_LAST_NUMBER).fetchone()
     insert_rows(connection, into, [(number, *row) for number, row in enumerate(rows, before + 1)])
     connection.execute(_COUNT_ON, (before + len(rows),))
     return int(before)
+
+
+@lru_cache(maxsize=1024)
+def _any_of_turns(count: int) -> str:
+    return f"SELECT 1 FROM turns WHERE id IN ({', '.join('?' * count)}) LIMIT 1"  # noqa: S608 - nothing but signs
 
 
 def is_fresh(connection: sqlite3.Connection, turn_id: str) -> bool:

@@ -17,6 +17,7 @@ from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Caller, Place
 from gateway.governance.records import CallFilter
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.fresh_calls import fresh_values
 from gateway.storage.recording import WORTH_IT, Recording
 from gateway.storage.sqlite import SqliteStore
 
@@ -123,6 +124,18 @@ async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_
 async def test_call_that_is_there_already_counts_once_and_stays_as_it_was(store: SqliteStore) -> None:
     await store.settle_alone(settled("call1", turn_id="turn1"), turn("turn1"))
     await store.settle_alone(settled("call1", turn_id="turn1", is_error=True), turn("turn1"))
+
+    [found], _ = await store.list_calls(CallFilter(), limit=10)
+    assert found.is_error is False
+
+
+async def test_call_that_was_written_elsewhere_meanwhile_is_not_there_twice(store: SqliteStore) -> None:
+    """As when its client has gone while it was on its way."""
+    await store.settle_call(settled("call1", turn_id="turn1"), turn=turn("turn1"))
+    fresh = fresh_values(settled("call1", turn_id="turn1", is_error=True), turn("turn1"), process="p")
+    assert fresh is not None
+
+    assert not await recording_of(store).write(fresh, [])
 
     [found], _ = await store.list_calls(CallFilter(), limit=10)
     assert found.is_error is False
