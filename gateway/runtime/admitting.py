@@ -68,12 +68,14 @@ class Admission:
 
     def learn(self, scope: Scope) -> None:
         """Whose tenant's a credential is, so that its next request stands in the line of that tenant."""
-        principal, credential = scope.get(PRINCIPAL), _credential(scope)
-        if principal is None or principal.tenant is None or credential is None:
+        principal = scope.get(PRINCIPAL)
+        if principal is None or principal.tenant is None:
             return
-        self._tenants[credential] = principal.tenant
-        if len(self._tenants) > _MOST_TENANTS:
-            self._tenants.popitem(last=False)
+        credential = _credential(scope)
+        if credential is not None:
+            self._tenants[credential] = principal.tenant
+            if len(self._tenants) > _MOST_TENANTS:
+                self._tenants.popitem(last=False)
 
     def feel(self, lateness: float) -> None:
         """Adapt to how late the loop is."""
