@@ -51,7 +51,7 @@ class Following:
 
     async def until_ended(self, calls: int) -> None:
         while sum(name == "dispatchEnd" for name, _ in self.events) < calls:
-            assert await self.next(), self.events
+            assert await self.next(), (self.status, self.events)
 
     async def rest(self) -> None:
         while await self.next():
