@@ -202,7 +202,7 @@ def _make_base(folder: Path) -> None:
 
 
 def _fetch_wheels(folder: Path) -> None:
-    options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--only-binary", ":all:"]
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     for name in LOCKS:  # for the Python of the base
         where = ["--python-version", "3.11", "--dest", str(folder), "-r", str(ROOT / name)]
         subprocess.run([sys.executable, "-m", "pip", "download", *options, *where], check=True, timeout=600)

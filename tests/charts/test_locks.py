@@ -52,7 +52,7 @@ def test_containerfile_pins_its_base_and_hands_over_nothing_but_what_runs() -> N
 
     assert set(froms) == {"${BASE_IMAGE}"}
     assert re.search(r"^ARG BASE_IMAGE=\S+@sha256:[0-9a-f]{64}$", CONTAINERFILE, re.MULTILINE)
-    assert first.count("--require-hashes --only-binary :all:") == 2
+    assert first.count("--no-deps --require-hashes --only-binary :all:") == 2
     assert re.findall(r"^USER (.*)$", last, re.MULTILINE) == ["10001:10001"]
     assert all("--from=build" in line for line in re.findall(r"^COPY .*$", last, re.MULTILINE))
     assert 'ENTRYPOINT ["gateway"]\nCMD ["serve"]' in last
