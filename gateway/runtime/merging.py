@@ -83,11 +83,12 @@ class _Merging:
                 await self._pass(start, ours, answering)
                 return
             self._logs |= _logs_in(start["headers"])
-            await self._join()
-            await self.send({**start, "headers": self._headers(start["headers"])})
-            if last is not None and (asked is None or asked.keys() - self._logs):
-                await self._tell(_LOST)
-                self.places = {log: number for log, number in self.places.items() if log in self._logs}
+            async with self._lock:  # what the others have already waits until the answer has begun
+                await self._join()
+                await self.send({**start, "headers": self._headers(start["headers"])})
+                if last is not None and (asked is None or asked.keys() - self._logs):
+                    await self._write(_LOST)
+                    self.places = {log: number for log, number in self.places.items() if log in self._logs}
             await self._until_over(ours, answering)
         finally:
             tasks = [answering, *self._readers.values()]
@@ -182,7 +183,8 @@ class _Merging:
         if block == _LOST:
             return  # whether anything was lost is told once, by us
         if not block.startswith(b"id: "):
-            await self._tell(block)
+            async with self._lock:
+                await self._write(block)
             return
         id, _, event = block.removeprefix(b"id: ").partition(b"\n")
         async with self._lock:
@@ -193,14 +195,12 @@ class _Merging:
                 self.places[log] = max(number, self.places.pop(log, 0))
             while len(self.places) > MOST_LOGS:  # the one that nothing came from for longest: its process is gone
                 del self.places[next(iter(self.places))]
-            content = b"id: %s\n%s" % (encoded(self.places).encode(), event)
-            await self.send({"type": "http.response.body", "body": content, "more_body": True})
+            await self._write(b"id: %s\n%s" % (encoded(self.places).encode(), event))
         if event.startswith(_END):
             self._is_over.set()
 
-    async def _tell(self, content: bytes) -> None:
-        async with self._lock:
-            await self.send({"type": "http.response.body", "body": content, "more_body": True})
+    async def _write(self, content: bytes) -> None:
+        await self.send({"type": "http.response.body", "body": content, "more_body": True})
 
     def _headers(self, headers: Any) -> list[tuple[bytes, bytes]]:
         others = [(name, value) for name, value in headers if name.lower() != LOGS]
