@@ -24,7 +24,7 @@ from gateway.core.moments import clock
 from gateway.core.tokens import Tokenizable
 from gateway.governance.principals import Principal
 from gateway.serving.current import ServedCall
-from gateway.serving.service import Settled
+from gateway.serving.settled import Settled
 from gateway.telemetry import names
 from gateway.telemetry.exporting import Queue
 from gateway.telemetry.observing import Telemetry

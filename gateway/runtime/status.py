@@ -34,7 +34,7 @@ async def status_of(
             {"name": name, "path": each.path, "tools": len(published.catalogues[name].registry.all())}
             for name, each in snapshot.catalogues.items()
         ],
-        "openTurns": running.service.open_turns,
+        "openTurns": len(running.service.turns),
         "runningCalls": len(running.service.running),
         "requests": {} if admission is None else admission.status(),
         "storage": sizes,

@@ -21,7 +21,7 @@ from gateway.core.tokens import Tokenizable
 from gateway.errors import ArtifactError
 from gateway.serving.published import Published
 from gateway.serving.relayed import RAW_BLOCK, TEXT_BLOCK, Aside, foreign_meta
-from gateway.serving.service import Settled
+from gateway.serving.settled import Settled
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
 

@@ -31,7 +31,8 @@ from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.serving.claims import RUNNING
 from gateway.serving.current import Holding
-from gateway.serving.service import Service, Settled
+from gateway.serving.service import Service
+from gateway.serving.settled import Settled
 
 TaskStatus = Literal["working", "completed", "failed", "cancelled"]
 
@@ -93,7 +94,7 @@ class HeldTasks:
         running = self._running.get(id)
         if running is None:
             # After the approvals: one that is used already has its call on record by then.
-            outcome = await self._service.outcome_of(principal, _call_id(records), turn_id=_turn_of(records))
+            outcome = await self._service.replaying.outcome(principal, _call_id(records), turn_id=_turn_of(records))
             if isinstance(outcome, Settled):
                 return self._completed(id, records, outcome)
             if outcome is not None:
@@ -140,7 +141,7 @@ class HeldTasks:
         id = _call_id(records)
         holding = Holding(approvals=tuple(each.id for each in records))
         if seal := task_id.partition(_CONFIRMED)[2]:
-            turn = await self._service.find_turn(principal, _turn_of(records), catalogue=self._catalogue)
+            turn = await self._service.turns.find(principal, _turn_of(records), catalogue=self._catalogue)
             digest = records[0].digest
             # constant time: whoever tries seals learns nothing from how long it took
             if hmac.compare_digest(seal.encode(), seal_of_confirmed(turn.turn_secret, digest).encode()):

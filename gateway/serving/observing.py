@@ -13,7 +13,7 @@ from gateway.governance.records import StoredCall
 
 if TYPE_CHECKING:
     from gateway.serving.current import ServedCall
-    from gateway.serving.service import Settled
+    from gateway.serving.settled import Settled
     from gateway.snapshot import DeclaredTool
 
 Peer = tuple[str, int]

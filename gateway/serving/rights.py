@@ -4,11 +4,18 @@ from collections.abc import Sequence
 
 from gateway.core.calls import ToolCall
 from gateway.core.events import now
+from gateway.errors import UnknownCatalogue
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall
 from gateway.serving.published import Published
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
+
+
+def admit(published: Published, principal: Principal, catalogue: str) -> None:
+    """Raises `UnknownCatalogue` unless the caller is in the audience."""
+    if not published.access.admits(principal, catalogue):
+        raise UnknownCatalogue()
 
 
 def may_know(turn: Turn, name: str, tool: DeclaredTool) -> bool:

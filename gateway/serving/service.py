@@ -1,4 +1,4 @@
-"""Service: what every wire speaks to. Lists, turns, calls, records and artifacts, always for one principal.
+"""Service: what every wire speaks to. Lists, calls, records and artifacts, always for one principal.
 
 It knows no protocol. Unknown things and things that are not the caller's raise the same error; what a tool refuses or
 fails at is a settled call with an error the model can read.
@@ -7,16 +7,14 @@ fails at is a settled call with an error the model can read.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from gateway.core.calls import ToolCall
-from gateway.core.events import Buses, TurnEnd, TurnStart, milliseconds, now
+from gateway.core.events import Buses, now
 from gateway.core.ids import new_id
-from gateway.core.moments import clock, microseconds, microseconds_in
-from gateway.core.pipeline import run_pipeline
 from gateway.core.tools import Tool
 from gateway.errors import (
     GatewayError,
@@ -25,26 +23,25 @@ from gateway.errors import (
     UnknownCall,
     UnknownCatalogue,
     UnknownTool,
-    UnknownTurn,
 )
-from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
-from gateway.governance.records import CallFilter, Store, StoredCall, TurnEnding
+from gateway.governance.records import CallFilter, Store, StoredCall
 from gateway.serving.arguments import checked, decoded_args
 from gateway.serving.auditing import Auditor
-from gateway.serving.claims import claimed
-from gateway.serving.current import ORDINARY, Client, Holding, ServedCall, Unconfirmed
+from gateway.serving.current import ORDINARY, Client, Holding, ServedCall
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.having import Having
 from gateway.serving.keeping import Spool, is_queryable, restored
 from gateway.serving.metering import Meter
 from gateway.serving.observing import Observer, SeenRequest
 from gateway.serving.offers import Announcement
+from gateway.serving.own_turns import OwnTurns, passed
 from gateway.serving.published import Published
-from gateway.serving.relayed import Aside
-from gateway.serving.rights import may_call, may_know, may_read, still_readable
+from gateway.serving.replaying import Replaying
+from gateway.serving.rights import admit, may_know, may_read
 from gateway.serving.running_calls import RunningCalls
-from gateway.serving.turns import KEEPING_NOTHING, OpenTurns, Surroundings, Turn, longer, new_turn
+from gateway.serving.settled import Settled, settled_as
+from gateway.serving.turns import KEEPING_NOTHING, Surroundings, Turn
 from gateway.serving.writing import Writing
 from gateway.snapshot import DeclaredTool
 
@@ -59,27 +56,6 @@ class Listed:
     name: str
     tool: Tool
     declared: DeclaredTool | None = None
-
-
-@dataclass(slots=True)
-class Settled:
-    """A call that is over. `is_replay` says that an earlier call with the same key settled it."""
-
-    record: ToolCall
-    turn: Turn
-    is_replay: bool = False
-    pending: Mapping[str, Any] | None = None
-    """What a program is told of a call that waits for people."""
-    limited: Mapping[str, Any] | None = None
-    """What it is told of one that a rate or a quota stopped."""
-    approvals: Sequence[ApprovalRecord] = ()
-    """What a call that waits for people waits for."""
-    aside: Aside | None = None
-    """What another server said beside its result."""
-    is_confirmed: bool = False
-    """Whether its caller has confirmed a call that waits for people."""
-    unconfirmed: Unconfirmed | None = None
-    """What its caller has to answer before it runs."""
 
 
 class Service:
@@ -107,12 +83,8 @@ class Service:
         """Everything that happens in any turn."""
         self._store = store
         self._spool = spool
-        self._turns = OpenTurns(open_turns, store.find_turn if shares_turns else None)
         self.lives: Final = lives
         """How long a settled call can be read, at least."""
-        self._lives = microseconds_in(lives)
-        self._lives_alone = longer(self._lives)
-        """Of a turn that is stored with its call: a little longer, so that the call, which ends later, leaves it."""
         self._auditor = auditor
         self.meter = meter
         self.observer = observer
@@ -123,12 +95,14 @@ class Service:
         """Makes it durable that a call is about to run."""
         callbacks = {**KEEPING_NOTHING, "store_tool_call": writing.settled}
         self.having = Having(store, auditor, remember=writing.remember, write_down=writing.refused)
-        self._around = Surroundings(callbacks, self.buses, spool)
+        around = Surroundings(callbacks, self.buses, spool)
+        self.turns = OwnTurns(published, store, around, most=open_turns, are_shared=shares_turns, lives=lives)
+        self.replaying = Replaying(store, spool, self.turns, writing, auditor)
 
     # --- what there is ---
 
     def publish(self, published: Published) -> None:
-        self.published = published
+        self.published = self.turns.published = published
         for tell in tuple(self.on_change):
             tell()
 
@@ -138,8 +112,7 @@ class Service:
 
     def admit(self, principal: Principal, catalogue: str) -> None:
         """Raises `UnknownCatalogue` unless the caller is in the audience."""
-        if not self.published.access.admits(principal, catalogue):
-            raise UnknownCatalogue()
+        admit(self.published, principal, catalogue)
 
     def listed(self, principal: Principal, catalogue: str, *, turn: Turn | None = None) -> list[Listed]:
         """The tools a caller is shown: in a turn with its query tools, without one with all that could be needed."""
@@ -157,61 +130,6 @@ class Service:
         ]
         queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else turn.query_tools()
         return [*shown, *(Listed(tool.name, tool) for tool in queries)]
-
-    # --- turns ---
-
-    async def open_turn(
-        self,
-        principal: Principal,
-        catalogue: str,
-        *,
-        stash: Mapping[str, Any] | None = None,
-        is_kept: bool = True,
-        is_shared: bool = False,
-    ) -> Turn:
-        """A new turn. One that is not kept is stored with its first call; shared ones can be found before that."""
-        turn = self._begun(principal, catalogue, lives=self._lives if is_kept else self._lives_alone, stash=stash)
-        if turn.catalogue.turn_input:
-            await self._pass(turn, turn.catalogue.turn_input)
-        if is_kept:
-            await self._store.open_turn(turn.stored)
-            turn.is_stored = True
-        if is_kept or is_shared:
-            self._turns.put(turn)
-        return turn
-
-    async def find_turn(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
-        """The caller's own open turn, from memory or from the store. Raises `UnknownTurn`."""
-        turn = await self._turns.current(id) or await self._reopened(principal, id)
-        if not _is_own(turn, principal) or turn.is_over(clock()) or catalogue not in (None, turn.stored.catalogue):
-            raise UnknownTurn()
-        self.admit(principal, turn.stored.catalogue)
-        return turn if turn.published is self.published else await self._renewed(turn)
-
-    async def seen_turn(self, principal: Principal, id: str) -> Turn:
-        """The caller's own turn to look at, which may have ended; nothing is called in it then."""
-        try:
-            return await self.find_turn(principal, id)
-        except UnknownTurn:
-            turn = await self._from_store(principal, id)
-        if not _is_own(turn, principal):
-            raise UnknownTurn()
-        self.admit(principal, turn.stored.catalogue)
-        return turn
-
-    async def end_turn(self, turn: Turn, ending: TurnEnding = "ack") -> None:
-        at = now()
-        if ending == "ack":
-            await self._pass(turn, turn.catalogue.turn_output)
-            turn.ctx.tools.prune_ephemeral()
-        elif ending == "abort":
-            turn.ctx.abort("the caller ended the turn")
-        started = turn.stored.created_at
-        turn.stored = replace(turn.stored, ended=microseconds(at), ending=ending)
-        if turn.is_stored:
-            await self._store.end_turn(turn.id, ending, at, stash=turn.ctx.stash.all())
-        self._turns.drop(turn.id)
-        turn.emit(TurnEnd(turn.id, started, at, milliseconds(started, at)))
 
     # --- calls ---
 
@@ -244,35 +162,19 @@ class Service:
         is_admitted: bool = False,
     ) -> Settled:
         """`is_admitted`: it was asked in the same moment whether its caller is in the audience."""
-        decoded = decoded_args(args)
-        checksum, text = checked(name, decoded)
-        call = ServedCall(
-            turn.free_id(id),
-            name,
-            decoded,
-            turn.principal,
-            turn.stored.catalogue,
-            turn.published.snapshot.revision,
-            key,
-            client,
-            turn,
-            checksum,
-            text,
-            holding,
-            args,
-        )
+        call = _served(turn, name, args, id, key, client, holding)
         try:
             call.declared = declared = self._known(turn, name, is_admitted=is_admitted)
         except UnknownTool:
             await self._writing.refused(call, "unknown-tool")
             raise
         if declared is None:
-            await self._load_target(turn, decoded)
+            await self._load_target(turn, call.args)
         if self.observer is not None:
             call.seen = self.observer.called(call, declared, request)
         turn.running.add(call.id)
         try:
-            found = None if key is None else await self._settled_before(turn, call, declared)
+            found = None if key is None else await self.replaying.settled_before(turn, call)
             if found is None:
                 task, began = self.running.begin(turn.published.access), perf_counter()
                 try:
@@ -284,7 +186,7 @@ class Service:
                     self.running.end(task)
                 if self.meter is not None:
                     self.meter.settled(call, declared, record.is_error, perf_counter() - began)
-                found = _settled(record, turn, call)
+                found = settled_as(record, turn, call)
         except BaseException as error:
             if call.seen is not None:
                 call.seen.failed(error)
@@ -298,12 +200,6 @@ class Service:
             seen.settled(found)
         return found
 
-    async def _settled_before(self, turn: Turn, call: ServedCall, declared: DeclaredTool | None) -> Settled | None:
-        """What an earlier call with the same key has settled as; if there was none, the key is this one's."""
-        call.identity = None if declared is None else declared.name
-        earlier = await claimed(self._store, turn, call)
-        return None if earlier is None else await self._told_again(earlier, turn, call)
-
     async def _broken_off(
         self, turn: Turn, call: ServedCall, declared: DeclaredTool | None, error: BaseException, *, seconds: float
     ) -> None:
@@ -311,11 +207,6 @@ class Service:
             self.meter.failed(call, declared, error, seconds=seconds)
         if isinstance(error, asyncio.CancelledError):
             await asyncio.shield(self._cut_off(turn, call))
-
-    @property
-    def open_turns(self) -> int:
-        """Turns in memory."""
-        return len(self._turns)
 
     async def call_alone(
         self,
@@ -334,9 +225,9 @@ class Service:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
         try:
             if handle:
-                turn = await self.find_turn(principal, handle, catalogue=catalogue)
+                turn = await self.turns.find(principal, handle, catalogue=catalogue)
             else:
-                turn = self._begun(principal, catalogue, lives=self._lives_alone)
+                turn = self.turns.begin_alone(principal, catalogue)
         except UnknownCatalogue:
             revision = self.published.snapshot.revision
             asked = ServedCall(new_id(), name, {}, principal, catalogue, revision)
@@ -344,11 +235,11 @@ class Service:
             raise
         is_admitted = not handle
         if is_admitted and turn.catalogue.turn_input:
-            await self._pass(turn, turn.catalogue.turn_input)
+            await passed(turn, turn.catalogue.turn_input)
             is_admitted = False  # that may have taken its time
         settled = await self._called(turn, name, args, id, key, client, holding, request, is_admitted=is_admitted)
         if turn.catalogue.turn_output:
-            await self._pass(turn, turn.catalogue.turn_output)
+            await passed(turn, turn.catalogue.turn_output)
         return settled
 
     async def _cut_off(self, turn: Turn, call: ServedCall) -> None:
@@ -368,7 +259,7 @@ class Service:
     ) -> tuple[StoredCall, ToolCall]:
         """The caller's own settled call. Raises `UnknownCall`."""
         stored = await self.stored_call(principal, id, turn_id=turn_id)
-        return stored, self._in_memory(stored) or await restored(stored, self.published.types, self._spool)
+        return stored, self.turns.remembered_call(stored) or await restored(stored, self.published.types, self._spool)
 
     async def stored_call(self, principal: Principal, id: str, *, turn_id: str | None = None) -> StoredCall:
         """The same as it is stored, whether or not it is still what was written."""
@@ -376,16 +267,6 @@ class Service:
         if stored is None or stored.status == "started":
             raise UnknownCall()
         return stored
-
-    async def outcome_of(self, principal: Principal, id: str, *, turn_id: str) -> StoredCall | Settled | None:
-        """What became of the caller's own call: how it stands if it has not settled, `None` if it was not made.
-
-        Raises `UnknownCall` for what the caller may neither call nor read any more.
-        """
-        stored = await self._store.find_call(id, principal, turn_id=turn_id)
-        if stored is None or stored.status != "settled":
-            return stored
-        return await self._replayed(stored, await self.seen_turn(principal, turn_id))
 
     async def list_calls(
         self, filter: CallFilter, *, limit: int = 50, before: str | None = None
@@ -396,64 +277,13 @@ class Service:
         """Whether the caller may still read what a call of theirs yielded."""
         return may_read(self.published, principal, stored)
 
-    def brought_into(self, turn: Turn, stored: StoredCall) -> None:
-        """Have a turn remember what it read of another one's result."""
-        artifact = next((piece.type for piece in stored.results), None)
-        turn.memory.reads(turn.published.access.brought_by(stored.identity, artifact=artifact))
-
     async def read_into(self, turn: Turn, stored: StoredCall) -> None:
-        """The same for what is read without a call. It is durable: any process may serve the next call of the turn."""
-        self.brought_into(turn, stored)
+        """Have a turn remember what was read without a call. It is durable: any process may serve its next call."""
+        turn.reads(stored)
         if turn.is_stored:
             await self._writing.remember(turn)
 
     # --- inside ---
-
-    def _in_memory(self, stored: StoredCall) -> ToolCall | None:
-        """The record of media whose bytes are elsewhere: only its open turn knows how to fetch them."""
-        if not any(each.kind == "media" and each.key is None for each in stored.results):
-            return None
-        turn = self._turns.get(stored.turn_id)
-        records = turn.ctx.turn_tool_calls if turn is not None else ()
-        return next((record for record in records if record.id == stored.id), None)
-
-    async def _told_again(self, earlier: StoredCall, turn: Turn, call: ServedCall) -> Settled:
-        """The same for a call that was sent again: on record, and what it tells is known to the turn it was sent in."""
-        try:
-            replayed = await self._replayed(earlier, turn)
-        except UnknownCall:
-            await self._writing.refused(call, "not-permitted")
-            raise
-        told = await self._target_of(earlier, turn.principal)
-        if earlier.turn_id != turn.id and told is not None:
-            self.brought_into(turn, told)
-        await self._writing.remember(turn, [self._auditor.replayed(call, earlier)] if self._auditor is not None else ())
-        return replayed
-
-    async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
-        """What an earlier call settled as, in its own turn as long as that is open. Raises `UnknownCall`."""
-        if not await self._may_hear_again(turn, earlier):
-            raise UnknownCall()
-        record = await restored(earlier, turn.published.types, self._spool)
-        if earlier.turn_id != turn.id:
-            with suppress(UnknownTurn):
-                turn = await self.find_turn(turn.principal, earlier.turn_id)
-        return Settled(record, turn, is_replay=True)
-
-    async def _target_of(self, earlier: StoredCall, principal: Principal) -> StoredCall | None:
-        """The call whose result it tells of: of a query, the one that it asks about."""
-        if not earlier.from_artifact_tool:
-            return earlier
-        return await self._store.find_call(str(earlier.args.get("callId")), principal)
-
-    async def _may_hear_again(self, turn: Turn, earlier: StoredCall) -> bool:
-        """A key is no right: what the caller may neither call nor read any more is not told again."""
-        principal = turn.principal
-        if earlier.from_artifact_tool:
-            found = await self._target_of(earlier, principal)
-            return earlier.is_error or (found is not None and self.may_read(principal, found))
-        may_again = may_call(self.published, principal, earlier) or self.may_read(principal, earlier)
-        return earlier.is_error or may_again
 
     def _known(self, turn: Turn, name: str, *, is_admitted: bool = False) -> DeclaredTool | None:
         """The tool of that name, `None` for a query tool. Unknown and not visible are one answer."""
@@ -478,81 +308,37 @@ class Service:
         record = await restored(stored, turn.published.types, self._spool)
         if is_queryable(record):
             turn.ctx.adopt_tool_call(record)
-            self.brought_into(turn, stored)
-
-    def _begun(
-        self, principal: Principal, catalogue: str, *, lives: int, stash: Mapping[str, Any] | None = None
-    ) -> Turn:
-        """A turn that nothing was done in yet. Raises `UnknownCatalogue`."""
-        self.admit(principal, catalogue)
-        published = self.published
-        stored = new_turn(principal, catalogue, published.snapshot.revision, clock(), lives)
-        turn = Turn(replace(stored, stash=dict(stash)) if stash else stored, published, self._around)
-        if self.buses.hears(TurnStart):  # nobody can follow the turn itself yet
-            self.buses.emit(TurnStart(turn.id, stored.created_at))
-        return turn
-
-    async def _reopened(self, principal: Principal, id: str) -> Turn | None:
-        turn = await self._from_store(principal, id)
-        if turn is None or turn.stored.ended is not None:
-            return None
-        if current := self._turns.get(id):  # another request was faster: both have to remember the same
-            return current
-        self._turns.put(turn)
-        return turn
-
-    async def _from_store(self, principal: Principal, id: str) -> Turn | None:
-        stored = await self._store.find_turn(id, principal)
-        if stored is None or stored.catalogue not in self.published.catalogues:
-            return None
-        turn = Turn(stored, self.published, self._around)
-        turn.is_stored = True
-        records = [await restored(each, turn.published.types, self._spool) for each in await self._store.calls_of(id)]
-        for record in still_readable(turn, records):
-            turn.ctx.adopt_tool_call(record)
-        return turn
-
-    async def _renewed(self, turn: Turn) -> Turn:
-        """The turn under what is published now: what was taken from its caller meanwhile is taken from it, too.
-
-        Its artifacts are made again: what their classes mask may be more than when the calls were made.
-        """
-        stored = replace(turn.stored, revision=self.published.snapshot.revision, stash=turn.ctx.stash.all())
-        renewed = Turn(stored, self.published, self._around)
-        renewed.is_stored = turn.is_stored
-        renewed.goes_on_from(turn)
-        types = renewed.published.types
-        kept = await self._store.calls_of(turn.id) if turn.is_stored else ()
-        records = [self._in_memory(each) or await restored(each, types, self._spool) for each in kept]
-        current = self._turns.get(turn.id)
-        if current is not None and current.published is renewed.published:  # another request was faster
-            return current
-        for record in still_readable(renewed, records):
-            renewed.ctx.adopt_tool_call(record)
-        self._turns.put(renewed)
-        return renewed
-
-    async def _pass(self, turn: Turn, middlewares: Sequence[Any]) -> None:
-        passage = await run_pipeline(turn.ctx, middlewares, is_aborted=lambda: turn.ctx.aborted)
-        for error in passage.errors:
-            raise error
+            turn.reads(stored)
 
 
-def _settled(record: ToolCall, turn: Turn, call: ServedCall) -> Settled:
-    """The record with what its caller is told beside it."""
-    settled = Settled(record, turn, False, call.pending, call.limited)
-    settled.aside = call.aside
-    if call.decision == "hold":
-        settled.unconfirmed = call.unconfirmed
-        settled.approvals = call.approvals
-        settled.is_confirmed = any(call.holding.has_confirmed(each.digest) for each in call.approvals)
-    return settled
+def _served(
+    turn: Turn,
+    name: str,
+    args: dict[str, Any] | str | None,
+    id: str | None,
+    key: str | None,
+    client: Client | None,
+    holding: Holding,
+) -> ServedCall:
+    decoded = decoded_args(args)
+    checksum, text = checked(name, decoded)
+    stored, revision = turn.stored, turn.published.snapshot.revision
+    return ServedCall(
+        turn.free_id(id),
+        name,
+        decoded,
+        stored.principal,
+        stored.catalogue,
+        revision,
+        key,
+        client,
+        turn,
+        checksum,
+        text,
+        holding,
+        args,
+    )
 
 
 def _is_acked(turn: Turn | None) -> bool:
     return turn is not None and turn.stored.ending == "ack"
-
-
-def _is_own(turn: Turn | None, principal: Principal) -> TypeGuard[Turn]:
-    """Roles count, too: a turn must not carry those that its caller had once."""
-    return turn is not None and turn.principal.names == principal.names and turn.principal.tenant == principal.tenant

@@ -22,7 +22,7 @@ from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import Tool
 from gateway.governance.memory import TurnMemory, memory_of
 from gateway.governance.principals import Principal
-from gateway.governance.records import StoredTurn
+from gateway.governance.records import StoredCall, StoredTurn
 from gateway.serving.keeping import Spool, TurnStore
 from gateway.serving.published import Published
 
@@ -129,6 +129,11 @@ class Turn:
         self.running = other.running
         self._buses = other._buses
         self._memory = other._memory
+
+    def reads(self, stored: StoredCall) -> None:
+        """Remember what was read of a call's result that may be of another turn."""
+        artifact = next((piece.type for piece in stored.results), None)
+        self.memory.reads(self.published.access.brought_by(stored.identity, artifact=artifact))
 
     def is_reminded(self, stored: bytes | None) -> None:
         """Learn what other processes have the turn remember. Raises `MemoryUnreadable`."""

@@ -10,7 +10,7 @@ from gateway.errors import GatewayError
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.records import StoredResult
 from gateway.serving.current import ServedCall
-from gateway.serving.service import Settled
+from gateway.serving.settled import Settled
 from gateway.telemetry import names
 from gateway.telemetry.parts import ToolParts
 from gateway.telemetry.silence import silently, unnoticed

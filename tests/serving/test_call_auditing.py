@@ -218,7 +218,7 @@ async def test_failure_is_settled_with_its_code_and_without_its_words(tmp_path: 
 
 async def test_arguments_that_do_not_fit_are_a_decision_and_say_so(tmp_path: Path) -> None:
     async with audited(tmp_path, Plan().tool("pay", "paid")) as found:
-        turn = await found.gateway.service.open_turn(ANA, "desk")
+        turn = await found.gateway.service.turns.open(ANA, "desk")
         settled = await found.gateway.service.call(turn, "pay", "{no json")
         [entry] = found.entries
 

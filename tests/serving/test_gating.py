@@ -168,7 +168,7 @@ async def desk(folder: Path, *checks: Check, hold_for: timedelta = AT_ONCE, **fi
             look_every=0.01,
         )
         closing.push_async_callback(approvals.close)
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         yield Desk(gateway, turn, approvals, quarantines, limits, clock, leads, rules)
 
 
@@ -686,7 +686,7 @@ async def test_calls_that_others_made_while_people_were_asked_count(tmp_path: Pa
 
 async def test_turn_that_is_not_stored_is_counted_where_it_is(tmp_path: Path) -> None:
     async with desk(tmp_path, Loop(1)) as found:
-        found.turn = await found.gateway.service.open_turn(ANA, "desk", is_kept=False)
+        found.turn = await found.gateway.service.turns.open(ANA, "desk", is_kept=False)
         await found.call()
         with pytest.raises(RuleDenied):
             await found.call(found.new_call("c2"))

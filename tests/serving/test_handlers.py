@@ -116,7 +116,7 @@ async def test_handler_refuses_a_tool_past_its_last_day_even_if_somebody_still_r
     async with running(tmp_path, plan) as gateway:
         with pytest.raises(UnknownTool):
             await gateway.service.call_alone(ANA, "desk", "pay", {})
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         handle = bare_handler(gateway, "pay")
         call = ServedCall("c1", "pay", {}, ANA, "desk", "r", turn=turn)
         with serving(call), pytest.raises(NotPermitted, match="at present"):
@@ -178,7 +178,7 @@ async def test_consequential_call_is_on_record_before_it_runs(flag: str, steps: 
 
 async def test_outside_of_a_served_call_no_handler_does_anything(steps: Steps, tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("pay", steps.run([]))) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         handle = bare_handler(gateway, "pay")
         with pytest.raises(LookupError):
             await handle({}, turn.ctx, Registry())
@@ -189,7 +189,7 @@ async def test_outside_of_a_served_call_no_handler_does_anything(steps: Steps, t
 async def test_handler_asks_for_whoever_makes_the_call_and_not_for_the_turn(steps: Steps, tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("pay", steps.run([]))) as gateway:
         gateway.grants.default = False
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         handle = bare_handler(gateway, "pay")
         call = ServedCall("c1", "pay", {}, EVE, "desk", "r", turn=turn)
         with serving(call), pytest.raises(NotPermitted):

@@ -56,7 +56,7 @@ async def stored(gateway: Gateway, id: str) -> StoredCall:
 async def test_nobody_outside_the_audience_finds_anything(tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
         for ask in (
-            lambda: gateway.service.open_turn(EVE, "desk"),
+            lambda: gateway.service.turns.open(EVE, "desk"),
             lambda: gateway.service.call_alone(EVE, "desk", "echo", {}),
             lambda: gateway.service.call_alone(ANA, "nowhere", "echo", {}),
         ):
@@ -78,7 +78,7 @@ async def test_open_turn_of_a_caller_whose_roles_cannot_be_told_finds_nothing(tm
     async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
         gateway.grants = Broken()
         gateway.publish()
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         Broken.is_broken = True
         with pytest.raises(UnknownCatalogue):
             await gateway.service.call(turn, "echo", {})
@@ -104,7 +104,7 @@ async def test_first_calls_of_a_shared_turn_that_run_together_are_all_known(tmp_
     door = Door()
     async with running(tmp_path, Plan().tool("door", door.run).tool("echo", "x")) as gateway:
         service = gateway.service
-        turn = await service.open_turn(ANA, "desk", is_kept=False, is_shared=True)
+        turn = await service.turns.open(ANA, "desk", is_kept=False, is_shared=True)
         slow = [asyncio.create_task(service.call(turn, "door", {}, id=f"slow{number}")) for number in range(2)]
         await door.inside.wait()
         await service.call(turn, "echo", {}, id="quick")
@@ -120,38 +120,38 @@ async def test_first_calls_of_a_shared_turn_that_run_together_are_all_known(tmp_
 async def test_turns_are_found_by_their_owner_in_their_catalogue_until_they_end(tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "x"), open_turns=1) as gateway:
         service = gateway.service
-        first, second = await service.open_turn(ANA, "desk"), await service.open_turn(ANA, "desk")
-        assert service.open_turns == 1
-        assert (await service.find_turn(ANA, first.id)).id == first.id  # from the store
+        first, second = await service.turns.open(ANA, "desk"), await service.turns.open(ANA, "desk")
+        assert len(service.turns) == 1
+        assert (await service.turns.find(ANA, first.id)).id == first.id  # from the store
         for principal, id, catalogue in ((BOB, first.id, None), (ANA, "turn_x", None), (ANA, second.id, "vault")):
             with pytest.raises(UnknownTurn):
-                await service.find_turn(principal, id, catalogue=catalogue)
-        await service.end_turn(await service.find_turn(ANA, first.id))
+                await service.turns.find(principal, id, catalogue=catalogue)
+        await service.turns.end(await service.turns.find(ANA, first.id))
         with pytest.raises(UnknownTurn):
-            await service.find_turn(ANA, first.id)
-        assert (await service.seen_turn(ANA, first.id)).stored.ending == "ack"
+            await service.turns.find(ANA, first.id)
+        assert (await service.turns.look_at(ANA, first.id)).stored.ending == "ack"
         with pytest.raises(UnknownTurn):
-            await service.seen_turn(BOB, first.id)
+            await service.turns.look_at(BOB, first.id)
 
 
 @pytest.mark.parametrize("ending", ["nack", "abort"])
 async def test_turn_ends_as_its_caller_says_and_takes_no_calls_then(ending: Any, tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk")
-        await gateway.service.end_turn(turn, ending)
+        turn = await gateway.service.turns.open(ANA, "desk")
+        await gateway.service.turns.end(turn, ending)
 
         assert turn.ctx.aborted is (ending == "abort")
-        assert (await gateway.service.seen_turn(ANA, turn.id)).stored.ending == ending
+        assert (await gateway.service.turns.look_at(ANA, turn.id)).stored.ending == ending
         with pytest.raises(UnknownTurn):
-            await gateway.service.find_turn(ANA, turn.id)
+            await gateway.service.turns.find(ANA, turn.id)
 
 
 async def test_turn_of_one_call_that_was_not_kept_ends_without_a_trace(tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk", is_kept=False)
-        await gateway.service.end_turn(turn, "nack")
+        turn = await gateway.service.turns.open(ANA, "desk", is_kept=False)
+        await gateway.service.turns.end(turn, "nack")
         with pytest.raises(UnknownTurn):
-            await gateway.service.seen_turn(ANA, turn.id)
+            await gateway.service.turns.look_at(ANA, turn.id)
 
 
 async def test_calls_are_listed_newest_first(tmp_path: Path) -> None:
@@ -168,19 +168,19 @@ async def test_calls_are_listed_newest_first(tmp_path: Path) -> None:
 
 async def test_turn_is_over_at_its_time(tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "x"), lives=timedelta(0)) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         with pytest.raises(UnknownTurn):
-            await gateway.service.find_turn(ANA, turn.id)
+            await gateway.service.turns.find(ANA, turn.id)
 
 
 async def test_turn_goes_on_under_what_is_published_now(tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk", stash={"a": 1})
+        turn = await gateway.service.turns.open(ANA, "desk", stash={"a": 1})
         made = (await gateway.service.call(turn, "echo", {})).record
         told: list[str] = []
         gateway.service.on_change.add(lambda: told.append("changed"))
         gateway.publish()
-        renewed = await gateway.service.find_turn(ANA, turn.id)
+        renewed = await gateway.service.turns.find(ANA, turn.id)
 
         assert told == ["changed"]
         assert renewed.published is gateway.service.published
@@ -192,17 +192,17 @@ async def test_turn_goes_on_under_what_is_published_now(tmp_path: Path) -> None:
 async def test_turn_goes_on_without_what_its_caller_may_not_read_any_more(drops: bool, tmp_path: Path) -> None:
     async with running(tmp_path, Plan().tool("echo", "x").tool("other", "y"), open_turns=1) as gateway:
         service = gateway.service
-        turn = await service.open_turn(ANA, "desk")
+        turn = await service.turns.open(ANA, "desk")
         taken = (await service.call(turn, "echo", {})).record
         kept = (await service.call(turn, "other", {})).record
         asked = (await service.call(turn, "artifact_cat", {"callId": taken.id})).record
         assert not asked.is_error
         gateway.grants.rows = {("echo", "invoke"): False, ("echo", "discover"): True}
         if drops:
-            await service.open_turn(ANA, "vault")
+            await service.turns.open(ANA, "vault")
         else:
             gateway.publish()
-        found = await service.find_turn(ANA, turn.id)
+        found = await service.turns.find(ANA, turn.id)
 
         assert [each.id for each in found.ctx.turn_tool_calls] == [kept.id]
         again = await service.call(found, "artifact_cat", {"callId": taken.id})
@@ -349,7 +349,7 @@ async def test_key_of_a_query_is_worth_nothing_without_the_artifact(tmp_path: Pa
 async def test_call_that_is_cut_off_is_on_record(flags: tuple[str, ...], status: str, tmp_path: Path) -> None:
     door = Door()
     async with running(tmp_path, Plan().tool("pay", door.run, trust=trust(*flags))) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         call = asyncio.create_task(gateway.service.call(turn, "pay", {}, id="c1"))
         await door.inside.wait()
         call.cancel()
@@ -432,7 +432,7 @@ async def test_query_about_what_is_no_artifact_of_the_caller_is_an_invalid_argum
 async def test_unfinished_calls_are_unknown_to_whoever_asks(tmp_path: Path) -> None:
     door = Door()
     async with running(tmp_path, Plan().tool("pay", door.run, trust=trust("writes"))) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         call = asyncio.create_task(gateway.service.call(turn, "pay", {}, id="c1"))
         await door.inside.wait()
         for principal in (ANA, BOB):
@@ -465,7 +465,7 @@ async def test_media_in_memory_are_kept_and_media_elsewhere_are_only_named(tmp_p
 async def test_media_elsewhere_can_be_read_while_their_turn_is_open(tmp_path: Path) -> None:
     far = picture(OpenedMediaReader(lambda: iter([b"far"]), 3))
     async with running(tmp_path, Plan().tool("far", far)) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         made = (await gateway.service.call(turn, "far", {})).record
         found: Any = (await gateway.service.find_call(ANA, made.id))[1].results
 

@@ -138,7 +138,7 @@ async def test_server_that_never_answers_is_a_refusal() -> None:
 async def called(folder: Path, vigil: Vigil) -> tuple[list[str], Any, bool]:
     plan = Plan(vigil=vigil).tool("pay", "paid", upstream="wiki", remote_name="find", pinned_digest=SAME)
     async with running(folder, plan.tool("see", "seen")) as gateway:
-        turn = await gateway.service.open_turn(ANA, "desk")
+        turn = await gateway.service.turns.open(ANA, "desk")
         listed = [each.name for each in gateway.service.listed(ANA, "desk") if each.declared is not None]
         settled = await gateway.service.call(turn, "pay", {})
     return listed, settled.record, settled.record.is_error

@@ -22,7 +22,8 @@ from gateway.errors import UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.serving.confirming import CONFIRM
 from gateway.serving.current import Holding, Question
-from gateway.serving.service import Service, Settled
+from gateway.serving.service import Service
+from gateway.serving.settled import Settled
 from gateway.web.mcp.exchanges import checked_answer
 from gateway.web.mcp.parking import input_required, invalid_state
 from gateway.web.mcp.protocol import INVALID_PARAMS, ProtocolError
@@ -69,7 +70,7 @@ class Confirmations:
         seal, content = _opened(state)
         turn_id, digest, until, nonce = _parts(content)
         try:
-            turn = await self._service.find_turn(principal, turn_id, catalogue=self._catalogue)
+            turn = await self._service.turns.find(principal, turn_id, catalogue=self._catalogue)
         except UnknownTurn:
             raise invalid_state() from None
         # constant time: whoever tries seals learns nothing from how long it took

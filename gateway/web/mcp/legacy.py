@@ -14,7 +14,7 @@ from gateway.errors import Missing
 from gateway.governance.principals import Principal
 from gateway.serving.observing import SeenRequest
 from gateway.serving.origins import calls_itself
-from gateway.serving.service import Settled
+from gateway.serving.settled import Settled
 from gateway.web.edge import Receive
 from gateway.web.mcp.headers import Headers
 from gateway.web.mcp.messages import check_envelope, error_bytes, request_id, result_bytes

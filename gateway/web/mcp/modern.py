@@ -281,7 +281,7 @@ class ModernWire:
         exchange.meta = request.meta
         handle = text_of(request.meta, META_TURN)
         service, catalogue = served.service, served.catalogue
-        turn = None if handle is None else await service.find_turn(principal, handle, catalogue=catalogue)
+        turn = None if handle is None else await service.turns.find(principal, handle, catalogue=catalogue)
         try:
             if request.method == "prompts/get":
                 told = await served.offering.prompt(principal, params, exchange, into=turn)
@@ -302,7 +302,7 @@ class ModernWire:
     async def _read_resource(self, request: ModernRequest, principal: Principal) -> bytes:
         uri, handle = request.params.get("uri"), text_of(request.meta, META_TURN)
         service, catalogue = self._served.service, self._served.catalogue
-        turn = None if handle is None else await service.find_turn(principal, handle, catalogue=catalogue)
+        turn = None if handle is None else await service.turns.find(principal, handle, catalogue=catalogue)
         try:
             contents = await read_resource(service, principal, catalogue=catalogue, uri=uri, into=turn)
         except Missing:

@@ -72,7 +72,7 @@ async def _contents(
     if isinstance(results, Tokenizable) or piece:
         raise Missing()
     _refuse_large(sum(each.byte_length or 0 for each in stored.results))
-    turn = await service.seen_turn(principal, stored.turn_id)
+    turn = await service.turns.look_at(principal, stored.turn_id)
     whole = record.replace(inline=True)
     text = await shown_text(turn, whole)
     return {"uri": uri, "mimeType": mime_type_of(results), "text": text, "_meta": vouching(turn, whole)}

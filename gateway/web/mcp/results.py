@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.serving.content import ABSENT, Content
-from gateway.serving.service import Settled
+from gateway.serving.settled import Settled
 from gateway.web.mcp.protocol import META_CALL, META_LIMITED, META_PENDING, META_TURN, MODERN
 
 OLDEST: Final = "2025-03-26"

@@ -13,7 +13,8 @@ from gateway.serving.content import Content, Contents
 from gateway.serving.current import Holding
 from gateway.serving.observing import Observer, SeenRequest
 from gateway.serving.origins import calls_itself
-from gateway.serving.service import Service, Settled
+from gateway.serving.service import Service
+from gateway.serving.settled import Settled
 from gateway.serving.turns import Turn
 from gateway.web.mcp.exchanges import Exchange
 from gateway.web.mcp.headers import Headers

@@ -128,11 +128,11 @@ class Session:
         async with self._opening:
             if self.turn is not None:
                 try:
-                    self.turn = await service.find_turn(self.principal, self.turn.id, catalogue=catalogue)
+                    self.turn = await service.turns.find(self.principal, self.turn.id, catalogue=catalogue)
                 except UnknownTurn:
                     self.turn = None
             if self.turn is None:
-                self.turn = await service.open_turn(self.principal, catalogue, is_kept=False, is_shared=True)
+                self.turn = await service.turns.open(self.principal, catalogue, is_kept=False, is_shared=True)
             return self.turn
 
     def stop(self) -> None:
@@ -229,7 +229,7 @@ class Sessions:
         if self._service.meter is not None:
             self._service.meter.session_ended(session.version, self._clock() - session.opened_at)
         if session.turn is not None:
-            await self._service.end_turn(session.turn, "ack")
+            await self._service.turns.end(session.turn, "ack")
 
     def hush(self) -> None:
         """End the streams on which clients only listen; what was called goes on."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gateway.governance.principals import Principal
 from gateway.serving.held_tasks import HeldTask, HeldTasks, UnknownTask
-from gateway.serving.service import Settled
+from gateway.serving.settled import Settled
 from gateway.web.mcp.ladder import ModernRequest
 from gateway.web.mcp.protocol import INVALID_PARAMS, MISSING_CAPABILITY, ProtocolError
 from gateway.web.mcp.results import dumped

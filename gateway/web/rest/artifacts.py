@@ -144,7 +144,7 @@ def _query_tool(pieces: list[Any], body: dict[str, Any]) -> str:
 async def _handle(rest: Rest, asked: Asked, stored: StoredCall) -> str | None:
     """The artifact's turn if it is open. Without it a query finds the newest call of that id: it must be this one."""
     with suppress(UnknownTurn):
-        return (await rest.service.find_turn(asked.principal, stored.turn_id)).id
+        return (await rest.service.turns.find(asked.principal, stored.turn_id)).id
     newest = await rest.service.stored_call(asked.principal, stored.id)
     if newest.turn_id != stored.turn_id:
         raise UnknownCall()

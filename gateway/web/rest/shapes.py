@@ -13,7 +13,7 @@ from gateway.governance.records import StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.content import ABSENT, Content, Contents, media_of, shown_text, vouching
 from gateway.serving.relayed import NEXT
-from gateway.serving.service import Settled
+from gateway.serving.settled import Settled
 from gateway.serving.turns import Turn
 
 MAX_TEXT: Final = 1 << 20

@@ -20,7 +20,7 @@ from gateway.web.rest.streams import event_stream
 
 async def open_turn(rest: Rest, asked: Asked) -> Response:
     catalogue = catalogue_for(rest.service, asked.principal, asked.body["catalogue"])
-    turn = await rest.service.open_turn(asked.principal, catalogue.name, stash=asked.body.get("stash"))
+    turn = await rest.service.turns.open(asked.principal, catalogue.name, stash=asked.body.get("stash"))
     rest.logs.of(turn.buses)  # from now on, so that whoever follows it later misses nothing
     location = f"/v1/turns/{quote(turn.id, safe='')}"
     return answer(turn_data(turn), status=201, headers={b"location": location.encode()})
@@ -55,7 +55,7 @@ async def end_turn(rest: Rest, asked: Asked) -> Response:
     ending = asked.body["as"]
     turn = await seen_turn(rest, asked)
     if turn.stored.ended_at is None:
-        await rest.service.end_turn(turn, ending)
+        await rest.service.turns.end(turn, ending)
     elif turn.stored.ending != ending:
         raise TurnOver(f"the turn has ended already, with {turn.stored.ending}")
     return answer(turn_data(turn))
@@ -86,7 +86,7 @@ async def follow_turn(rest: Rest, asked: Asked) -> Response:
 
 async def seen_turn(rest: Rest, asked: Asked) -> Turn:
     """The caller's own turn, open or ended. Those of catalogues that are not published here are unknown."""
-    turn = await rest.service.seen_turn(asked.principal, asked.path["turn"])
+    turn = await rest.service.turns.look_at(asked.principal, asked.path["turn"])
     catalogue: Any = rest.service.published.snapshot.catalogues.get(turn.stored.catalogue)
     if catalogue is None or PROTOCOL not in catalogue.protocols:
         raise UnknownTurn()
