@@ -4,6 +4,7 @@ Alembic's files are only read for their steps: no `env.py` is run, so nobody's l
 """
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -16,7 +17,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from gateway.errors import StoreNotOurs
+from gateway.errors import StoreNotOurs, StoreUnavailable
 
 APPLICATION_ID: Final = 0x67772E31
 """In the header of every database of ours; `file` and SQLite show it."""
@@ -27,12 +28,20 @@ SCRIPTS: Final = Path(__file__).parent / "migrations"
 ONE_AT_A_TIME: Final = Lock()  # Alembic's `op` is one per process
 
 
-def migrate(connection: sqlite3.Connection, *, to: str = "head") -> None:
-    """Upgrade a database no transaction is open on. Raises `StoreNotOurs` for one that must be left alone."""
+def migrate(connection: sqlite3.Connection, *, to: str = "head", is_served: Callable[[], bool] = lambda: False) -> None:
+    """Upgrade a database no transaction is open on. Raises `StoreNotOurs` for one that must be left alone.
+
+    Raises `StoreUnavailable` for one of an earlier version that is served: what that writes is not what we read.
+    """
     with ONE_AT_A_TIME:
         connection.execute("BEGIN IMMEDIATE")
         try:
             _refuse_foreign(connection)
+            if _is_older(connection) and is_served():
+                raise StoreUnavailable(
+                    "the database has to be upgraded, and a gateway of an earlier version runs on it",
+                    help="stop that one, then start this one again",
+                )
             # One borrowed connection: its transaction is ours to begin and to end, not SQLAlchemy's.
             change_schema(create_engine("sqlite://", creator=lambda: Borrowed(connection), poolclass=StaticPool), to)
             if _application_of(connection) != APPLICATION_ID:  # a full disk is opened, if it is not written to
@@ -53,6 +62,15 @@ def _refuse_foreign(connection: sqlite3.Connection) -> None:
             "the file is a database of another program",
             help="name a file of the gateway's own, or one that does not exist yet",
         )
+
+
+def _is_older(connection: sqlite3.Connection) -> bool:
+    """Whether it has a version, which is not the newest that we know."""
+    [is_set_up] = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = ?", (VERSION_TABLE,)).fetchone()
+    if not is_set_up:
+        return False
+    found = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall()  # noqa: S608 - our own name
+    return any(version in versions()[:-1] for [version] in found)
 
 
 def _application_of(connection: sqlite3.Connection) -> int:

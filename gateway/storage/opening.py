@@ -25,30 +25,39 @@ def prepare(path: Path) -> ProcessLock:
             os.fchmod(file, 0o600)
         finally:
             os.close(file)
-        _upgrade_when_free(path)
-        return ProcessLock(path.with_name(f"{path.name}-processes"))
+        processes = path.with_name(f"{path.name}-processes")
+        _upgrade_when_free(path, processes)
+        return ProcessLock(processes)
     except OSError as error:
         raise StoreUnavailable(
             f"the database cannot be opened: {error.strerror}", help="check the folder and who may write to it"
         ) from error
 
 
-def _upgrade_when_free(path: Path) -> None:
+def _upgrade_when_free(path: Path, processes: Path) -> None:
     deadline = monotonic() + _OPENING_SECONDS
     while True:
         try:
-            return _upgrade(path)
+            return _upgrade(path, processes)
         except StoreUnavailable as error:
             if not is_busy(error.cause) or monotonic() > deadline:
                 raise
         sleep(ATTEMPT)  # SQLite itself does not wait for everything
 
 
-def _upgrade(path: Path) -> None:
+def _upgrade(path: Path, processes: Path) -> None:
     link = Link(path, patience=_OPENING_SECONDS)
     try:
-        migrate(link.connection)
+        migrate(link.connection, is_served=lambda: _is_served(processes))
     except sqlite3.Error as error:
         raise (unavailable(error) or error) from error
     finally:
         link.close()
+
+
+def _is_served(processes: Path) -> bool:
+    mine = ProcessLock(processes)
+    try:
+        return not mine.is_alone()
+    finally:
+        mine.release()

@@ -51,6 +51,10 @@ class ProcessLock:
             os.close(file)
         return True
 
+    def is_alone(self) -> bool:
+        """Whether every other process has ended."""
+        return all(self.is_gone(each) for each in os.listdir(self._folder) if each != self.id)
+
     def _is_taken(self) -> bool:
         """Take a new name. Whoever sweeps between the creation of the file and its lock takes it for a dead one's."""
         self.id = uuid4().hex

@@ -183,6 +183,18 @@ async def test_calls_that_waited_to_be_put_away_are_where_the_others_are_after_a
     await store.close()
 
 
+async def test_database_is_not_upgraded_under_a_gateway_that_serves_it(path: Path) -> None:
+    older = await SqliteStore.open(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        migrate(connection, to="0008")
+
+    with pytest.raises(StoreUnavailable, match="earlier version runs on it"):
+        await SqliteStore.open(path)
+    await older.close()
+
+    await (await SqliteStore.open(path)).close()
+
+
 async def test_opening_again_changes_nothing(path: Path) -> None:
     await (await SqliteStore.open(path)).close()
     with looking_into(path) as connection:

@@ -5,7 +5,6 @@ are no part of it; they stay where they are.
 """
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,7 +78,7 @@ def _refuse_served(path: Path) -> None:
         return
     mine = ProcessLock(folder)
     try:
-        if any(not mine.is_gone(each) for each in os.listdir(folder) if each != mine.id):
+        if not mine.is_alone():
             raise StoreUnavailable(f"a gateway runs on {path}", help="stop it first: what it writes would be lost")
     finally:
         mine.release()
