@@ -18,9 +18,17 @@ INSERT INTO fresh_ids (upto, id, number)
 SELECT (SELECT max(number) FROM fresh), id, number FROM fresh
 WHERE number > coalesce((SELECT max(upto) FROM fresh_ids), 0) ORDER BY id
 """
-_DROP_RUNS: Final = """
-DELETE FROM fresh_ids WHERE upto < coalesce((SELECT min(number) FROM fresh), (SELECT max(upto) + 1 FROM fresh_ids))
+_EMPTY_RUNS: Final = """
+WITH RECURSIVE runs (upto, since) AS (
+    SELECT min(upto), 0 FROM fresh_ids
+    UNION ALL
+    SELECT (SELECT min(upto) FROM fresh_ids WHERE upto > runs.upto), upto FROM runs WHERE upto IS NOT NULL
+)
+SELECT upto FROM runs
+WHERE upto IS NOT NULL AND NOT EXISTS (SELECT 1 FROM fresh WHERE number > runs.since AND number <= runs.upto)
 """
+"""Of which no call is fresh any more, nor ever will be again: numbers only grow."""
+_DROP_RUN: Final = "DELETE FROM fresh_ids WHERE upto = ?"
 # The signs keep SQLite from other ways of looking, which are longer.
 _SINCE_THE_LAST_RUN: Final = """
 SELECT turn_id FROM fresh
@@ -81,7 +89,13 @@ def expired_in_spool(connection: sqlite3.Connection, *, at: int, limit: int) -> 
 
 def forget_expired(connection: sqlite3.Connection, *, at: int, limit: int) -> int:
     """Drop some turns past their end of life, but for those that the spool has a piece of; how many."""
-    went = connection.execute(_FORGET, (at, limit)).rowcount
-    if went:
-        connection.execute(_DROP_RUNS)
-    return went
+    return connection.execute(_FORGET, (at, limit)).rowcount
+
+
+def empty_runs(connection: sqlite3.Connection) -> list[int]:
+    """Runs of ids that nobody needs any more."""
+    return [upto for [upto] in connection.execute(_EMPTY_RUNS)]
+
+
+def drop_run(connection: sqlite3.Connection, upto: int) -> None:
+    connection.execute(_DROP_RUN, (upto,))

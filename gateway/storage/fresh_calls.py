@@ -4,8 +4,10 @@ Nobody can know such a turn before its call is answered, so nothing in the row c
 the same call written twice, which counts once.
 """
 
-from collections.abc import Iterable
-from typing import Final
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
 
 from sqlalchemy import Table, bindparam
 from sqlalchemy.dialects.sqlite import dialect, insert
@@ -15,12 +17,29 @@ from gateway.storage.columns import checked_id
 from gateway.storage.fresh_rows import Result, Values
 from gateway.storage.inserting import Insertion
 from gateway.storage.keys import beginning_of_turn, is_small
-from gateway.storage.putting_away import UNLESS_THERE, Moves
+from gateway.storage.prepared import Prepared
+from gateway.storage.putting_away import Moves
 from gateway.storage.rows import json_text, results_text
 from gateway.storage.schema import calls, fresh, pieces, turns
 
 _DIALECT: Final = dialect(paramstyle="qmark")
 _FIRST: Final = 1
+_HAS_PIECE: Final = " AND piece_key IS NOT NULL"
+_SOURCES: Final[dict[str, dict[str, str]]] = {
+    "turns": {
+        "id": "turn_id",
+        "secret": "turn_secret",
+        "created_at": "turn_created_at",
+        "expires_at": "turn_expires_at",
+        "stash": "turn_stash",
+        "memory": "turn_memory",
+        "ended_at": "NULL",
+        "ending": "NULL",
+    },
+    "calls": {},
+    "pieces": {"key": "piece_key", "call_id": "id", "position": "0", "content": "piece_content"},
+}
+"""Columns of other tables that have another name in `fresh`, or are the same for all that is."""
 
 
 def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: bytes | None = None) -> Values | None:
@@ -79,6 +98,28 @@ def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: by
     )
 
 
+def rows_among(
+    connection: sqlite3.Connection, turn_ids: Sequence[str], statement: Prepared, wanted: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """What a statement finds in turns that are fresh, as if they had been put away. In others it finds nothing."""
+    text = _among(statement.sql, len(turn_ids))
+    return statement.named(connection.execute(text, (*turn_ids, *statement.values(wanted))))
+
+
+@lru_cache(maxsize=64)
+def _among(sql: str, turns_of_it: int) -> str:
+    """Tables of the statement are replaced by what each would have been filled with."""
+    chosen = f"chosen AS (SELECT * FROM fresh WHERE turn_id IN ({', '.join('?' * turns_of_it)}))"  # noqa: S608 - nothing but signs
+    return f"WITH {', '.join([chosen, *(_as_if(table) for table in (turns, calls, pieces))])} {sql}"
+
+
+def _as_if(table: Table) -> str:
+    sources = _SOURCES[table.name]
+    taken = ", ".join(f'{sources.get(name, name)} AS "{name}"' for name in _columns(table))
+    also = _HAS_PIECE if table is pieces else ""
+    return f"{table.name} AS (SELECT {taken} FROM chosen WHERE true{also})"  # noqa: S608 - our names
+
+
 def _columns(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.c)
 
@@ -89,33 +130,18 @@ def _insertion() -> Insertion:
     return Insertion(before + values, row)
 
 
-def _move(table: Table, sources: dict[str, str], names: Iterable[str], also: str = "") -> str:
+def _move(table: Table, names: Iterable[str], *, unless: str, also: str = "") -> str:
+    """`unless` are the columns by which a row is the same as another."""
     into = ", ".join(f'"{name}"' for name in names)
-    taken = ", ".join(sources.get(name, f'"{name}"') for name in names)
+    taken = ", ".join(_SOURCES[table.name].get(name, f'"{name}"') for name in names)
     condition = f"{{condition}}{also}"
     statement = f"INSERT INTO {table.name} ({into}) SELECT {taken} FROM fresh WHERE {condition}"  # noqa: S608 - our names
-    return f"{statement} ORDER BY number{UNLESS_THERE}"
+    return f"{statement} ORDER BY number ON CONFLICT ({unless}) DO NOTHING"
 
 
 INTO_FRESH: Final = _insertion()
 MOVES: Final = Moves(
-    turns=_move(
-        turns,
-        {
-            "id": "turn_id",
-            "secret": "turn_secret",
-            "created_at": "turn_created_at",
-            "expires_at": "turn_expires_at",
-            "stash": "turn_stash",
-            "memory": "turn_memory",
-        },
-        [name for name in _columns(turns) if name not in ("ended_at", "ending")],
-    ),
-    calls=_move(calls, {}, _columns(calls)),
-    pieces=_move(
-        pieces,
-        {"key": "piece_key", "call_id": "id", "position": "0", "content": "piece_content"},
-        _columns(pieces),
-        also=" AND piece_key IS NOT NULL",
-    ),
+    turns=_move(turns, [name for name in _columns(turns) if name not in ("ended_at", "ending")], unless="id"),
+    calls=_move(calls, _columns(calls), unless="turn_id, id"),
+    pieces=_move(pieces, _columns(pieces), unless="key", also=_HAS_PIECE),
 )

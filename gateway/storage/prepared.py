@@ -4,7 +4,7 @@ Measured: executing a compiled text takes 5 µs where `Connection.execute` takes
 """
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy.dialects.sqlite import dialect
@@ -32,9 +32,16 @@ class Prepared:
             elsewhere: Any = connection  # of `gateway.storage.postgres.sessions`
             found: sqlite3.Cursor = elsewhere.run(self, parameters)
             return found
-        named = {**self._preset, **parameters} if self._preset else parameters
-        return connection.execute(self.sql, tuple([named[name] for name in self._names]))
+        return connection.execute(self.sql, self.values(parameters))
 
     def rows(self, connection: sqlite3.Connection, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return self.named(self.run(connection, parameters))
+
+    def values(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Its parameters in the order in which SQLite takes them."""
+        named = {**self._preset, **parameters} if self._preset else parameters
+        return tuple([named[name] for name in self._names])
+
+    def named(self, found: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
         columns = self.columns
-        return [dict(zip(columns, row, strict=True)) for row in self.run(connection, parameters)]
+        return [dict(zip(columns, row, strict=True)) for row in found]

@@ -1,7 +1,7 @@
 """Writing fresh calls, each as one row, which costs a tenth of all its rows; and putting them where the others are.
 
-That happens when something else is to be written about their turn, or when it is looked for. The statements are plain
-texts, made of columns that are given: the process that runs them knows no schema.
+That happens when something else is to be written about their turn. The statements are plain texts, made of columns that
+are given: the process that runs them knows no schema.
 """
 
 import sqlite3
@@ -10,8 +10,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from gateway.storage.inserting import Insertion, Row, insert_rows
-
-UNLESS_THERE: Final = " ON CONFLICT DO NOTHING"
 
 AT_ONCE: Final = 256
 """Calls in one transaction: those that settle meanwhile wait for it."""
@@ -24,7 +22,8 @@ _COUNT_ON: Final = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'calls'"
 class Moves(NamedTuple):
     """For each table, the statement that fills it from `fresh`, with a place for the condition.
 
-    What is there already is left as it is: a writer that ended before it told what it wrote is followed by another.
+    The very same that is there already is left as it is: a writer that ended before it told what it wrote is followed
+    by another. Another row in its place is no such thing, and raises.
     """
 
     turns: str
@@ -32,7 +31,7 @@ class Moves(NamedTuple):
     pieces: str
 
     def strict(self) -> "Moves":
-        return Moves(*(each.removesuffix(UNLESS_THERE) for each in self))
+        return Moves(*(each.partition(" ON CONFLICT ")[0] for each in self))
 
 
 def insert_fresh(connection: sqlite3.Connection, into: Insertion, rows: Sequence[Row]) -> int:

@@ -7,8 +7,10 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from gateway.core.events import now
 from gateway.errors import RecordConflict
@@ -27,15 +29,23 @@ from gateway.governance.records import (
 from gateway.storage import changes, statements
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.columns import is_storable
-from gateway.storage.finding_fresh import expired_in_spool, forget_expired, turns_of_call, turns_of_pieces
-from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values
+from gateway.storage.finding_fresh import (
+    drop_run,
+    empty_runs,
+    expired_in_spool,
+    forget_expired,
+    turns_of_call,
+    turns_of_pieces,
+)
+from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values, rows_among
 from gateway.storage.fresh_rows import Values, fresh_row
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import Link
 from gateway.storage.opening import prepare
 from gateway.storage.paging import beginning_with, page_of_calls
+from gateway.storage.prepared import Prepared
 from gateway.storage.processes import ProcessLock
-from gateway.storage.putting_away import AT_ONCE, is_fresh, put_some_away, put_turn_away, write_away
+from gateway.storage.putting_away import AT_ONCE, put_some_away, put_turn_away, write_away
 from gateway.storage.reading import ReadPool
 from gateway.storage.recording import Recording
 from gateway.storage.rows import (
@@ -50,14 +60,13 @@ from gateway.storage.rows import (
     turn_row,
 )
 from gateway.storage.schema import calls, fresh
-from gateway.storage.turn_memories import Reservation, recalled, remember
+from gateway.storage.turn_memories import Reservation, remember
 
 _PRUNED_AT_ONCE: Final = 200
 _BEFORE_RUNNING: Final = 1.0
 """Seconds a call waits for its start to be durable. Its outcome waits as long as it takes: the tool has run."""
 
 Row = dict[str, Any]
-T = TypeVar("T")
 
 
 class SqliteStore:
@@ -102,6 +111,7 @@ class SqliteStore:
         row = turn_row(turn)
 
         def insert(connection: sqlite3.Connection) -> None:
+            put_turn_away(connection, MOVES, turn.id)
             with _conflict("there is a turn with that id already"):
                 statements.INSERT_TURN.run(connection, row)
 
@@ -111,7 +121,7 @@ class SqliteStore:
         if not is_storable(id):
             return None
         wanted = {"id": id, "owner": owner_of(principal), "at": microseconds(self._clock())}
-        rows = await self._read_turn(id, lambda connection: statements.FIND_TURN.rows(connection, wanted))
+        rows = await self._read_turn(id, statements.FIND_TURN, wanted)
         return turn_from(rows[0]) if rows else None
 
     async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None:
@@ -211,7 +221,8 @@ class SqliteStore:
             await self._writer.run_merged(settle, self._write_fresh, (fresh, audit))
 
     async def memory_of_turn(self, turn_id: str) -> bytes | None:
-        return await self._read_turn(turn_id, lambda connection: recalled(connection, turn_id))
+        rows = await self._read_turn(turn_id, statements.REMEMBERED, {"turn": turn_id})
+        return rows[0]["memory"] if rows else None
 
     async def reserve_call(
         self,
@@ -248,21 +259,19 @@ class SqliteStore:
             return None
         at, owner = microseconds(self._clock()), owner_of(principal)
         wanted = {"id": id, "owner": owner, "turn_id": turn_id, "at": at}
-
-        def find(connection: sqlite3.Connection) -> list[Row]:
-            return statements.FIND_CALL.rows(connection, wanted)
-
         if turn_id is not None:
-            rows = await self._read_turn(turn_id, find)
+            rows = await self._read_turn(turn_id, statements.FIND_CALL, wanted)
         else:
-            rows = await self._read(find, fresh=lambda connection: turns_of_call(connection, id, owner, at=at))
-        return call_from(rows[0]) if rows else None
+            rows = await self._read(
+                statements.FIND_CALL, wanted, fresh=lambda connection: turns_of_call(connection, id, owner, at=at)
+            )
+        newest = max(rows, key=itemgetter("number"), default=None)
+        return None if newest is None else call_from(newest)
 
     async def calls_of(self, turn_id: str) -> list[StoredCall]:
         if not is_storable(turn_id):
             return []
-        wanted = {"turn_id": turn_id}
-        rows = await self._read_turn(turn_id, lambda connection: statements.CALLS_OF.rows(connection, wanted))
+        rows = await self._read_turn(turn_id, statements.CALLS_OF, {"turn_id": turn_id})
         return [call_from(row) for row in rows]
 
     async def list_calls(
@@ -303,14 +312,21 @@ class SqliteStore:
     async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
         wanted = {"at": microseconds(at), "limit": limit}
         rows = await self._read(
-            lambda connection: statements.EXPIRED_PIECES.rows(connection, wanted),
+            statements.EXPIRED_PIECES,
+            wanted,
             fresh=lambda connection: expired_in_spool(connection, at=wanted["at"], limit=limit),
         )
-        return [results_from(row["results"])[row["position"]] for row in rows]
+        return [results_from(row["results"])[row["position"]] for row in rows[:limit]]
 
     async def forget_results(self, keys: Sequence[str]) -> None:
         rows = [{"key": key} for key in keys if is_storable(key)]
-        await self._writer.run(lambda connection: changes.forget_pieces(connection, rows))
+
+        def forget(connection: sqlite3.Connection) -> None:
+            for row in rows:
+                _put_turns_away(connection, turns_of_pieces(connection, row["key"], row["key"]))
+            changes.forget_pieces(connection, rows)
+
+        await self._writer.run(forget)
 
     async def known_results(self, keys: Sequence[str]) -> set[str]:
         def known(connection: sqlite3.Connection) -> set[str]:
@@ -323,6 +339,8 @@ class SqliteStore:
         pruned = await self._writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
         while went := await self._writer.run(lambda connection: forget_expired(connection, **wanted)):
             pruned += 2 * went  # a call and its turn
+        for run in await self._reader.run(empty_runs):
+            await self._writer.run(partial(drop_run, upto=run))
         # Few turns at a time: calls that settle meanwhile go in between.
         while went := await self._writer.run(lambda connection: changes.prune_some(connection, wanted)):
             pruned += went
@@ -331,8 +349,7 @@ class SqliteStore:
     async def find_piece(self, key: str) -> bytes | None:
         """The bytes of a small piece that settled with its record."""
         rows = await self._read(
-            lambda connection: statements.FIND_PIECE.rows(connection, {"key": key}),
-            fresh=lambda connection: turns_of_pieces(connection, key, key),
+            statements.FIND_PIECE, {"key": key}, fresh=lambda connection: turns_of_pieces(connection, key, key)
         )
         return rows[0]["content"] if rows else None
 
@@ -340,10 +357,10 @@ class SqliteStore:
         """The last small piece, in the order of keys, whose key begins like that."""
         wanted = beginning_with(prefix)
         rows = await self._read(
-            lambda connection: statements.LAST_PIECE.rows(connection, wanted),
-            fresh=lambda connection: turns_of_pieces(connection, **wanted),
+            statements.LAST_PIECE, wanted, fresh=lambda connection: turns_of_pieces(connection, **wanted)
         )
-        return (rows[0]["key"], rows[0]["content"]) if rows else None
+        last = max(rows, key=itemgetter("key"), default=None)
+        return None if last is None else (last["key"], last["content"])
 
     async def delete_pieces(self, prefix: str) -> bool:
         wanted = beginning_with(prefix)
@@ -367,21 +384,25 @@ class SqliteStore:
         await self._reader.close()
         self._process.release()
 
-    async def _read_turn(self, id: str, read: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._read(read, fresh=lambda connection: [id] if is_fresh(connection, id) else [])
+    async def _read_turn(self, id: str, statement: Prepared, wanted: Row) -> list[Row]:
+        """A turn is fresh, or it is not. One that is put away between the first two looks is found by the third."""
+
+        def read(connection: sqlite3.Connection) -> list[Row]:
+            found = statement.rows(connection, wanted) or rows_among(connection, [id], statement, wanted)
+            return found or statement.rows(connection, wanted)
+
+        return await self._reader.run(read)
 
     async def _read(
-        self, read: Callable[[sqlite3.Connection], T], *, fresh: Callable[[sqlite3.Connection], list[str]]
-    ) -> T:
-        """Once the turns it is about have been put away that are `fresh`."""
+        self, statement: Prepared, wanted: Row, *, fresh: Callable[[sqlite3.Connection], list[str]]
+    ) -> list[Row]:
+        """What is found in turns that are `fresh`, and in all others; twice what is put away in between."""
 
-        def attempt(connection: sqlite3.Connection) -> tuple[T] | list[str]:
-            return fresh(connection) or (read(connection),)
+        def read(connection: sqlite3.Connection) -> list[Row]:
+            found = fresh(connection)
+            rows = rows_among(connection, found, statement, wanted) if found else []
+            return rows + statement.rows(connection, wanted)
 
-        found = await self._reader.run(attempt)
-        if isinstance(found, tuple):
-            return found[0]
-        await self._writer.run(lambda connection: _put_turns_away(connection, found))
         return await self._reader.run(read)
 
     def _note(self, connection: sqlite3.Connection, audit: Sequence[AuditBody]) -> None:

@@ -10,6 +10,9 @@ import pytest
 from stored_records import ADA, NOON, call, settled, turn
 
 from gateway.errors import StoreUnavailable
+from gateway.storage.fresh_calls import INTO_FRESH, fresh_values
+from gateway.storage.fresh_rows import fresh_row
+from gateway.storage.putting_away import insert_fresh
 from gateway.storage.room import Room, room_problem
 from gateway.storage.spool_files import FileSpool
 from gateway.storage.sqlite import SqliteStore
@@ -49,6 +52,9 @@ async def test_full_disk_refuses_records_and_recovers_with_room(small_disk: Path
     store = await SqliteStore.open(small_disk / "gateway.db", clock=lambda: NOON)
     await store.open_turn(turn())
     await store.settle_call(settled("before"))
+    fresh = fresh_values(settled("alone", "its own"), turn("its own"), process="p")
+    assert fresh is not None
+    await store.writer.run(lambda connection: insert_fresh(connection, INTO_FRESH, [fresh_row(fresh)]) and None)
     ballast = fill(small_disk)
     big = {"text": "x" * 50_000}
 
@@ -59,7 +65,9 @@ async def test_full_disk_refuses_records_and_recovers_with_room(small_disk: Path
         *(store.settle_call(settled(f"m{n}", args=big)) for n in range(20)), return_exceptions=True
     )
     assert {type(error) for error in many} == {StoreUnavailable}
-    assert await store.find_call("before", ADA) is not None
+    for id in ("before", "alone"):
+        assert await store.find_call(id, ADA) is not None
+    assert await store.find_turn("its own", ADA) is not None
 
     ballast.unlink()
     await store.settle_call(settled("after", args=big))

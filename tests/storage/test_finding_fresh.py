@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from stored_records import ADA, BOB, NOON, Clock, call, piece_key, settled, small, spooled, turn, turn_id
 
+from gateway.errors import RecordConflict
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall, StoredResult
 from gateway.storage import finding_fresh, statements
@@ -80,7 +81,7 @@ async def test_call_is_found_by_its_id_in_every_run_and_after_the_last(store: Sq
     assert [await found_turn(store, id) for id in ids[::7]] == [f"t{n}" for n in range(0, 90, 7)]
     assert await found_turn(store, "c") is None
     assert await found_turn(store, ids[0], BOB) is None
-    assert column(path, "SELECT count(*) FROM fresh") == [90 - len(ids[::7])]  # the others are as they were
+    assert column(path, "SELECT count(*) FROM fresh") == [90]  # reading changes nothing
 
 
 @pytest.mark.parametrize("run", [True, False], ids=["in a run", "after the last"])
@@ -123,7 +124,7 @@ async def test_calls_are_listed_in_the_order_they_were_written_in_wherever_they_
                 await store.settle_call(settled(id, f"t{number}"), turn=turn(f"t{number}"))
             case 2:
                 await put(store, settled(id, f"t{number}", BOB))
-                await store.find_turn(f"t{number}", BOB)  # which puts it away
+                await store.end_turn(f"t{number}", "ack", NOON, stash={})  # which puts it away
             case 3:
                 await store.settle_alone(settled(id, f"t{number}"), turn(f"t{number}"))
         order.insert(0, id)
@@ -174,12 +175,78 @@ async def test_runs_stay_as_long_as_one_of_their_calls_does(store: SqliteStore, 
     assert await found_turn(store, "b1") == turn_id(1)
 
 
+async def test_ids_go_with_their_calls_whatever_else_stays(store: SqliteStore, path: Path) -> None:
+    long_lived = replace(turn("first"), expires=turn().expires * 2)
+    values = fresh_values(settled("first", "first"), long_lived, process="p")
+    assert values is not None
+    await store.writer.run(lambda connection: insert_fresh(connection, INTO_FRESH, [fresh_row(values)]) and None)
+    for start in (1, 4):
+        some = (settled(f"c{n}", turn_id(n), results=(large(n),)) for n in range(start, start + 3))
+        await put(store, *some, run=True)
+    await put(store, settled("c9", "c9"), run=True)
+
+    await store.forget_results([each.key or "" for each in await store.expired_results(LATER, limit=10)])
+    await store.prune(LATER)
+
+    assert column(path, "SELECT id FROM fresh") == ["first"]
+    assert column(path, "SELECT id FROM fresh_ids") == ["c1", "c2", "c3", "first"]  # one run, which it is in
+    await put(store, settled("c", "after"), run=True)
+    assert await found_turn(store, "first") == "first"
+    assert await found_turn(store, "c") == "after"
+
+
+async def test_fresh_calls_are_read_while_nothing_can_be_written(store: SqliteStore, path: Path) -> None:
+    made = settled("c", turn_id(1), results=(small(1),))
+    await put(store, made, settled("expired", turn_id(2), results=(large(2),)), run=True)
+    key = piece_key("s", 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+
+        found = await store.find_call("c", ADA)
+        of_turn = await store.find_turn(turn_id(1), ADA)
+        assert found == await store.find_call("c", ADA, turn_id=turn_id(1))
+        assert found == (await store.calls_of(turn_id(1)))[0]
+        assert await store.memory_of_turn(turn_id(1)) is None
+        assert await store.find_piece(key) == b"abc"
+        assert await store.last_piece(key[:-3]) == (key, b"abc")
+        assert await store.known_results([key]) == {key}
+        assert [each.key for each in await store.expired_results(LATER, limit=10)] == [large(2).key]
+        holder.execute("ROLLBACK")
+
+    await store.put_away()
+    assert await store.find_call("c", ADA) == found
+    assert await store.find_turn(turn_id(1), ADA) == of_turn == turn(turn_id(1))
+
+
+async def test_turn_of_a_fresh_call_is_not_opened_again(store: SqliteStore) -> None:
+    await put(store, settled())
+
+    with pytest.raises(RecordConflict):
+        await store.open_turn(turn(principal=BOB))
+    assert await found_turn(store, "call") == "turn"
+
+
+async def test_call_is_not_put_away_in_the_place_of_another(store: SqliteStore, path: Path) -> None:
+    """Two calls with one number: whoever wrote one of them did not know how we count."""
+    await store.settle_call(settled("c", "other"), turn=turn("other"))
+    await put(store, settled())
+    await store.writer.run(lambda connection: connection.execute("UPDATE fresh SET number = 1") and None)
+
+    with pytest.raises(sqlite3.IntegrityError):
+        await store.put_away()
+    assert column(path, "SELECT id FROM fresh") == ["call"]
+    assert await found_turn(store, "call") == "turn"
+
+
 async def test_what_is_in_the_spool_is_told_before_it_is_forgotten(store: SqliteStore, path: Path) -> None:
     await put(store, *(settled(f"c{n}", turn_id(n), results=((large if n % 2 else small)(n),)) for n in range(10)))
 
     assert await store.expired_results(NOON, limit=10) == []
     told = await store.expired_results(LATER, limit=3)
     assert [each.key for each in told] == [large(n).key for n in (1, 3, 5)]
+    await store.prune(LATER)
+    assert column(path, "SELECT id FROM fresh ORDER BY id") == ["c1", "c3", "c5", "c7", "c9"]
+    await store.forget_results([each.key or "" for each in told])
     await store.prune(LATER)
     assert column(path, "SELECT id FROM fresh ORDER BY id") == ["c7", "c9"]
     keys = [each.key or "" for each in await store.expired_results(LATER, limit=10)]
