@@ -31,9 +31,11 @@ TOLD: dict[str, Any] = {
 class _Admin(BaseHTTPRequestHandler):
     told: dict[str, Any] = TOLD
 
+    status = 200
+
     def do_GET(self) -> None:
         body = json.dumps(self.told).encode()
-        self.send_response(200)
+        self.send_response(self.status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -73,6 +75,12 @@ def admin() -> Iterator[type[_Admin]]:
             ["worker 0"],
             id="workers apart",
         ),
+        pytest.param(
+            {"lastReload": {"outcome": "refused", "at": "noon", "problems": ["a.yaml:1:2: no", "b\nspoofed  yes"]}},
+            ["last reload    refused at noon", "\n               a.yaml:1:2: no", "\n               b␊spoofed  yes"],
+            [],
+            id="refused reload",
+        ),
     ],
 )
 def test_state_is_told(changed: dict[str, Any], words: list[str], other_words: list[str], admin: Any) -> None:
@@ -84,7 +92,24 @@ def test_state_is_told(changed: dict[str, Any], words: list[str], other_words: l
     assert not any(each in result.output for each in other_words)
 
 
-def shown(**more: Any) -> dict[str, str]:
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (404, "is not the admin plane of a gateway; say with --url where that is"),
+        (401, "the gateway does not accept the token; give one that is valid there with --token-file"),
+        (403, "you may not"),
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "upstreams"])
+def test_refusal_tells_what_to_do(status: int, words: str, command: str, admin: Any) -> None:
+    admin.told, admin.status = {"detail": "you may not"}, status
+    result = CliRunner().invoke(app, [command, "--url", admin.url])
+
+    assert result.exit_code == 1
+    assert words in result.output
+
+
+def shown(**more: Any) -> dict[str, str | tuple[str, ...]]:
     return dict(status_pairs({**TOLD, **more}))
 
 
@@ -93,5 +118,5 @@ def test_names_that_two_wanted_are_told_with_who_got_them() -> None:
 
     found = shown(collisions=[{**row, "outcome": "keep", "reason": "the policy's"}])
 
-    assert found["collisions"] == "shop: tool find of tool find and upstream wiki: keep, the policy's"
+    assert found["collisions"] == ("shop: tool find of tool find and upstream wiki: keep, the policy's",)
     assert "collisions" not in shown()

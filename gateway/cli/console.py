@@ -64,11 +64,12 @@ def print_table(
             console.print(Text(line), soft_wrap=True)
 
 
-def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
-    """Names with what there is to say of each, folded beside the name."""
+def print_pairs(console: Console, pairs: Iterable[tuple[str, str | tuple[str, ...]]]) -> None:
+    """Names with what there is to say of each, folded beside the name; several things below each other."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for name, words in pairs:
-        grid.add_row(Text(name, style="dim"), Text(visible(words)))
+        lines = (words,) if isinstance(words, str) else words
+        grid.add_row(Text(name, style="dim"), Text("\n".join(map(visible, lines))))
     console.print(grid)
 
 

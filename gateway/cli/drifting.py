@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from gateway.cli.bringing import Upstreams, compare
-from gateway.cli.console import out, print_line
+from gateway.cli.console import note, out, print_line
 from gateway.cli.project import (
     DEFAULT_FOLDER,
     Environment,
@@ -83,6 +83,7 @@ def _compare_served(
     else:
         print_line(out(), f"revision {there[:12]} is served, this project is {here[:12]}")
         print_line(out(), "gateway reload has it served; gateway plan tells what that means")
+        note("variables that the documents name are part of a revision: set them here as they are set there")
     if here != there:
         raise typer.Exit(2)
 

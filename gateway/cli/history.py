@@ -86,6 +86,10 @@ class _Repository:
         try:
             return PurePosixPath(real.relative_to(os.path.realpath(self.top)).as_posix())
         except ValueError:
+            if not real.is_dir():
+                raise NotInHistory(
+                    f"there is no folder {folder}", "name the project's, or run this where it is"
+                ) from None
             raise NotInHistory(f"{folder} is not in the repository of the configuration") from None
 
     def write(self, commit: str, folder: PurePosixPath, *, into: Path, reference: str) -> None:

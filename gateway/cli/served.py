@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
@@ -58,11 +58,11 @@ def reload_gateway(
     except Answered as refused:
         told = refused.problem
         if "outcome" not in told:
-            fail(refused.detail, refused.help, code=1)
+            fail_refused(refused, remote)
     if output == "json":
         typer.echo(json.dumps(told, indent=2, ensure_ascii=True))
     else:
-        print_line(out(), f"{told['outcome']}: revision {str(told['revision'])[:12]}")
+        print_line(out(), _outcome(told))
         for problem in told["problems"]:
             print_line(err(), ("error: ", "bold red"), str(problem))
     if told["outcome"] == "refused" or told["problems"]:
@@ -73,13 +73,35 @@ def served_status(remote: Remote) -> Mapping[str, Any]:
     try:
         told = remote.get("/status")
     except Answered as refused:
-        fail(refused.detail, refused.help, code=1)
+        fail_refused(refused, remote)
     if not isinstance(told, dict) or "revision" not in told:
-        fail(f"what answers at {remote.url} is not the admin plane of a gateway", "say where it is with --url", code=1)
+        _fail_elsewhere(remote)
     return told
 
 
-def status_pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def fail_refused(refused: Answered, remote: Remote) -> NoReturn:
+    """End the command with what a refusal of an admin plane means, or of what is none."""
+    if refused.status == 404:
+        _fail_elsewhere(remote)
+    if refused.status == 401:
+        help = "give one that is valid there with --token-file, or in the variable GATEWAY_TOKEN"
+        fail("the gateway does not accept the token", help, code=1)
+    fail(refused.detail, refused.help, code=1)
+
+
+def _fail_elsewhere(remote: Remote) -> NoReturn:
+    help = "say with --url where that is; unless it was told otherwise, on port 8081"
+    fail(f"what answers at {remote.url} is not the admin plane of a gateway", help, code=1)
+
+
+def _outcome(told: Mapping[str, Any]) -> str:
+    revision = str(told["revision"])[:12]
+    if told["outcome"] == "refused":
+        return f"refused; revision {revision} is still served"
+    return f"{told['outcome']}: revision {revision}"
+
+
+def status_pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """What people are shown of a status."""
     yield "gateway", str(told["name"])
     yield "revision", f"{told['revision'][:12]} since {told.get('since', '?')}"
@@ -102,9 +124,9 @@ def status_pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     upstreams = [f"{each['name']} {each['state']}" for each in told["upstreams"]]
     yield "upstreams", ", ".join(upstreams) or "none"
     if withheld := told.get("withheld"):
-        yield "withheld", "\n".join(f"{each['upstream']}.{each['tool']}: {each['because']}" for each in withheld)
+        yield "withheld", tuple(f"{each['upstream']}.{each['tool']}: {each['because']}" for each in withheld)
     if collisions := told.get("collisions"):
-        yield "collisions", "\n".join(map(_collision, collisions))
+        yield "collisions", tuple(map(_collision, collisions))
 
 
 def _collision(row: Mapping[str, Any]) -> str:
@@ -112,14 +134,14 @@ def _collision(row: Mapping[str, Any]) -> str:
     return f"{wanted}: {row['outcome']}, {row['reason']}"
 
 
-def _processes(told: Mapping[str, Any]) -> str:
+def _processes(told: Mapping[str, Any]) -> tuple[str, ...]:
     """With those that serve something else than the one that answers."""
     apart = [
-        f"\nworker {index} {'does not answer' if revision is None else f'serves revision {revision[:12]}'}"
+        f"worker {index} {'does not answer' if revision is None else f'serves revision {revision[:12]}'}"
         for index, revision in told.get("revisions", {}).items()
         if revision != told["revision"]
     ]
-    return str(told["workers"]) + "".join(apart)
+    return (str(told["workers"]), *apart)
 
 
 def _storage(told: Mapping[str, Any]) -> Iterator[str]:
@@ -129,8 +151,7 @@ def _storage(told: Mapping[str, Any]) -> Iterator[str]:
     yield f"results in bucket {told['spoolBucket']}" if "spoolBucket" in told else f"{told['spoolBytes']:,} of results"
 
 
-def _last(reload: Mapping[str, Any] | None) -> str:
+def _last(reload: Mapping[str, Any] | None) -> tuple[str, ...]:
     if reload is None:
-        return "none since the start"
-    words = f"{reload['outcome']} at {reload['at']}"
-    return words + "".join(f"\n{problem}" for problem in reload["problems"])
+        return ("none since the start",)
+    return (f"{reload['outcome']} at {reload['at']}", *map(str, reload["problems"]))

@@ -10,18 +10,15 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from gateway.cli.console import fail, note, out, print_table
+from gateway.cli.console import note, out, print_table
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, sound
-from gateway.cli.remote import Answered, Insecure, TokenFile, remote_at
+from gateway.cli.remote import Insecure, TokenFile, remote_at
+from gateway.cli.served import DEFAULT_URL, AdminUrl, served_status
 from gateway.runtime.upstreams import probed_status
 
 _COLUMNS: Final = ("name", "transport", "era", "version", "state", "tools", "withheld", "latency", "last error")
 _COLOURS: Final = {"up": "green", "down": "bold red", "left out": "red", "not asked": "yellow"}
-_DEFAULT_ADMIN: Final = "http://127.0.0.1:8081"
 
-AdminUrl = Annotated[
-    str, typer.Option("--url", envvar="GATEWAY_ADMIN_URL", help="Where the gateway's admin plane is.", metavar="URL")
-]
 Probe = Annotated[bool, typer.Option("--probe", help="Ask the servers of a project from here, without a gateway.")]
 Output = Annotated[Literal["text", "json"], typer.Option(help="For people, or for programs.")]
 
@@ -31,7 +28,7 @@ def list_upstreams(
     folder: ProjectFolder = DEFAULT_FOLDER,
     policies: Policies = None,
     environment: Environment = None,
-    admin_url: AdminUrl = _DEFAULT_ADMIN,
+    admin_url: AdminUrl = DEFAULT_URL,
     token_file: TokenFile = None,
     insecure: Insecure = False,
     output: Output = "text",
@@ -57,13 +54,8 @@ def _probed(folder: Path, policies: Path | None, environment: str | None) -> Seq
 
 
 def _told(url: str, token_file: Path | None, *, insecure: bool) -> Sequence[Mapping[str, Any]]:
-    try:
-        status = remote_at(url, token_file, insecure=insecure).get("/status")
-    except Answered as error:
-        fail(error.detail, error.help, code=1)
-    found = status.get("upstreams") if isinstance(status, dict) else None
-    if not isinstance(found, list):
-        fail(f"what answers at {url} is no admin plane", "say where it is with --url", code=1)
+    status = served_status(remote_at(url, token_file, insecure=insecure))
+    found = status.get("upstreams") or ()
     withheld = Counter(each.get("upstream") for each in status.get("withheld") or () if isinstance(each, dict))
     return [{**each, "withheld": withheld[each.get("name")]} for each in found if isinstance(each, dict)]
 

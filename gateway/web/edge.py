@@ -71,7 +71,7 @@ class Edge:
         fields = scope[FIELDS] = Fields(scope["headers"])
         unwanted = _unwanted(fields, self._rules, scope.get(HEAD_SIZE, _UNKNOWN_SIZE))
         if unwanted is not None:
-            return problem_response(*unwanted)(scope, receive, send)
+            return unwanted(scope, receive, send)
         path: str = scope["path"]
         if path.startswith(self._open_paths) and self._is_open(path):
             return self._app(scope, receive, send)
@@ -107,15 +107,35 @@ class Edge:
         return any(path == each or path.startswith(f"{each}/") for each in self._open_paths)
 
 
-def _unwanted(fields: Fields, rules: EdgeRules, at_most: int = _UNKNOWN_SIZE) -> tuple[int, str] | None:
-    """Why a request is not let in, as far as that is not about who calls. `at_most` bounds the bytes of its headers."""
+_HEADERS_TOO_LARGE: Final = problem_response(
+    431,
+    "the headers are too large",
+    code="E_HEADERS_TOO_LARGE",
+    help=f"send at most {MAX_HEADERS >> 10} KiB of headers",
+)
+_HOST_NOT_SERVED: Final = problem_response(
+    421,
+    "this host is not served here",
+    code="E_HOST_NOT_SERVED",
+    help="use the gateway's own address; its operator names others in GATEWAY_PUBLIC_URL or GATEWAY_ALLOWED_HOSTS",
+)
+_ORIGIN_NOT_ALLOWED: Final = problem_response(
+    403,
+    "this origin may not call",
+    code="E_ORIGIN_NOT_ALLOWED",
+    help="the gateway's operator names origins of web pages in GATEWAY_ALLOWED_ORIGINS",
+)
+
+
+def _unwanted(fields: Fields, rules: EdgeRules, at_most: int = _UNKNOWN_SIZE) -> Response | None:
+    """How a request is turned away, whoever calls; `None` if it is not. `at_most` bounds the bytes of its headers."""
     if at_most > MAX_HEADERS and fields.size > MAX_HEADERS:
-        return 431, "the headers are too large"
+        return _HEADERS_TOO_LARGE
     host = fields.by_name.get(b"host")
     if host is None or b"host" in fields.repeated or _host_name(host) not in rules.hosts:
-        return 421, "this host is not served here"
+        return _HOST_NOT_SERVED
     if b"origin" in fields.by_name and not all(_is_allowed(each, host, rules) for each in fields.all(b"origin")):
-        return 403, "this origin may not call"
+        return _ORIGIN_NOT_ALLOWED
     return None
 
 

@@ -290,6 +290,18 @@ def test_what_cannot_be_compared_with_is_one_line(project: Path, against: str | 
     assert answer.stderr.count("\n") == 1
 
 
+def test_repository_without_a_project_is_told_as_such(tmp_path: Path) -> None:
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    git(outer, "init", "-q")
+    git(outer, "commit", "-q", "--allow-empty", "-m", "One")
+
+    answer = run(outer)
+
+    assert answer.returncode == 1
+    assert "there is no folder ../policies; name the project's" in answer.stderr
+
+
 @pytest.mark.parametrize("args", [("--acept", "high"), ("--accept", "huge"), ("--on", "yesterday")])
 def test_wrong_option_is_not_taken_for_a_change(project: Path, args: tuple[str, ...]) -> None:
     assert run(project, *args).returncode == 1

@@ -128,7 +128,7 @@ async def test_one_byte_between_list_and_call_withholds_the_tool(tmp_path: Path)
         assert [(each["tool"], each["why"]) for each in status["withheld"]] == [("find", "changed")]
         assert status["collisions"] == []
         told = dict(status_pairs(status))
-        assert told["withheld"] == "remote.find: its definition is no longer the one that was looked at"
+        assert told["withheld"] == ("remote.find: its definition is no longer the one that was looked at",)
         assert "collisions" not in told
         vigil = found.gateway.running.service.published.vigil
         assert vigil is not None

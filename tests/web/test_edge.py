@@ -278,3 +278,18 @@ async def test_web_sockets_are_closed_and_lifespans_pass() -> None:
 
     assert (socket.reached, socket.sent) == ([], [{"type": "websocket.close", "code": 1008}])
     assert lifespan.reached == [{"type": "lifespan"}]
+
+
+@pytest.mark.parametrize(
+    ("scope", "code", "setting"),
+    [
+        (request(GOOD, host="evil.example"), "E_HOST_NOT_SERVED", "GATEWAY_ALLOWED_HOSTS"),
+        (request(GOOD, ("origin", "http://evil.example")), "E_ORIGIN_NOT_ALLOWED", "GATEWAY_ALLOWED_ORIGINS"),
+        (request(GOOD, ("x", "y" * MAX_HEADERS)), "E_HEADERS_TOO_LARGE", "32 KiB"),
+    ],
+)
+async def test_whoever_is_turned_away_is_told_what_to_do(scope: dict[str, Any], code: str, setting: str) -> None:
+    body = orjson.loads((await passed(scope)).sent[1]["body"])
+
+    assert body["code"] == code
+    assert setting in body["help"]

@@ -100,7 +100,16 @@ def _refuse(schema: Schema, body: Any) -> None:
     try:
         schema.accepted(body)
     except ValidationException as error:
-        raise invalid("the body", error) from None
+        raise invalid("the body", error, help=_members(schema, body)) from None
+
+
+def _members(schema: Schema, body: Any) -> str | None:
+    """What the body may have, for whoever gave something else."""
+    known = schema.describe().get("properties", {})
+    if not known or not isinstance(body, dict) or body.keys() <= known.keys():
+        return None
+    inside = "; those of the tool go into 'arguments'" if "arguments" in known else ""
+    return f"the body takes {', '.join(known)}{inside}"
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -18,7 +18,7 @@ _STYLE: Final = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1b1f24; }
 h2 { border-top: 1px solid #d0d7de; margin-top: 2.5rem; padding-top: 1rem; }
 code, pre { font: 14px/1.45 ui-monospace, monospace; background: #f3f5f7; border-radius: 4px; }
-code { padding: 0 .25rem; } pre { overflow: auto; padding: .75rem; }
+code { padding: 0 .25rem; overflow-wrap: anywhere; } pre { overflow: auto; padding: .75rem; }
 table { border-collapse: collapse; width: 100%; } td, th { border-bottom: 1px solid #d0d7de; padding: .35rem .5rem; }
 td, th { text-align: left; vertical-align: top; }
 @media (prefers-color-scheme: dark) {
@@ -95,7 +95,9 @@ def _section(method: str, path: str, operation: Mapping[str, Any]) -> str:
         f"<td>{escape(_allowed(each))}</td><td>{_prose(each['description'])}</td></tr>"
         for each in operation["parameters"]
     )
-    table = f"<table><tr><th>parameter</th><th>in</th><th></th><th></th></tr>{rows}</table>" if rows else ""
+    table = (
+        f"<table><tr><th>parameter</th><th>in</th><th>values</th><th>meaning</th></tr>{rows}</table>" if rows else ""
+    )
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     asked = f"<p>Body: {_link(body)}</p>" if body else ""
     answers = "".join(
@@ -105,7 +107,7 @@ def _section(method: str, path: str, operation: Mapping[str, Any]) -> str:
     return (
         f'<h2 id="{escape(operation["operationId"])}"><code>{method} {escape(path)}</code></h2>'
         f"<p>{escape(operation['summary'])}</p>{table}{asked}"
-        f"<table><tr><th>status</th><th></th><th></th></tr>{answers}</table>"
+        f"<table><tr><th>status</th><th>meaning</th><th>content</th></tr>{answers}</table>"
     )
 
 

@@ -71,9 +71,9 @@ class TooManyStreams(GatewayError):
     default_message = "too many streams of this turn's events are open"
 
 
-def invalid(where: str, error: ValidationException) -> InvalidRequest:
+def invalid(where: str, error: ValidationException, *, help: str | None = None) -> InvalidRequest:
     """What is wrong with a part of the request, by name: no value that was sent is repeated."""
-    return InvalidRequest(f"{where}: {error.message}", details=error.details)
+    return InvalidRequest(f"{where}: {error.message}", help=help, details=error.details)
 
 
 def pointer(path: Iterable[str | int]) -> str:

@@ -62,7 +62,9 @@ async def test_unknown_members_are_named(gateway: Gateway) -> None:
 
     assert answer.status_code == 400
     assert "'command', 'priority'" in answer.json()["detail"]
+    assert answer.json()["help"] == "the body takes arguments, turn; those of the tool go into 'arguments'"
     assert "rm" not in answer.text
+    assert "help" not in (await post(gateway, b'{"arguments": 5}')).json()
 
 
 @pytest.mark.parametrize(
