@@ -20,7 +20,7 @@ h2 { border-top: 1px solid #d0d7de; margin-top: 2.5rem; padding-top: 1rem; }
 code, pre { font: 14px/1.45 ui-monospace, monospace; background: #f3f5f7; border-radius: 4px; }
 code { padding: 0 .25rem; overflow-wrap: anywhere; } pre { overflow: auto; padding: .75rem; }
 table { border-collapse: collapse; width: 100%; } td, th { border-bottom: 1px solid #d0d7de; padding: .35rem .5rem; }
-td, th { text-align: left; vertical-align: top; }
+td, th { text-align: left; vertical-align: top; } td:last-child { overflow-wrap: anywhere; }
 @media (prefers-color-scheme: dark) {
   body { background: #0d1117; color: #e6edf3; } code, pre { background: #161b22; }
   a { color: #6cb6ff; } h2, td, th { border-color: #30363d; }
