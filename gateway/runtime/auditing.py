@@ -157,6 +157,18 @@ class Anchoring:
         except Exception as error:
             self._tell(error)
 
+    async def confirm(self) -> bool:
+        """Have an anchor written of all that is durable by now; whether one tells of it."""
+        head = self._head()
+        for _ in range(2):  # one may be under way that was begun before
+            if self._writing is not None:
+                await asyncio.wait({self._writing})
+            if self._reaches(head):
+                return True
+            self._is_owed = True
+            await self.look()
+        return self._reaches(head)
+
     def status(self) -> Mapping[str, Any]:
         """For status pages. `unanchored` is how many entries no anchor confirms yet."""
         last = self._last.anchor if self._last else None
@@ -167,6 +179,10 @@ class Anchoring:
             "unanchored": self._head().seq - (last.seq if last else 0),
             "problem": self.problem,
         }
+
+    def _reaches(self, head: Head) -> bool:
+        last = self._last.anchor if self._last else None
+        return last is not None and last.shard == head.shard and last.seq >= head.seq
 
     async def _run(self) -> None:
         beat = min(_BEAT, self._terms.every.total_seconds())

@@ -30,6 +30,7 @@ from gateway.governance.validity import Validity
 from gateway.runtime.auditing import Anchoring, Auditing
 from gateway.runtime.engines import Engine, KeptStore
 from gateway.runtime.notifying import Notifying
+from gateway.runtime.shortening import Shortening
 from gateway.serving.auditing import Auditor
 from gateway.serving.gating import Controls
 from gateway.serving.observing import Observer
@@ -65,10 +66,12 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """How long what is over is kept: approvals since their end, counts since that of their window."""
+    """How long what is over is kept: approvals since their end, counts since that of their window; and the log."""
 
     approvals: timedelta = timedelta(days=90)
     quotas: timedelta | None = None
+    audit: timedelta | None = None
+    """For ever, unless it is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,8 @@ class Controlling:
     anchoring: tuple[Anchoring, ...] = ()
     """One for each shard that this process writes."""
     retained: Retained = Retained()
+    shortening: Shortening | None = None
+    """Of the decision log, if it is not kept for ever."""
 
     @property
     def store(self) -> KeptStore:
@@ -104,6 +109,8 @@ class Controlling:
         self.notifying.start()
         closing.push_async_callback(self.notifying.close)
         closing.push_async_callback(_ended, asyncio.create_task(_swept(self)))
+        if self.shortening is not None:
+            closing.push_async_callback(_ended, asyncio.create_task(self.shortening.run()))
 
     async def sweep(self) -> None:
         """End approvals whose time is up, and forget what nobody needs."""
@@ -127,6 +134,7 @@ class Controlling:
     def problems(self) -> list[str]:
         """What an operator should look at, though calls are taken."""
         told = [self.validity.problem, self.notifying.problem, *(each.problem for each in self.anchoring)]
+        told += [] if self.shortening is None else [self.shortening.problem]
         return [each for each in told if each is not None]
 
 
@@ -178,10 +186,14 @@ def controlling(
     recording = engine.record_apart(place=place, shard=shard, key=auditing.key)
     heads = (log.durable_head, *(() if recording is None else (recording.durable_head,)))
     anchoring = () if auditing.anchors is None else tuple(Anchoring(auditing.anchors, head) for head in heads)
+    shortening = None
+    if retained.audit is not None:
+        shortening = Shortening(store, auditor, anchoring[0] if anchoring else None, retain=retained.audit)
     return Controlling(
         *(engine, controls, auditor, approvals, quarantines, revocations, limits, notifying, validity),
         anchoring,
         retained,
+        shortening,
     )
 
 

@@ -372,7 +372,7 @@ def _shares_turns(settings: Settings, kept: Kept) -> bool:
 
 
 def _retained(retain: Retain | None) -> Retained:
-    given = {} if retain is None else {"approvals": retain.approvals, "quotas": retain.quotas}
+    given = {} if retain is None else {"approvals": retain.approvals, "quotas": retain.quotas, "audit": retain.audit}
     return Retained(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -4,7 +4,7 @@ Contents never get there, only keyed hashes of them. An entry is made for every 
 once and remembered.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from gateway.audit.entries import (
     Place,
     Target,
 )
+from gateway.audit.retention import OldBeginning, farewells
 from gateway.audit.words import Effect, Event, Reason, State
 from gateway.core.moments import microseconds
 from gateway.governance.approvals import ApprovalChange, ApprovalRecord
@@ -148,6 +149,10 @@ class Auditor:
         what = ObjectPart("tool", name, f"its {taken.kind} is {taken.what}, which is accepted")
         entry = Entry("definition-accepted", self._clock(), self._place(), object=what)
         return entry.at, entry.encode()
+
+    def farewells(self, beginnings: Iterable[OldBeginning]) -> list[AuditBody]:
+        """That entries are about to go."""
+        return [*farewells(beginnings, at=self._clock(), place=self._place())]
 
     def happened(self, event: Event) -> AuditBody:
         entry = Entry(event, self._clock(), self._place())

@@ -100,9 +100,13 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     insert_rows(connection, _INTO, [tuple(row) for row in rows])
 
 
+def all_shards(connection: sqlite3.Connection) -> list[str]:
+    return [shard for [shard] in connection.execute(_SHARDS).fetchall()]
+
+
 def _predecessors(connection: sqlite3.Connection) -> list[Mark]:
     """The ends of shards that no shard follows yet."""
-    shards = connection.execute(_SHARDS).fetchall()
-    heads = [Head(*found) for shard in shards for found in connection.execute(_HEAD, shard)]
-    openings = [Row(*found) for shard in shards for found in connection.execute(_OPENING, shard)]
+    shards = all_shards(connection)
+    heads = [Head(*found) for shard in shards for found in connection.execute(_HEAD, (shard,))]
+    openings = [Row(*found) for shard in shards for found in connection.execute(_OPENING, (shard,))]
     return unfollowed(heads, gathered(openings))

@@ -146,7 +146,7 @@ class Retain(Spec):
     """How long records are kept."""
 
     approvals: Maybe[Duration] = Field(None, description="Approvals.")
-    audit: Maybe[Duration] = Field(None, description="The audit log.")
+    audit: Maybe[Duration] = Field(None, description="The decision log; for ever, unless this is said.")
     quotas: Maybe[Duration] = Field(None, description="Counters of quotas.")
     calls: Maybe[Duration] = Field(None, description="Settled calls.")
 
