@@ -17,7 +17,7 @@ settings.register_profile("explore", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
-pytest_plugins = ["postgres_clusters"]
+pytest_plugins = ["installed_packages", "postgres_clusters"]
 
 LONG = {
     "test_accepted_hostile",

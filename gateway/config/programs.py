@@ -20,7 +20,7 @@ from gateway.errors import JsonPathInvalid
 from gateway.formats.paths import Path as JsonPath
 from gateway.governance.conditions import compile_condition
 from gateway.governance.diagnostics import Diagnostic, Position
-from gateway.governance.stages import BUILT_IN, PHASES, PLUG_IN_GROUP, Stage, check_phase, with_plug_ins
+from gateway.governance.stages import BUILT_IN, PHASES, Stage, check_phase, plug_in_group, with_plug_ins
 
 _EXPRESSIONS: Final[dict[str, tuple[Path, ...]]] = {"GateRule": (("spec", "when"), ("spec", "check", "require"))}
 _SCHEMAS: Final[dict[str, tuple[Path, ...]]] = {
@@ -153,7 +153,7 @@ def _stages(document: Document) -> Iterator[Diagnostic]:
 def _known_stages(names: Iterable[str]) -> Mapping[str, Stage]:
     if all(name in BUILT_IN for name in names):  # looking through installed packages takes a while
         return BUILT_IN
-    return with_plug_ins(entry_points(group=PLUG_IN_GROUP).names)
+    return with_plug_ins({phase: entry_points(group=plug_in_group(phase)).names for phase in PHASES})
 
 
 def _each(document: Document, path: Path) -> list[Path]:

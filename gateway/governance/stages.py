@@ -12,8 +12,7 @@ from gateway.governance.diagnostics import did_you_mean
 
 Phase = Literal["turnInput", "dispatchInput", "call", "dispatchOutput", "turnOutput"]
 PHASES: Final[tuple[Phase, ...]] = ("turnInput", "dispatchInput", "call", "dispatchOutput", "turnOutput")
-PLUG_IN_GROUP: Final = "gateway.stages"
-"""The entry point group in which installed packages name `call` stages of theirs."""
+_PLUG_INS: Final = "gateway.stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,22 @@ BUILT_IN: Final[Mapping[str, Stage]] = {
 }
 
 
-def with_plug_ins(names: Iterable[str]) -> dict[str, Stage]:
+def plug_in_group(phase: Phase) -> str:
+    """The entry point group in which installed packages name stages of theirs for a phase."""
+    return _PLUG_INS if phase == "call" else f"{_PLUG_INS}.{phase}"
+
+
+def with_plug_ins(brought: Mapping[Phase, Iterable[str]]) -> dict[str, Stage]:
     """The built-in stages and installed ones, which stand inside the gates and replace no built-in one."""
-    brought = {name: _stage(name, "call", "Brought by an installed package.") for name in names}
+    found = {
+        name: _stage(name, phase, "Brought by an installed package.")
+        for phase, names in brought.items()
+        for name in names
+        if name not in BUILT_IN
+    }
     gates = BUILT_IN["gates"]
-    return {**brought, **BUILT_IN, "gates": replace(gates, outside=gates.outside | brought.keys() - {"gates"})}
+    inside = {name for name, stage in found.items() if stage.phase == "call"}
+    return {**found, **BUILT_IN, "gates": replace(gates, outside=gates.outside | inside)}
 
 
 def check_phase(phase: Phase, names: Sequence[str], stages: Mapping[str, Stage] = BUILT_IN) -> list[StageProblem]:

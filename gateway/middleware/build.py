@@ -7,6 +7,7 @@ the stage of the former adds nothing here, that of the latter says at most in wh
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from random import SystemRandom
 from time import monotonic
 from typing import Any, Final
@@ -18,7 +19,7 @@ from gateway.governance.ports import IDEMPOTENCY_HEADER, Backend
 from gateway.governance.stages import BUILT_IN, Phase
 from gateway.middleware.chain import CallStage, Run, chained
 from gateway.middleware.loops import LoopGuard, Proposed, announced
-from gateway.middleware.plug_ins import StageUnusable, installed_stage
+from gateway.middleware.plug_ins import StageUnusable, installed_phase_stage, installed_stage
 from gateway.middleware.redaction import ClassOf, Redact
 from gateway.middleware.resilience import CircuitBreaker, CircuitState, Clock, Concurrency, Retry, Timeout
 from gateway.middleware.results import InlineSmallResults, SizeLimit
@@ -111,7 +112,7 @@ def phase_stages(
     decision_of: DecisionOf = lambda call: None,
     proposed: Proposed = announced,
 ) -> list[Middleware]:
-    """The stages of a phase other than `call`, in order. Plug-ins have no place there."""
+    """The stages of a phase other than `call`, in order. Raises `StageUnusable` for a plug-in that cannot be used."""
     made: dict[str, Callable[[Options], Middleware]] = {
         "select-tools": lambda options: SelectTools(registry),
         "loop-guard": lambda options: LoopGuard(options["sameCall"], proposed),
@@ -120,9 +121,10 @@ def phase_stages(
         "audit-summary": lambda options: AuditSummary(decision_of),
     }
     uses = pipeline.phases.get(phase, ())
-    if strange := [use.name for use in uses if use.name not in made]:
+    if strange := [use.name for use in uses if use.name in BUILT_IN and use.name not in made]:
         raise StageUnusable(f"stage {strange[0]!r} has no place in {phase}")
-    return [made[use.name](use.options) for use in uses]
+    brought = partial(installed_phase_stage, phase=phase)
+    return [made[use.name](use.options) if use.name in made else brought(use.name, use.options) for use in uses]
 
 
 def loop_guard(pipeline: Pipeline) -> LoopGuard | None:

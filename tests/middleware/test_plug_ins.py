@@ -1,57 +1,25 @@
 """Stages of other packages: found by their entry point, checked before a call arrives."""
 
-import re
 import shutil
-import sys
-from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
+from installed_packages import FOOTER, Packages
 from middleware_calls import Backend, a_call
 
 from gateway.assembly import Assembled, Project, assemble
 from gateway.governance.diagnostics import Position
-from gateway.governance.stages import BUILT_IN, check_phase, with_plug_ins
+from gateway.governance.stages import BUILT_IN, Phase, check_phase, with_plug_ins
 from gateway.governance.trust import EffectiveTrust, Tier
 from gateway.middleware.build import SharedState, call_chain
-from gateway.middleware.plug_ins import StageUnusable, installed_stage
+from gateway.middleware.plug_ins import StageUnusable, installed_phase_stage, installed_stage
 from gateway.snapshot import DeclaredTool
 
 ROOT = Path(__file__).parent.parent.parent
 HERE = Position("a.yaml", 1, 1)
 TRUST = EffectiveTrust(Tier("internal", 10, "first-party"), frozenset(), trusted=False, callable=True)
 LOOK = DeclaredTool("look", "Looks.", TRUST, "http", HERE)
-README = (ROOT / "gateway" / "README.md").read_text(encoding="utf-8")
-[FOOTER] = [block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def footer" in block]
-
-
-class Packages:
-    """A folder of installed packages, on the path while a test runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def install(self, code: str, *, name: str = "acme-stages", stage: str = "footer", factory: str = "footer") -> None:
-        module = name.replace("-", "_")
-        (self._folder / f"{module}.py").write_text(dedent(code), encoding="utf-8")
-        about = self._folder / f"{module}-1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
-        (about / "entry_points.txt").write_text(f"[gateway.stages]\n{stage} = {module}:{factory}\n", encoding="utf-8")
-
-
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    known = set(sys.modules)
-    yield Packages(folder)
-    for name in set(sys.modules) - known:
-        if name.startswith(("acme_", "other_")):
-            del sys.modules[name]
 
 
 def a_project(tmp_path: Path, *, call: str) -> Project:
@@ -120,17 +88,31 @@ def test_plug_in_stands_inside_the_gates(packages: Packages, tmp_path: Path) -> 
 
 
 def test_plug_in_replaces_no_built_in_stage() -> None:
-    known = with_plug_ins(["gates", "timeout", "footer"])
+    known = with_plug_ins({"call": ["gates", "timeout", "footer"], "turnInput": ["redact"]})
 
     assert known["timeout"] == BUILT_IN["timeout"]
+    assert known["redact"] == BUILT_IN["redact"]
     assert known["gates"].outside == BUILT_IN["gates"].outside | {"footer"}
     assert check_phase("call", ["gates", "timeout"], known) == []
 
 
-def test_plug_in_belongs_around_calls_alone() -> None:
-    [problem] = check_phase("turnInput", ["footer"], with_plug_ins(["footer"]))
+@pytest.mark.parametrize(("phase", "other"), [("call", "turnInput"), ("turnInput", "dispatchOutput")])
+def test_plug_in_belongs_in_the_phase_that_its_package_says(phase: Phase, other: Phase) -> None:
+    known = with_plug_ins({phase: ["footer"]})
 
-    assert problem.message == "stage 'footer' belongs in call, not in turnInput"
+    [problem] = check_phase(other, ["footer"], known)
+
+    assert problem.message == f"stage 'footer' belongs in {phase}, not in {other}"
+    assert check_phase(phase, ["footer"], known) == []
+
+
+def test_broken_stage_of_a_phase_stops_the_start(packages: Packages) -> None:
+    packages.install("def at_most(options): return 1", factory="at_most", group="gateway.stages.turnOutput")
+
+    with pytest.raises(StageUnusable, match="stage 'footer' of acme-stages gives int, which is no stage"):
+        installed_phase_stage("footer", {}, phase="turnOutput")
+    with pytest.raises(StageUnusable, match="there is no stage 'footer'"):
+        installed_phase_stage("footer", {}, phase="turnInput")
 
 
 @pytest.mark.parametrize(
