@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import alembic  # noqa: F401 - tests make databases by the hundred: none of them waits for a process that does it
 import pytest
 from hypothesis import settings
 

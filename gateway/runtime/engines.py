@@ -28,6 +28,7 @@ from gateway.storage.recording import Recording
 from gateway.storage.room import Room
 from gateway.storage.spool import SmallPieces
 from gateway.storage.sqlite import SqliteStore
+from gateway.storage.upgrading import upgrade_apart
 
 if TYPE_CHECKING:  # whoever only looks at records waits for no HTTP library
     from gateway.runtime.peers import Addresses
@@ -128,7 +129,9 @@ class SqliteEngine:
 
     @classmethod
     async def open(cls, database: Path) -> "SqliteEngine":
-        return cls(await SqliteStore.open(database), database.absolute())
+        absolute = database.absolute()
+        await upgrade_apart(absolute)
+        return cls(await SqliteStore.open(absolute), absolute)
 
     @property
     def problem(self) -> str | None:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from gateway.errors import StoreNotOurs, StoreUnavailable
-from gateway.storage.migrating import ONE_AT_A_TIME, SCRIPTS, VERSION_TABLE, Borrowed, change_schema, versions
+from gateway.storage.migrating import ONE_AT_A_TIME, SCRIPTS, VERSION_TABLE, versions
 from gateway.storage.postgres.sessions import Session
 
 _OURS: Final = ("turns", "calls", "claims", "approvals", "audit")
@@ -103,6 +103,8 @@ def refuse_other_versions(session: Session) -> None:
 
 
 def _migrated(session: Session, to: str | None, scripts: Path) -> tuple[str | None, str]:
+    from gateway.storage.schema_steps import Borrowed, change_schema  # gateways that serve do without Alembic
+
     session.execute("SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0")
     session.begin(is_alone=False)
     try:

@@ -1,0 +1,100 @@
+"""A gateway that serves has nothing of what upgrades a database in its memory, whether or not anything was to do."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import StoreUnavailable
+from gateway.runtime.engines import SqliteEngine
+from gateway.storage.migrating import SCRIPTS, migrate, version_of, versions
+from gateway.storage.upgrading import upgrade_apart
+
+pytestmark = pytest.mark.anyio
+
+OPENING = """
+import asyncio, sys
+from pathlib import Path
+from gateway.runtime.engines import SqliteEngine
+
+async def opened():
+    engine = await SqliteEngine.open(Path(sys.argv[1]))
+    await engine.store.note([])
+    await engine.close()
+
+asyncio.run(opened())
+print(sorted({"alembic", "mako"} & sys.modules.keys()))
+"""
+
+
+def opened_apart(path: Path) -> subprocess.CompletedProcess[str]:
+    """In a process that has just begun, as gateways do."""
+    return subprocess.run([sys.executable, "-c", OPENING, str(path)], capture_output=True, text=True, timeout=60)
+
+
+def version(path: Path) -> str | None:
+    with closing(sqlite3.connect(path)) as connection:
+        return version_of(connection)
+
+
+@pytest.mark.parametrize("before", [None, "0008", "0009"])
+def test_database_is_brought_up_to_date_elsewhere(tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "a folder" / "gateway ?#.db"
+    if before is not None:
+        path.parent.mkdir()
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            migrate(connection, to=before)
+
+    ended = opened_apart(path)
+
+    assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr
+    assert version(path) == versions()[-1]
+
+
+async def test_what_cannot_be_upgraded_is_told_by_whoever_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "alembic", raising=False)  # as if nobody had needed it
+    (tmp_path / "gateway.db").mkdir()
+
+    with pytest.raises(StoreUnavailable):
+        await SqliteEngine.open(tmp_path / "gateway.db")
+
+
+async def test_process_that_upgrades_ends_with_whoever_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "alembic", raising=False)
+    holder = sqlite3.connect(tmp_path / "gateway.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")  # so that it has to wait
+
+    waiting = asyncio.create_task(upgrade_apart(tmp_path / "gateway.db"))
+    await asyncio.sleep(0.2)
+    waiting.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    assert waiting.cancelled()
+    holder.close()
+
+
+async def test_where_no_process_can_be_started_this_one_upgrades(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "alembic", raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+
+    engine = await SqliteEngine.open(tmp_path / "gateway.db")
+    await engine.close()
+
+    assert version(tmp_path / "gateway.db") == versions()[-1]
+
+
+def test_versions_are_those_of_the_steps() -> None:
+    from alembic.script import ScriptDirectory
+
+    assert versions() == [step.revision for step in ScriptDirectory(str(SCRIPTS)).walk_revisions()][::-1]
