@@ -391,12 +391,12 @@ def _accepted(record: ApprovalRecord, resolution: Any) -> str | None:
     schema = record.request.resolution
     if schema is None:
         if resolution is not None:
-            raise InvalidResolution("this approval takes no resolution")
+            raise InvalidResolution("this approval takes no resolution", help="leave the resolution out")
         return None
     try:
         text = exact_json(Schema(dict(schema)).coerce({} if resolution is None else resolution))
     except ValidationException as error:
         raise InvalidResolution(error.message, details=error.details) from error
     if len(text) > MAX_RESOLUTION:
-        raise InvalidResolution(f"the resolution is larger than {MAX_RESOLUTION} bytes")
+        raise InvalidResolution(f"the resolution is larger than {MAX_RESOLUTION} bytes", help="send a smaller one")
     return text

@@ -54,14 +54,20 @@ class ShownOtherwise(GatewayError):
 
 
 class InvalidResolution(GatewayError):
-    """`errors` has one entry per defect. The approval stays open."""
+    """`errors` has one entry per defect; the message tells all of them. The approval stays open."""
 
     code = "E_INVALID_RESOLUTION"
     status = 422
     default_message = "the resolution is invalid; the approval stays open"
 
-    def __init__(self, message: str, *, details: Iterable[Mapping[str, Any]] = ()) -> None:
-        super().__init__(f"{message}; the approval stays open", help="send a resolution that fits its schema")
+    def __init__(
+        self,
+        message: str,
+        *,
+        help: str = "send a resolution that fits its schema",
+        details: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        super().__init__(f"{message}; the approval stays open", help=help)
         self.errors = [{"at": _pointer(each["path"]), "detail": each["message"]} for each in details]
 
 

@@ -265,7 +265,7 @@ def _answered(asking: Callable[[], T], *, id: str | None = None) -> T:
             fail(f"there is no approval {id!r} for you", help, code=1)
         if refusal.status == 404:
             fail("this gateway serves no approvals", "check --url", code=1)
-        fail("; ".join([refusal.detail, *refusal.errors]), refusal.help, code=1)
+        fail(refusal.detail, refusal.help, code=1)  # which tells every one of its errors
 
 
 def _row(found: dict[str, Any]) -> list[str]:

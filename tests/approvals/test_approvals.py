@@ -436,18 +436,22 @@ async def test_wrong_resolution_leaves_it_open_and_says_why(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "resolution"),
+    ("schema", "resolution", "help"),
     [
-        pytest.param(None, {"approved": True}, id="none-is-asked-for"),
-        pytest.param({"type": "object", "additionalProperties": True}, {"a": "x" * 70_000}, id="too-large"),
+        pytest.param(None, {"approved": True}, "leave the resolution out", id="none-is-asked-for"),
+        pytest.param(
+            *({"type": "object", "additionalProperties": True}, {"a": "x" * 70_000}, "send a smaller one"),
+            id="too-large",
+        ),
     ],
 )
-async def test_resolution_that_is_not_asked_for_is_refused(desk: Desk, schema: Any, resolution: Any) -> None:
+async def test_resolution_that_is_not_asked_for_is_refused(desk: Desk, schema: Any, resolution: Any, help: str) -> None:
     id = await desk.pending(refund(resolution=schema))
 
-    with pytest.raises(InvalidResolution):
+    with pytest.raises(InvalidResolution) as refused:
         await desk.approvals.decide(id, LEA, "grant", resolution=resolution)
 
+    assert refused.value.help == help
     assert (await desk.approvals.find(id, LEA)).state == "pending"
 
 

@@ -122,8 +122,32 @@ async def test_grant_without_asking_needs_to_be_said(desk: Desk, commands: Comma
     granted = await commands.data("grant", id, "--yes", "--resolution", '{"approved": true}')
 
     assert missing.exit_code == 1
-    assert '"approved" is a required property; the approval stays open' in missing.stderr
+    assert missing.stderr == (
+        'error: "approved" is a required property; the approval stays open; send a resolution that fits its schema\n'
+    )
     assert granted["state"] == "granted"
+
+
+async def test_everything_that_is_wrong_is_told_once(desk: Desk, commands: Commands) -> None:
+    id = await desk.pending(refund(resolution=RESOLUTION))
+
+    resolution = await commands.run("grant", id, "--yes", "--resolution", '{"approved": false}')
+    body = await commands.run("refuse", id, "--note", "x" * 2001, "--shown-digest", "0")
+
+    assert resolution.stderr == (
+        "error: 'approved': true was expected; the approval stays open; send a resolution that fits its schema\n"
+    )
+    assert (body.stderr.count("'note'"), body.stderr.count("'shownDigest'")) == (1, 1)
+
+
+async def test_resolution_where_none_is_taken_is_to_be_left_out(desk: Desk, commands: Commands) -> None:
+    id = await desk.pending()
+
+    result = await commands.run("grant", id, "--yes", "--resolution", '{"approved": true}')
+
+    assert result.stderr == (
+        "error: this approval takes no resolution; the approval stays open; leave the resolution out\n"
+    )
 
 
 async def test_grant_of_what_was_looked_at_before(desk: Desk, commands: Commands) -> None:
