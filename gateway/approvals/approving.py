@@ -26,7 +26,7 @@ from gateway.approvals.refusals import (
     OwnRequest,
     UnknownApproval,
 )
-from gateway.approvals.showing import Shown, shown
+from gateway.approvals.showing import Shown, excerpt, shown
 from gateway.approvals.waiting import Watch
 from gateway.core.events import now
 from gateway.core.ids import new_token
@@ -362,6 +362,13 @@ async def shown_of(record: ApprovalRecord) -> Shown:
     if len(record.request.action.arguments) < _LARGE:
         return shown(record)
     return await asyncio.to_thread(shown, record)
+
+
+async def excerpts_of(records: Sequence[ApprovalRecord]) -> list[str]:
+    """What each is about, in few words; large arguments hold up nobody here either."""
+    if sum(len(each.request.action.arguments) for each in records) < _LARGE:
+        return list(map(excerpt, records))
+    return await asyncio.to_thread(lambda: list(map(excerpt, records)))
 
 
 def refusal_of(standing: Standing, at: datetime) -> GatewayError | None:

@@ -21,6 +21,9 @@ _UNSEEN_LETTERS: Final = frozenset(
 )
 """Drawn as nothing, though by their category they are letters, marks and symbols."""
 
+_LONGEST_PIECE: Final = 40
+_LONGEST_EXCERPT: Final = 120
+
 _SUSPECT: Final = re.compile(r"[^\n\x20-\x7e]")
 _LAYOUT: Final = re.compile(r"[\n\t]")
 
@@ -66,13 +69,35 @@ def shown(record: ApprovalRecord) -> Shown:
 def shown_arguments(arguments: str, show: Sequence[str]) -> tuple[tuple[ShownArgument, ...], int]:
     """Those that are shown, of arguments as JSON, and how many are not."""
     given: dict[str, Any] = json.loads(arguments)
-    names = [name for name in given if name in show] if show else list(given)
-    return tuple(_argument(name, given[name]) for name in names), len(given) - len(names)
+    chosen = _chosen(given, show)
+    return tuple(_argument(name, value) for name, value in chosen.items()), len(given) - len(chosen)
+
+
+def excerpt(record: ApprovalRecord) -> str:
+    """What is shown of the arguments on one short line: to tell calls apart, not to decide upon."""
+    chosen = _chosen(json.loads(record.request.action.arguments), record.request.show)
+    return _cut(" ".join(f"{plain(_piece(name))}={_in_one_line(value)}" for name, value in chosen.items()))
 
 
 def plain(text: str) -> str:
     """A text with escapes for everything that would not be seen, and for backslashes, so that no escape is forged."""
     return _SUSPECT.sub(_escaped, text.replace("\\", "\\\\").replace("\n", "\\n"))
+
+
+def _chosen(given: dict[str, Any], show: Sequence[str]) -> dict[str, Any]:
+    return {name: given[name] for name in given if name in show} if show else given
+
+
+def _in_one_line(value: Any) -> str:
+    return _SUSPECT.sub(_escaped, _piece(json.dumps(value, ensure_ascii=False, sort_keys=True)))
+
+
+def _piece(text: str) -> str:
+    return _cut(text, _LONGEST_PIECE)
+
+
+def _cut(text: str, longest: int = _LONGEST_EXCERPT) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _argument(name: str, value: Any) -> ShownArgument:

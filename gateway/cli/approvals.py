@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -14,11 +15,14 @@ from gateway.cli.remote import DEFAULT_URL, Answered, Insecure, Remote, TokenFil
 
 T = TypeVar("T")
 
-_COLUMNS: Final = ("approval", "state", "tool", "requester", "reason", "agreed", "expires", "decide")
+_COLUMNS: Final = (
+    *("approval", "state", "tool", "requester", "arguments", "reason", "agreed", "asked", "expires", "decide"),
+)
 _COLOURS: Final = {"pending": "cyan", "granted": "green", "refused": "yellow", "expired": "yellow", "void": "bold red"}
 _PAIRS: Final = ("id", "state", "tool", "catalogue", "requester", "reason", "rule", "ruleAt", "createdAt", "expiresAt")
 _UNKNOWN: Final = "E_UNKNOWN_APPROVAL"
 _MORE: Final = ("identity", "definition", "revision", "digest", "callId", "decidedAt", "usedAt", "reuseUntil")
+_MOMENTS: Final = frozenset({"createdAt", "expiresAt", "decidedAt", "usedAt", "reuseUntil"})
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Show and decide what waits for approval.", rich_markup_mode=None
@@ -222,11 +226,11 @@ def _print(found: dict[str, Any], output: str) -> None:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     agreed = f"{found['granted']} of {found['needed']}, by {', '.join(found['approvers'])}"
-    pairs = [(name, str(found[name])) for name in _PAIRS] + [("agreed", agreed)]
-    print_pairs(out(), pairs + [(name, str(found[name])) for name in _MORE if name in found])
+    pairs = [(name, _value(found, name)) for name in _PAIRS] + [("agreed", agreed)]
+    print_pairs(out(), pairs + [(name, _value(found, name)) for name in _MORE if name in found])
     for entry in found["entries"]:
         said = f": {entry['note']}" if "note" in entry else ""
-        print_line(out(), f"{entry['approver']} said {entry['decision']} at {entry['at']}{said}")
+        print_line(out(), f"{entry['approver']} said {entry['decision']} at {_moment(entry['at'])}{said}")
     print_line(out(), "")
     print_line(out(), ("arguments, as the caller sent them; nobody vouches for what they say", "bold"))
     for argument in found["arguments"]:
@@ -249,7 +253,9 @@ def _tell(found: dict[str, Any], output: str) -> None:
     if output == "json":
         typer.echo(json.dumps(found, ensure_ascii=False))
         return
-    words = f"  {found['tool']}  {found['requester']}  {found['reason']}  {_agreed(found)}  until {found['expiresAt']}"
+    asked, until = f"asked {_value(found, 'createdAt')}", f"until {_value(found, 'expiresAt')}"
+    cells = [*_named(found, "tool", "requester", "excerpt", "reason"), _agreed(found), asked, until]
+    words = "".join(f"  {cell}" for cell in cells if cell)
     print_line(out(), f"{found['id']}  ", (found["state"], _colour(found)), words)
 
 
@@ -269,9 +275,21 @@ def _answered(asking: Callable[[], T], *, id: str | None = None) -> T:
 
 
 def _row(found: dict[str, Any]) -> list[str]:
+    about = _named(found, "id", "state", "tool", "requester", "excerpt", "reason")
     may_decide = "you" if found["mayDecide"] else ""
-    names = ("id", "state", "tool", "requester", "reason")
-    return [*(str(found[name]) for name in names), _agreed(found), str(found["expiresAt"]), may_decide]
+    return [*about, _agreed(found), _value(found, "createdAt"), _value(found, "expiresAt"), may_decide]
+
+
+def _named(found: dict[str, Any], *names: str) -> list[str]:
+    return [str(found.get(name, "")) for name in names]
+
+
+def _value(found: dict[str, Any], name: str) -> str:
+    return _moment(found[name]) if name in _MOMENTS else str(found[name])
+
+
+def _moment(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _agreed(found: dict[str, Any]) -> str:

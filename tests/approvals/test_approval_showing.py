@@ -10,8 +10,8 @@ from held_calls import LEA, NOON, Desk, action, refund
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.approving import shown_of
-from gateway.approvals.showing import ShownArgument, plain, shown
+from gateway.approvals.approving import excerpts_of, shown_of
+from gateway.approvals.showing import ShownArgument, excerpt, plain, shown
 from gateway.governance.approvals import ApprovalEntry, ApprovalRecord, ApprovalRequest
 
 
@@ -124,3 +124,32 @@ async def test_large_arguments_are_shown_the_same_way(desk: Desk) -> None:
     large = arguments(text="x" * 100_000)
 
     assert await shown_of(large) == shown(large)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param({}, "", id="nothing"),
+        pytest.param({"n": 1, "order": "A-1"}, 'n=1 order="A-1"', id="scalars"),
+        pytest.param({"a": {"b": [1, "x\ny"]}}, r'a={"b": [1, "x\ny"]}', id="nested"),
+        pytest.param({"to": "eve\u202e"}, r'to="eve\u202e"', id="unseen"),
+        pytest.param({"a\nb\\": 1}, r"a\nb\\=1", id="name"),
+        pytest.param({"text": "x" * 1000, "z": 1}, f'text="{"x" * 38}… z=1', id="long"),
+    ],
+)
+def test_excerpt_is_the_arguments_on_one_line(given: dict[str, Any], told: str) -> None:
+    assert excerpt(arguments(**given)) == told
+
+
+def test_excerpt_is_short_and_shows_what_the_rule_shows() -> None:
+    many = excerpt(arguments(**{f"n{n}": "\u202e" * 100 for n in range(100)}))
+
+    assert (len(many), many[-1], many.isprintable()) == (120, "…", True)
+    assert excerpt(record(refund(show=("amount", "currency")))) == "amount=700"
+
+
+@pytest.mark.anyio
+async def test_excerpts_of_large_arguments_are_the_same() -> None:
+    large, small = arguments(text="x" * 100_000), arguments(n=1)
+
+    assert await excerpts_of([large, small]) == [excerpt(large), *(await excerpts_of([small]))]

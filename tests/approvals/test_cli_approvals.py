@@ -56,9 +56,23 @@ async def test_list_is_a_table_of_what_waits(desk: Desk, commands: Commands) -> 
     listed = await commands.run("list")
 
     header, row = listed.stdout.splitlines()
-    assert header.split() == ["approval", "state", "tool", "requester", "reason", "agreed", "expires", "decide"]
-    assert row.split()[:4] == [id, "pending", "payment_refund", "user:ada"]
-    assert row.endswith("you")
+    names = ["approval", "state", "tool", "requester", "arguments", "reason", "agreed", "asked", "expires", "decide"]
+    assert header.split() == names
+    assert row.split()[:6] == [id, "pending", "payment_refund", "user:ada", "amount=700", 'order="A-1"']
+    assert row.split()[-4:] == ["0/2", "2026-05-01T12:00:00.000Z", "2026-05-01T12:30:00.000Z", "you"]
+
+
+async def test_list_tells_two_calls_of_one_tool_apart(desk: Desk, commands: Commands) -> None:
+    await desk.pending(refund(action(arguments={"order": "A-1"})))
+    desk.clock.advance(microseconds=1_234_567)
+    await desk.pending(refund(action(arguments={"order": "A-2"})))
+
+    _, newer, older = (await commands.run("list")).stdout.splitlines()
+
+    assert 'order="A-2"' in newer
+    assert "2026-05-01T12:00:01.234Z" in newer
+    assert 'order="A-1"' in older
+    assert "2026-05-01T12:00:00.000Z" in older
 
 
 async def test_list_goes_through_all_pages(desk: Desk, commands: Commands) -> None:
@@ -91,7 +105,9 @@ async def test_show_hides_nothing(desk: Desk, commands: Commands) -> None:
     assert r'"one\u202e\ntwo"' in shown.stdout
     assert "1 characters that would not be seen" in shown.stdout
     assert "1 more that the rule does not show" in shown.stdout
-    assert r"user:lea said grant at 2026-05-01T12:00:00+00:00: fine \u001b[1A" in shown.stdout
+    assert r"user:lea said grant at 2026-05-01T12:00:00.000Z: fine \u001b[1A" in shown.stdout
+    assert "2026-05-01T12:30:00.000Z" in shown.stdout
+    assert "+00:00" not in shown.stdout
     assert "nobody vouches" in shown.stdout
     assert "--resolution" in shown.stdout
     assert "\x1b" not in shown.stdout
@@ -196,7 +212,8 @@ async def test_watch_prints_lines_for_people_and_forgets_what_is_not_theirs(desk
 
     assert watched.exit_code == 0
     assert watched.stdout.splitlines() == [
-        f"{id}  pending  payment_refund  user:ada  A refund above the limit  0/1  until 2026-05-01T12:30:00+00:00"
+        f'{id}  pending  payment_refund  user:ada  amount=700 order="A-1"  A refund above the limit  0/1'
+        "  asked 2026-05-01T12:00:00.000Z  until 2026-05-01T12:30:00.000Z"
     ]
 
 

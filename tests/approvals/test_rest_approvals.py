@@ -60,6 +60,7 @@ async def test_approver_sees_everything_there_is_to_decide_upon(desk: Desk, call
     assert (body["rule"], body["ruleAt"]) == ("refunds-over-500", "configs/gates.yaml:4:18")
     assert body["resolutionSchema"] == RESOLUTION
     assert body["expiresAt"] == "2026-05-01T12:30:00+00:00"
+    assert body["excerpt"] == "amount=700"
     assert "turn" not in body
 
 
@@ -196,6 +197,15 @@ async def test_list_has_what_waits_page_by_page(desk: Desk, callers: Callers) ->
     assert "arguments" not in first["approvals"][0]
     for nobody in (callers.max, callers.stranger):
         assert (await nobody.get("/v1/approvals?state=any")).json() == {"approvals": []}
+
+
+async def test_list_tells_calls_of_one_tool_apart(desk: Desk, callers: Callers) -> None:
+    for order in ("A-1", "A-2"):
+        await desk.pending(refund(action(arguments={"order": order, "secret": 1}), show=("order",)))
+
+    listed = (await callers.lea.get("/v1/approvals")).json()["approvals"]
+
+    assert [each["excerpt"] for each in listed] == ['order="A-2"', 'order="A-1"']
 
 
 async def test_list_shows_states_as_of_now(desk: Desk, callers: Callers) -> None:

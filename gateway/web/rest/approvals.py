@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.approvals.approving import MAX_NOTE, Approvals, shown_of
+from gateway.approvals.approving import MAX_NOTE, Approvals, excerpts_of, shown_of
 from gateway.approvals.showing import plain
 from gateway.errors import StoreUnavailable
 from gateway.governance.approvals import APPROVAL_STATES, ApprovalEntry, ApprovalRecord, Vote
@@ -59,6 +59,10 @@ _SUMMARY: Final[Document] = {
     "createdAt": MOMENT,
     "expiresAt": MOMENT,
     "mayDecide": {**FLAG, "description": "Whether the caller could still decide it."},
+    "excerpt": {
+        **TEXT,
+        "description": "The arguments that are shown, on one line and cut short: to tell calls apart, not to decide.",
+    },
     "href": TEXT,
 }
 _DETAILS: Final[Document] = {
@@ -143,7 +147,8 @@ async def list_approvals(rest: Rest, asked: Asked) -> Response:
         )
     except ValueError as error:
         raise InvalidRequest(f"the query: {error}", help="use the `next` of the page before") from None
-    page = [_summary(approvals, each, asked.principal) for each in found]
+    excerpts = await excerpts_of(found)
+    page = [_summary(approvals, each, asked.principal, short) for each, short in zip(found, excerpts, strict=True)]
     return answer({"approvals": page, **({} if cursor is None else {"next": cursor})})
 
 
@@ -184,7 +189,7 @@ async def _decide(approvals: Approvals, asked: Asked, vote: Vote) -> Response:
     return answer(await _details(approvals, record, asked.principal))
 
 
-def _summary(approvals: Approvals, record: ApprovalRecord, viewer: Principal) -> dict[str, Any]:
+def _summary(approvals: Approvals, record: ApprovalRecord, viewer: Principal, excerpt: str) -> dict[str, Any]:
     request = record.request
     return {
         "id": record.id,
@@ -200,13 +205,14 @@ def _summary(approvals: Approvals, record: ApprovalRecord, viewer: Principal) ->
         "createdAt": record.created_at,
         "expiresAt": record.expires_at,
         "mayDecide": approvals.may_decide(record, viewer),
+        "excerpt": excerpt,
         "href": f"/v1/approvals/{quote(record.id, safe='')}",
     }
 
 
 async def _details(approvals: Approvals, record: ApprovalRecord, viewer: Principal) -> dict[str, Any]:
     request, action = record.request, record.request.action
-    seen = await shown_of(record)
+    seen, [excerpt] = await shown_of(record), await excerpts_of([record])
     details = {
         "ruleAt": request.rule_at,
         "identity": action.tool,
@@ -229,7 +235,7 @@ async def _details(approvals: Approvals, record: ApprovalRecord, viewer: Princip
         "reuseUntil": record.reuse_until,
     }
     return {
-        **_summary(approvals, record, viewer),
+        **_summary(approvals, record, viewer, excerpt),
         **details,
         **{name: value for name, value in known.items() if value is not None},
     }
