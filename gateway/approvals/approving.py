@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from gateway.approvals import deciding
-from gateway.approvals.deciding import Asking, Decided, Standing, differs, is_about, is_approver, is_requester, renewed
+from gateway.approvals.deciding import Asking, Decided, Standing, differs, is_about, is_requester, renewed
 from gateway.approvals.digests import exact_json
 from gateway.approvals.refusals import (
+    AlreadyDecided,
     ApprovalClosed,
     ApprovalExpired,
     ApprovalMismatch,
@@ -24,6 +25,7 @@ from gateway.approvals.refusals import (
     ApprovalWithdrawn,
     InvalidResolution,
     OwnRequest,
+    StaleApproval,
     UnknownApproval,
 )
 from gateway.approvals.showing import Shown, excerpt, shown
@@ -205,22 +207,18 @@ class Approvals:
         resolution: Any = None,
         note: str | None = None,
         shown_digest: str | None = None,
+        served: str | None = None,
         trace: str | None = None,
     ) -> ApprovalRecord:
         """Add one approver's vote. Without `shown_digest` they were shown what there is.
 
-        Raises `UnknownApproval`, `OwnRequest`, `ApprovalClosed`, `NotPermitted`, `AlreadyDecided`, `ShownOtherwise`,
-        and for a resolution that does not fit `InvalidResolution`; the approval then stays as it was.
+        `served` is the revision that is served where they decide. Raises `UnknownApproval`, `OwnRequest`,
+        `ApprovalClosed`, `StaleApproval`, `NotPermitted`, `AlreadyDecided`, `ShownOtherwise`, and for a resolution that
+        does not fit `InvalidResolution`; the approval then stays as it was.
         """
         record = await self.find(id, approver)
-        if is_requester(record, approver):
-            raise OwnRequest()
-        if record.state != "pending":
-            raise ApprovalClosed(record.state)
-        if not self._may_approve(approver, record.request.action):
-            raise NotPermitted(
-                "the policy does not let you decide about this call", help="a row has to allow approve on the tool"
-            )
+        if obstacle := self.obstacle(record, approver, vote, served=served):
+            raise obstacle
         accepted = _accepted(record, resolution) if vote == "grant" else None
         seen = await shown_of(record)
 
@@ -239,11 +237,31 @@ class Approvals:
         return decided.approval
 
     def may_decide(self, record: ApprovalRecord, viewer: Principal) -> bool:
-        """Whether the viewer could still vote on it."""
-        is_open = record.state == "pending" and not is_requester(record, viewer)
+        """Whether the viewer could still vote on it, if only to refuse."""
+        return self.obstacle(record, viewer, "refuse") is None
+
+    def obstacle(
+        self, record: ApprovalRecord, viewer: Principal, vote: Vote, *, served: str | None = None
+    ) -> GatewayError | None:
+        """Why the viewer cannot vote so. What is stale cannot be granted, and can be refused."""
+        if not is_about(record, viewer, self.holds):
+            return UnknownApproval()
+        if is_requester(record, viewer):
+            return OwnRequest()
+        if record.state != "pending":
+            return ApprovalClosed(record.state)
+        if vote == "grant" and served is not None and self.is_stale(record, served):
+            return StaleApproval(record.request.action.revision, served)
+        if not self._may_approve(viewer, record.request.action):
+            return NotPermitted(
+                "the policy does not let you decide about this call", help="a row has to allow approve on the tool"
+            )
         has_voted = any(each.approver.subject == viewer.subject for each in record.entries)
-        is_asked = is_open and not has_voted and is_approver(record, viewer, self.holds)
-        return is_asked and self._may_approve(viewer, record.request.action)
+        return AlreadyDecided() if has_voted else None
+
+    def is_stale(self, record: ApprovalRecord, served: str) -> bool:
+        """Whether no call can use it because another revision is served than it was asked for under."""
+        return deciding.is_stale(record, served, self._clock())
 
     def holds(self, principal: Principal, name: str) -> bool:
         return name in self._names_of(principal)

@@ -188,6 +188,12 @@ def is_usable(record: ApprovalRecord, at: datetime) -> bool:
     return record.state == "granted"
 
 
+def is_stale(record: ApprovalRecord, served: str, at: datetime) -> bool:
+    """Whether a call could use it now or later, were it not for the revision that is served by now."""
+    is_open = record.state == "pending" or is_usable(record, at)
+    return is_open and record.request.action.revision != served
+
+
 def renewed(record: ApprovalRecord, at: datetime, holds: Holds) -> ApprovalRecord:
     """The record as it is now: time may have run out, and approvers may have lost what made them approvers."""
     if record.state in ("pending", "granted") and at >= record.expires_at:

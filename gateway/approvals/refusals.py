@@ -4,10 +4,13 @@ What the model reads of a held call is the message alone, so that those say what
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gateway.errors import GateError, GatewayError, Missing, Refused, RuleHeld
 from gateway.governance.approvals import ApprovalRecord, ApprovalState
+
+_SHORT: Final = 12
+"""Characters of a revision that people are shown."""
 
 
 class UnknownApproval(Missing):
@@ -33,6 +36,20 @@ class ApprovalClosed(GatewayError):
     def __init__(self, state: ApprovalState) -> None:
         super().__init__(f"the approval is {state} already", help="nothing was changed")
         self.state = state
+
+
+class StaleApproval(GatewayError):
+    """No call could use it: one that is made now is of the revision that is served."""
+
+    code = "E_APPROVAL_STALE"
+    status = 409
+
+    def __init__(self, asked_under: str, served: str) -> None:
+        super().__init__(
+            f"the approval was asked for under revision {asked_under[:_SHORT]}, and {served[:_SHORT]} is served here: "
+            "no call can use it",
+            help="whoever asked has to call again, and another approval is asked for; this one can be refused",
+        )
 
 
 class AlreadyDecided(GatewayError):

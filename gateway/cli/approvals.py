@@ -16,13 +16,18 @@ from gateway.cli.remote import DEFAULT_URL, Answered, Insecure, Remote, TokenFil
 T = TypeVar("T")
 
 _COLUMNS: Final = (
-    *("approval", "state", "tool", "requester", "arguments", "reason", "agreed", "asked", "expires", "decide"),
+    *("approval", "state", "stale", "tool", "requester", "arguments", "reason", "agreed", "asked", "expires", "decide"),
 )
-_COLOURS: Final = {"pending": "cyan", "granted": "green", "refused": "yellow", "expired": "yellow", "void": "bold red"}
+_COLOURS: Final = {
+    **{"pending": "cyan", "granted": "green", "refused": "yellow", "expired": "yellow", "void": "bold red"},
+    "yes": "yellow",
+}
 _PAIRS: Final = ("id", "state", "tool", "catalogue", "requester", "reason", "rule", "ruleAt", "createdAt", "expiresAt")
 _UNKNOWN: Final = "E_UNKNOWN_APPROVAL"
 _MORE: Final = ("identity", "definition", "revision", "digest", "callId", "decidedAt", "usedAt", "reuseUntil")
 _MOMENTS: Final = frozenset({"createdAt", "expiresAt", "decidedAt", "usedAt", "reuseUntil"})
+_SHORT_REVISION: Final = 12
+_VERBS: Final = {"grant": "resolve", "refuse": "reject"}
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Show and decide what waits for approval.", rich_markup_mode=None
@@ -56,6 +61,8 @@ def list_approvals(
     output: Output = "text",
 ) -> None:
     """List what you may decide or asked for, newest first.
+
+    What is stale was asked for under documents that are not served any more: nobody can grant it, and no call uses it.
 
     Exit codes: 0 listed, 1 the gateway cannot be reached or refuses, 2 wrong use.
     """
@@ -101,11 +108,13 @@ def grant(
 ) -> None:
     """Agree, after looking at it. The digest of what you were shown is kept with your decision.
 
+    What is stale cannot be granted: whoever asked has to call again.
+
     Exit codes: 0 done, 1 not done, 2 wrong use.
     """
     body = {} if resolution is None else {"resolution": _json(resolution)}
     remote = remote_at(url, token_file, insecure=insecure)
-    _decide(remote, id, "resolve", {**body, **_noted(note)}, yes=yes, shown_digest=shown_digest, output=output)
+    _decide(remote, id, "grant", {**body, **_noted(note)}, yes=yes, shown_digest=shown_digest, output=output)
 
 
 @app.command("refuse")
@@ -124,7 +133,7 @@ def refuse(
     Exit codes: 0 done, 1 not done, 2 wrong use.
     """
     remote = remote_at(url, token_file, insecure=insecure)
-    _decide(remote, id, "reject", _noted(note), yes=yes, shown_digest=shown_digest, output=output)
+    _decide(remote, id, "refuse", _noted(note), yes=yes, shown_digest=shown_digest, output=output)
 
 
 @app.command("watch")
@@ -196,13 +205,22 @@ def _shown(remote: Remote, id: str) -> dict[str, Any]:
 
 
 def _decide(
-    remote: Remote, id: str, how: str, body: dict[str, Any], *, yes: bool, shown_digest: str | None, output: str
+    remote: Remote,
+    id: str,
+    vote: Literal["grant", "refuse"],
+    body: dict[str, Any],
+    *,
+    yes: bool,
+    shown_digest: str | None,
+    output: str,
 ) -> None:
     found = _shown(remote, id)
     if not yes and shown_digest is None:
-        _confirm(found, "Approve exactly this?" if how == "resolve" else "Refuse it?")
+        if obstacle := found.get("mayNot", {}).get(vote):
+            fail(obstacle, code=1)
+        _confirm(found, "Approve exactly this?" if vote == "grant" else "Refuse it?")
     digest = shown_digest or found["shownDigest"]
-    decided = _answered(lambda: remote.post(f"{_path(id)}/{how}", {**body, "shownDigest": digest}), id=id)
+    decided = _answered(lambda: remote.post(f"{_path(id)}/{_VERBS[vote]}", {**body, "shownDigest": digest}), id=id)
     if output == "json":
         typer.echo(json.dumps(decided, indent=2, ensure_ascii=False))
         return
@@ -231,6 +249,8 @@ def _print(found: dict[str, Any], output: str) -> None:
     for entry in found["entries"]:
         said = f": {entry['note']}" if "note" in entry else ""
         print_line(out(), f"{entry['approver']} said {entry['decision']} at {_moment(entry['at'])}{said}")
+    if found.get("stale"):
+        print_line(out(), (_stale_words(found), "bold yellow"))
     print_line(out(), "")
     print_line(out(), ("arguments, as the caller sent them; nobody vouches for what they say", "bold"))
     for argument in found["arguments"]:
@@ -256,7 +276,8 @@ def _tell(found: dict[str, Any], output: str) -> None:
     asked, until = f"asked {_value(found, 'createdAt')}", f"until {_value(found, 'expiresAt')}"
     cells = [*_named(found, "tool", "requester", "excerpt", "reason"), _agreed(found), asked, until]
     words = "".join(f"  {cell}" for cell in cells if cell)
-    print_line(out(), f"{found['id']}  ", (found["state"], _colour(found)), words)
+    stale = ("  stale", "yellow") if found.get("stale") else ""
+    print_line(out(), f"{found['id']}  ", (found["state"], _colour(found)), stale, words)
 
 
 def _answered(asking: Callable[[], T], *, id: str | None = None) -> T:
@@ -275,9 +296,10 @@ def _answered(asking: Callable[[], T], *, id: str | None = None) -> T:
 
 
 def _row(found: dict[str, Any]) -> list[str]:
-    about = _named(found, "id", "state", "tool", "requester", "excerpt", "reason")
-    may_decide = "you" if found["mayDecide"] else ""
-    return [*about, _agreed(found), _value(found, "createdAt"), _value(found, "expiresAt"), may_decide]
+    about = _named(found, "tool", "requester", "excerpt", "reason")
+    moments = (_value(found, "createdAt"), _value(found, "expiresAt"))
+    stale = "yes" if found.get("stale") else ""
+    return [*_named(found, "id", "state"), stale, *about, _agreed(found), *moments, _may_decide(found)]
 
 
 def _named(found: dict[str, Any], *names: str) -> list[str]:
@@ -290,6 +312,17 @@ def _value(found: dict[str, Any], name: str) -> str:
 
 def _moment(text: str) -> str:
     return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _may_decide(found: dict[str, Any]) -> str:
+    if not found["mayDecide"]:
+        return ""
+    return "you, to refuse" if found.get("stale") else "you"
+
+
+def _stale_words(found: dict[str, Any]) -> str:
+    asked_under, served = (str(found[name])[:_SHORT_REVISION] for name in ("revision", "servedRevision"))
+    return f"stale: asked for under revision {asked_under}, and {served} is served; whoever asked has to call again"
 
 
 def _agreed(found: dict[str, Any]) -> str:

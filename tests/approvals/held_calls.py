@@ -60,6 +60,7 @@ class Desk:
     """Approvals over a real store, with a clock and a directory that tests can change, and what was announced."""
 
     def __init__(self, store: SqliteStore, clock: Clock, directory: Directory, **options: Any) -> None:
+        self.records = store
         self.clock = clock
         self.directory = directory
         key = ContentKey(token_bytes(32))

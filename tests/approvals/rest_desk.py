@@ -8,12 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-from held_calls import ADA, LEA, LEO, LIV, MAX, STRANGER
+from held_calls import ADA, LEA, LEO, LIV, MAX, STRANGER, Desk
 
-from gateway.approvals.approving import Approvals
+from gateway.access import Access
 from gateway.core.schemas import Schema
 from gateway.errors import GatewayError
 from gateway.governance.principals import Principal
+from gateway.serving.published import Published
+from gateway.serving.service import Service
+from gateway.snapshot import Snapshot
 from gateway.web.problems import problem_response, refusal
 from gateway.web.rest.approvals import APPROVAL_OPERATIONS, REQUESTS
 from gateway.web.rest.asking import Asked, read_json, read_query
@@ -24,12 +27,16 @@ PEOPLE["stranger"] = STRANGER
 
 
 class RestDesk:
-    """An ASGI application."""
+    """An ASGI application. What is served are no tools at all, under the revision that calls are held under."""
 
-    def __init__(self, approvals: Approvals) -> None:
+    def __init__(self, desk: Desk) -> None:
         self.answered = 0
         self._operations = [(_pattern(each), each) for each in APPROVAL_OPERATIONS]
-        self._rest = Rest(None, approvals=approvals)  # type: ignore[arg-type] # approvals ask nothing of a service
+        self._service = Service(published("r1"), desk.records, None)  # type: ignore[arg-type] # nothing is spooled
+        self._rest = Rest(self._service, approvals=desk.approvals)
+
+    def publish(self, revision: str) -> None:
+        self._service.publish(published(revision))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -49,6 +56,11 @@ class RestDesk:
                 except GatewayError as error:
                     return refusal(error)
         return problem_response(404, "nothing is served at this path")
+
+
+def published(revision: str) -> Published:
+    snapshot = Snapshot("desk", {}, {}, {}, {}, {}, {}, {}, {}, {}, revision=revision)
+    return Published(Access(snapshot, None), {}, None)  # type: ignore[arg-type] # nobody calls anything
 
 
 async def _asked(operation: Operation, caller: Principal, path: dict[str, str], scope: Any, receive: Any) -> Asked:

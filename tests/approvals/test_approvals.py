@@ -18,6 +18,7 @@ from gateway.approvals.refusals import (
     InvalidResolution,
     OwnRequest,
     ShownOtherwise,
+    StaleApproval,
     TooManyPending,
     UnknownApproval,
 )
@@ -385,6 +386,18 @@ async def test_vote_itself_refuses_what_it_must(desk: Desk, approver: Principal,
     assert type(answer) is refusal
 
 
+async def test_vote_itself_refuses_a_second_one(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+    await desk.approvals.decide(id, LEA, "grant")
+    entry = ApprovalEntry(LEA, "refuse", NOON, "shown")
+
+    answer = await desk.store.transact(
+        lambda table: deciding.decide(table, id, entry, shown_digest="shown", holds=desk.approvals.holds)
+    )
+
+    assert type(answer) is AlreadyDecided
+
+
 async def test_one_refusal_ends_it(desk: Desk) -> None:
     id = await desk.pending(refund(needed=2))
     await desk.approvals.decide(id, LEA, "grant")
@@ -466,6 +479,42 @@ async def test_only_those_who_could_vote_may_decide(desk: Desk) -> None:
     record = await desk.approvals.decide(id, LEA, "grant")
 
     assert [desk.approvals.may_decide(record, each) for each in (LEA, LEO, MAX, ADA)] == [False, True, False, False]
+
+
+# Revisions
+
+
+async def test_nobody_grants_what_was_asked_under_another_revision(desk: Desk) -> None:
+    id = await desk.pending(refund(needed=2))
+    await desk.approvals.decide(id, LEO, "grant", served="r1")
+
+    with pytest.raises(StaleApproval, match="under revision r1, and r2 is served here"):
+        await desk.approvals.decide(id, LEA, "grant", served="r2")
+    refused = await desk.approvals.decide(id, LEA, "refuse", served="r2")
+
+    assert refused.state == "refused"
+
+
+async def test_stale_is_what_could_be_used_were_it_not_for_the_revision(desk: Desk) -> None:
+    request = refund(reuse_for=timedelta(minutes=10))
+    id = await desk.granted(request)
+    granted = await desk.approvals.find(id, ADA)
+    await desk.again(request)
+    used = await desk.approvals.find(id, ADA)
+
+    found = [desk.approvals.is_stale(each, served) for each in (granted, used) for served in ("r1", "r2")]
+    desk.clock.advance(minutes=10)
+
+    assert found == [False, True, False, True]
+    assert not desk.approvals.is_stale(used, "r2")
+
+
+async def test_revision_is_told_before_a_policy_that_has_changed_with_it(tmp_path: Path) -> None:
+    async with desk_at(tmp_path / "gateway.db", may_approve=lambda approver, about: False) as desk:
+        id = await desk.pending()
+
+        with pytest.raises(StaleApproval):
+            await desk.approvals.decide(id, LEA, "grant", served="r2")
 
 
 # Using

@@ -31,6 +31,10 @@ class Commands:
         while self.served is not None and not self.served.answered:
             await asyncio.sleep(0.001)
 
+    def publish(self, revision: str) -> None:
+        assert self.served is not None
+        self.served.publish(revision)
+
     async def run(self, *words: str, token: str = "lea", typed: str | None = None) -> Result:
         file = self.folder / f"token-{token}"
         file.write_text(f"{token}\n")
@@ -45,7 +49,7 @@ class Commands:
 
 @pytest.fixture
 async def commands(desk: Desk, tmp_path: Path) -> AsyncIterator[Commands]:
-    app = RestDesk(desk.approvals)
+    app = RestDesk(desk)
     async with served(app) as url:
         yield Commands(url, tmp_path, app)
 
@@ -73,6 +77,51 @@ async def test_list_tells_two_calls_of_one_tool_apart(desk: Desk, commands: Comm
     assert "2026-05-01T12:00:01.234Z" in newer
     assert 'order="A-1"' in older
     assert "2026-05-01T12:00:00.000Z" in older
+
+
+async def test_what_is_stale_is_listed_and_shown_as_such(desk: Desk, commands: Commands) -> None:
+    id = await desk.pending()
+    commands.publish("r2" * 32)
+    await desk.pending(refund(action(revision="r2" * 32)))
+
+    header, live, stale = (await commands.run("list")).stdout.splitlines()
+    shown = await commands.run("show", id)
+
+    assert header.split()[:4] == ["approval", "state", "stale", "tool"]
+    assert stale.split()[:4] == [id, "pending", "yes", "payment_refund"]
+    assert stale.endswith("you, to refuse")
+    assert live.split()[1:3] == ["pending", "payment_refund"]
+    assert live.endswith("Z  you")
+    assert "stale: asked for under revision r1, and r2r2r2r2r2r2 is served; whoever asked has to call" in shown.stdout
+    assert [each["stale"] for each in await commands.data("list")] == [False, True]
+
+
+async def test_watch_tells_that_it_became_stale(desk: Desk, commands: Commands) -> None:
+    await desk.pending()
+    watching = asyncio.create_task(commands.run("watch", "--every", "0.2", "--rounds", "10"))
+    await commands.were_answered()
+    commands.publish("r2")
+
+    live, stale = (await watching).stdout.splitlines()
+
+    assert "  pending  payment_refund" in live
+    assert "  pending  stale  payment_refund" in stale
+
+
+@pytest.mark.parametrize("options", [(), ("--yes",)], ids=["asked", "at-once"])
+async def test_what_is_stale_is_not_granted(desk: Desk, commands: Commands, options: tuple[str, ...]) -> None:
+    id = await desk.pending()
+    commands.publish("r2")
+
+    granted = await commands.run("grant", id, *options, typed="y\n")
+    refused = await commands.run("refuse", id, typed="y\n")
+
+    assert (granted.exit_code, granted.stdout) == (1, "")
+    assert granted.stderr == (
+        "error: the approval was asked for under revision r1, and r2 is served here: no call can use it; "
+        "whoever asked has to call again, and another approval is asked for; this one can be refused\n"
+    )
+    assert (refused.exit_code, "payment_refund for user:ada: refused" in refused.stdout) == (0, True)
 
 
 async def test_list_goes_through_all_pages(desk: Desk, commands: Commands) -> None:
@@ -108,6 +157,7 @@ async def test_show_hides_nothing(desk: Desk, commands: Commands) -> None:
     assert r"user:lea said grant at 2026-05-01T12:00:00.000Z: fine \u001b[1A" in shown.stdout
     assert "2026-05-01T12:30:00.000Z" in shown.stdout
     assert "+00:00" not in shown.stdout
+    assert "stale" not in shown.stdout
     assert "nobody vouches" in shown.stdout
     assert "--resolution" in shown.stdout
     assert "\x1b" not in shown.stdout
@@ -231,6 +281,19 @@ async def test_requester_is_told_why_not(desk: Desk, commands: Commands) -> None
     result = await commands.run("grant", id, "--yes", token="ada")
 
     assert (result.exit_code, "whoever asked for an approval cannot decide it" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("word", ["grant", "refuse"])
+async def test_who_may_not_decide_is_told_before_anything_is_shown(desk: Desk, commands: Commands, word: str) -> None:
+    id = await desk.pending(refund(needed=2))
+    await desk.approvals.decide(id, LEA, "grant")
+
+    own = await commands.run(word, id, token="ada", typed="y\n")
+    second = await commands.run(word, id, typed="y\n")
+
+    assert [(each.exit_code, each.stdout) for each in (own, second)] == [(1, ""), (1, "")]
+    assert own.stderr.startswith("error: whoever asked for an approval cannot decide it; ask another approver")
+    assert second.stderr == "error: you have decided this approval before; it waits for other approvers\n"
 
 
 async def test_token_that_is_not_accepted_is_told(commands: Commands) -> None:

@@ -21,7 +21,8 @@ class Callers:
     """One client for each person."""
 
     def __init__(self, desk: Desk) -> None:
-        transport = httpx2.ASGITransport(app=RestDesk(desk.approvals))
+        self.app = RestDesk(desk)
+        transport = httpx2.ASGITransport(app=self.app)
         self.clients = {
             name: httpx2.AsyncClient(
                 transport=transport, base_url="http://gateway", headers={"Authorization": f"Bearer {name}"}
@@ -60,8 +61,8 @@ async def test_approver_sees_everything_there_is_to_decide_upon(desk: Desk, call
     assert (body["rule"], body["ruleAt"]) == ("refunds-over-500", "configs/gates.yaml:4:18")
     assert body["resolutionSchema"] == RESOLUTION
     assert body["expiresAt"] == "2026-05-01T12:30:00+00:00"
-    assert body["excerpt"] == "amount=700"
-    assert "turn" not in body
+    assert (body["stale"], body["excerpt"], body["mayNot"]) == (False, "amount=700", {})
+    assert not {"turn", "servedRevision"} & set(body)
 
 
 async def test_enough_votes_grant(desk: Desk, callers: Callers) -> None:
@@ -123,7 +124,9 @@ async def test_requester_may_look_and_not_decide(desk: Desk, callers: Callers) -
     seen = await callers.ada.get(f"/v1/approvals/{id}")
     decided = await callers.ada.post(f"/v1/approvals/{id}/resolve", json={})
 
+    told = "whoever asked for an approval cannot decide it; ask another approver, whatever roles you hold yourself"
     assert (seen.status_code, seen.json()["mayDecide"]) == (200, False)
+    assert seen.json()["mayNot"] == {"grant": told, "refuse": told}
     assert (decided.status_code, decided.json()["code"]) == (403, "E_OWN_REQUEST")
 
 
@@ -197,6 +200,51 @@ async def test_list_has_what_waits_page_by_page(desk: Desk, callers: Callers) ->
     assert "arguments" not in first["approvals"][0]
     for nobody in (callers.max, callers.stranger):
         assert (await nobody.get("/v1/approvals?state=any")).json() == {"approvals": []}
+
+
+async def test_what_was_asked_under_another_revision_is_told_and_not_granted(desk: Desk, callers: Callers) -> None:
+    id = await desk.pending()
+    callers.app.publish("r2" * 32)
+    newer = await desk.pending(refund(action(revision="r2" * 32)))
+
+    listed = (await callers.lea.get("/v1/approvals")).json()
+    shown = (await callers.lea.get(f"/v1/approvals/{id}")).json()
+    granted = await callers.lea.post(f"/v1/approvals/{id}/resolve", json={})
+
+    assert is_described("Approvals", listed)
+    assert [(each["id"], each["stale"], each["mayDecide"]) for each in listed["approvals"]] == [
+        (newer, False, True),
+        (id, True, True),
+    ]
+    assert is_described("Approval", shown)
+    assert (shown["revision"], shown["servedRevision"], list(shown["mayNot"])) == ("r1", "r2" * 32, ["grant"])
+    told = granted.json()
+    assert (granted.status_code, told["code"]) == (409, "E_APPROVAL_STALE")
+    assert told["detail"] == (
+        "the approval was asked for under revision r1, and r2r2r2r2r2r2 is served here: no call can use it"
+    )
+    assert "has to call again" in told["help"]
+    assert shown["mayNot"]["grant"] == f"{told['detail']}; {told['help']}"
+    assert (await desk.approvals.find(id, ADA)).entries == ()
+
+
+async def test_what_was_asked_under_another_revision_can_be_refused(desk: Desk, callers: Callers) -> None:
+    id = await desk.pending()
+    callers.app.publish("r2")
+
+    answer = await callers.lea.post(f"/v1/approvals/{id}/reject", json={})
+
+    assert (answer.status_code, answer.json()["state"], answer.json()["stale"]) == (200, "refused", False)
+
+
+async def test_approval_is_no_longer_stale_once_its_revision_is_served_again(desk: Desk, callers: Callers) -> None:
+    id = await desk.pending()
+    callers.app.publish("r2")
+    callers.app.publish("r1")
+
+    answer = await callers.lea.post(f"/v1/approvals/{id}/resolve", json={})
+
+    assert (answer.status_code, answer.json()["state"], answer.json()["stale"]) == (200, "granted", False)
 
 
 async def test_list_tells_calls_of_one_tool_apart(desk: Desk, callers: Callers) -> None:

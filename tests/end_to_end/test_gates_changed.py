@@ -109,6 +109,31 @@ async def test_what_changed_with_another_start_asks_anew(change: Change, tmp_pat
     assert ran == []
 
 
+async def test_what_was_asked_before_another_start_is_stale_and_what_is_asked_anew_counts(tmp_path: Path) -> None:
+    async with counting() as backend:
+        project = write(tmp_path / "p", desk(backend.port, rules=[APPROVED]))
+        async with started(project, tmp_path / "data", people=PEOPLE) as gateway:
+            old, other = [pending_id(await pay(gateway.caller(ANA), text)) for text in ("x", "y")]
+        project = write(tmp_path / "p2", desk(backend.port, rules=[rule("leads-look", HELD)]))
+        async with started(project, tmp_path / "data", people=PEOPLE) as gateway:
+            ana, liz = gateway.caller(ANA), gateway.caller(LIZ)
+            new = pending_id(await pay(ana))
+            listed = (await liz.rest("GET", "/v1/approvals")).json["approvals"]
+            useless = await grant(liz, old)
+            refused = await liz.rest("POST", f"/v1/approvals/{other}/reject", {})
+            useful = await grant(liz, new)
+            answer = await pay(ana)
+            left = (await ana.rest("GET", f"/v1/approvals/{old}")).json
+
+    assert [(each["id"], each["stale"]) for each in listed] == [(new, False), (other, True), (old, True)]
+    assert (useless.status, useless.json["code"]) == (409, "E_APPROVAL_STALE")
+    assert left["revision"][:12] in useless.json["detail"]
+    assert left["servedRevision"][:12] in useless.json["detail"]
+    assert (left["state"], left["entries"]) == ("pending", [])
+    assert (refused.json["state"], useful.json["state"]) == ("refused", "granted")
+    assert (answer.status, backend.paths) == (200, ["/pay"])
+
+
 async def test_caller_who_lost_the_right_does_not_run_what_was_approved(tmp_path: Path) -> None:
     policy = POLICY.replace("role:agent, *, tool:*, discover|invoke|read", "role:agent, *, tool:plain, invoke|read")
 

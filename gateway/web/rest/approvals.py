@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from gateway.approvals.approving import MAX_NOTE, Approvals, excerpts_of, shown_of
 from gateway.approvals.showing import plain
-from gateway.errors import StoreUnavailable
+from gateway.errors import GatewayError, StoreUnavailable
 from gateway.governance.approvals import APPROVAL_STATES, ApprovalEntry, ApprovalRecord, Vote
 from gateway.governance.principals import Principal
 from gateway.web.problems import Response
@@ -58,7 +58,12 @@ _SUMMARY: Final[Document] = {
     "granted": {**_COUNT, "description": "How many have agreed so far."},
     "createdAt": MOMENT,
     "expiresAt": MOMENT,
-    "mayDecide": {**FLAG, "description": "Whether the caller could still decide it."},
+    "mayDecide": {**FLAG, "description": "Whether the caller could still decide it, if only to refuse."},
+    "stale": {
+        **FLAG,
+        "description": "Whether it was asked for under a revision that is not served here, so that no call can use it. "
+        "It cannot be granted, and can be refused; whoever asked has to call again.",
+    },
     "excerpt": {
         **TEXT,
         "description": "The arguments that are shown, on one line and cut short: to tell calls apart, not to decide.",
@@ -69,7 +74,12 @@ _DETAILS: Final[Document] = {
     "ruleAt": {**TEXT, "description": "Where the rule stands."},
     "identity": {**TEXT, "description": "What policies call the tool."},
     "definition": TEXT,
-    "revision": TEXT,
+    "revision": {**TEXT, "description": "What it was asked for under, and is bound to."},
+    "servedRevision": {**TEXT, "description": "What is served here instead, if it is stale."},
+    "mayNot": {
+        **closed({"grant": TEXT, "refuse": TEXT}, optional=("grant", "refuse")),
+        "description": "Why the caller cannot grant or refuse it; without a reason, they can.",
+    },
     "digest": {**TEXT, "description": "Of the exact call that is approved: caller, tool, arguments, policy."},
     "arguments": many(
         closed(
@@ -107,7 +117,7 @@ ANSWERS: Final[Mapping[str, Document]] = {
     "Approvals": closed({"approvals": many(ref("ApprovalSummary")), "next": TEXT}, optional=("next",)),
     "Approval": closed(
         {**_SUMMARY, **_DETAILS},
-        optional=("resolutionSchema", "callId", "decidedAt", "usedAt", "reuseUntil"),
+        optional=("servedRevision", "resolutionSchema", "callId", "decidedAt", "usedAt", "reuseUntil"),
     ),
 }
 
@@ -132,6 +142,7 @@ _CONFLICT: Final = {
     403: "The caller asked for it.",
     409: "It is decided or over, the caller has decided it before, or it is not what the caller was shown.",
 }
+_VOTES: Final[tuple[Vote, ...]] = ("grant", "refuse")
 
 
 async def list_approvals(rest: Rest, asked: Asked) -> Response:
@@ -148,22 +159,21 @@ async def list_approvals(rest: Rest, asked: Asked) -> Response:
     except ValueError as error:
         raise InvalidRequest(f"the query: {error}", help="use the `next` of the page before") from None
     excerpts = await excerpts_of(found)
-    page = [_summary(approvals, each, asked.principal, short) for each, short in zip(found, excerpts, strict=True)]
+    page = [_summary(rest, each, asked.principal, short) for each, short in zip(found, excerpts, strict=True)]
     return answer({"approvals": page, **({} if cursor is None else {"next": cursor})})
 
 
 async def get_approval(rest: Rest, asked: Asked) -> Response:
-    approvals = _kept(rest)
-    record = await approvals.find(asked.path["approval"], asked.principal)
-    return answer(await _details(approvals, record, asked.principal))
+    record = await _kept(rest).find(asked.path["approval"], asked.principal)
+    return answer(await _details(rest, record, asked.principal))
 
 
 async def resolve_approval(rest: Rest, asked: Asked) -> Response:
-    return await _decide(_kept(rest), asked, "grant")
+    return await _decide(rest, asked, "grant")
 
 
 async def reject_approval(rest: Rest, asked: Asked) -> Response:
-    return await _decide(_kept(rest), asked, "refuse")
+    return await _decide(rest, asked, "refuse")
 
 
 def _kept(rest: Rest) -> Approvals:
@@ -172,8 +182,12 @@ def _kept(rest: Rest) -> Approvals:
     return rest.approvals
 
 
-async def _decide(approvals: Approvals, asked: Asked, vote: Vote) -> Response:
-    body = asked.body
+def _served(rest: Rest) -> str:
+    return rest.service.published.snapshot.revision
+
+
+async def _decide(rest: Rest, asked: Asked, vote: Vote) -> Response:
+    approvals, body = _kept(rest), asked.body
     deciding = None if asked.seen is None else asked.seen.deciding()
     record = await approvals.decide(
         asked.path["approval"],
@@ -182,15 +196,16 @@ async def _decide(approvals: Approvals, asked: Asked, vote: Vote) -> Response:
         resolution=body.get("resolution"),
         note=body.get("note"),
         shown_digest=body.get("shownDigest"),
+        served=_served(rest),
         trace=None if deciding is None else deciding.traceparent,
     )
     if deciding is not None:
         deciding.decided(record)
-    return answer(await _details(approvals, record, asked.principal))
+    return answer(await _details(rest, record, asked.principal))
 
 
-def _summary(approvals: Approvals, record: ApprovalRecord, viewer: Principal, excerpt: str) -> dict[str, Any]:
-    request = record.request
+def _summary(rest: Rest, record: ApprovalRecord, viewer: Principal, excerpt: str) -> dict[str, Any]:
+    approvals, request = _kept(rest), record.request
     return {
         "id": record.id,
         "state": record.state,
@@ -205,19 +220,22 @@ def _summary(approvals: Approvals, record: ApprovalRecord, viewer: Principal, ex
         "createdAt": record.created_at,
         "expiresAt": record.expires_at,
         "mayDecide": approvals.may_decide(record, viewer),
+        "stale": approvals.is_stale(record, _served(rest)),
         "excerpt": excerpt,
         "href": f"/v1/approvals/{quote(record.id, safe='')}",
     }
 
 
-async def _details(approvals: Approvals, record: ApprovalRecord, viewer: Principal) -> dict[str, Any]:
+async def _details(rest: Rest, record: ApprovalRecord, viewer: Principal) -> dict[str, Any]:
     request, action = record.request, record.request.action
     seen, [excerpt] = await shown_of(record), await excerpts_of([record])
+    summary = _summary(rest, record, viewer, excerpt)
     details = {
         "ruleAt": request.rule_at,
         "identity": action.tool,
         "definition": action.definition,
         "revision": action.revision,
+        "mayNot": _obstacles(rest, record, viewer),
         "digest": action.digest,
         "arguments": [
             {"name": each.name, "value": each.value, "unseen": each.unseen, "origin": each.origin}
@@ -228,17 +246,24 @@ async def _details(approvals: Approvals, record: ApprovalRecord, viewer: Princip
         "entries": [_entry(each) for each in record.entries],
     }
     known = {
+        "servedRevision": _served(rest) if summary["stale"] else None,
         "resolutionSchema": request.resolution,
         "callId": request.call_id,
         "decidedAt": record.decided_at,
         "usedAt": record.used_at,
         "reuseUntil": record.reuse_until,
     }
-    return {
-        **_summary(approvals, record, viewer, excerpt),
-        **details,
-        **{name: value for name, value in known.items() if value is not None},
-    }
+    return {**summary, **details, **{name: value for name, value in known.items() if value is not None}}
+
+
+def _obstacles(rest: Rest, record: ApprovalRecord, viewer: Principal) -> dict[str, str]:
+    approvals, served = _kept(rest), _served(rest)
+    found = {vote: approvals.obstacle(record, viewer, vote, served=served) for vote in _VOTES}
+    return {vote: _told(obstacle) for vote, obstacle in found.items() if obstacle is not None}
+
+
+def _told(obstacle: GatewayError) -> str:
+    return obstacle.message if obstacle.help is None else f"{obstacle.message}; {obstacle.help}"
 
 
 def _entry(entry: ApprovalEntry) -> dict[str, Any]:
@@ -280,7 +305,11 @@ APPROVAL_OPERATIONS: Final[tuple[Operation, ...]] = (
         Success("The approval; granted once enough have agreed.", "Approval"),
         "approvals",
         body="ResolveRequest",
-        also={**_CONFLICT, 422: "The resolution does not fit its schema; the approval stays open."},
+        also={
+            **_CONFLICT,
+            409: f"{_CONFLICT[409]} Likewise if it is stale.",
+            422: "The resolution does not fit its schema; the approval stays open.",
+        },
     ),
     Operation(
         "rejectApproval",
