@@ -93,7 +93,7 @@ EVENTS: Final[Mapping[Event, str]] = MappingProxyType(
         "approval-expired": "nobody decided in time",
         "approval-used": "an approved call ran; the approval is used up",
         "approval-returned": "an approval was used by a call that did not run after all; it can be used again",
-        "approval-voided": "an approval no longer fits: policy, definition, rights or arguments have changed",
+        "approval-voided": "an approval no longer counts: an approver has lost the right to give it",
         "approval-withdrawn": "whoever asked took the call back before it ran",
         "quarantine-added": "somebody stopped a tool, a principal or an upstream",
         "quarantine-lifted": "a quarantine was lifted, or ended by itself",

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -11,6 +11,7 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli.console import fail, note, out, print_line, print_pairs, print_table
+from gateway.cli.moments import shown_moment
 from gateway.cli.remote import DEFAULT_URL, Answered, Insecure, Remote, TokenFile, Url, remote_at
 
 T = TypeVar("T")
@@ -311,7 +312,7 @@ def _value(found: dict[str, Any], name: str) -> str:
 
 
 def _moment(text: str) -> str:
-    return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return shown_moment(datetime.fromisoformat(text))
 
 
 def _may_decide(found: dict[str, Any]) -> str:

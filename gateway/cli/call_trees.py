@@ -5,10 +5,11 @@ Made of records alone, so that it is there for every call, whether or not its tr
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
+from gateway.cli.moments import shown_moment
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.records import StoredCall
 from gateway.runtime.looking import Traced
@@ -72,7 +73,7 @@ def _call(call: StoredCall, traced: Traced, snapshot: Snapshot) -> Node:
     approvals = [each for each in traced.approvals if each.id in ids]
     details = {
         "callId": call.id,
-        "at": _time(call.created_at),
+        "at": shown_moment(call.created_at),
         "traceId": call.trace_id,
         "spanId": call.span_id,
     }
@@ -121,9 +122,9 @@ def _approval(approval: ApprovalRecord, call: StoredCall) -> Node:
         "approvalId": approval.id,
         "reason": approval.request.reason,
         "askedBy": approval.request.call_id if approval.request.call_id != call.id else None,
-        "askedAt": _time(approval.created_at),
-        "expiresAt": _time(approval.expires_at),
-        "usedAt": None if approval.used_at is None else _time(approval.used_at),
+        "askedAt": shown_moment(approval.created_at),
+        "expiresAt": shown_moment(approval.expires_at),
+        "usedAt": None if approval.used_at is None else shown_moment(approval.used_at),
     }
     took = None if ended is None else _milliseconds(approval.created_at, ended)
     return Node("approval", approval.request.rule, approval.state, took=took, details=details, children=votes)
@@ -175,7 +176,3 @@ def _after(call: StoredCall, microseconds: int) -> float:
 
 def _milliseconds(since: datetime, until: datetime) -> float:
     return max((until - since).total_seconds() * 1000, 0.0)
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

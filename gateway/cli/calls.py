@@ -5,14 +5,14 @@ Arguments are shown when they are asked for, results never: their bytes are thei
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
 from gateway.assembly import Assembled
 from gateway.cli.console import fail, note, out, print_pairs, print_table
-from gateway.cli.moments import moment
+from gateway.cli.moments import moment, shown_moment
 from gateway.cli.project import (
     DEFAULT_FOLDER,
     Environment,
@@ -122,7 +122,7 @@ def _outcome(call: StoredCall) -> str:
 
 def _row(call: StoredCall, with_arguments: bool) -> list[str]:
     row = [
-        _time(call.created_at),
+        shown_moment(call.created_at),
         call.tool,
         _outcome(call),
         call.decision or "",
@@ -149,18 +149,14 @@ def _data(call: StoredCall, with_arguments: bool) -> dict[str, Any]:
         "isError": call.is_error,
         "decision": call.decision,
         "because": call.because,
-        "startedAt": _time(call.created_at),
-        "completedAt": None if call.completed_at is None else _time(call.completed_at),
+        "startedAt": shown_moment(call.created_at),
+        "completedAt": None if call.completed_at is None else shown_moment(call.completed_at),
         "checksum": call.checksum,
         "revision": call.revision,
         "idempotencyKey": call.idempotency_key,
         "results": [{"kind": each.kind, "type": each.type, "byteLength": each.byte_length} for each in call.results],
     }
     return {**data, "arguments": dict(call.args)} if with_arguments else data
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _took(call: StoredCall) -> str:

@@ -1,4 +1,4 @@
-"""Moments on the command line: how long ago, or when."""
+"""Moments on the command line: how long ago, or when; and as people are shown them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -20,3 +20,7 @@ def moment(text: str | datetime) -> datetime:
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
         raise typer.BadParameter("write an age as 15m, 2h or 3d, or a moment as 2026-11-16T10:00:00Z") from None
+
+
+def shown_moment(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
