@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=
+HELPDESK_PORT ?= 8091
+SERVE_ARGS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gateway/__init__.py)
 ENGINE ?= podman
 IMAGE ?= agent-gateway:$(VERSION)
@@ -22,12 +24,10 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 .PHONY: serve
-serve: $(READY) ## start the gateway on the example configuration, with the ticket service that its tools call
+serve: $(READY) ## start the gateway on the example configuration, with the ticket service that its tools call (HELPDESK_PORT, SERVE_ARGS="--port …")
 	@HELPDESK_TOKEN=$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(24))'); export HELPDESK_TOKEN; \
-	$(BIN)/python -m gateway.examples.helpdesk --port 8091 & helpdesk=$$!; \
-	REPOS_DIR=$(CURDIR) $(BIN)/gateway serve $(SERVE_ARGS) & gateway=$$!; \
-	trap 'kill $$helpdesk 2>/dev/null' EXIT; trap : INT; trap 'kill $$gateway 2>/dev/null' TERM; \
-	wait $$gateway; ended=$$?; while kill -0 $$gateway 2>/dev/null; do wait $$gateway; ended=$$?; done; exit $$ended
+	REPOS_DIR='$(CURDIR)'; export REPOS_DIR; \
+	exec $(BIN)/python -m gateway.examples.helpdesk --port $(HELPDESK_PORT) -- $(BIN)/gateway serve $(SERVE_ARGS)
 
 .PHONY: test
 test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and enforces coverage)

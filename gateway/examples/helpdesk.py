@@ -1,7 +1,8 @@
 """A small ticket service over HTTP: `HELPDESK_TOKEN=… python -m gateway.examples.helpdesk --port 8091`.
 
 It listens on loopback only, asks every caller for the bearer token and forgets everything when it ends. It stands in
-for the helpdesk, the payment service and the carrier that the example configuration calls.
+for the helpdesk, the payment service and the carrier that the example configuration calls. A command after `--` is run
+beside it, with its address in HELPDESK_URL; both end together, and a service that cannot listen runs nothing.
 """
 
 import argparse
@@ -10,10 +11,12 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -149,24 +152,45 @@ class HelpdeskHandler(BaseHTTPRequestHandler):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gateway.examples.helpdesk", description=__doc__)
     parser.add_argument("--port", type=int, default=8091, help="port on loopback; 0 takes a free one")
-    port: int = parser.parse_args(arguments).port
+    parser.add_argument("command", nargs="*", help="what to run beside it, after --")
+    given = parser.parse_args(arguments)
     token = os.environ.get("HELPDESK_TOKEN", "")
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         print("HELPDESK_TOKEN is not set: give the token that callers must bring", file=sys.stderr)
         return 2
     try:
-        server = HelpdeskServer(port, token, furnished())
+        server = HelpdeskServer(given.port, token, furnished())
     except (OSError, OverflowError) as error:
-        print(f"cannot listen on port {port}: {error}", file=sys.stderr)
+        another = "another port is given with --port, or make serve HELPDESK_PORT=…"
+        print(f"cannot listen on port {given.port}: {error}; {another}", file=sys.stderr)
         return 1
     with server:
-        try:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            print(f"helpdesk at {server.url}", flush=True)
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
+        return _beside(server, given.command) if given.command else _alone(server)
+
+
+def _alone(server: HelpdeskServer) -> int:
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        print(f"helpdesk at {server.url}", flush=True)
+        server.serve_forever()
+    except KeyboardInterrupt:
+        return 0
     return 0
+
+
+def _beside(server: HelpdeskServer, command: Sequence[str]) -> int:
+    """Serve for as long as a command runs; the exit code is its own."""
+    Thread(target=server.serve_forever, daemon=True).start()
+    print(f"helpdesk at {server.url}", flush=True)
+    try:
+        running = subprocess.Popen(command, env={**os.environ, "HELPDESK_URL": server.url})  # noqa: S603 - its own caller's
+    except OSError as error:
+        print(f"cannot run {command[0]}: {error.strerror}", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda number, frame: running.terminate())
+    signal.signal(signal.SIGINT, lambda number, frame: None)  # a terminal tells the command, too
+    code = running.wait()
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

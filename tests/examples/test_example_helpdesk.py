@@ -270,4 +270,67 @@ def test_taken_port_is_said_in_one_line(port: int) -> None:
 
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.startswith(f"cannot listen on port {port}: ")
+    assert "HELPDESK_PORT" in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+def beside(port: int, *command: str) -> "subprocess.CompletedProcess[str]":
+    environ = {**os.environ, "HELPDESK_TOKEN": TOKEN}
+    return subprocess.run(
+        [*COMMAND, str(port), "--", *command], env=environ, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_command_beside_it_is_told_where_it_is_and_gives_the_exit_code() -> None:
+    asking = (
+        "import os, urllib.request as r;"
+        "asked = r.Request(os.environ['HELPDESK_URL'] + '/api/v2/tickets/1001',"
+        " headers={'Authorization': 'Bearer ' + os.environ['HELPDESK_TOKEN']});"
+        "print(r.urlopen(asked).status); raise SystemExit(3)"
+    )
+
+    run = beside(0, sys.executable, "-c", asking, "--port", "1")
+
+    assert (run.returncode, run.stdout.splitlines()[1:], run.stderr) == (3, ["200"], "")
+
+
+def test_nothing_is_run_beside_a_service_that_cannot_listen(port: int) -> None:
+    run = beside(port, sys.executable, "-c", "print('ran')")
+
+    assert (run.returncode, run.stdout) == (1, "")
+
+
+def test_command_that_is_not_there_is_said_in_one_line() -> None:
+    run = beside(0, "/nowhere/gateway")
+
+    assert (run.returncode, run.stderr) == (1, "cannot run /nowhere/gateway: No such file or directory\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 7), (signal.SIGINT, 0)])
+def test_command_beside_it_is_told_to_end_and_a_terminal_tells_it_itself(number: int, code: int) -> None:
+    waiting = (
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7));"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); print('up', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [*COMMAND, "0", "--", sys.executable, "-c", waiting],
+        env={**os.environ, "HELPDESK_TOKEN": TOKEN},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline().split()[0] for _ in range(2)] == ["helpdesk", "up"]
+
+    process.send_signal(number)
+    if number == signal.SIGTERM:
+        process.wait(timeout=60)
+    process.communicate(timeout=60)
+
+    assert process.returncode == code
+
+
+def test_command_that_was_killed_has_the_exit_code_of_a_shell() -> None:
+    run = beside(0, sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
+
+    assert run.returncode == 137
