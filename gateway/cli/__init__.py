@@ -47,7 +47,7 @@ class _Commands(LazyGroup):
         Subcommand("explain", "gateway.cli.explaining:explaining", "Document a field, or tell what becomes of a call."),
         Subcommand("env", "gateway.cli.environment:list_environment", "List what a configuration reads from outside."),
         Subcommand("schema", "gateway.cli.reference:print_schema", "Print the JSON Schema of all kinds, for editors."),
-        Subcommand("call-id", "gateway.cli.hashing:print_call_id", "Print the id of a call."),
+        Subcommand("call-id", "gateway.cli.hashing:print_call_id", "Print the checksum of a call."),
     )
 
 

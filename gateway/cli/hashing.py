@@ -1,4 +1,4 @@
-"""`gateway call-id`: the id of a call, without any project."""
+"""`gateway call-id`: the checksum of a call, without any project."""
 
 import json
 import sys
@@ -14,7 +14,11 @@ def print_call_id(
     args: Annotated[str, typer.Argument(help="The arguments as a JSON object, or - to read it from standard input.")],
     show: Annotated[bool, typer.Option("--canonical", help="Print the canonical JSON that is hashed instead.")] = False,
 ) -> None:
-    """Print the id of a call: the hash that joins its events, its record and its rendering."""
+    """Print the checksum of a call: the hash of a tool's name and arguments, the same for every such call.
+
+    Answers and records name it `checksum`, the envelope around a result `call`. It is not the `callId` of one call, by
+    which gateway calls show and gateway trace find it.
+    """
     text = sys.stdin.read() if args == "-" else args
     try:
         value = json.loads(text)

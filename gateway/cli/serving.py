@@ -337,7 +337,8 @@ def _attempts(gateway: Running, url: str) -> Iterator[str]:
     if by_mcp is not None:
         bearer = "" if is_open else " --header 'Authorization: Bearer TOKEN'"
         options = f"--transport http{bearer} --method tools/list"
-        yield f"{label}npx @modelcontextprotocol/inspector --cli {url}{by_mcp}/mcp {options}"
+        yield f"{label}npx @modelcontextprotocol/inspector@latest --cli {url}{by_mcp}/mcp {options}"
+        yield f"{' ' * len(label)}(the Inspector needs Node 22.19 or newer)"
 
 
 def _warn(warnings: Sequence[str], *, say: Callable[[str], object]) -> None:

@@ -48,15 +48,16 @@ def test_addresses_and_attempts_are_those_that_are_answered(tmp_path: Path) -> N
     with served(written, tmp_path / "data", env=environ_of(people)) as gateway:
         url, lines = gateway.url, gateway.output.splitlines()
         assert gateway.process.stdout is not None
-        lines += [gateway.process.stdout.readline().rstrip()]
+        lines += [gateway.process.stdout.readline().rstrip() for _ in range(2)]
 
     assert f"  REST   {url}/v1/catalogues/a-rest   a-rest: 1 tool in the catalogue" in lines
     assert f"  MCP    {url}/desk/mcp   desk: 1 tool in the catalogue, also at {url}/mcp" in lines
     assert f"{url}/a-rest/mcp" not in gateway.output
-    assert lines[-2] == f"try: curl -H 'Authorization: Bearer TOKEN' {url}/v1/catalogues/a-rest/tools"
-    inspector = "     npx @modelcontextprotocol/inspector --cli"
+    assert lines[-3] == f"try: curl -H 'Authorization: Bearer TOKEN' {url}/v1/catalogues/a-rest/tools"
+    inspector = "     npx @modelcontextprotocol/inspector@latest --cli"
     options = "--transport http --header 'Authorization: Bearer TOKEN' --method tools/list"
-    assert lines[-1] == f"{inspector} {url}/desk/mcp {options}"
+    assert lines[-2] == f"{inspector} {url}/desk/mcp {options}"
+    assert "Node 22.19" in lines[-1]
 
 
 @pytest.mark.parametrize("options", WORKERS)
