@@ -32,8 +32,8 @@ async def test_operator_asks_and_reloads_and_nobody_else_does(forks: Forking, tm
         "GATEWAY_APPROVER_SHA256=DIGEST1",
         "GATEWAY_OPERATOR_SHA256=DIGEST2",
     ]
-    commands = [line.removeprefix(".venv/bin/gateway ") for line in ASKING if line.startswith(".venv/bin/gateway ")]
-    assert commands == ["status", "reload"]
+    commands = [line.removeprefix("gateway ") for line in ASKING if line.startswith("gateway ")]
+    assert commands == ["status", "reload", "upstreams"]
     token, digest = new_token()
     with operated(forks, tmp_path, digest=digest) as gateway:
         env = {"GATEWAY_TOKEN": token}
@@ -46,9 +46,10 @@ async def test_operator_asks_and_reloads_and_nobody_else_does(forks: Forking, tm
                 called = answer.status
         await asyncio.to_thread(gateway.stop)
 
-    assert [code for code, _ in told] == [0, 0], told
+    assert [code for code, _ in told] == [0, 0, 0], told
     assert "revision" in told[0][1]
     assert "unchanged: revision" in told[1][1]
-    assert [code for code, _ in refused] == [1, 1]
+    assert "wiki" in told[2][1]
+    assert [code for code, _ in refused] == [1, 1, 1]
     assert statuses == [200, 403, 401]
     assert called == 404

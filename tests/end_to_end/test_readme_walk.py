@@ -1,18 +1,16 @@
-"""The five minutes of the README, taken with a real gateway on the example project."""
+"""The five minutes of the README, taken with a real gateway on the example project; then a project of one's own."""
 
 import json
-import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from served import ROOT, Served, served
+from terminals import block, run, typed
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8080"
 
 
@@ -22,26 +20,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-def block(language: str, word: str) -> str:
-    """The one example of a language that has a word in it."""
-    (found,) = [each for each in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if word in each]
-    return str(found)
-
-
-def run(command: list[str]) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    answer = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PATH": path}, timeout=120
-    )
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
+def readme(language: str, word: str) -> str:
+    return block("README.md", language, word)
 
 
 def test_curl_line_gets_a_governed_answer(gateway: Served) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
 
-    answer = json.loads(run(["bash", "-c", block("sh", "price_quote/call").replace(ADDRESS, gateway.url)]))
+    answer = json.loads(typed(readme("sh", "price_quote/call").replace(ADDRESS, gateway.url)))
 
     assert answer["isError"] is False
     assert answer["tool"] == "price_quote"
@@ -49,16 +36,47 @@ def test_curl_line_gets_a_governed_answer(gateway: Served) -> None:
 
 
 def test_python_client_lists_and_calls(gateway: Served) -> None:
-    output = run([sys.executable, "-c", block("python", ADDRESS).replace(ADDRESS, gateway.url)])
+    output = run([sys.executable, "-c", readme("python", ADDRESS).replace(ADDRESS, gateway.url)])
 
     assert "price_quote" in output.splitlines()[0]
+    assert "artifact_grep" in output.splitlines()[0]
     assert "DESK-160" in output
 
 
 def test_explanation_names_the_rule_that_holds() -> None:
-    command = block("sh", "explain call").replace(".venv/bin/gateway", f"{sys.executable} -m gateway")
-
-    output = run(["bash", "-c", command])
+    output = typed(readme("sh", "explain call"))
 
     assert "hold" in output
     assert "refunds-over-500" in output
+
+
+def test_project_of_ones_own_is_checked_served_beside_the_example_and_planned(tmp_path: Path) -> None:
+    clone, demo = tmp_path / "clone", tmp_path / "demo"
+    clone.mkdir()
+    *making, serving = readme("sh", "gateway init").splitlines()
+    assert serving.split()[:6] == ["gateway", "serve", "--port", "8180", "--admin-port", "8181"]
+
+    typed("\n".join(making), folder=clone)
+    with served(demo, demo) as running:
+        quote(running.url)
+        calls = json.loads(typed("gateway calls list --output json", folder=demo, GATEWAY_DATA_DIR=str(demo)))
+    typed(readme("sh", "git init"), folder=demo)
+    unchanged = typed(readme("sh", "plan --against"), folder=demo)
+    configs = demo / "configs" / "gateway.yaml"
+    configs.write_text(configs.read_text(encoding="utf-8").replace("flags: [writes]", "flags: [writes, egress]"))
+    changed = typed(readme("sh", "plan --against"), folder=demo, code=2)
+
+    assert [call["tool"] for call in calls] == ["price_quote"]
+    assert "folder_create" not in unchanged
+    assert "folder_create" in changed
+    assert "egress" in changed
+
+
+def quote(url: str) -> None:
+    asked = Request(
+        f"{url}/v1/catalogues/starter/tools/price_quote/call",
+        data=b'{"arguments": {"sku": "LAMP-9", "quantity": 1}}',
+        headers={"content-type": "application/json"},
+    )
+    with urlopen(asked, timeout=60) as answer:
+        assert answer.status == 200
