@@ -58,6 +58,13 @@ def test_command_is_mentioned(command: str) -> None:
     assert re.search(rf"\bgateway {command}\b", TEXT)
 
 
+def test_every_command_is_in_the_table_of_commands() -> None:
+    rows = re.findall(r"^\| (`gateway [^|]*) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    told = re.findall(r"`gateway ([a-z-]+)`", "\n".join(rows))
+
+    assert sorted(told) == sorted(commands())
+
+
 def test_commands_that_are_mentioned_exist() -> None:
     spans = re.findall(r"`gateway ([a-z-]+)[^`\n]*`", TEXT) + re.findall(r"^gateway ([a-z-]+)", TEXT, re.MULTILINE)
 

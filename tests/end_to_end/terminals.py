@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from served import ROOT
@@ -16,18 +17,24 @@ def active(**more: str) -> dict[str, str]:
     return {**os.environ, **people, "PATH": path, **more}
 
 
-def run(command: list[str], *, folder: Path = ROOT, code: int = 0, **more: str) -> str:
+def run(command: list[str], *, folder: Path = ROOT, code: int = 0, env: Mapping[str, str] | None = None) -> str:
     """What a command prints; it has to end with the exit code."""
     answer = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=active(**more), timeout=120, stdin=subprocess.DEVNULL
+        command,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=active(**(env or {})),
+        timeout=120,
+        stdin=subprocess.DEVNULL,
     )
     assert answer.returncode == code, answer.stdout + answer.stderr
     return answer.stdout
 
 
-def typed(text: str, *, folder: Path = ROOT, code: int = 0, **more: str) -> str:
+def typed(text: str, *, folder: Path = ROOT, code: int = 0, env: Mapping[str, str] | None = None) -> str:
     """What the lines of an example print."""
-    return run(["bash", "-ec", text], folder=folder, code=code, **more)
+    return run(["bash", "-ec", text], folder=folder, code=code, env=env)
 
 
 def blocks(document: str, language: str) -> list[str]:

@@ -59,7 +59,7 @@ def test_project_of_ones_own_is_checked_served_beside_the_example_and_planned(tm
     typed("\n".join(making), folder=clone)
     with served(demo, demo) as running:
         quote(running.url)
-        calls = json.loads(typed("gateway calls list --output json", folder=demo, GATEWAY_DATA_DIR=str(demo)))
+        calls = json.loads(typed("gateway calls list --output json", folder=demo, env={"GATEWAY_DATA_DIR": str(demo)}))
     typed(readme("sh", "git init"), folder=demo)
     unchanged = typed(readme("sh", "plan --against"), folder=demo)
     configs = demo / "configs" / "gateway.yaml"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.config.kinds import validate
 from gateway.telemetry.names import METRICS
 from gateway.telemetry.prometheus_text import label_name, prometheus_name
 
@@ -115,6 +116,24 @@ def test_prometheus_accepts_the_alerts() -> None:
     )
 
     assert found.returncode == 0, found.stderr
+
+
+def test_how_to_says_how_many_alerts_there_are() -> None:
+    page = (FOLDER.parent / "docs" / "telemetry-backends.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"(\d+) alerts", page) == [str(len(alerts()))]
+
+
+def test_credential_of_the_how_to_is_one_that_a_telemetry_document_takes() -> None:
+    page = (FOLDER.parent / "docs" / "telemetry-backends.md").read_text(encoding="utf-8")
+    (auth,) = re.findall(r"`auth: (\{.*?\}\})`", page)
+    exporter = {"type": "otlp-http", "endpoint": "https://collector.example.com", "auth": yaml.safe_load(auth)}
+    spec = {"service": "gateway", "traces": {"exporter": exporter}}
+    metadata = {"name": "default", "owner": "team-observability"}
+
+    _, problems = validate({"apiVersion": "gateway/v1", "kind": "Telemetry", "metadata": metadata, "spec": spec})
+
+    assert problems == []
 
 
 def test_links_and_pictures_of_the_how_to_exist() -> None:
