@@ -55,6 +55,28 @@ def test_every_module_is_explained_where_its_package_is() -> None:
     assert missing == []
 
 
+LINKING = [
+    "README.md",
+    "configs/README.md",
+    *(f"docs/{name}.md" for name in ("artifacts", "identity", "reload", "upstreams")),
+]
+
+
+@pytest.mark.parametrize("name", LINKING)
+def test_links_of_a_document_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    targets = [
+        each.partition("#") for each in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8"))
+    ]
+    assert targets
+    for path, _, anchor in targets:
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+        slugs = {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
+        assert not anchor or anchor in slugs, f"{path}#{anchor}"
+
+
 def test_every_make_target_of_the_documents_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
