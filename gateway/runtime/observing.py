@@ -1,7 +1,7 @@
 """From a Telemetry document and the environment to an observer with everything behind it that sends.
 
-The document wins where it says something; where it does not, the standard `OTEL_*` variables count. Only
-OTEL_SDK_DISABLED wins over both.
+The document wins where it says something; where it does not, or is not there, the standard `OTEL_*` variables count.
+Only OTEL_SDK_DISABLED wins over both, and only a document lets contents of calls out.
 """
 
 import logging
@@ -57,9 +57,13 @@ LARGEST_SHOWN: Final = 64 << 10
 def telemetry_settings(
     spec: specs.TelemetrySpec | None, *, environ: Mapping[str, str], secrets: Secrets
 ) -> Settings | None:
-    """`None` if nothing is to be sent. Raises `TelemetryUnusable` for what cannot work here."""
-    if spec is None or environment.is_disabled(environ):
+    """`None` if nothing is to be sent. Raises `TelemetryUnusable` for what cannot work here.
+
+    Without a document, variables count as with one that says nothing, but for contents of calls.
+    """
+    if environment.is_disabled(environ):
         return None
+    spec = _without_document(environ) if spec is None else spec
     traces = _exporter("traces", spec.traces.exporter if spec.traces else None, environ, secrets)
     asked = spec.logs.exporter if spec.logs and spec.logs.exporter else spec.traces.exporter if spec.traces else None
     settings = Settings(
@@ -83,6 +87,16 @@ def telemetry_settings(
         if isinstance(exporter, Otlp) and exporter.protocol == "grpc":
             grpc_library()
     return settings
+
+
+def contents_held_back(spec: specs.TelemetrySpec | None, settings: Settings | None, environ: Mapping[str, str]) -> bool:
+    """Whether a variable asks for contents that are not sent, because no document lets them out."""
+    return spec is None and settings is not None and environment.capture(environ) != settings.capture
+
+
+def _without_document(environ: Mapping[str, str]) -> specs.TelemetrySpec:
+    environment.capture(environ)  # what cannot be read is refused, though nobody follows it
+    return specs.TelemetrySpec.model_validate({"capture": {}})
 
 
 def _exporter(

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -36,7 +36,7 @@ from gateway.runtime.identities import providers_of
 from gateway.runtime.kept import Kept, gateway_of, kept_by, storage_of
 from gateway.runtime.metering import Metering
 from gateway.runtime.notifying import webhooks_of
-from gateway.runtime.observing import Observing, observing, sending_metrics, telemetry_settings
+from gateway.runtime.observing import Observing, contents_held_back, observing, sending_metrics, telemetry_settings
 from gateway.runtime.publishing import Unworkable
 from gateway.runtime.revisions import Draft, Revisions
 from gateway.runtime.secrets import Secrets, absent_secrets
@@ -48,6 +48,7 @@ from gateway.serving.current import ServedCall
 from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
 from gateway.storage.spool import PieceSpool
+from gateway.telemetry.environment import CAPTURE
 from gateway.telemetry.meters import Meters
 from gateway.telemetry.settings import Settings as TelemetrySettings
 from gateway.upstreams.registry import Upstreams
@@ -309,8 +310,14 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         controlled,
         metering,
         observed,
-        tuple(prepared.auditing.warnings),
+        tuple(_told(prepared)),
     )
+
+
+def _told(prepared: Prepared) -> Iterator[str]:
+    yield from prepared.auditing.warnings
+    if contents_held_back(telemetry_of(prepared.assembled), prepared.telemetry, prepared.environ):
+        yield f"{CAPTURE} is not followed: contents of calls are only sent where a Telemetry document is in use"
 
 
 class _Closable(Protocol):

@@ -13,6 +13,7 @@ T = TypeVar("T")
 _PROTOCOLS: Final[Mapping[str, Protocol]] = {"http/protobuf": "http", "grpc": "grpc"}
 _PORTS: Final[Mapping[Protocol, int]] = {"http": 4318, "grpc": 4317}
 _PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
@@ -68,19 +69,24 @@ def resource(environ: Mapping[str, str]) -> dict[str, str]:
 def sampling(environ: Mapping[str, str]) -> Sampling:
     name = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or "parentbased_always_on"
     follows = name.startswith("parentbased_")
+    ratio = _ratio("OTEL_TRACES_SAMPLER_ARG", environ)
     match name.removeprefix("parentbased_"):
         case "always_on":
             return Sampling(1.0, follows_caller=follows)
         case "always_off":
             return Sampling(0.0, follows_caller=follows)
         case "traceidratio":
-            variable = "OTEL_TRACES_SAMPLER_ARG"
-            ratio = _number(variable, environ.get(variable, ""), float, 1.0)
-            if not 0 <= ratio <= 1:
-                raise _unreadable(variable, "write a number from 0 to 1")
             return Sampling(ratio, follows_caller=follows)
         case _:
             raise _unreadable("OTEL_TRACES_SAMPLER", "write always_on, always_off or traceidratio")
+
+
+def _ratio(variable: str, environ: Mapping[str, str]) -> float:
+    """Read whether or not the sampler has a use for it: a value that says nothing is a slip in either case."""
+    ratio = _number(variable, environ.get(variable, ""), float, 1.0)
+    if not 0 <= ratio <= 1:
+        raise _unreadable(variable, "write a number from 0 to 1")
+    return ratio
 
 
 def metrics_every(environ: Mapping[str, str]) -> float:
@@ -94,14 +100,13 @@ def metrics_every(environ: Mapping[str, str]) -> float:
 
 def capture(environ: Mapping[str, str]) -> Capture:
     """Whether contents are shown on spans: the words are those of the instrumentations for GenAI, of both ages."""
-    variable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-    match environ.get(variable, "").strip().lower():
+    match environ.get(CAPTURE, "").strip().lower():
         case "" | "false" | "no_content" | "event_only":
             return Capture()
         case "true" | "span_only" | "span_and_event":
             return Capture("values", "values")
         case _:
-            raise _unreadable(variable, "write true or false, or one of NO_CONTENT, SPAN_ONLY and SPAN_AND_EVENT")
+            raise _unreadable(CAPTURE, "write true or false, or one of NO_CONTENT, SPAN_ONLY and SPAN_AND_EVENT")
 
 
 def longest_value(environ: Mapping[str, str], default: int) -> int:

@@ -66,6 +66,12 @@ def test_samplers(sampler: str, argument: str, ratio: float, follows: bool) -> N
     assert (found.ratio, found.follows_caller) == (ratio, follows)
 
 
+@pytest.mark.parametrize("argument", ["abc", "-1", "nan"])
+def test_an_argument_that_no_sampler_could_use_is_refused_whichever_is_chosen(argument: str) -> None:
+    with pytest.raises(TelemetryUnusable, match="OTEL_TRACES_SAMPLER_ARG"):
+        environment.sampling({"OTEL_TRACES_SAMPLER_ARG": argument})
+
+
 def test_batches_and_limits() -> None:
     environ = {
         "OTEL_BSP_MAX_QUEUE_SIZE": "100",

@@ -49,7 +49,7 @@ class GatewaySpec(Spec):
     defaults: GatewayDefaults = Field(description="What counts where a document does not say.")
     identity: Some[Name] = Field(description="IdentityProviders, asked in this order.")
     storage: Name = Field(description="The Storage in use.")
-    telemetry: Maybe[Name] = Field(None, description="The Telemetry in use; without one, nothing is exported.")
+    telemetry: Maybe[Name] = Field(None, description="The Telemetry in use; without one, only OTEL_* variables count.")
     reload: Maybe[Reload] = Field(None, description="What a reload must pass.")
     audit: Maybe[Audit] = Field(None, description="How the decision log is kept.")
     webhooks: Many[Webhook] = Field((), description="Who is told of approvals.")
