@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TOOL = """\
 apiVersion: gateway/v1
 kind: Tool
@@ -83,3 +85,93 @@ def test_required_variables_without_a_default_must_be_set(tmp_path: Path) -> Non
 
     (tmp_path / "password.txt").write_text("x", encoding="utf-8")
     assert run(tmp_path, "--require", UNSET="a", A_SECRET="b").returncode == 0
+
+
+OVERLAYS = """\
+apiVersion: gateway/v1
+kind: Gateway
+metadata: {name: acme, owner: team-a}
+spec:
+  identity: [people]
+  storage: main
+---
+apiVersion: gateway/v1
+kind: IdentityProvider
+metadata: {name: people, owner: team-a}
+spec: {type: token, tokens: [{subject: "user:ana", sha256: {fromEnv: PEOPLE_KEY}, expires: "2999-12-31"}]}
+---
+apiVersion: gateway/v1
+kind: IdentityProvider
+metadata: {name: robots, owner: team-a}
+spec: {type: token, tokens: [{subject: "agent:bot", sha256: {fromEnv: ROBOTS_KEY}, expires: "2999-12-31"}]}
+---
+apiVersion: gateway/v1
+kind: Storage
+metadata: {name: main, owner: team-a}
+spec: {type: postgres, connection: {fromEnv: BASE_DATABASE}, blobs: {type: files, path: data}}
+---
+apiVersion: gateway/v1
+kind: Tool
+metadata: {name: later, owner: team-a}
+spec: {lifecycle: draft, backend: {type: command, argv: [/bin/true], env: {TOKEN: {fromEnv: DRAFT_TOKEN}}}}
+---
+apiVersion: gateway/v1
+kind: Overlay
+metadata: {name: prod, owner: team-a}
+spec:
+  environment: prod
+  patches:
+    - target: {kind: Gateway, name: acme}
+      merge: {identity: robots, audit: {key: {fromEnv: AUDIT_KEY}}}
+    - target: {kind: Storage, name: main}
+      merge: {connection: {fromEnv: PROD_DATABASE}}
+---
+apiVersion: gateway/v1
+kind: Overlay
+metadata: {name: dev, owner: team-a}
+spec:
+  environment: dev
+  patches:
+    - target: {kind: Tool, name: later}
+      merge: {lifecycle: active, note: "${ONLY_IN_DEV}"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "secrets"),
+    [
+        pytest.param([], ["BASE_DATABASE", "PEOPLE_KEY"], id="none"),
+        pytest.param(["--environment", "prod"], ["AUDIT_KEY", "PROD_DATABASE", "ROBOTS_KEY"], id="prod"),
+        pytest.param(["--environment", "dev"], ["BASE_DATABASE", "DRAFT_TOKEN", "PEOPLE_KEY"], id="dev"),
+    ],
+)
+def test_secrets_are_those_that_the_environment_uses(tmp_path: Path, args: list[str], secrets: list[str]) -> None:
+    (tmp_path / "a.yaml").write_text(OVERLAYS, encoding="utf-8")
+
+    answer = run(tmp_path, "--require", *args, ONLY_IN_DEV="x")
+
+    assert answer.returncode == 1
+    assert answer.stderr.splitlines()[-1] == f"note: not set: {', '.join(secrets)}"
+    assert run(tmp_path, "--require", *args, ONLY_IN_DEV="x", **dict.fromkeys(secrets, "x")).returncode == 0
+
+
+def test_variables_of_every_overlay_are_demanded_because_no_start_goes_without_them(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(OVERLAYS, encoding="utf-8")
+    (tmp_path / "policies").mkdir()
+
+    answer = run(tmp_path, "--require", "--environment", "prod", AUDIT_KEY="x", PROD_DATABASE="x", ROBOTS_KEY="x")
+    check = [sys.executable, "-m", "gateway", "check", str(tmp_path), "--environment", "prod"]
+    checked = subprocess.run(check, capture_output=True, text=True)
+
+    assert answer.stderr.splitlines()[-1] == "note: not set: ONLY_IN_DEV"
+    assert "env-missing: environment variable ONLY_IN_DEV is not set" in checked.stdout + checked.stderr
+
+
+def test_name_of_a_secret_that_comes_from_a_variable_is_shown_as_written(tmp_path: Path) -> None:
+    text = TOOL.replace("fromEnv: A_SECRET", 'fromEnv: "${WHICH}_SECRET"')
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+
+    rows = json.loads(run(tmp_path, "--output", "json", WHICH="hunter5", hunter5_SECRET="x").stdout)
+
+    assert [row["state"] for row in rows if row["name"] == "${WHICH}_SECRET"] == ["set"]
+    assert "hunter" not in json.dumps(rows)

@@ -13,8 +13,10 @@ from gateway.cli.console import note, out, print_table
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, assembled, project_at
 from gateway.config.folders import read_folder
 from gateway.config.loader import Loaded
-from gateway.config.secret_uses import SecretUse, secret_uses
-from gateway.config.substitution import EnvUse
+from gateway.config.nodes import Document
+from gateway.config.overlays import apply, is_overlay
+from gateway.config.secret_uses import SecretUse, in_use, secret_uses
+from gateway.config.substitution import EnvUse, substitute
 from gateway.governance.diagnostics import Position
 
 State = Literal["set", "not set", "default"]
@@ -43,10 +45,14 @@ def list_environment(
         bool, typer.Option("--require", help="Exit code 1 if something without a default is not set.")
     ] = False,
 ) -> None:
-    """List what a configuration reads from outside: variables and secrets, where, whether set. Never a value."""
+    """List what a configuration reads from outside: variables and secrets, where, whether set. Never a value.
+
+    Secrets are those that the environment uses. Variables are those of every overlay: all of them are checked at every
+    start, and none may lack one.
+    """
     project = project_at(folder, policies)
     loaded = assembled(project, environment=environment, today=None).loaded
-    uses = sorted({*_variables(loaded), *_secrets(project)})
+    uses = sorted({*_variables(loaded), *_secrets(project, environment)})
     if output == "json":
         typer.echo(json.dumps([use.row for use in uses], indent=2, ensure_ascii=False))
     else:
@@ -71,12 +77,20 @@ def _state(use: EnvUse) -> State:
     return "set" if use.is_set else "not set" if use.default is None else "default"
 
 
-def _secrets(project: Project) -> Iterator[_Use]:
-    documents, _ = read_folder(project.configs, prefix=project.configs.as_posix())
-    for use in secret_uses(documents):
+def _secrets(project: Project, environment: str | None) -> Iterator[_Use]:
+    for use in secret_uses(in_use(_effective(project, environment))):
         kind: Kind = "secret file" if use.is_file else "secret"
         state: State = "set" if _is_there(use, project) else "not set"
-        yield _Use(use.name, use.position, kind, state)
+        yield _Use(use.written, use.position, kind, state)
+
+
+def _effective(project: Project, environment: str | None) -> list[Document]:
+    """Every document as it is in the environment, also where its shape is wrong."""
+    read, _ = read_folder(project.configs, prefix=project.configs.as_posix())
+    filled = [substitute(document, os.environ)[0] for document in read]
+    overlays = [document for document in filled if is_overlay(document)]
+    plain = [document for document in filled if not is_overlay(document)]
+    return apply(plain, overlays, environment=environment)[0]
 
 
 def _is_there(use: SecretUse, project: Project) -> bool:
