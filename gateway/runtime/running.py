@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from gateway.access import Access
 from gateway.approvals.webhooks import Webhook
@@ -20,8 +20,10 @@ from gateway.config.specs.gateway import (
     TelemetryDocument,
     TelemetrySpec,
 )
+from gateway.config.specs.overlays import OverlayDocument
+from gateway.config.text import clipped
 from gateway.errors import ProgramError
-from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.diagnostics import Diagnostic, did_you_mean
 from gateway.governance.validity import Validity
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
@@ -52,6 +54,8 @@ from gateway.telemetry.environment import CAPTURE
 from gateway.telemetry.meters import Meters
 from gateway.telemetry.settings import Settings as TelemetrySettings
 from gateway.upstreams.registry import Upstreams
+
+_NO_PROJECT: Final = frozenset({"missing-folder", "not-a-folder", "unreadable-folder", "no-documents"})
 
 
 class ConfigInvalid(ProgramError):
@@ -192,6 +196,9 @@ def prepared(
         packages=settings.python_packages,
     )
     assembled = again()
+    if settings.bundle is None:
+        _refuse_no_project(assembled, project.configs)
+    _refuse_unknown_environment(assembled, settings.environment)
     if assembled.access is None:
         raise ConfigInvalid(assembled.diagnostics)
     folder = project.configs
@@ -358,6 +365,33 @@ def telemetry_of(assembled: Assembled) -> TelemetrySpec | None:
     documents = [each.spec for each in assembled.loaded.documents]
     found = {each.metadata.name: each.spec for each in documents if isinstance(each, TelemetryDocument)}
     return None if named is None else found[named]
+
+
+def _refuse_no_project(assembled: Assembled, folder: Path) -> None:
+    """Where there are no documents, nothing that policies name is known: that is not worth telling."""
+    for found in assembled.diagnostics:
+        if found.code in _NO_PROJECT and found.position.file == folder.as_posix():
+            raise StartRefused(
+                f"{folder}: {found.message}",
+                help="name the project with --configs or GATEWAY_CONFIGS; gateway init writes one",
+            )
+
+
+def _refuse_unknown_environment(assembled: Assembled, environment: str | None) -> None:
+    """A name that no overlay has is more likely misspelled than an environment in which nothing differs."""
+    if environment is None or not any(found.code == "overlay-missing" for found in assembled.diagnostics):
+        return
+    names = sorted(
+        each.spec.spec.environment
+        for each in assembled.loaded.documents
+        if isinstance(each.spec, OverlayDocument)
+        and ("spec", "environment") not in each.source.substituted  # else it is not shown
+    )
+    listed = f"there are overlays for {', '.join(map(repr, names))}" if names else "add one, or name none"
+    near = did_you_mean(environment, names)
+    raise StartRefused(
+        f"there is no overlay for environment {clipped(environment)}", help=f"{near} {listed}" if near else listed
+    )
 
 
 def _refuse_exposure(settings: Settings, identities: Identities) -> None:

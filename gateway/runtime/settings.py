@@ -67,6 +67,12 @@ class Settings(BaseSettings):
         None, description="Seconds between two looks at the folder, to serve what changed; without it, nobody looks."
     )
 
+    @field_validator("environment")
+    @classmethod
+    def _named(cls, value: str | None) -> str | None:
+        """An empty variable names no environment."""
+        return value or None
+
     @field_validator("log_format", "log_level", mode="before")
     @classmethod
     def _word(cls, value: object) -> object:
