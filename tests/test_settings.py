@@ -1,6 +1,12 @@
-"""Settings as environment variables give them."""
+"""Settings as environment variables give them, and what is told of them."""
 
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +91,94 @@ def test_address_for_other_gateways_is_taken_as_it_is_meant(given: str, meant: s
 def test_address_for_other_gateways_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="http://HOST:PORT"):
         Settings.model_validate({"peer_url": given})
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table in docs/settings.md."""
+
+    variable: str
+    option: str
+    default: str
+    words: str
+
+    @property
+    def setting(self) -> str:
+        return self.variable.removeprefix("GATEWAY_").lower()
+
+
+def documented() -> list[Row]:
+    text = (Path(__file__).parent.parent / "docs" / "settings.md").read_text(encoding="utf-8")
+    table = text.partition("| variable |")[2].partition("\n\n")[0]
+    return [Row(*(cell.strip(" `") for cell in line.split("|")[1:-1])) for line in table.splitlines()[2:]]
+
+
+def serve(*args: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    known = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+    command = [sys.executable, "-m", "gateway", "serve", *args]
+    return subprocess.run(
+        command, env={**known, "COLUMNS": "200", **environ}, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_every_setting_is_documented_and_nothing_else() -> None:
+    known = {f"GATEWAY_{name.upper()}": field.description for name, field in Settings.model_fields.items()}
+
+    assert {row.variable: row.words for row in documented()} == known
+    assert len(documented()) == len(known)
+
+
+@pytest.mark.parametrize("row", documented(), ids=lambda row: row.setting)
+def test_documented_default_is_the_true_one(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("GATEWAY_")]:
+        monkeypatch.delenv(name)
+    defaults = Settings.model_validate({})
+    monkeypatch.setenv(row.variable, row.default)
+
+    if row.default:
+        assert Settings.model_validate({}) == defaults
+    else:
+        assert getattr(defaults, row.setting) in (None, ())
+
+
+def test_help_has_the_documented_options_and_their_defaults() -> None:
+    told = serve("--help").stdout
+    options = {row.option: row.default for row in documented() if row.option}
+    sections = re.split(r"(?=\s--[a-z])", told.partition("Options")[2])
+    shown = {section.split()[0]: section for section in sections if section.strip().startswith("--")}
+
+    assert set(shown) == {*options, "--help"}
+    found = {option: re.search(r"\[default: \((.*?)\)\]", shown[option]) for option in options}
+    assert {option: match[1] if match else "" for option, match in found.items()} == options
+
+
+@pytest.mark.parametrize(
+    ("args", "environ", "told"),
+    [
+        ([], {"GATEWAY_PORT": "abc"}, "GATEWAY_PORT: write a whole number from 0 to 65535"),
+        (["--port", "abc"], {}, "--port: write a whole number from 0 to 65535"),
+        (["--admin-port", "70000"], {}, "--admin-port: write a whole number from 0 to 65535"),
+        (["--workers", "0"], {"GATEWAY_WORKERS": "2"}, "--workers: write a whole number from 1 to 64"),
+        (["--watch", "often"], {}, "--watch: write a number of seconds, such as 30"),
+        ([], {"GATEWAY_GRACE": "soon"}, "GATEWAY_GRACE: write a number of seconds, such as 30"),
+        ([], {"GATEWAY_MAX_BODY": "1"}, "GATEWAY_MAX_BODY: write a whole number that is at least 1024"),
+        ([], {"GATEWAY_METRICS_OPEN": "maybe"}, "GATEWAY_METRICS_OPEN: write true or false"),
+        ([], {"GATEWAY_LOG_LEVEL": "loud"}, "GATEWAY_LOG_LEVEL: write debug, info, warning or error"),
+        ([], {"GATEWAY_LOG_FORMAT": "xml"}, "GATEWAY_LOG_FORMAT: write json or text"),
+        ([], {"GATEWAY_PEER_URL": "10.0.0.7"}, "GATEWAY_PEER_URL: write http://HOST:PORT"),
+    ],
+)
+def test_wrong_setting_is_told_by_the_name_it_was_given_under(
+    args: list[str], environ: dict[str, str], told: str
+) -> None:
+    answer = serve(*args, **environ)
+
+    assert (answer.returncode, answer.stdout, answer.stderr) == (2, "", f"error: {told}\n")
+
+
+def test_every_wrong_setting_is_told() -> None:
+    answer = serve("--workers", "x", GATEWAY_PORT="y")
+
+    assert answer.stderr == (
+        "error: GATEWAY_PORT: write a whole number from 0 to 65535; --workers: write a whole number from 1 to 64\n"
+    )

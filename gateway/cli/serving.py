@@ -1,7 +1,7 @@
 """`gateway serve`: the gateway itself, until somebody stops it."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from gateway.runtime.planes import planes
 from gateway.runtime.reloading import Reloading, prepared_from
 from gateway.runtime.running import ConfigInvalid, Prepared, Running, opened
 from gateway.runtime.serving import listener, run, serve, signals
-from gateway.runtime.settings import Settings
+from gateway.runtime.settings import Settings, default_of, expected_of, variable_of
 from gateway.runtime.sourcing import Source, Taken
 from gateway.runtime.stopping import Stopping
 from gateway.runtime.workers import Workers
@@ -36,14 +36,33 @@ _MOST_WARNINGS: Final = 20
 
 
 def serve_gateway(
-    configs: Annotated[Path | None, typer.Option(help="The project, or its folder of documents.")] = None,
+    configs: Annotated[
+        Path | None, typer.Option(help="The project, or its folder of documents.", show_default=default_of("configs"))
+    ] = None,
     policies: Annotated[Path | None, typer.Option(help="The folder of policies, if it is elsewhere.")] = None,
     environment: Annotated[str | None, typer.Option(help="Whose overlay to apply.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address of MCP and REST.")] = None,
-    port: Annotated[int | None, typer.Option(help="Its port; 0 takes any that is free.")] = None,
-    admin_host: Annotated[str | None, typer.Option(help="Address of health and status.")] = None,
-    admin_port: Annotated[int | None, typer.Option(help="Its port; 0 takes any that is free.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that serve; one that dies is replaced.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of MCP and REST.", show_default=default_of("host"))] = None,
+    port: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER", help="Its port; 0 takes any that is free.", show_default=default_of("port")),
+    ] = None,
+    admin_host: Annotated[
+        str | None, typer.Option(help="Address of health and status.", show_default=default_of("admin_host"))
+    ] = None,
+    admin_port: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER", help="Its port; 0 takes any that is free.", show_default=default_of("admin_port")
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Processes that serve; one that dies is replaced.",
+            show_default=default_of("workers"),
+        ),
+    ] = None,
     bundle: Annotated[
         str | None, typer.Option(metavar="FILE|URL", help="Serve a bundle instead of a folder; see gateway bundle.")
     ] = None,
@@ -51,10 +70,20 @@ def serve_gateway(
         list[Path] | None, typer.Option(help="A public key that the bundle may be signed with; give it more than once.")
     ] = None,
     require_signature: Annotated[
-        bool | None, typer.Option("--require-signature", help="Refuse a bundle that nobody has signed.")
+        bool | None,
+        typer.Option(
+            "--require-signature",
+            help="Refuse a bundle that nobody has signed.",
+            show_default=default_of("require_signature"),
+        ),
     ] = None,
     last_good: Annotated[
-        bool | None, typer.Option("--last-good", help="Serve the last good revision if the present one is broken.")
+        bool | None,
+        typer.Option(
+            "--last-good",
+            help="Serve the last good revision if the present one is broken.",
+            show_default=default_of("last_good"),
+        ),
     ] = None,
     watch: Annotated[
         str | None, typer.Option(metavar="SECONDS", help="Look that often for changes, and serve them.")
@@ -62,9 +91,10 @@ def serve_gateway(
 ) -> None:
     """Serve the configured catalogues over MCP and REST.
 
-    Every option can also be given as an environment variable, such as GATEWAY_PORT. Exit codes: 0 stopped as asked,
-    1 the configuration has errors or the start was refused, 2 wrong use. A stop may be asked for by SIGTERM or SIGINT
-    at any time; while the gateway is still starting, whatever is open by then is closed again.
+    Every option can also be given as an environment variable, such as GATEWAY_PORT; docs/settings.md tells of them, and
+    of settings that are variables only. Exit codes: 0 stopped as asked, 1 the configuration has errors or the start was
+    refused, 2 wrong use. A stop may be asked for by SIGTERM or SIGINT at any time; while the gateway is still starting,
+    whatever is open by then is closed again.
     """
     given = {name: value for name, value in locals().items() if value is not None}
     if bundle is not None and (configs is not None or policies is not None):
@@ -143,8 +173,20 @@ def _settings(given: dict[str, Any]) -> Settings:
         return Settings(**given)
     except ValueError as error:  # of the validation library's own kind: each problem names its setting
         problems = error.errors() if hasattr(error, "errors") else []
-        told = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in problems) or "a setting is wrong"
-        fail(told, "settings are options, or variables that begin with GATEWAY_")
+        told = "; ".join(_problem(each, given) for each in problems)
+        fail(told or "a setting is wrong: settings are options, or variables that begin with GATEWAY_")
+
+
+def _problem(found: Mapping[str, Any], given: Container[str]) -> str:
+    """Where the setting was given, and what it should be. What it is, is not told."""
+    setting = found["loc"][0]
+    is_ours = found["type"] == "value_error"
+    reason = found["ctx"]["error"] if is_ours else f"write {expected_of(setting)}"
+    return f"{_option_of(setting) if setting in given else variable_of(setting)}: {reason}"
+
+
+def _option_of(setting: str) -> str:
+    return "--key" if setting == "bundle_keys" else f"--{setting.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,14 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="GATEWAY_", frozen=True, extra="ignore")
 
     host: str = Field("127.0.0.1", description="Address of the data plane: MCP and REST.")
-    port: int = Field(8080, ge=0, le=65535, description="Its port; 0 takes any that is free.")
-    admin_host: str = Field("127.0.0.1", description="Address of the admin plane: health and status.")
-    admin_port: int = Field(8081, ge=0, le=65535, description="Its port; 0 takes any that is free.")
+    port: int = Field(8080, ge=0, le=65535, description="Port of the data plane; 0 takes any that is free.")
+    admin_host: str = Field("127.0.0.1", description="Address of the admin plane: health, status and metrics.")
+    admin_port: int = Field(8081, ge=0, le=65535, description="Port of the admin plane; 0 takes any that is free.")
     configs: Path = Field(Path("configs"), description="The folder of documents, or a project that holds one.")
-    policies: Path | None = Field(None, description="The folder of policies, if it is not the one beside configs.")
-    environment: str | None = Field(None, description="Whose overlay to apply.")
+    policies: Path | None = Field(None, description="The folder of policies; without it, the one beside configs.")
+    environment: str | None = Field(
+        None, description="Whose overlay to apply; without it, none. Where there are overlays, one must be for it."
+    )
     metrics_open: bool | None = Field(
         None, description="Whether /metrics needs no credential; without it, if the admin plane is on loopback."
     )
@@ -39,18 +41,22 @@ class Settings(BaseSettings):
         None, description="How log lines look; without it, text in a terminal and JSON everywhere else."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What is logged at least.")
-    workers: int = Field(1, ge=1, le=64, description="Processes that serve.")
-    public_url: str | None = Field(None, description="How callers reach the data plane; needed beyond loopback.")
+    workers: int = Field(1, ge=1, le=64, description="Processes that serve; one that dies is replaced.")
+    public_url: str | None = Field(
+        None, description="How callers reach the data plane; needed beyond loopback. A Host header may have its name."
+    )
     peer_url: str | None = Field(
         None, description="How other gateways of the same PostgreSQL database reach this one's data plane."
     )
-    allowed_hosts: Words = Field((), description="More names that a Host header may have.")
+    allowed_hosts: Words = Field(
+        (), description="More names that a Host header may have, besides the public URL's and loopback's."
+    )
     admin_allowed_hosts: Words = Field((), description="Names besides loopback's for the admin plane's Host header.")
     allowed_origins: Words = Field((), description="Origins of web pages that may call, and read what they get.")
     max_requests: int = Field(1000, ge=1, description="Requests that a process works on at once.")
     max_queue: int = Field(1000, ge=0, description="Requests that wait for that; whatever comes then is refused.")
     max_wait: timedelta = Field(timedelta(seconds=10), description="Seconds that a request waits before it is refused.")
-    max_body: int = Field(4 << 20, ge=1024, description="Bytes of a request's body.")
+    max_body: int = Field(4 << 20, ge=1024, description="Bytes that the body of a request may have.")
     grace: timedelta = Field(timedelta(seconds=30), description="Seconds that calls may go on after a stop.")
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
     bundle: str | None = Field(None, description="A bundle, in a file or at an address, instead of a folder.")
@@ -60,7 +66,9 @@ class Settings(BaseSettings):
     )
     require_signature: bool = Field(False, description="Whether a bundle is refused while no key is named.")
     state: Path | None = Field(
-        None, description="Folder for the last good revision; without it, that of the database. For bundles, data."
+        None,
+        description="Folder for the last good revision and the number of the last bundle; without it, that of the "
+        "database, and with a bundle GATEWAY_DATA_DIR or data.",
     )
     last_good: bool = Field(False, description="Whether a start with a broken configuration serves the last good one.")
     watch: timedelta | None = Field(
@@ -151,6 +159,41 @@ class Settings(BaseSettings):
     def admin_hosts(self) -> frozenset[str]:
         """The same for the admin plane, which always answers to its own machine."""
         return _LOOPBACK_HOSTS.union(self.admin_allowed_hosts)
+
+
+def variable_of(setting: str) -> str:
+    return f"{Settings.model_config['env_prefix']}{setting.upper()}"
+
+
+def default_of(setting: str) -> str:
+    """What counts where nobody says it, as it would be written; empty where that is nothing."""
+    match Settings.model_fields[setting].default:
+        case None | ():
+            return ""
+        case bool(is_so):
+            return str(is_so).lower()
+        case timedelta() as time:
+            return f"{time.total_seconds():.0f}"
+        case other:
+            return str(other)
+
+
+def expected_of(setting: str) -> str:
+    """What a setting has to look like, for whoever wrote something else."""
+    shape = Settings.model_json_schema()["properties"][setting]
+    shape = next((each for each in shape.get("anyOf", ()) if each["type"] != "null"), shape)
+    match shape:
+        case {"enum": [*others, last]}:
+            return f"{', '.join(others)} or {last}"
+        case {"type": "integer", "minimum": least, "maximum": most}:
+            return f"a whole number from {least} to {most}"
+        case {"type": "integer", "minimum": least}:
+            return f"a whole number that is at least {least}"
+        case {"type": "boolean"}:
+            return "true or false"
+        case {"format": "duration"}:
+            return "a number of seconds, such as 30"
+    return "text"
 
 
 def is_loopback(host: str) -> bool:

@@ -75,8 +75,8 @@ async def test_no_secret_and_no_content_is_logged(format: str, tmp_path: Path, f
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        ({"GATEWAY_LOG_FORMAT": "xml"}, "log_format: Input should be 'json' or 'text'"),
-        ({"GATEWAY_LOG_LEVEL": "loud"}, "log_level: Input should be 'debug', 'info', 'warning' or 'error'"),
+        ({"GATEWAY_LOG_FORMAT": "xml"}, "GATEWAY_LOG_FORMAT: write json or text"),
+        ({"GATEWAY_LOG_LEVEL": "loud"}, "GATEWAY_LOG_LEVEL: write debug, info, warning or error"),
     ],
     ids=["format", "level"],
 )

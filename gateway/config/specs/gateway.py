@@ -155,7 +155,7 @@ class FileBlobs(Spec):
     """Artifact bytes in a folder."""
 
     type: Literal["files"] = Field(description="Files in a folder.")
-    path: FilePath = Field(description="The folder.")
+    path: FilePath = Field(description="The folder, relative to the working directory.")
 
 
 class S3Blobs(Spec):
@@ -183,7 +183,9 @@ class SqliteStorageSpec(Spec):
     """One SQLite file: enough for one process."""
 
     type: Literal["sqlite"] = Field(description="An SQLite file.")
-    path: FilePath = Field(description="The file; it is created where it is missing.")
+    path: FilePath = Field(
+        description="The file, relative to the working directory; it is created where it is missing."
+    )
     retain: Maybe[Retain] = Field(None, description="How long records are kept.")
     blobs: Maybe[Blobs] = Field(None, description="Where artifact bytes go; without it, files beside the database.")
 
