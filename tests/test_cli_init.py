@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -54,6 +55,42 @@ def test_tree_and_next_commands_are_printed(tmp_path: Path) -> None:
     assert lines[:3] == ["demo", "├── .gitignore", "├── README.md"]
     assert "  gateway check demo  # every problem, with its line" in lines
     assert "  gateway tools --project demo  # what the catalogue offers" in lines
+    assert lines[-1] == "  cd demo && gateway serve  # serve it; its records go to data, in that folder"
+
+
+def test_what_is_written_is_served_with_its_records_in_its_own_folder(tmp_path: Path) -> None:
+    printed = run("init", "demo", cwd=tmp_path).stdout.splitlines()[-1]
+    folder, command = printed.partition("#")[0].strip().removeprefix("cd ").split(" && ")
+    environ = {**os.environ, "GATEWAY_PORT": "0", "GATEWAY_ADMIN_PORT": "0"}
+    serving = subprocess.Popen(
+        [sys.executable, "-m", *command.split()],
+        cwd=tmp_path / folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    too_late = threading.Timer(60, serving.kill)
+    too_late.start()
+    assert serving.stdout is not None
+    with serving, serving.stdout:
+        is_up = any(line.startswith("try: ") for line in serving.stdout)
+        serving.terminate()
+    too_late.cancel()
+
+    assert is_up
+    assert (tmp_path / "demo" / "data" / "gateway.db").is_file()
+    assert not (tmp_path / "data").exists()
+
+
+def test_readme_tells_how_to_serve_and_where(tmp_path: Path) -> None:
+    run("init", "demo", cwd=tmp_path)
+    written = contents(tmp_path / "demo")
+
+    steps = written["README.md"].partition("In this folder:")[2]
+    assert "\n    gateway serve " in steps
+    assert "in the folder that it is run in" in steps
+    assert "relative to the folder that `gateway serve` is run in" in written["configs/gateway.yaml"]
 
 
 def test_current_folder_is_the_default(tmp_path: Path) -> None:
@@ -61,6 +98,7 @@ def test_current_folder_is_the_default(tmp_path: Path) -> None:
 
     assert list(contents(tmp_path)) == WRITTEN
     assert "  gateway check  # every problem, with its line" in answer.stdout.splitlines()
+    assert answer.stdout.splitlines()[-1].startswith("  gateway serve  # ")
 
 
 def test_folder_with_a_strange_name_is_quoted_and_obeyed_by_no_terminal(tmp_path: Path) -> None:

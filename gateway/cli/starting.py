@@ -148,5 +148,6 @@ def _print_written(folder: Path, project: Files) -> None:
         (f"gateway check{where}", "every problem, with its line"),
         (f"gateway test{where}", "the cases in policies/tests"),
         (f"gateway tools{f' --project{where}' if where else ''}", "what the catalogue offers"),
+        (f"{f'cd{where} && ' if where else ''}gateway serve", "serve it; its records go to data, in that folder"),
     ):
         print_line(console, f"  {command}", (f"  # {words}", "dim"))
