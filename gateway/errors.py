@@ -237,7 +237,7 @@ class Unauthenticated(Refused):
     """Nobody is known to be calling.
 
     `error` is OAuth's word for the challenge, `None` where no credential was sent. `reason` names the check that
-    failed: for records and spans only, since whoever guesses credentials would learn from it.
+    failed: for operators only, since whoever guesses credentials would learn from it.
     """
 
     code = "E_UNAUTHENTICATED"

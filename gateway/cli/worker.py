@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+import typer
+
 from gateway.cli.serving import serve_here
 from gateway.runtime.affinity import Affinity
 from gateway.runtime.settings import Settings
@@ -17,16 +19,19 @@ def main() -> None:
     order.keep_to_itself()
     settings = Settings.model_validate_json(order.settings)
     lines: list[str] = []
-    serve_here(
-        settings,
-        order.sockets,
-        say=lines.append,
-        up=lambda: order.tell_up(lines),
-        watch=lambda stopping: _watch(order.lifeline, stopping),
-        goes_on=order.goes_on,
-        worker=order.index,
-        among=lambda app: Affinity(app, index=order.index, count=settings.workers, folder=Path(order.folder)),
-    )
+    try:
+        serve_here(
+            settings,
+            order.sockets,
+            say=lines.append,
+            up=lambda: order.tell_up(lines),
+            watch=lambda stopping: _watch(order.lifeline, stopping),
+            goes_on=order.goes_on,
+            worker=order.index,
+            among=lambda app: Affinity(app, index=order.index, count=settings.workers, folder=Path(order.folder)),
+        )
+    except typer.Exit as refused:  # which was told already
+        sys.exit(refused.exit_code)
 
 
 def _watch(lifeline: int, stopping: Stopping) -> None:

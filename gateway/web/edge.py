@@ -3,6 +3,7 @@
 A plain ASGI wrapper. Decisions read the scope's path and headers, never a URL put together from them.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,6 +34,7 @@ HEAD_SIZE: Final = "gateway.head_size"
 
 MAX_HEADERS: Final = 32 << 10
 _UNKNOWN_SIZE: Final = MAX_HEADERS + 1
+_log: Final = logging.getLogger(__name__)
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -100,6 +102,7 @@ class Edge:
     def _refused(self, error: Unauthenticated | CredentialUnknown, scope: Scope) -> Response:
         if isinstance(error, CredentialUnknown):
             return refusal(error)
+        _log.debug("a credential was refused: %s", error.reason)
         challenge = self._rules.challenge(scope["path"], error)
         return problem_response(401, error.message, code=error.code, headers={b"www-authenticate": challenge})
 

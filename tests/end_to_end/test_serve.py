@@ -50,11 +50,13 @@ def test_broken_configuration_is_shown_as_check_shows_it_and_nothing_starts(tmp_
     assert list(tmp_path.iterdir()) == [project]
 
 
-def test_identity_none_does_not_listen_to_the_network(tmp_path: Path) -> None:
-    answer = refused(SMALL, tmp_path, "--host", "0.0.0.0")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_identity_none_does_not_listen_to_the_network(tmp_path: Path, workers: str) -> None:
+    answer = refused(SMALL, tmp_path, "--host", "0.0.0.0", "--workers", workers)
 
     assert answer.returncode == 1
     assert "identity of type none is for loopback only" in answer.stderr
+    assert "Traceback" not in answer.stderr
 
 
 @pytest.mark.parametrize("option", ["--port", "--admin-port"])

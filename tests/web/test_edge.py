@@ -1,5 +1,6 @@
 """The edge: who is let through to the app, by Host, Origin, size and credential alone."""
 
+import logging
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -248,13 +249,15 @@ async def test_every_other_path_needs_a_credential(path: str) -> None:
     assert (seen.status, seen.reached, seen.asked) == (401, [], [None])
 
 
-async def test_refusal_names_the_challenge_of_its_path_and_no_reason() -> None:
-    seen = await passed(request(("authorization", "Bearer bad"), path="/a/mcp"))
+async def test_refusal_names_the_challenge_of_its_path_and_no_reason(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "gateway.web.edge"):
+        seen = await passed(request(("authorization", "Bearer bad"), path="/a/mcp"))
 
     headers = dict(seen.sent[0]["headers"])
     assert headers[b"www-authenticate"] == b'Bearer error="invalid_token", path="/a/mcp"'
     assert orjson.loads(seen.sent[1]["body"])["code"] == Unauthenticated.code
     assert b"operators" not in seen.sent[1]["body"]
+    assert [each.getMessage() for each in caplog.records] == ["a credential was refused: a reason for operators"]
 
 
 async def test_without_rules_of_its_own_the_challenge_is_plain_and_hosts_are_loopback() -> None:
