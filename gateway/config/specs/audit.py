@@ -17,7 +17,9 @@ _SELDOM: Final = timedelta(days=1)
 class Anchors(Spec):
     """Signed statements of how far the log has come, kept where whoever can change the log cannot change them."""
 
-    path: FilePath = Field(description="File that they are appended to, relative to the working directory; its folder must be there.")
+    path: FilePath = Field(
+        description="File that they are appended to, relative to the working directory; its folder must be there."
+    )
     signing_key: Secret = Field(description="Ed25519 private key in PEM; gateway audit keygen FILE makes one.")
     every: Duration = Field(timedelta(seconds=60), description="How long an entry waits for an anchor at most.")
     entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
