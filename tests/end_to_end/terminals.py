@@ -6,15 +6,20 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from served import ROOT
+
+_OF_MAKE: Final = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
+"""What tests that make has started know of it, and readers do not."""
 
 
 def active(**more: str) -> dict[str, str]:
     """The variables of a terminal in which the environment is active, and whose user commits."""
+    here = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     people = {f"GIT_{who}_{what}": "somebody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    return {**os.environ, **people, "PATH": path, **more}
+    return {**here, **people, "PATH": path, **more}
 
 
 def run(command: list[str], *, folder: Path = ROOT, code: int = 0, env: Mapping[str, str] | None = None) -> str:

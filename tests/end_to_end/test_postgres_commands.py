@@ -94,8 +94,8 @@ async def test_sqlite_store_moves_into_postgres_as_it_is(tmp_path: Path, address
     assert (again.exit_code, "has records already" in again.stderr) == (1, True)
     assert "entries in" in verified, verified
     assert replayed.json["replayed"] is True
-    assert decided.json["state"] == "granted"
-    assert pending_id(changed) != id  # an approval is for the configuration it was asked under, and that has changed
+    assert decided.json["code"] == "E_APPROVAL_STALE"  # it is for the configuration it was asked under
+    assert pending_id(changed) != id
     assert len(listed) == 3
     assert backend.paths == ["/plain"]
 
