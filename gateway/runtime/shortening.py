@@ -18,12 +18,14 @@ from gateway.errors import StoreUnavailable
 from gateway.runtime.auditing import Anchoring
 from gateway.runtime.engines import KeptStore
 from gateway.serving.auditing import Auditor
+from gateway.storage.audit_log import all_shards
 from gateway.storage.audit_shortening import MOST, delete_step, may_delete, old_beginnings
 
 _EVERY: Final = 3600.0
 _AGAIN: Final = 5.0
 """Seconds until the next pass, where one has found more than it takes."""
 
+_AT_ONCE: Final = 50
 _NOT_ALLOWED: Final = (
     "retain.audit is not applied: the role of the database may not delete from the table audit; grant it, or remove "
     "old entries yourself"
@@ -75,8 +77,7 @@ class Shortening:
             self._tell(_NOT_ALLOWED)
             return False
         self.problem = None
-        before = self._now() - self._retain
-        beginnings = await self._store.reader.run(partial(old_beginnings, before=before, most=self._most))
+        beginnings = await self._old_beginnings(before=self._now() - self._retain)
         if not beginnings:
             return False
         await self._store.note(self._auditor.farewells(beginnings))
@@ -87,6 +88,15 @@ class Shortening:
         gone = sum(each.last.seq - each.first + 1 for each in beginnings)
         _log.info("%d entries of the decision log that are past retain.audit were removed", gone)
         return any(each.last.seq - each.first + 1 >= self._most for each in beginnings)
+
+    async def _old_beginnings(self, *, before: int) -> list[OldBeginning]:
+        """A few shards at a time: readers have others to serve, and each start of a process adds a shard."""
+        shards = await self._store.reader.run(all_shards)
+        found = []
+        for index in range(0, len(shards), _AT_ONCE):
+            some = shards[index : index + _AT_ONCE]
+            found += await self._store.reader.run(partial(old_beginnings, shards=some, before=before, most=self._most))
+        return found
 
     async def _delete(self, beginning: OldBeginning) -> None:
         """In small steps: calls that settle meanwhile go in between."""

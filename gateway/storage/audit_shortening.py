@@ -1,11 +1,11 @@
 """Beginnings of a decision log that are old enough to go: found by halving, deleted in steps, in either database."""
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, Final
 
 from gateway.audit.chain import Head, Row
 from gateway.audit.retention import OldBeginning
-from gateway.storage.audit_log import all_shards
 
 MOST: Final = 100_000
 """Entries of a shard that go in one pass: they are looked through for what has to be said again."""
@@ -13,8 +13,11 @@ MOST: Final = 100_000
 AT_ONCE: Final = 1000
 """Entries that are deleted in one transaction: calls that settle meanwhile wait for it."""
 
-_FIRST: Final = "SELECT seq, at, hash FROM audit WHERE shard = ? ORDER BY seq LIMIT 1"
-_LAST: Final = "SELECT seq FROM audit WHERE shard = ? ORDER BY seq DESC LIMIT 1"
+_FIRST: Final = """
+SELECT seq, hash, (SELECT max(seq) FROM audit AS every WHERE every.shard = first.shard)
+FROM (SELECT * FROM audit WHERE shard = ? ORDER BY seq LIMIT 1) AS first WHERE at < ?
+"""
+"""Nothing, if even the first entry of a shard is new."""
 _AT: Final = "SELECT at, hash FROM audit WHERE shard = ? AND seq = ?"
 _STATEMENTS: Final = "SELECT shard, seq, prev, hash, body FROM audit WHERE shard = ? AND seq <= ? AND "
 _SAYS: Final = "instr(body, CAST('\"log\":{' AS BLOB)) ORDER BY seq"
@@ -31,9 +34,9 @@ def may_delete(connection: Any) -> bool:
     return bool(is_allowed)
 
 
-def old_beginnings(connection: Any, *, before: int, most: int = MOST) -> list[OldBeginning]:
-    """Of every shard, as far as its entries are from before that moment, in microseconds since 1970."""
-    found = (_old_beginning(connection, shard, before, most) for shard in all_shards(connection))
+def old_beginnings(connection: Any, shards: Sequence[str], *, before: int, most: int = MOST) -> list[OldBeginning]:
+    """Of each shard, as far as its entries are from before that moment, in microseconds since 1970."""
+    found = (_old_beginning(connection, shard, before, most) for shard in shards)
     return [each for each in found if each is not None]
 
 
@@ -45,13 +48,10 @@ def delete_step(connection: Any, beginning: OldBeginning, step: int) -> bool:
 
 
 def _old_beginning(connection: Any, shard: str, before: int, most: int) -> OldBeginning | None:
-    beginning = connection.execute(_FIRST, (shard,)).fetchone()
-    end = connection.execute(_LAST, (shard,)).fetchone()
-    if beginning is None or end is None:  # another process was faster
+    beginning = connection.execute(_FIRST, (shard, before)).fetchone()
+    if beginning is None:
         return None
-    (first, at, digest), (last,) = beginning, end
-    if at >= before:
-        return None
+    first, digest, last = beginning
     old, new = first, min(last, first + most - 1) + 1  # the first is old, and whatever is `new` stays
     while new - old > 1:
         middle = (old + new) // 2

@@ -193,19 +193,21 @@ async def test_role_that_may_not_delete_is_told_and_nothing_is_said(
 async def test_shard_that_another_process_removed_meanwhile_is_passed_over(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "gateway.db")
 
-    class Vanishing:
-        """A connection on which the rows of a shard are gone right after its name was read."""
-
-        def __init__(self, connection: Any) -> None:
-            self._connection = connection
-
-        def execute(self, text: str, parameters: tuple[Any, ...] = ()) -> Any:
-            if "WITH RECURSIVE" in text:
-                return self._connection.execute("SELECT 'shard-0'")
-            return self._connection.execute(text, parameters)
-
-    assert await store.reader.run(lambda it: old_beginnings(Vanishing(it), before=1)) == []
+    assert await store.reader.run(lambda it: old_beginnings(it, ["shard-0"], before=1)) == []
     await store.close()
+
+
+async def test_every_one_of_many_shards_is_looked_at(opened: Callable[..., Any]) -> None:
+    keeping = await opened()
+    for _ in range(120):  # starts of a process
+        await keeping.happen(1)
+        keeping.begin()
+    await keeping.happen(1, hours=11)
+
+    assert not await keeping.shortening.shorten()
+
+    assert {shard for shard, _ in await keeping.places()} == {"shard-121"}
+    assert (await keeping.verified()).is_good
 
 
 @asynccontextmanager
