@@ -170,7 +170,8 @@ def gateway(
             Path(folder, "configs", "more.yaml").write_text(more, encoding="utf-8")
         command = [sys.executable, "-m", "gateway", "serve", "--configs", folder, "--port", "0", "--admin-port", "0"]
         environ = {**os.environ, "GATEWAY_PYTHON_PACKAGES": "bench_tools", "PYTHONPATH": folder}
-        environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector}"
+        if collector:
+            environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector}"
         said = Path(folder, "output.txt")  # a pipe that nobody reads would fill with warnings and stop the gateway
         with said.open("w", encoding="utf-8") as output:
             process = subprocess.Popen(command, cwd=folder, env=environ, stdout=output)
