@@ -137,7 +137,10 @@ async def measure(path: Path, pending: int) -> dict[str, float]:
 async def desk(path: Path) -> AsyncIterator[tuple[SqliteStore, Approvals]]:
     store = await SqliteStore.open(path)
     approvals = Approvals(
-        SqliteApprovals(store.writer, store.reader), held=lambda principal: principal.names, most_pending=1_000_000
+        SqliteApprovals(store.writer, store.reader),
+        held=lambda principal: principal.names,
+        served=lambda: "r",
+        most_pending=1_000_000,
     )
     yield store, approvals
     await approvals.close()

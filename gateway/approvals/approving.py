@@ -98,6 +98,7 @@ class Approvals:
         store: ApprovalStore,
         *,
         held: Held,
+        served: Callable[[], str],
         may_approve: MayApprove = lambda approver, action: True,
         clock: Callable[[], datetime] = now,
         most_pending: int = MOST_PENDING,
@@ -106,8 +107,10 @@ class Approvals:
         announce: Callable[[Announcement], None] = lambda announcement: None,
         look_every: float = 0.1,
     ) -> None:
+        """`served` is the revision that calls are made under now."""
         self._store = store
         self._names = held
+        self.served = served
         self._may_approve = may_approve
         self._clock = clock
         self._most_pending = most_pending
@@ -207,17 +210,15 @@ class Approvals:
         resolution: Any = None,
         note: str | None = None,
         shown_digest: str | None = None,
-        served: str | None = None,
         trace: str | None = None,
     ) -> ApprovalRecord:
         """Add one approver's vote. Without `shown_digest` they were shown what there is.
 
-        `served` is the revision that is served where they decide. Raises `UnknownApproval`, `OwnRequest`,
-        `ApprovalClosed`, `StaleApproval`, `NotPermitted`, `AlreadyDecided`, `ShownOtherwise`, and for a resolution that
-        does not fit `InvalidResolution`; the approval then stays as it was.
+        Raises `UnknownApproval`, `OwnRequest`, `ApprovalClosed`, `StaleApproval`, `NotPermitted`, `AlreadyDecided`,
+        `ShownOtherwise`, and for a resolution that does not fit `InvalidResolution`; the approval then stays as it was.
         """
         record = await self.find(id, approver)
-        if obstacle := self.obstacle(record, approver, vote, served=served):
+        if obstacle := self.obstacle(record, approver, vote):
             raise obstacle
         accepted = _accepted(record, resolution) if vote == "grant" else None
         seen = await shown_of(record)
@@ -240,9 +241,7 @@ class Approvals:
         """Whether the viewer could still vote on it, if only to refuse."""
         return self.obstacle(record, viewer, "refuse") is None
 
-    def obstacle(
-        self, record: ApprovalRecord, viewer: Principal, vote: Vote, *, served: str | None = None
-    ) -> GatewayError | None:
+    def obstacle(self, record: ApprovalRecord, viewer: Principal, vote: Vote) -> GatewayError | None:
         """Why the viewer cannot vote so. What is stale cannot be granted, and can be refused."""
         if not is_about(record, viewer, self.holds):
             return UnknownApproval()
@@ -250,8 +249,8 @@ class Approvals:
             return OwnRequest()
         if record.state != "pending":
             return ApprovalClosed(record.state)
-        if vote == "grant" and served is not None and self.is_stale(record, served):
-            return StaleApproval(record.request.action.revision, served)
+        if vote == "grant" and self.is_stale(record):
+            return StaleApproval(record.request.action.revision, self.served())
         if not self._may_approve(viewer, record.request.action):
             return NotPermitted(
                 "the policy does not let you decide about this call", help="a row has to allow approve on the tool"
@@ -259,9 +258,9 @@ class Approvals:
         has_voted = any(each.approver.subject == viewer.subject for each in record.entries)
         return AlreadyDecided() if has_voted else None
 
-    def is_stale(self, record: ApprovalRecord, served: str) -> bool:
+    def is_stale(self, record: ApprovalRecord) -> bool:
         """Whether no call can use it because another revision is served than it was asked for under."""
-        return deciding.is_stale(record, served, self._clock())
+        return deciding.is_stale(record, self.served(), self._clock())
 
     def holds(self, principal: Principal, name: str) -> bool:
         return name in self._names_of(principal)

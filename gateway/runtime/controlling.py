@@ -168,6 +168,7 @@ def controlling(
     approvals = Approvals(
         asked,
         held=lambda principal: _held(published, principal),
+        served=lambda: published().snapshot.revision,
         may_approve=lambda approver, action: _may_approve(published, approver, action),
         subscribers=subscribers(webhooks),
         announce=announce,

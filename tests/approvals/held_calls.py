@@ -73,7 +73,8 @@ class Desk:
             noted=lambda connection, change, record: log.append(connection, [auditor.approval(change, record)]),
         )
         self.announced: list[Announcement] = []
-        options = {"look_every": 0.01, "announce": self.announced.append, **options}
+        self.served = "r1"
+        options = {"look_every": 0.01, "announce": self.announced.append, "served": lambda: self.served, **options}
         self.approvals = Approvals(self.store, held=directory, clock=clock, **options)
 
     @property

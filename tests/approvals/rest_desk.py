@@ -31,12 +31,14 @@ class RestDesk:
 
     def __init__(self, desk: Desk) -> None:
         self.answered = 0
+        self._desk = desk
         self._operations = [(_pattern(each), each) for each in APPROVAL_OPERATIONS]
         self._service = Service(published("r1"), desk.records, None)  # type: ignore[arg-type] # nothing is spooled
         self._rest = Rest(self._service, approvals=desk.approvals)
 
     def publish(self, revision: str) -> None:
         self._service.publish(published(revision))
+        self._desk.served = revision
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":

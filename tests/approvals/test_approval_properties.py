@@ -134,6 +134,7 @@ class ApprovalMachine(RuleBasedStateMachine):
             and self._is_in_time(known)
             and person not in known.voters
         )
+        self.desks[desk].served = CALLS[known.call].action.revision
         try:
             record = self.runner.run(self.desks[desk].approvals.decide(id, PEOPLE[person], vote))
         except GatewayError:

@@ -486,11 +486,12 @@ async def test_only_those_who_could_vote_may_decide(desk: Desk) -> None:
 
 async def test_nobody_grants_what_was_asked_under_another_revision(desk: Desk) -> None:
     id = await desk.pending(refund(needed=2))
-    await desk.approvals.decide(id, LEO, "grant", served="r1")
+    await desk.approvals.decide(id, LEO, "grant")
+    desk.served = "r2"
 
     with pytest.raises(StaleApproval, match="under revision r1, and r2 is served here"):
-        await desk.approvals.decide(id, LEA, "grant", served="r2")
-    refused = await desk.approvals.decide(id, LEA, "refuse", served="r2")
+        await desk.approvals.decide(id, LEA, "grant")
+    refused = await desk.approvals.decide(id, LEA, "refuse")
 
     assert refused.state == "refused"
 
@@ -502,19 +503,22 @@ async def test_stale_is_what_could_be_used_were_it_not_for_the_revision(desk: De
     await desk.again(request)
     used = await desk.approvals.find(id, ADA)
 
-    found = [desk.approvals.is_stale(each, served) for each in (granted, used) for served in ("r1", "r2")]
+    before = [desk.approvals.is_stale(each) for each in (granted, used)]
+    desk.served = "r2"
+    found = [desk.approvals.is_stale(each) for each in (granted, used)]
     desk.clock.advance(minutes=10)
 
-    assert found == [False, True, False, True]
-    assert not desk.approvals.is_stale(used, "r2")
+    assert (before, found) == ([False, False], [True, True])
+    assert not desk.approvals.is_stale(used)
 
 
 async def test_revision_is_told_before_a_policy_that_has_changed_with_it(tmp_path: Path) -> None:
     async with desk_at(tmp_path / "gateway.db", may_approve=lambda approver, about: False) as desk:
         id = await desk.pending()
+        desk.served = "r2"
 
         with pytest.raises(StaleApproval):
-            await desk.approvals.decide(id, LEA, "grant", served="r2")
+            await desk.approvals.decide(id, LEA, "grant")
 
 
 # Using

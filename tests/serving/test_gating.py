@@ -164,6 +164,7 @@ async def desk(folder: Path, *checks: Check, hold_for: timedelta = AT_ONCE, **fi
         approvals = Approvals(
             SqliteApprovals(store.writer, store.reader),
             held=lambda who: who.names if who.subject in leads else frozenset({who.subject}),
+            served=lambda: gateway.service.published.snapshot.revision,
             clock=clock,
             look_every=0.01,
         )

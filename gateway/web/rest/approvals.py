@@ -182,10 +182,6 @@ def _kept(rest: Rest) -> Approvals:
     return rest.approvals
 
 
-def _served(rest: Rest) -> str:
-    return rest.service.published.snapshot.revision
-
-
 async def _decide(rest: Rest, asked: Asked, vote: Vote) -> Response:
     approvals, body = _kept(rest), asked.body
     deciding = None if asked.seen is None else asked.seen.deciding()
@@ -196,7 +192,6 @@ async def _decide(rest: Rest, asked: Asked, vote: Vote) -> Response:
         resolution=body.get("resolution"),
         note=body.get("note"),
         shown_digest=body.get("shownDigest"),
-        served=_served(rest),
         trace=None if deciding is None else deciding.traceparent,
     )
     if deciding is not None:
@@ -220,7 +215,7 @@ def _summary(rest: Rest, record: ApprovalRecord, viewer: Principal, excerpt: str
         "createdAt": record.created_at,
         "expiresAt": record.expires_at,
         "mayDecide": approvals.may_decide(record, viewer),
-        "stale": approvals.is_stale(record, _served(rest)),
+        "stale": approvals.is_stale(record),
         "excerpt": excerpt,
         "href": f"/v1/approvals/{quote(record.id, safe='')}",
     }
@@ -246,7 +241,7 @@ async def _details(rest: Rest, record: ApprovalRecord, viewer: Principal) -> dic
         "entries": [_entry(each) for each in record.entries],
     }
     known = {
-        "servedRevision": _served(rest) if summary["stale"] else None,
+        "servedRevision": _kept(rest).served() if summary["stale"] else None,
         "resolutionSchema": request.resolution,
         "callId": request.call_id,
         "decidedAt": record.decided_at,
@@ -257,8 +252,7 @@ async def _details(rest: Rest, record: ApprovalRecord, viewer: Principal) -> dic
 
 
 def _obstacles(rest: Rest, record: ApprovalRecord, viewer: Principal) -> dict[str, str]:
-    approvals, served = _kept(rest), _served(rest)
-    found = {vote: approvals.obstacle(record, viewer, vote, served=served) for vote in _VOTES}
+    found = {vote: _kept(rest).obstacle(record, viewer, vote) for vote in _VOTES}
     return {vote: _told(obstacle) for vote, obstacle in found.items() if obstacle is not None}
 
 

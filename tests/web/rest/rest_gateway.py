@@ -264,7 +264,11 @@ async def running(folder: Path, **fields: Any) -> AsyncIterator[Gateway]:
         service = Service(publish(Access(snapshot(), grants), tried, journal, **fields), store, spool)
         rules = EdgeRules(hosts=frozenset({"localhost"}), open_paths=OPEN_PATHS)
         kept = SqliteApprovals(store.writer, store.reader)
-        approvals = Approvals(kept, held=lambda who: frozenset({who.subject, *who.roles}))
+        approvals = Approvals(
+            kept,
+            held=lambda who: frozenset({who.subject, *who.roles}),
+            served=lambda: service.published.snapshot.revision,
+        )
         closing.push_async_callback(approvals.close)
         app = Edge(Router(routes(service, approvals=approvals)), rules, authenticate)
         yield Gateway(service, store, app, grants, tried, folder)
