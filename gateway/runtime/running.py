@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-import stat
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gateway.access import Access
 from gateway.approvals.webhooks import Webhook
@@ -20,10 +19,8 @@ from gateway.config.specs.gateway import (
     TelemetryDocument,
     TelemetrySpec,
 )
-from gateway.config.specs.overlays import OverlayDocument
-from gateway.config.text import clipped
 from gateway.errors import ProgramError
-from gateway.governance.diagnostics import Diagnostic, did_you_mean
+from gateway.governance.diagnostics import Diagnostic
 from gateway.governance.validity import Validity
 from gateway.identity.identities import Identities
 from gateway.identity.providers import Provider
@@ -40,6 +37,12 @@ from gateway.runtime.metering import Metering
 from gateway.runtime.notifying import webhooks_of
 from gateway.runtime.observing import Observing, contents_held_back, observing, sending_metrics, telemetry_settings
 from gateway.runtime.publishing import Unworkable
+from gateway.runtime.refusing import (
+    refuse_exposure,
+    refuse_no_project,
+    refuse_shared_folders,
+    refuse_unknown_environment,
+)
 from gateway.runtime.revisions import Draft, Revisions
 from gateway.runtime.secrets import Secrets, absent_secrets
 from gateway.runtime.settings import Settings
@@ -55,8 +58,6 @@ from gateway.telemetry.meters import Meters
 from gateway.telemetry.settings import Settings as TelemetrySettings
 from gateway.upstreams.registry import Upstreams
 
-_NO_PROJECT: Final = frozenset({"missing-folder", "not-a-folder", "unreadable-folder", "no-documents"})
-
 
 class ConfigInvalid(ProgramError):
     """The project has errors: nothing starts. `diagnostics` are what `gateway check` shows."""
@@ -67,11 +68,6 @@ class ConfigInvalid(ProgramError):
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         super().__init__(help="run: gateway check")
         self.diagnostics = diagnostics
-
-
-class StartRefused(ProgramError):
-    code = "E_START_REFUSED"
-    default_message = "the gateway does not start like this"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +193,17 @@ def prepared(
     )
     assembled = again()
     if settings.bundle is None:
-        _refuse_no_project(assembled, project.configs)
-    _refuse_unknown_environment(assembled, settings.environment)
+        refuse_no_project(assembled, project.configs)
+    refuse_unknown_environment(assembled, settings.environment)
     if assembled.access is None:
         raise ConfigInvalid(assembled.diagnostics)
     folder = project.configs
     secrets = Secrets(environ, settings.secrets_folder)
     providers = providers_of(_identity_documents(assembled), secrets=secrets, folder=folder)
     identities = Identities(providers, _now)
-    _refuse_exposure(settings, identities)
+    refuse_exposure(settings, identities)
     kept = kept_by(assembled)
-    _refuse_shared_folders(_folders(kept))
+    refuse_shared_folders(_folders(kept))
     refuse_unusable(kept.spool, secrets)
     if isinstance(kept.database, PostgresDatabase):
         secrets.read(kept.database.connection)
@@ -367,47 +363,6 @@ def telemetry_of(assembled: Assembled) -> TelemetrySpec | None:
     return None if named is None else found[named]
 
 
-def _refuse_no_project(assembled: Assembled, folder: Path) -> None:
-    """Where there are no documents, nothing that policies name is known: that is not worth telling."""
-    for found in assembled.diagnostics:
-        if found.code in _NO_PROJECT and found.position.file == folder.as_posix():
-            raise StartRefused(
-                f"{folder}: {found.message}",
-                help="name the project with --configs or GATEWAY_CONFIGS; gateway init writes one",
-            )
-
-
-def _refuse_unknown_environment(assembled: Assembled, environment: str | None) -> None:
-    """A name that no overlay has is more likely misspelled than an environment in which nothing differs."""
-    if environment is None or not any(found.code == "overlay-missing" for found in assembled.diagnostics):
-        return
-    names = sorted(
-        each.spec.spec.environment
-        for each in assembled.loaded.documents
-        if isinstance(each.spec, OverlayDocument)
-        and ("spec", "environment") not in each.source.substituted  # else it is not shown
-    )
-    listed = f"there are overlays for {', '.join(map(repr, names))}" if names else "add one, or name none"
-    near = did_you_mean(environment, names)
-    raise StartRefused(
-        f"there is no overlay for environment {clipped(environment)}", help=f"{near} {listed}" if near else listed
-    )
-
-
-def _refuse_exposure(settings: Settings, identities: Identities) -> None:
-    if settings.is_local:
-        return
-    if identities.is_open:
-        raise StartRefused(
-            f"identity of type none is for loopback only, and {settings.host} is not",
-            help="listen on 127.0.0.1, or name another IdentityProvider in the Gateway",
-        )
-    if not settings.public_url:
-        raise StartRefused(
-            "callers from elsewhere need a public URL", help="set GATEWAY_PUBLIC_URL to how they reach the gateway"
-        )
-
-
 def _shares_turns(settings: Settings, kept: Kept) -> bool:
     return settings.workers > 1 or isinstance(kept.database, PostgresDatabase)
 
@@ -421,14 +376,6 @@ def _folders(kept: Kept) -> list[Path]:
     """Those of this machine that are written to."""
     database = [kept.database.parent] if isinstance(kept.database, Path) else []
     return [*database, *([kept.spool] if isinstance(kept.spool, Path) else [])]
-
-
-def _refuse_shared_folders(folders: Iterable[Path]) -> None:
-    """What we write is ours alone, but where everybody may write, everybody may put something else in its place."""
-    for folder in sorted(folders):
-        mode = folder.stat().st_mode if folder.exists() else 0
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise StartRefused(f"everybody may write to the data folder {folder}", help=f"run: chmod o-w {folder}")
 
 
 def _now() -> datetime:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from secured import Person, catalogue, document, environ_of, frame, http_tool, started, tokens_of, write_project
 
-from gateway.runtime.running import ConfigInvalid, StartRefused, prepared
+from gateway.runtime.refusing import StartRefused
+from gateway.runtime.running import ConfigInvalid, prepared
 from gateway.runtime.settings import Settings
 
 pytestmark = pytest.mark.anyio
