@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import anyio
@@ -620,6 +621,24 @@ async def test_text_that_the_database_cannot_keep_is_kept_as_well_as_it_can_be(a
         found = await store.find_call("a\0b", ADA)
         assert found is not None
         assert found.because == "no\N{SYMBOL FOR NULL}reason"
+
+
+async def test_start_beside_one_that_is_refused_is_written_with_its_entry(address: str) -> None:
+    async with opened(address) as store:
+        store.keep_audit(PostgresAuditLog(lambda: "shard", Place("gw"), clock=lambda: 0))
+        await store.start_call(call("taken"), turn=turn())
+        goes_on = Event()
+        waiting = asyncio.ensure_future(store.writer.run(lambda connection: goes_on.wait(10) and None))
+        starts = [asyncio.ensure_future(store.start_call(call(id), audit=[(1, b"{}")])) for id in ("taken", "free")]
+        await asyncio.sleep(0.1)  # so that both wait for the same transaction
+        goes_on.set()
+        refused, started = await asyncio.gather(*starts, return_exceptions=True)
+        await waiting
+
+    assert isinstance(refused, RecordConflict)
+    assert started is None
+    assert asked(address, "SELECT id FROM calls ORDER BY number") == [("taken",), ("free",)]
+    assert asked(address, "SELECT count(*) FROM audit") == [(2,)]
 
 
 # Forwards and back
