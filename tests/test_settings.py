@@ -79,7 +79,7 @@ def test_grace_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, text:
     [
         ("http://10.0.0.7:8080", "http://10.0.0.7:8080"),
         ("http://[10.0.0.7]:8080/", "http://10.0.0.7:8080"),
-        ("https://[fd00::7]:8080", "https://[fd00::7]:8080"),
+        ("http://[fd00::7]:8080", "http://[fd00::7]:8080"),
         ("", None),
     ],
 )
@@ -87,10 +87,39 @@ def test_address_for_other_gateways_is_taken_as_it_is_meant(given: str, meant: s
     assert Settings.model_validate({"peer_url": given}).peer_url == meant
 
 
-@pytest.mark.parametrize("given", ["10.0.0.7:8080", "ftp://a", "http://", "http://a/path"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("10.0.0.7:8080", "ftp://a", "http://", "http://a/path", "https://a:1", "http://a", "http://a:1/p"),
+        *("http://u@a:1", "http://a:1?q", "http://a:x", "http://a:0", "http://[a:1"),
+    ],
+)
 def test_address_for_other_gateways_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="http://HOST:PORT"):
         Settings.model_validate({"peer_url": given})
+
+
+@pytest.mark.parametrize(
+    ("url", "listen", "place"),
+    [
+        (None, None, None),
+        (None, "0.0.0.0:1", None),
+        ("http://10.0.0.7:8079", None, ("10.0.0.7", 8079)),
+        ("http://[fd00::7]:8079", None, ("fd00::7", 8079)),
+        ("http://outside:80", "0.0.0.0:8079", ("0.0.0.0", 8079)),
+        ("http://outside:80", "[::]:8079", ("::", 8079)),
+    ],
+)
+def test_others_are_listened_for_at_the_address_they_know(
+    url: str | None, listen: str | None, place: tuple[str, int] | None
+) -> None:
+    assert Settings.model_validate({"peer_url": url, "peer_listen": listen}).peer_place == place
+
+
+@pytest.mark.parametrize("given", ["8079", "a", ":8079", "a:0", "http://a:1", "a:1/x", "u@a:1", "[a:1"])
+def test_place_to_listen_for_others_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match="write HOST:PORT"):
+        Settings.model_validate({"peer_listen": given})
 
 
 @dataclass(frozen=True)

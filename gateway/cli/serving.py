@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -18,14 +18,15 @@ from gateway.cli.project import sources_of
 from gateway.cli.unread import output_never_waits
 from gateway.errors import GatewayError, ProgramError
 from gateway.identity.providers import NobodyProvider
-from gateway.runtime.affinity import Affinity
 from gateway.runtime.bundled import LastGood, bundle_keys, source_of, state_folder
 from gateway.runtime.logs import logs_as_lines
-from gateway.runtime.peers import Peers
+from gateway.runtime.neighbours import Among, Neighbours, PeerTerms
+from gateway.runtime.peer_proof import ChannelKey
 from gateway.runtime.planes import planes
+from gateway.runtime.refusing import peer_key, refuse_shared_port
 from gateway.runtime.reloading import Reloading, prepared_from
 from gateway.runtime.running import ConfigInvalid, Prepared, Running, opened
-from gateway.runtime.serving import listener, run, serve, signals
+from gateway.runtime.serving import Listeners, listener, run, serve, signals
 from gateway.runtime.settings import Settings, default_of, expected_of, variable_of
 from gateway.runtime.sourcing import Source, Taken
 from gateway.runtime.stopping import Stopping
@@ -113,14 +114,14 @@ def serve_gateway(
 
 def serve_here(
     settings: Settings,
-    sockets: Callable[[], tuple[socket, socket]],
+    sockets: Callable[[], Listeners],
     *,
     say: Callable[[str], object],
     up: Callable[[], None] = lambda: None,
     watch: Callable[[Stopping], None] = lambda stopping: None,
     goes_on: bool = False,
     worker: int | None = None,
-    among: Callable[[Any], Affinity] | None = None,
+    among: Among | None = None,
 ) -> None:
     """Serve in this process until it is stopped. `up` is told when it is up, `watch` may ask it to stop.
 
@@ -128,9 +129,11 @@ def serve_here(
     """
     try:
         # Outside of the loop, where a signal is obeyed at once: nothing is open yet.
+        refuse_shared_port(settings)
+        key = peer_key(settings)
         beginning = _Beginning.of(settings, goes_on=goes_on)
         with output_never_waits(), logs_as_lines(settings):
-            run(_served(beginning, sockets, say, up=up, watch=watch, worker=worker, among=among))
+            run(_served(beginning, sockets, say, up=up, watch=watch, worker=worker, among=among, key=key))
     except ConfigInvalid as error:
         print_problems(err(), error.diagnostics, sources_of(settings.project))
         raise typer.Exit(1) from error
@@ -142,6 +145,7 @@ def serve_here(
 
 def _supervised(settings: Settings) -> int:
     try:
+        refuse_shared_port(settings)
         sockets = _bound(settings)
     except GatewayError as error:
         fail(error.message, error.help, code=1)
@@ -154,9 +158,12 @@ class CannotListen(ProgramError):
     default_message = "the gateway cannot listen"
 
 
-def _bound(settings: Settings) -> tuple[socket, socket]:
+def _bound(settings: Settings) -> Listeners:
     data = _listener(settings.host, settings.port, options="--host and --port")
-    return data, _listener(settings.admin_host, settings.admin_port, options="--admin-host and --admin-port")
+    admin = _listener(settings.admin_host, settings.admin_port, options="--admin-host and --admin-port")
+    place = settings.peer_place
+    options = "GATEWAY_PEER_URL, or say where to listen with GATEWAY_PEER_LISTEN"
+    return Listeners(data, admin, None if place is None else _listener(*place, options=options))
 
 
 def _listener(host: str, port: int, *, options: str) -> socket:
@@ -238,13 +245,14 @@ class _Beginning:
 
 async def _served(
     beginning: _Beginning,
-    sockets: Callable[[], tuple[socket, socket]],
+    sockets: Callable[[], Listeners],
     say: Callable[[str], object],
     *,
     up: Callable[[], None],
     watch: Callable[[Stopping], None],
     worker: int | None,
-    among: Callable[[Any], Affinity] | None,
+    among: Among | None,
+    key: ChannelKey | None,
 ) -> None:
     stopping = Stopping()
     starting = _Starting(stopping)
@@ -258,7 +266,7 @@ async def _served(
                         gateway, beginning.source, beginning.ready, beginning.taken, beginning.last_good
                     )
                     starting.reloading = reloading
-                    serving = partial(_serve, reloading=reloading, say=say, up=up, worker=worker, among=among)
+                    serving = partial(_serve, reloading=reloading, say=say, up=up, worker=worker, among=among, key=key)
                     await serving(gateway, sockets(), stopping)
         except asyncio.CancelledError:
             if not starting.was_cut_short:
@@ -289,16 +297,17 @@ class _Starting:
 
 async def _serve(
     gateway: Running,
-    sockets: tuple[socket, socket],
+    sockets: Listeners,
     stopping: Stopping,
     *,
     reloading: Reloading,
     say: Callable[[str], object],
     up: Callable[[], None],
     worker: int | None,
-    among: Callable[[Any], Affinity] | None,
+    among: Among | None,
+    key: ChannelKey | None,
 ) -> None:
-    url, admin_url = (_url(bound) for bound in sockets)
+    url, admin_url = _url(sockets.data), _url(sockets.admin)
     base_url = (gateway.settings.public_url or url).rstrip("/")
 
     async def started() -> None:
@@ -308,36 +317,36 @@ async def _serve(
         if gateway.settings.watch:
             reloading.watch(gateway.settings.watch.total_seconds())
 
-    both = planes(gateway, base_url=base_url, stopping=stopping, reloading=reloading, worker=worker)
-    serving = partial(
-        serve,
-        calls=gateway.service.running,
-        sockets=sockets,
-        settings=gateway.settings,
+    neighbours = Neighbours(gateway.settings, among, _peer_terms(gateway, key))
+    both = planes(
+        gateway,
+        base_url=base_url,
         stopping=stopping,
-        started=started,
+        reloading=reloading,
+        worker=worker,
+        route=neighbours.route,
     )
     async with AsyncExitStack() as closing:
         closing.push_async_callback(reloading.close)
-        if among is None:
-            await serving(replace(both, data=_among_peers(both.data, gateway, closing)))
-            return
-        affinity = among(both.data)
-        affinity.shares(both.metering, reloading)
-        closing.push_async_callback(affinity.close)
-        front = _among_peers(affinity.front, gateway, closing)
-        await serving(replace(both, data=front), besides=[(affinity.inside, affinity.listener())])
+        closing.push_async_callback(neighbours.close)
+        if neighbours.affinity is not None:
+            neighbours.affinity.shares(both.metering, reloading)
+        await serve(
+            both,
+            gateway.service.running,
+            sockets=(sockets.data, sockets.admin),
+            settings=gateway.settings,
+            stopping=stopping,
+            started=started,
+            inner=list(neighbours.listeners(both, sockets.peers)),
+        )
 
 
-def _among_peers(app: Any, gateway: Running, closing: AsyncExitStack) -> Any:
-    """What is in front of the data plane where other gateways serve the same project."""
+def _peer_terms(gateway: Running, key: ChannelKey | None) -> PeerTerms | None:
+    """`None` where no other gateway can serve the same project."""
     own = gateway.settings.peer_url
     addresses = None if own is None else gateway.controlled.engine.joined(own)
-    if own is None or addresses is None:
-        return app
-    peers = Peers(app, own=own, addresses=addresses)
-    closing.push_async_callback(peers.close)
-    return peers
+    return None if own is None or addresses is None or key is None else PeerTerms(own, addresses, key)
 
 
 def _url(bound: Any) -> str:

@@ -17,6 +17,7 @@ from gateway.runtime.workers import Order
 def main() -> None:
     order = Order.of(sys.argv[1])
     order.keep_to_itself()
+    key = order.key()
     settings = Settings.model_validate_json(order.settings)
     lines: list[str] = []
     try:
@@ -28,7 +29,9 @@ def main() -> None:
             watch=lambda stopping: _watch(order.lifeline, stopping),
             goes_on=order.goes_on,
             worker=order.index,
-            among=lambda app: Affinity(app, index=order.index, count=settings.workers, folder=Path(order.folder)),
+            among=lambda app: Affinity(
+                app, index=order.index, count=settings.workers, folder=Path(order.folder), key=key
+            ),
         )
     except typer.Exit as refused:  # which was told already
         sys.exit(refused.exit_code)

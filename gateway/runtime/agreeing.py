@@ -18,7 +18,7 @@ from gateway.web.edge import Receive, Scope, Send
 from gateway.web.problems import json_response
 
 INSIDE: Final = "/.gateway/reload/"
-"""Where workers ask each other. Nobody else reaches the socket that it is served on."""
+"""Where workers ask each other, over connections that prove themselves. No other listener serves it."""
 
 LEADER: Final = 0
 
@@ -31,6 +31,8 @@ _WORD_WITHIN: Final = 15.0
 _COMES_WITHIN: Final = 20.0
 """Seconds in which a worker that is being replaced comes back, and serves what the others serve."""
 _LOOK_EVERY: Final = 0.1
+_LARGEST: Final = 1 << 20
+"""Bytes of a question."""
 _log: Final = logging.getLogger(__name__)
 
 Told = Mapping[str, Any]
@@ -175,6 +177,9 @@ class Workmates:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
+            if len(body) > _LARGEST:
+                await json_response({}, status=413)(scope, receive, send)
+                return
         answer = answers.get(scope["path"].removeprefix(INSIDE))
         told = {} if answer is None else await answer(json.loads(body or b"{}"))
         await json_response(told, status=404 if answer is None else 200)(scope, receive, send)

@@ -15,12 +15,9 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from gateway.runtime.passing import kept_headers
+from gateway.runtime.passing import forwarded_headers, target_at
 from gateway.web.edge import App, Receive, Scope, Send
 from gateway.web.rest.event_places import LOGS, MOST_LOGS, decoded, encoded
-
-PASSED: Final = "gateway-passed-on"
-"""The header of a request that another process has passed on; it is answered by whoever gets it."""
 
 _EVENTS: Final = re.compile(r"/v1/turns/[^/]+/events")
 _STREAM: Final = b"text/event-stream"
@@ -42,7 +39,7 @@ class Source:
 
     name: str
     carrier: aiohttp.ClientSession
-    base: str
+    origin: URL
 
 
 Others = Callable[[], Awaitable[Sequence[Source]]]
@@ -146,15 +143,12 @@ class _Merging:
                     await asyncio.gather(*joining)
 
     async def _follow(self, source: Source, joined: asyncio.Event) -> None:
-        query = self.scope["query_string"]
-        target = self.scope["raw_path"] + (b"?" + query if query else b"")
-        headers = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in kept_headers(self.scope["headers"])
-            if name != _LAST
-        ]
-        headers += [(PASSED, "1"), *([("last-event-id", encoded(self.places))] if self.places else [])]
-        url = URL(f"{source.base}{target.decode('latin-1')}", encoded=True)
+        url = target_at(source.origin, self.scope)
+        if url is None:
+            joined.set()
+            return
+        headers = forwarded_headers(self.scope, without=frozenset({_LAST}))
+        headers += [("last-event-id", encoded(self.places))] if self.places else []
         patience = aiohttp.ClientTimeout(total=None, sock_connect=_WITHIN, sock_read=_SILENCE)
         try:
             async with source.carrier.get(url, headers=headers, allow_redirects=False, timeout=patience) as answer:

@@ -29,7 +29,7 @@ from gateway.web.edge import Receive, Scope, Send
 from gateway.web.problems import bytes_response
 
 INSIDE: Final = "/.gateway/metrics"
-"""Where a worker tells another one what it has counted. Nobody else reaches the socket that it is served on."""
+"""Where a worker tells another one what it has counted, as agreeing does it. No other listener serves it."""
 
 Others = Callable[[str], Awaitable[Mapping[int, bytes]]]
 """What the other workers answer to a path, each by its number; one that does not answer is left out."""

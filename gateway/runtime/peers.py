@@ -2,109 +2,121 @@
 
 A session says in its id whose it is: `<digest of the gateway's address>.<id>`; so does the state of a call that waits
 for an answer of its caller. A request about what another gateway has is passed on to it, as it came, with its
-credentials: who calls is judged there, and only there.
+credentials, once its caller was let in here: the other gateway judges again who calls.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from hashlib import blake2b
 from time import monotonic
-from typing import Any, Final
+from typing import Final
+from urllib.parse import urlsplit
 
 import aiohttp
+from yarl import URL
 
 from gateway.errors import StoreUnavailable
-from gateway.runtime.merging import PASSED, Source, asks_for_events, merged
+from gateway.runtime.merging import Source, asks_for_events, merged
 from gateway.runtime.passing import GONE, NobodyThere, carrier, passed_on
+from gateway.runtime.peer_channel import ChannelConnector
+from gateway.runtime.peer_proof import ChannelKey
+from gateway.runtime.session_marks import answered_here, session_of
 from gateway.runtime.states import OF_GATEWAY, may_have_a_state, owner_in_body
-from gateway.web.edge import App, Receive, Scope, Send
+from gateway.web.edge import PRINCIPAL, App, Receive, Scope, Send
 
 Addresses = Callable[[], Awaitable[Collection[str]]]
 """Where the gateways are that live now."""
 
-_SESSION: Final = b"mcp-session-id"
 _DIGITS: Final = 12
+_MARKED: Final = re.compile(rb"([0-9a-f]{%d})\." % _DIGITS)
 
 _ASK_EVERY: Final = 0.25
 """Seconds: whoever invents sessions makes nobody ask the database more often than that."""
 
 
 class Peers:
-    """`own` is how others reach this gateway; without it, its sessions are its own only."""
+    """`own` is how others reach this gateway; without it, its sessions are its own only.
 
-    def __init__(self, app: App, *, own: str, addresses: Addresses) -> None:
+    `front` takes what comes from callers, `back` what another gateway passes on.
+    """
+
+    def __init__(self, app: App, *, own: str, addresses: Addresses, key: ChannelKey) -> None:
         self._app = app
-        self._mark = named(own).encode() + b"."
+        self._own = named(own)
+        self._mark = self._own.encode() + b"."
         self._addresses = addresses
-        self._known: dict[bytes, str] = {}
+        self._key = key
+        self._known: dict[str, tuple[str, int]] = {}
         self._ask_at = 0.0
         self._carried: aiohttp.ClientSession | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+    async def front(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Nothing is passed on for callers who were not let in, as on paths that need no credential."""
+        if PRINCIPAL not in scope:
             await self._app(scope, receive, send)
             return
-        if asks_for_events(scope) and not _was_passed_on(scope):
+        if asks_for_events(scope):
             await merged(self._here, self._others, scope, receive, send)
             return
         owner = _owner(scope)
         is_of_a_session = owner is not None
         if owner is None and may_have_a_state(scope):
-            owner, receive = await owner_in_body(receive, OF_GATEWAY)
-        if owner is None or owner == self._mark[:-1]:
+            found, receive = await owner_in_body(receive, OF_GATEWAY)
+            owner = None if found is None else found.decode()
+        if owner is None or owner == self._own:
             await self._here(scope, receive, send)
             return
-        address = None if _was_passed_on(scope) else await self._address(owner)
         try:
-            if address is None:
+            if not await self._is_known(owner):
                 raise NobodyThere
-            await passed_on(self._carrier(), address, scope, receive, send, more=[(PASSED, "1")])
+            await passed_on(self._carrier(), _origin(owner), scope, receive, send)
         except NobodyThere:
             if is_of_a_session:
                 await GONE(scope, receive, send)
             else:  # which tells that the state is not valid
                 await self._here(scope, receive, send)
 
+    async def back(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What was passed on once is answered here."""
+        owner = _owner(scope)
+        app = self._here if owner is None or owner == self._own else GONE
+        await app(scope, receive, send)
+
     async def close(self) -> None:
         if self._carried is not None:
             await self._carried.close()
+            self._carried = None
 
-    async def _here(self, scope: Scope, receive: Receive, send: Send) -> None:
-        mark = self._mark
-        scope["headers"] = [
-            (name, value.removeprefix(mark) if name == _SESSION else value) for name, value in scope["headers"]
-        ]
+    def _here(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return answered_here(self._app, self._mark, scope, receive, send)
 
-        async def marked(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                headers = [(name, mark + value if name == _SESSION else value) for name, value in message["headers"]]
-                message = {**message, "headers": headers}
-            await send(message)
-
-        await self._app(scope, receive, marked)
-
-    async def _address(self, owner: bytes) -> str | None:
+    async def _is_known(self, owner: str) -> bool:
         """A gateway that is not known yet may have begun a moment ago."""
         if owner not in self._known:
             await self._ask()
-        return self._known.get(owner)
+        return owner in self._known
 
     async def _others(self) -> list[Source]:
         await self._ask()
-        known = [(name, each) for name, each in self._known.items() if name != self._mark[:-1]]
-        return [Source(name.decode(), self._carrier(), each) for name, each in known]
+        return [Source(name, self._carrier(), _origin(name)) for name in self._known if name != self._own]
 
     async def _ask(self) -> None:
         """Who lives now; while the database cannot tell, those who did."""
         if monotonic() >= self._ask_at:
             self._ask_at = monotonic() + _ASK_EVERY
             with suppress(StoreUnavailable):
-                self._known = {named(each).encode(): each for each in await self._addresses()}
+                known = {named(each): place_of(each) for each in await self._addresses()}
+                self._known = {name: place for name, place in known.items() if place is not None}
 
     def _carrier(self) -> aiohttp.ClientSession:
         if self._carried is None:
-            self._carried = carrier(aiohttp.TCPConnector(limit=0, force_close=True))
+            connector = ChannelConnector(self._key, "forward", lambda host: self._known.get(host.removeprefix(_HOST)))
+            self._carried = carrier(connector)
         return self._carried
+
+
+_HOST: Final = "gateway-"
 
 
 def named(address: str) -> str:
@@ -112,15 +124,26 @@ def named(address: str) -> str:
     return blake2b(address.encode(), digest_size=_DIGITS // 2).hexdigest()
 
 
-def _owner(scope: Scope) -> bytes | None:
-    """Whose session the request is of; `None` for one of nobody, or of no gateway."""
-    named = [value for name, value in scope["headers"] if name == _SESSION]
-    if len(named) != 1:
+def host_of(name: str) -> str:
+    """What a gateway is called on the channel to it."""
+    return _HOST + name
+
+
+def place_of(address: str) -> tuple[str, int] | None:
+    """Host and port of `http://HOST:PORT`; `None` for anything else."""
+    try:
+        parts = urlsplit(address)
+        is_plain = parts.scheme == "http" and not (parts.path or parts.query or parts.fragment or parts.username)
+        return (parts.hostname, parts.port) if is_plain and parts.hostname and parts.port else None
+    except ValueError:
         return None
-    owner, dot, _ = named[0].partition(b".")
-    is_name = bool(dot) and len(owner) == _DIGITS and all(each in b"0123456789abcdef" for each in owner)
-    return owner if is_name else None
 
 
-def _was_passed_on(scope: Scope) -> bool:
-    return any(name == PASSED.encode() for name, _ in scope["headers"])
+def _origin(name: str) -> URL:
+    return URL.build(scheme="http", host=host_of(name))
+
+
+def _owner(scope: Scope) -> str | None:
+    """Whose session the request is of; `None` for one of nobody, or of no gateway."""
+    found = _MARKED.match(session_of(scope) or b"")
+    return None if found is None else found[1].decode()

@@ -18,8 +18,8 @@ from gateway.runtime.states import home_of
 from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
 from gateway.serving.catching_up import CatchingUp
-from gateway.web.app import ISSUER_METADATA, WELL_KNOWN, admin_plane, data_plane
-from gateway.web.edge import App, EdgeRules
+from gateway.web.app import ISSUER_METADATA, WELL_KNOWN, admin_plane, data_paths, data_plane
+from gateway.web.edge import App, Edge, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
 from gateway.web.metering import Metered
 from gateway.web.metrics import PATH, metrics_routes
@@ -27,6 +27,15 @@ from gateway.web.reloading import reload_routes
 from gateway.web.rest.routing import OPEN_PATHS, routes
 from gateway.web.rest.streams import EventLogs
 from gateway.web.status import status_routes
+
+
+@dataclass(frozen=True, slots=True)
+class Entrances:
+    """What is behind the edge of the data plane: for callers, and for what other processes pass on."""
+
+    public: App
+    from_peers: App | None = None
+    from_workers: App | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,9 @@ class Planes:
     close: Callable[[], Awaitable[None]]
     metering: Metering
     admission: Admission
+    from_peers: App | None = None
+    """The data plane for what other gateways pass on: who calls is judged again."""
+    from_workers: App | None = None
 
     def refused(self, method: str) -> None:
         self.metering.meters.turned_away(503)
@@ -51,8 +63,12 @@ def planes(
     stopping: Stopping,
     reloading: Reloading | None = None,
     worker: int | None = None,
+    route: Callable[[App], Entrances] = Entrances,
 ) -> Planes:
-    """The apps of a running gateway. `base_url` is how callers reach them, `worker` which of several this is."""
+    """The apps of a running gateway. `base_url` is how callers reach them, `worker` which of several this is.
+
+    `route` puts between the edge and the paths what leads to other processes: only callers who were let in get there.
+    """
     ready = _readiness(running, stopping, reloading)
     rules = EdgeRules(
         hosts=running.settings.hosts,
@@ -88,11 +104,8 @@ def planes(
     def recall(authorization: bytes | None) -> Principal | None:
         return running.revisions.current.identities.recalled(authorization)
 
-    data = data_plane(
+    paths = data_paths(
         service,
-        authenticate,
-        recall,
-        rules=rules,
         ready=ready,
         metadata=_metadata(running, base_url),
         mcp=mcp,
@@ -105,6 +118,12 @@ def planes(
         ),
         issuer_metadata=lambda: issuer_metadata(running.providers),
     )
+    entrances = route(paths)
+
+    def behind_edge(app: App | None) -> App | None:
+        return None if app is None else Edge(app, rules, authenticate, recall)
+
+    data = data_plane(entrances.public, authenticate, recall, rules=rules)
     metering = running.metering
 
     def administers(who: Principal) -> bool:
@@ -124,7 +143,16 @@ def planes(
             *metrics_routes(metering.exposed, None if is_open else observes),
         ],
     )
-    return Planes(Metered(data, metering.meters), admin, hush, close, metering, admission)
+    return Planes(
+        Metered(data, metering.meters),
+        admin,
+        hush,
+        close,
+        metering,
+        admission,
+        behind_edge(entrances.from_peers),
+        behind_edge(entrances.from_workers),
+    )
 
 
 def admission_of(settings: Settings) -> Admission:

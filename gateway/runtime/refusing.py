@@ -11,8 +11,11 @@ from gateway.config.text import clipped
 from gateway.errors import ProgramError
 from gateway.governance.diagnostics import did_you_mean
 from gateway.identity.identities import Identities
+from gateway.runtime.peer_proof import LEAST_SECRET, ChannelKey
 from gateway.runtime.settings import Settings
 
+_MAX_KEY: Final = 4096
+_EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not bound
 _NO_PROJECT: Final = frozenset({"missing-folder", "not-a-folder", "unreadable-folder", "no-documents"})
 
 
@@ -60,6 +63,43 @@ def refuse_exposure(settings: Settings, identities: Identities) -> None:
         raise StartRefused(
             "callers from elsewhere need a public URL", help="set GATEWAY_PUBLIC_URL to how they reach the gateway"
         )
+
+
+def refuse_shared_port(settings: Settings) -> None:
+    """Gateways reach each other where nobody else does."""
+    place = settings.peer_place
+    for host, port in ((settings.host, settings.port), (settings.admin_host, settings.admin_port)):
+        if place is not None and port == place[1] and (host == place[0] or {host, place[0]} & _EVERY_ADDRESS):
+            raise StartRefused(
+                f"port {port} cannot be for callers and for other gateways",
+                help="give GATEWAY_PEER_URL a port of its own, such as 8079; it is not the data plane's",
+            )
+
+
+def peer_key(settings: Settings) -> ChannelKey | None:
+    """What gateways of one database prove themselves with; `None` if others do not know this one."""
+    if settings.peer_url is None:
+        return None
+    path = settings.peer_key_file
+    if path is None:
+        raise StartRefused(
+            "GATEWAY_PEER_URL needs a secret that the gateways have in common",
+            help="set GATEWAY_PEER_KEY_FILE to a file with the same 32 random bytes or more for all of them",
+        )
+    try:
+        with path.open("rb") as file:
+            secret = file.read(_MAX_KEY + 1).rstrip(b"\r\n")
+    except OSError as error:
+        raise StartRefused(
+            f"GATEWAY_PEER_KEY_FILE: {path} cannot be read ({type(error).__name__})",
+            help="check that it is there, and whose",
+        ) from None
+    if not LEAST_SECRET <= len(secret) <= _MAX_KEY:
+        raise StartRefused(
+            f"GATEWAY_PEER_KEY_FILE: {path} has fewer than {LEAST_SECRET} bytes, or too many",
+            help=f"write one with: openssl rand -hex {LEAST_SECRET} > {path}",
+        )
+    return ChannelKey(secret)
 
 
 def refuse_shared_folders(folders: Iterable[Path]) -> None:

@@ -8,17 +8,22 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import uvicorn
 
 from gateway.runtime.admitting import Admission, Pulse
+from gateway.runtime.peer_listener import Door, ProvenHttp, as_the_caller
+from gateway.runtime.peer_proof import ChannelKey, Kind
 from gateway.runtime.settings import Settings
 from gateway.runtime.stopping import CUT_SECONDS, Calls, Draining, Stopping, drained
 from gateway.runtime.wire import BoundedHttp
+from gateway.web.edge import App
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _COLLECT_AFTER: Final = (50_000, 20, 100)
@@ -55,6 +60,29 @@ def listener(host: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+class Listeners(NamedTuple):
+    """Bound sockets. `peers` is for other gateways, where there may be any."""
+
+    data: socket.socket
+    admin: socket.socket
+    peers: socket.socket | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InnerListener:
+    """A listener for other processes of the deployment, who call this one `name` and know the key.
+
+    What they pass on has places of its own. Two processes that pass requests on to each other would wait for each
+    other for ever if those took the places of requests that wait for them.
+    """
+
+    bound: socket.socket
+    key: ChannelKey
+    name: str
+    apps: Mapping[Kind, App]
+    admission: Admission
 
 
 class Apps(Protocol):
@@ -102,25 +130,33 @@ async def serve(
     settings: Settings,
     stopping: Stopping,
     started: Callable[[], Awaitable[None]],
-    besides: Sequence[tuple[Any, socket.socket]] = (),
+    inner: Sequence[InnerListener] = (),
 ) -> None:
     """Serve until a stop is asked for. Running calls have the settings' grace to finish.
 
-    `besides` are further ways to the data plane, for what was admitted elsewhere.
+    `inner` are further ways to the data plane, for what another process passes on.
     """
     draining = [Draining(apps.data, stopping, apps.refused, apps.admission)]
-    draining += [Draining(app, stopping, apps.refused) for app, _ in besides]
-    pulse = Pulse(apps.admission)
-    data = [_server(app, settings) for app in draining]
+    data = [_server(draining[0], settings)]
+    for each in inner:
+        drains = {
+            kind: Draining(app, stopping, _counted_by_the_first, each.admission if kind == "forward" else None)
+            for kind, app in each.apps.items()
+        }
+        draining += drains.values()
+        door = Door(each.key, each.name, {kind: as_the_caller(app) for kind, app in drains.items()})
+        data.append(_server(None, settings, http=partial(ProvenHttp, door=door)))
+    pulses = [Pulse(apps.admission), *(Pulse(each.admission) for each in inner)]
     admin = _server(apps.admin, settings)
     servers = [*data, admin]
-    bound = [sockets[0], *(each for _, each in besides), sockets[1]]
+    bound = [sockets[0], *(each.bound for each in inner), sockets[1]]
     tasks = [asyncio.create_task(server.serve(sockets=[each])) for server, each in zip(servers, bound, strict=True)]
     asked = asyncio.create_task(stopping.asked.wait())
     try:
         await _until_up(servers, tasks)
         _calm_collector()
-        pulse.start()
+        for pulse in pulses:
+            pulse.start()
         if not stopping.times:
             await started()
         await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -129,14 +165,20 @@ async def serve(
         stopping.times = stopping.times or 1
         for server in data:
             server.should_exit = True
-        apps.admission.turn_away()
+        for admission in (apps.admission, *(each.admission for each in inner)):
+            admission.turn_away()
         apps.hush()
         await drained(draining, calls, grace=settings.grace, stopping=stopping)
-        await pulse.close()
+        for pulse in pulses:
+            await pulse.close()
         await apps.close()
         for server in servers:
             await server.stop_now()
         await asyncio.gather(*tasks)
+
+
+def _counted_by_the_first(_method: str) -> None:
+    """A refusal of what another process passes on: that one counts it."""
 
 
 def _calm_collector() -> None:
@@ -181,12 +223,12 @@ def _has_terminal() -> bool:
     return True
 
 
-def _server(app: Any, settings: Settings) -> _Server:
+def _server(app: Any, settings: Settings, *, http: Any = BoundedHttp) -> _Server:
     config = uvicorn.Config(
         app,
         interface="asgi3",
         loop="none",
-        http=BoundedHttp,
+        http=http,
         ws="none",
         lifespan="off",
         access_log=False,

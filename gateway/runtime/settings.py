@@ -46,7 +46,15 @@ class Settings(BaseSettings):
         None, description="How callers reach the data plane; needed beyond loopback. A Host header may have its name."
     )
     peer_url: str | None = Field(
-        None, description="How other gateways of the same PostgreSQL database reach this one's data plane."
+        None,
+        description="How other gateways of the same PostgreSQL database reach this one: http://HOST:PORT, with a port "
+        "for that alone, where it listens for them.",
+    )
+    peer_listen: str | None = Field(
+        None, description="HOST:PORT where it listens for them, if that is not the host and port of the peer URL."
+    )
+    peer_key_file: Path | None = Field(
+        None, description="File with the secret that those gateways have in common, of at least 32 bytes."
     )
     allowed_hosts: Words = Field(
         (), description="More names that a Host header may have, besides the public URL's and loopback's."
@@ -117,11 +125,17 @@ class Settings(BaseSettings):
     @classmethod
     def _address(cls, value: str | None) -> str | None:
         """Whoever does not know of which version an address is, as a chart, puts it into brackets."""
-        value = re.sub(r"\[([0-9.]+)\]", r"\1", value or "")
-        parts = urlsplit(value)
-        if value and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/")):
+        value = re.sub(r"\[([0-9.]+)\]", r"\1", value or "").rstrip("/")
+        if value and (not value.startswith("http://") or _host_and_port(value.removeprefix("http://")) is None):
             raise ValueError("write http://HOST:PORT")
-        return value.rstrip("/") if value else None
+        return value or None
+
+    @field_validator("peer_listen")
+    @classmethod
+    def _place(cls, value: str | None) -> str | None:
+        if value and _host_and_port(value) is None:
+            raise ValueError("write HOST:PORT")
+        return value or None
 
     @field_validator("grace", "watch", "max_wait", "bundle_grace", mode="before")
     @classmethod
@@ -154,6 +168,13 @@ class Settings(BaseSettings):
         local = _LOOPBACK_HOSTS if self.is_local else frozenset()
         public = urlsplit(self.public_url).hostname if self.public_url else None
         return frozenset({*local, *self.allowed_hosts, *({_bracketed(public)} if public else set())})
+
+    @property
+    def peer_place(self) -> tuple[str, int] | None:
+        """Where it listens for other gateways; `None` if they do not know it."""
+        if self.peer_url is None:
+            return None
+        return _host_and_port(self.peer_listen or self.peer_url.removeprefix("http://"))
 
     @property
     def admin_hosts(self) -> frozenset[str]:
@@ -203,6 +224,15 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _host_and_port(text: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(f"//{text}")
+        is_whole = parts.netloc == text and "@" not in text and bool(parts.hostname)
+        return (parts.hostname or "", parts.port) if is_whole and parts.port else None
+    except ValueError:
+        return None
 
 
 def _bracketed(host: str) -> str:

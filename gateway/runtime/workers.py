@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 
-from gateway.runtime.serving import signals
+from gateway.runtime.peer_proof import ChannelKey
+from gateway.runtime.serving import Listeners, signals
 from gateway.runtime.settings import Settings
 from gateway.runtime.stopping import CUT_SECONDS, Stopping
 
@@ -35,7 +36,7 @@ class Order:
     """What a worker is told: its settings as JSON, and which descriptors are what.
 
     `lifeline` reads as ended when the parent is gone; on `word` the worker tells that it is up. Workers reach each
-    other in `folder`.
+    other in `folder`, and prove themselves with what `secret` reads: an order is seen by everybody who lists processes.
     """
 
     settings: str
@@ -43,8 +44,10 @@ class Order:
     admin: int
     lifeline: int
     word: int
+    secret: int
     index: int
     folder: str
+    peers: int | None = None
     goes_on: bool = False
     """Whether it takes the place of one that ended: it serves what the others serve, whatever the folder holds."""
 
@@ -56,12 +59,19 @@ class Order:
         return cls(**json.loads(text))
 
     def keep_to_itself(self) -> None:
-        """Programs that the worker starts must not hold its sockets, nor its word, open."""
-        for descriptor in (self.data, self.admin, self.lifeline, self.word):
-            os.set_inheritable(descriptor, False)
+        """Programs that the worker starts must not hold its sockets, nor its word, open, nor read the secret."""
+        for descriptor in (self.data, self.admin, self.lifeline, self.word, self.secret, self.peers):
+            if descriptor is not None:
+                os.set_inheritable(descriptor, False)
 
-    def sockets(self) -> tuple[socket.socket, socket.socket]:
-        return socket.socket(fileno=self.data), socket.socket(fileno=self.admin)
+    def key(self) -> ChannelKey:
+        """To be called once."""
+        with os.fdopen(self.secret, "rb") as file:
+            return ChannelKey(file.read())
+
+    def sockets(self) -> Listeners:
+        data, admin = socket.socket(fileno=self.data), socket.socket(fileno=self.admin)
+        return Listeners(data, admin, None if self.peers is None else socket.socket(fileno=self.peers))
 
     def tell_up(self, lines: Sequence[str]) -> None:
         with os.fdopen(self.word, "w", encoding="utf-8") as word:
@@ -74,7 +84,7 @@ class Workers:
     def __init__(
         self,
         settings: Settings,
-        sockets: tuple[socket.socket, socket.socket],
+        sockets: Listeners,
         *,
         module: str,
         say: Callable[[str], object],
@@ -87,6 +97,7 @@ class Workers:
         self._running: set[asyncio.subprocess.Process] = set()
         self._up: list[asyncio.subprocess.Process] = []
         self._folder = ""
+        self._key = ChannelKey.new()
 
     async def run(self) -> int:
         """Until a signal asks to stop; the exit code."""
@@ -139,19 +150,28 @@ class Workers:
     async def _one(self, keeping: "_Keeping") -> None:
         lifeline, held = os.pipe()
         heard, word = os.pipe()
-        data, admin = (each.fileno() for each in self._sockets)
-        settings = self._settings.model_dump_json()
-        order = Order(settings, data, admin, lifeline, word, keeping.index, self._folder, keeping.word.done())
+        secret, telling = os.pipe()
+        os.write(telling, self._key.reveal())  # as much as a pipe holds without a reader
+        os.close(telling)
+        bound = [each.fileno() for each in self._sockets if each is not None]
+        order = Order(
+            self._settings.model_dump_json(),
+            *(bound[0], bound[1], lifeline, word, secret),
+            keeping.index,
+            self._folder,
+            peers=bound[2] if len(bound) > 2 else None,
+            goes_on=keeping.word.done(),
+        )
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self._module, order.text()),
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(data, admin, lifeline, word),
+                pass_fds=(*bound, lifeline, word, secret),
                 start_new_session=True,  # a terminal's interrupt is the parent's to pass on, once
             )
         finally:
-            os.close(lifeline)
-            os.close(word)
+            for descriptor in (lifeline, word, secret):
+                os.close(descriptor)
         self._running.add(process)
         if self._stopping.times:  # asked while it was being started
             _send(process, signal.SIGTERM)

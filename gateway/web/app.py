@@ -21,12 +21,9 @@ ISSUER_METADATA: Final = "/.well-known/oauth-authorization-server"
 _PROTOCOL: Final = "mcp"
 
 
-def data_plane(
+def data_paths(
     service: Service,
-    authenticate: Authenticate,
-    recall: Recall = nobody_remembered,
     *,
-    rules: EdgeRules,
     ready: Ready,
     metadata: Callable[[str], Mapping[str, Any] | None],
     mcp: Callable[[str], App],
@@ -36,13 +33,17 @@ def data_plane(
     """MCP at `/mcp` and below each catalogue's path, REST below `/v1`, health, and who may be asked for a token.
 
     `mcp` gives the endpoint of a catalogue, `metadata` the protected resource metadata of a path, `issuer_metadata` the
-    address of the issuer's, where there is one issuer.
+    address of the issuer's, where there is one issuer. It belongs behind an edge.
     """
     others = Router(
         [Route(ISSUER_METADATA, _Elsewhere(issuer_metadata)), *rest], default=_nowhere, redirect_slashes=False
     )
-    front = _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=others)
-    edge = Edge(front, rules, authenticate, recall)
+    return _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=others)
+
+
+def data_plane(paths: App, authenticate: Authenticate, recall: Recall = nobody_remembered, *, rules: EdgeRules) -> App:
+    """What callers reach: the paths behind their edge, and what browsers have to be told."""
+    edge = Edge(paths, rules, authenticate, recall)
     return CrossOrigin(edge, rules) if rules.origins else edge
 
 

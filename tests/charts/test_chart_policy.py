@@ -1,6 +1,7 @@
 """What no pod of the chart may be or have, whatever the values."""
 
 import re
+from base64 import b64decode
 from typing import Any
 
 import pytest
@@ -57,8 +58,52 @@ def test_every_container_has_requests_and_limits(case: str) -> None:
 def test_secrets_are_never_values_of_variables(case: str) -> None:
     for name, (_, container) in containers(case).items():
         for variable in container.get("env", []):
-            assert not SECRETS.search(variable["name"]) or "value" not in variable, (name, variable["name"])
-    assert not of_kind(rendered(case), "Secret")
+            is_secret = SECRETS.search(variable["name"]) and not variable["name"].endswith("_FILE")
+            assert not is_secret or "value" not in variable, (name, variable["name"])
+
+
+def test_only_secret_of_the_chart_is_the_key_between_pods(case: str) -> None:
+    manifests = rendered(case)
+    (deployment,) = of_kind(manifests, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    volumes = {each["name"]: each.get("secret") for each in pod["volumes"]}
+    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+
+    secrets = {each["metadata"]["name"]: each["data"] for each in of_kind(manifests, "Secret")}
+    assert all(len(b64decode(each["key"])) == 64 for each in secrets.values())
+    if "GATEWAY_PEER_URL" not in env:
+        assert secrets == {}
+        return
+    mounted = volumes["peers"]
+    assert mounted is not None
+    assert mounted["defaultMode"] == 0o440
+    assert env["GATEWAY_PEER_KEY_FILE"] == f"{mounts['peers']}/{mounted['items'][0]['path']}"
+    assert set(secrets) == {mounted["secretName"]} or (case, secrets) == ("scaled", {})
+
+
+def test_port_between_pods_is_for_them_alone(case: str) -> None:
+    manifests = rendered(case)
+    (deployment,) = of_kind(manifests, "Deployment")
+    labels = deployment["spec"]["selector"]["matchLabels"]
+    port = next(
+        (each for each in deployment["spec"]["template"]["spec"]["containers"][0]["ports"] if each["name"] == "peers"),
+        None,
+    )
+    rules = [
+        (each["metadata"]["name"], rule)
+        for each in of_kind(manifests, "NetworkPolicy")
+        for rule in (*each["spec"].get("ingress", []), *each["spec"].get("egress", []))
+        if any(open["port"] == 8079 for open in rule.get("ports", []))
+    ]
+
+    assert not any("peers" in str(each["spec"]["ports"]) for each in of_kind(manifests, "Service"))
+    if port is None:
+        assert rules == []
+        return
+    assert port["containerPort"] == 8079
+    others = [rule.get("from") or rule.get("to") for _, rule in rules]
+    assert others == [[{"podSelector": {"matchLabels": labels}}]] * 2
 
 
 def test_only_declared_folders_can_be_written_to(case: str) -> None:

@@ -47,7 +47,7 @@ def test_everything_is_valid_for_kubernetes(version: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("case", CASES)
 def test_chart_renders_what_it_rendered_before(case: str) -> None:
     golden = GOLDEN / f"{case}.yaml"
-    text = rendered_text(case)
+    text = re.sub(r'(?m)^  key: "[A-Za-z0-9+/]{86}=="$', '  key: "RANDOM"', rendered_text(case))
     if os.environ.get(UPDATE):
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text, encoding="utf-8")

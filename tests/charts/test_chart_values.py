@@ -18,6 +18,7 @@ UNKNOWN = {
     "misspelled": ("replica: 3", "'replica'"),
     "image": ("image: {name: x}", "'/image'", "'name'"),
     "storage": ("storage: {sqlite: {sise: 1Gi}}", "'/storage/sqlite'", "'sise'"),
+    "key between pods": ("storage: {postgres: {peerSecret: {value: a}}}", "'/storage/postgres/peerSecret'", "'value'"),
     "probe": ("probes: {liveness: {path: /x}}", "'/probes/liveness'", "'path'"),
     "secret variable": ("secretEnv: [{name: A, secret: b, key: c, value: hunter2}]", "'/secretEnv/0'", "'value'"),
     "secret file": ("secretFiles: [{secret: a, path: /b, mode: 420}]", "'/secretFiles/0'", "'mode'"),

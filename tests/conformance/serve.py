@@ -9,11 +9,14 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import conformance_tools
 import uvicorn
 
+from gateway.runtime.peer_listener import Door, ProvenHttp
 from gateway.runtime.running import running
 from gateway.runtime.settings import Settings
 from gateway.web.edge import App, Edge, EdgeRules
@@ -41,10 +44,13 @@ async def endpoint(project: Path, folder: Path, environ: Mapping[str, str]) -> A
         await made.close()
 
 
-def server(app: App, port: int) -> uvicorn.Server:
+def server(app: App, port: int, *, door: Door | None = None) -> uvicorn.Server:
+    """`door` is for a listener that takes only what other gateways pass on."""
+    http: Any = "auto" if door is None else partial(ProvenHttp, door=door)
     config = uvicorn.Config(
         app,
         interface="asgi3",
+        http=http,
         port=port,
         loop="none",
         lifespan="off",

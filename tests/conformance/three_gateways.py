@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -28,7 +29,9 @@ from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, object_store  # noqa: E402
 from serve import server  # noqa: E402
 
 from gateway.runtime.passing import carrier, passed_on  # noqa: E402
-from gateway.runtime.peers import Peers, named  # noqa: E402
+from gateway.runtime.peer_listener import Door, as_the_caller  # noqa: E402
+from gateway.runtime.peer_proof import ChannelKey  # noqa: E402
+from gateway.runtime.peers import Peers, host_of, named  # noqa: E402
 from gateway.runtime.running import running  # noqa: E402
 from gateway.runtime.settings import Settings  # noqa: E402
 from gateway.storage.postgres.migrating import migrate  # noqa: E402
@@ -62,6 +65,7 @@ async def served(address: str, folder: Path, environ: dict[str, str], suite: lis
     settings = Settings.model_validate({"configs": project, "python_packages": (package,)})
     async with AsyncExitStack() as closing, asyncio.TaskGroup() as serving:
         urls, servers = [], []
+        key = ChannelKey.new()
         for _ in range(COUNT):
             gateway = await closing.enter_async_context(running(settings, environ=known))
             service = gateway.service
@@ -76,11 +80,13 @@ async def served(address: str, folder: Path, environ: dict[str, str], suite: lis
             closing.push_async_callback(made.close)
             addresses = gateway.controlled.engine.joined(own)
             assert addresses is not None
-            edge = Edge(made, EdgeRules(hosts=settings.hosts), gateway.identities.authenticate)
-            peers = Peers(edge, own=own, addresses=addresses)
+            peers = Peers(made, own=own, addresses=addresses, key=key)
             closing.push_async_callback(peers.close)
-            servers.append(server(peers, port))
-            urls.append(own)
+            rules, authenticate = EdgeRules(hosts=settings.hosts), gateway.identities.authenticate
+            servers.append(server(Edge(peers.front, rules, authenticate), (public := free_port())))
+            inner = as_the_caller(Edge(peers.back, rules, authenticate))
+            servers.append(server(inner, port, door=Door(key, host_of(named(own)), {"forward": inner})))
+            urls.append(URL(f"http://127.0.0.1:{public}"))
         turns = cycle(urls)
         carried = carrier(aiohttp.TCPConnector(limit=0, force_close=True))
         closing.push_async_callback(carried.close)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from seaweed import ObjectStore
 
 CONNECTION = "GATEWAY_TEST_DATABASE"
+PEER_KEY = "the-same-for-all-gateways-of-a-test"
 STORAGE = {
     "type": "postgres",
     "connection": {"fromEnv": CONNECTION},
@@ -75,15 +76,26 @@ class Replica:
     data: Path
     env: Mapping[str, str]
     port: int = field(default_factory=lambda: _free_port())
+    peer_port: int = field(default_factory=lambda: _free_port())
     gateway: Forked | None = None
+    options: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def peer_url(self) -> str:
+        """How the others reach it."""
+        return f"http://127.0.0.1:{self.peer_port}"
+
     def start(self) -> None:
-        env = {**environ_of(PEOPLE), **self.env, "GATEWAY_DATA_DIR": str(self.data), "GATEWAY_PEER_URL": self.url}
-        options = ("--port", str(self.port))
+        key = self.data.parent / "peer-key"
+        key.parent.mkdir(parents=True, exist_ok=True)
+        key.write_text(PEER_KEY, encoding="ascii")
+        env = {**environ_of(PEOPLE), "GATEWAY_PEER_KEY_FILE": str(key), **self.env}
+        env |= {"GATEWAY_DATA_DIR": str(self.data), "GATEWAY_PEER_URL": self.peer_url}
+        options = ("--port", str(self.port), *self.options)
         self.gateway = self.forks.start(self.project, self.data, env=env, options=options)
 
     def kill(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from gateway.runtime.merging import Source, merged
 
@@ -48,7 +49,7 @@ async def others() -> AsyncIterator[Sequence[Source]]:
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             runners.append(runner)
-            sources.append(Source(other.log, carrier, f"http://127.0.0.1:{runner.addresses[0][1]}"))
+            sources.append(Source(other.log, carrier, URL(f"http://127.0.0.1:{runner.addresses[0][1]}")))
         yield sources
     for runner in runners:
         await runner.cleanup()

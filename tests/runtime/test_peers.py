@@ -1,48 +1,64 @@
 """Requests about what another gateway has: passed on to it as they came, and to nobody else."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from random import Random
 from typing import Any
 
 import pytest
-from aiohttp import web
+from channelled import canary, door_at
 
 from gateway.errors import StoreUnavailable
-from gateway.runtime.peers import Peers, named
+from gateway.runtime.peer_proof import ChannelKey
+from gateway.runtime.peers import Peers, host_of, named, place_of
+from gateway.web.edge import PRINCIPAL
 
 pytestmark = pytest.mark.anyio
 
 OWN = "http://127.0.0.1:1"
 HERE = named(OWN)
+KEY = ChannelKey(b"k" * 32)
+CALLER = ("203.0.113.9", 4711)
 
 
 class Other:
-    """Another gateway: a real server that tells what reached it."""
+    """Another gateway: a real listener that tells what reached it."""
 
     url = ""
 
-    async def handle(self, request: web.Request) -> web.Response:
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked += 1
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         told = {
-            "session": request.headers.get("mcp-session-id"),
-            "token": request.headers.get("authorization"),
-            "path": request.raw_path,
-            "body": (await request.read()).decode(),
-            "passed": request.headers.get("gateway-passed-on"),
+            "session": headers.get("mcp-session-id"),
+            "token": headers.get("authorization"),
+            "target": (scope["raw_path"] + b"?" + scope["query_string"]).decode(),
+            "body": body.decode(),
+            "client": scope["client"],
+            "caller": headers.get("gateway-caller"),
         }
-        return web.json_response(told, headers={"mcp-session-id": "theirs"})
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"mcp-session-id", b"theirs")]})
+        await send({"type": "http.response.body", "body": json.dumps(told).encode()})
 
 
 @pytest.fixture
 async def other() -> AsyncIterator[Other]:
+    """Its name depends on its port, so the listener is opened before it is named."""
     other = Other()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", other.handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    other.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield other
-    await runner.cleanup()
+    async with canary() as free:
+        port = free.port
+    other.url = f"http://127.0.0.1:{port}"
+    async with door_at(KEY, host_of(named(other.url)), {"forward": other.app}, port=port):
+        yield other
 
 
 class Asking:
@@ -51,7 +67,7 @@ class Asking:
         self.asked = 0
         self.is_down = False
         self.here: list[tuple[dict[bytes, bytes], bytes]] = []
-        self.peers = Peers(self.app, own=OWN, addresses=self.known)
+        self.peers = Peers(self.app, own=OWN, addresses=self.known, key=KEY)
 
     async def known(self) -> tuple[str, ...]:
         self.asked += 1
@@ -69,9 +85,20 @@ class Asking:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"mcp-session-id", b"ours")]})
         await send({"type": "http.response.body", "body": b"here"})
 
-    async def ask(self, *parts: bytes, method: str = "POST", **headers: str) -> tuple[int, dict[bytes, bytes], bytes]:
+    async def ask(
+        self,
+        *parts: bytes,
+        method: str = "POST",
+        path: bytes = b"/desk/mcp",
+        query: bytes = b"a=b",
+        is_let_in: bool = True,
+        is_passed_on: bool = False,
+        **headers: str,
+    ) -> tuple[int, dict[bytes, bytes], bytes]:
         told = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        scope = {"type": "http", "method": method, "path": "/desk/mcp", "raw_path": b"/desk/mcp", "headers": told}
+        scope: dict[str, Any] = {"type": "http", "method": method, "path": path.decode("latin-1"), "raw_path": path}
+        scope |= {"headers": told, "query_string": query, "client": CALLER}
+        scope |= {PRINCIPAL: "somebody"} if is_let_in else {}
         left = [{"type": "http.request", "body": each, "more_body": True} for each in parts]
         left.append({"type": "http.request", "body": b"", "more_body": False})
         sent: list[Any] = []
@@ -82,9 +109,8 @@ class Asking:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await self.peers({**scope, "query_string": b"a=b"}, receive, send)
+        await (self.peers.back if is_passed_on else self.peers.front)(scope, receive, send)
         await self.peers.close()
-        self.peers._carried = None
         return sent[0]["status"], dict(sent[0]["headers"]), b"".join(each.get("body", b"") for each in sent[1:])
 
 
@@ -106,12 +132,93 @@ async def test_session_of_another_is_passed_on_as_it_came(other: Other) -> None:
     asking = Asking(OWN, other.url)
     id = f"{named(other.url)}.theirs"
 
-    status, headers, body = await asking.ask(b"one", b"two", mcp_session_id=id, authorization="Bearer t")
+    status, headers, body = await asking.ask(
+        b"one", b"two", mcp_session_id=id, authorization="Bearer t", transfer_encoding="chunked"
+    )
 
     assert (status, {name.lower(): value for name, value in headers.items()}[b"mcp-session-id"]) == (200, b"theirs")
-    assert b'"session": "%s"' % id.encode() in body
-    assert b'"token": "Bearer t", "path": "/desk/mcp?a=b", "body": "onetwo", "passed": "1"' in body
+    assert json.loads(body) == {
+        "session": id,
+        "token": "Bearer t",
+        "target": "/desk/mcp?a=b",
+        "body": "onetwo",
+        "client": list(CALLER),
+        "caller": None,
+    }
     assert asking.here == []
+
+
+async def test_caller_cannot_say_where_it_comes_from(other: Other) -> None:
+    asking = Asking(other.url)
+
+    _, _, body = await asking.ask(mcp_session_id=f"{named(other.url)}.x", gateway_caller="10.0.0.1 80")
+
+    assert (json.loads(body)["client"], json.loads(body)["caller"]) == (list(CALLER), None)
+
+
+async def test_nothing_is_passed_on_for_who_was_not_let_in(other: Other) -> None:
+    asking = Asking(other.url)
+
+    status, _, body = await asking.ask(mcp_session_id=f"{named(other.url)}.x", is_let_in=False)
+
+    assert (status, body, other.asked, asking.asked) == (200, b"here", 0, 0)
+
+
+async def test_what_was_passed_on_is_not_passed_on_again(other: Other) -> None:
+    asking = Asking(other.url)
+
+    assert (await asking.ask(mcp_session_id=f"{named(other.url)}.x", is_passed_on=True))[0] == 404
+    assert (await asking.ask(mcp_session_id=f"{HERE}.x", is_passed_on=True))[2] == b"here"
+    assert (await asking.ask(is_passed_on=True))[2] == b"here"
+    assert other.asked == 0
+
+
+async def test_gateway_with_another_secret_is_sent_nothing(other: Other, caplog: pytest.LogCaptureFixture) -> None:
+    asking = Asking(other.url)
+    asking.peers = Peers(asking.app, own=OWN, addresses=asking.known, key=ChannelKey(b"x" * 32))
+
+    assert (await asking.ask(mcp_session_id=f"{named(other.url)}.x"))[0] == 404
+    assert other.asked == 0
+    assert "GATEWAY_PEER_KEY_FILE" in caplog.text
+
+
+async def test_targets_that_are_no_paths_lead_nowhere(other: Other) -> None:
+    """Whatever a target looks like, the only connection is one to the gateway that has the session."""
+    asking = Asking(other.url)
+    random = Random(7)
+    id = f"{named(other.url)}.x"
+    async with canary() as trap:
+        where = f"127.0.0.1:{trap.port}".encode()
+        starts = [b"*@", b"@", b"http://", b"//", b"/\\", b"", b"*", b":80@", b"/@", b"?@", b"#@", b"/#", b"\xff@"]
+        for _ in range(1500):
+            path = (
+                random.choice(starts) + where + bytes(random.choices(b"/@:?#*.%a\x00\x7f \xe9", k=random.randrange(6)))
+            )
+            query = bytes(random.choices(b"a=&@:/?#\x00", k=random.randrange(4)))
+            status, _, body = await asking.ask(path=path, query=query, method="GET", mcp_session_id=id)
+            if status == 200:
+                assert json.loads(body)["target"] == f"{path.decode()}?{query.decode()}"
+                assert path.startswith(b"/")
+            else:
+                assert (status, json.loads(body)["code"]) == (404, "E_SESSION_GONE")
+    assert trap.heard == []
+    assert 0 < other.asked < 1500
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("http://10.0.0.7:8079", ("10.0.0.7", 8079)),
+        ("http://[fd00::7]:8079", ("fd00::7", 8079)),
+        *(
+            (each, None)
+            for each in ("https://a:1", "http://a", "http://u@a:1", "http://a:1/x", "http://a:x", "", "a:1")
+        ),
+        ("http://[a:1", None),
+    ],
+)
+def test_only_plain_addresses_of_gateways_are_known(address: str, place: object) -> None:
+    assert place_of(address) == place
 
 
 @pytest.mark.parametrize("id", ["plain", "0123456789ab", "0123456789AB.x", "short.x"])
@@ -127,7 +234,7 @@ async def test_session_of_a_gateway_that_is_gone_is_gone(other: Other) -> None:
     gone = [
         await asking.ask(mcp_session_id="0123456789ab.x"),
         await asking.ask(mcp_session_id=f"{named('http://127.0.0.1:2')}.x"),
-        await asking.ask(mcp_session_id=f"{named(other.url)}.x", gateway_passed_on="1"),
+        await asking.ask(mcp_session_id=f"{named(other.url)}.x", is_passed_on=True),
     ]
 
     assert [status for status, _, _ in gone] == [404, 404, 404]
@@ -166,20 +273,7 @@ async def test_answer_to_a_call_reaches_the_gateway_that_runs_it(other: Other) -
 async def test_other_bodies_are_read_here_from_their_beginning(body: bytes, length: str | None) -> None:
     asking = Asking()
 
-    told = {} if length == "" else {"content_length": length or str(len(body))}
+    told: dict[str, Any] = {} if length == "" else {"content_length": length or str(len(body))}
     assert (await asking.ask(body[:9], body[9:], **told))[2] == b"here"
 
     assert asking.here[0][1] == body
-
-
-async def test_what_is_no_request_is_not_looked_at() -> None:
-    seen: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(scope["type"])
-
-    async def known() -> tuple[str, ...]:
-        return ()
-
-    await Peers(app, own=OWN, addresses=known)({"type": "lifespan"}, _never, _never)
-    assert seen == ["lifespan"]

@@ -74,7 +74,7 @@
 {{- end -}}
 {{- $_ := set $seen $name true -}}
 {{- end -}}
-{{- $own := dict "GATEWAY_CONFIGS" "project" "GATEWAY_POLICIES" "project" "GATEWAY_DATA_DIR" "storage" "GATEWAY_ENVIRONMENT" "environment" "GATEWAY_HOST" "listen" "GATEWAY_PORT" "service.port" "GATEWAY_ADMIN_HOST" "listen" "GATEWAY_ADMIN_PORT" "adminService.port" "GATEWAY_WORKERS" "workers" "GATEWAY_PUBLIC_URL" "publicUrl" "GATEWAY_PEER_URL" "storage.type" "GATEWAY_ALLOWED_HOSTS" "allowedHosts" "GATEWAY_ADMIN_ALLOWED_HOSTS" "adminService" "GATEWAY_ALLOWED_ORIGINS" "allowedOrigins" "GATEWAY_METRICS_OPEN" "serviceMonitor.open" "GATEWAY_PYTHON_PACKAGES" "pythonPackages" "GATEWAY_MAX_BODY" "maxBody" "GATEWAY_GRACE" "graceSeconds" -}}
+{{- $own := dict "GATEWAY_CONFIGS" "project" "GATEWAY_POLICIES" "project" "GATEWAY_DATA_DIR" "storage" "GATEWAY_ENVIRONMENT" "environment" "GATEWAY_HOST" "listen" "GATEWAY_PORT" "service.port" "GATEWAY_ADMIN_HOST" "listen" "GATEWAY_ADMIN_PORT" "adminService.port" "GATEWAY_WORKERS" "workers" "GATEWAY_PUBLIC_URL" "publicUrl" "GATEWAY_PEER_URL" "storage.type" "GATEWAY_PEER_LISTEN" "storage.type" "GATEWAY_PEER_KEY_FILE" "storage.postgres.peerSecret" "GATEWAY_ALLOWED_HOSTS" "allowedHosts" "GATEWAY_ADMIN_ALLOWED_HOSTS" "adminService" "GATEWAY_ALLOWED_ORIGINS" "allowedOrigins" "GATEWAY_METRICS_OPEN" "serviceMonitor.open" "GATEWAY_PYTHON_PACKAGES" "pythonPackages" "GATEWAY_MAX_BODY" "maxBody" "GATEWAY_GRACE" "graceSeconds" -}}
 {{- range $name := keys .Values.env | sortAlpha -}}
 {{- if hasKey $own $name -}}
 {{- fail (printf "env.%s: the chart sets it; use the value %s" $name (get $own $name)) -}}

@@ -47,6 +47,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* The Secret with the key that pods prove themselves to each other with. */}}
+{{- define "gateway.peerSecret" -}}
+{{- .Values.storage.postgres.peerSecret.name | default (printf "%s-peers" (include "gateway.fullname" .)) -}}
+{{- end -}}
+
 {{- define "gateway.serviceHost" -}}
 {{ include "gateway.fullname" . }}.{{ .Release.Namespace }}.svc
 {{- end -}}

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from rest_gateway import Gateway, authenticate, running
 
-from gateway.web.app import data_plane
+from gateway.web.app import data_paths, data_plane
 from gateway.web.edge import App, EdgeRules
 from gateway.web.problems import json_response
 from gateway.web.rest.routing import OPEN_PATHS, routes
@@ -26,15 +26,15 @@ def behind_the_front(gateway: Gateway) -> httpx2.AsyncClient:
     def mcp(catalogue: str) -> App:
         return json_response({"mcp": catalogue})
 
-    app: Any = data_plane(
+    paths = data_paths(
         gateway.service,
-        authenticate,
-        rules=EdgeRules(hosts=frozenset({"localhost"}), open_paths=OPEN_PATHS),
         ready=lambda: {"ready": True},
         metadata=lambda path: None,
         mcp=mcp,
         rest=routes(gateway.service),
     )
+    rules = EdgeRules(hosts=frozenset({"localhost"}), open_paths=OPEN_PATHS)
+    app: Any = data_plane(paths, authenticate, rules=rules)
     headers = {"authorization": "Bearer ann"}
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost", headers=headers)
 
