@@ -4,12 +4,14 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from gateway.runtime.refusing import StartRefused, peer_key, refuse_shared_port
 from gateway.runtime.settings import Settings
 
 
@@ -211,3 +213,56 @@ def test_every_wrong_setting_is_told() -> None:
     assert answer.stderr == (
         "error: GATEWAY_PORT: write a whole number from 0 to 65535; --workers: write a whole number from 1 to 64\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        (None, "GATEWAY_PEER_KEY_FILE"),
+        (b"", "fewer than 32 bytes"),
+        (b"x" * 31 + b"\n", "openssl rand -hex 32"),
+        (b"x" * 5000, "too many"),
+    ],
+    ids=["none", "empty", "short", "long"],
+)
+def test_start_without_the_secret_of_the_gateways_is_refused(key: bytes | None, told: str, tmp_path: Path) -> None:
+    environ = {"GATEWAY_PEER_URL": "http://127.0.0.1:8079"}
+    if key is not None:
+        (tmp_path / "key").write_bytes(key)
+        environ["GATEWAY_PEER_KEY_FILE"] = str(tmp_path / "key")
+    answer = serve("--port", "0", "--admin-port", "0", **environ)
+
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert told in answer.stderr
+    assert "xxx" not in answer.stderr
+
+
+def test_secret_that_cannot_be_read_is_told_and_one_that_can_is_taken_without_its_line_end(tmp_path: Path) -> None:
+    given = {"peer_url": "http://127.0.0.1:8079", "peer_key_file": tmp_path / "key"}
+    with pytest.raises(StartRefused, match="cannot be read"):
+        peer_key(Settings.model_validate(given))
+    (tmp_path / "key").write_bytes(b"x" * 32 + b"\r\n")
+
+    found = peer_key(Settings.model_validate(given))
+
+    assert found is not None
+    assert found.reveal() == b"x" * 32
+    assert peer_key(Settings.model_validate({})) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "peers", "is_refused"),
+    [
+        ("10.0.0.5", "http://10.0.0.5:8080", True),
+        ("0.0.0.0", "http://10.0.0.5:8080", True),
+        ("10.0.0.5", "http://10.0.0.5:8081", False),
+        ("127.0.0.1", "http://127.0.0.1:8081", True),
+        ("127.0.0.1", "http://10.0.0.5:8080", False),
+        ("0.0.0.0", "http://10.0.0.5:8079", False),
+    ],
+)
+def test_port_of_callers_is_not_that_of_other_gateways(host: str, peers: str, is_refused: bool) -> None:
+    settings = Settings.model_validate({"host": host, "peer_url": peers})
+
+    with pytest.raises(StartRefused, match="cannot be for callers") if is_refused else nullcontext():
+        refuse_shared_port(settings)

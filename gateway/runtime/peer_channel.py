@@ -85,11 +85,13 @@ class ChannelConnector(aiohttp.BaseConnector):
     def _tell(self, address: Address) -> None:
         if monotonic() >= self._tell_at:
             self._tell_at = monotonic() + _TELL_EVERY
-            where = str(address) if isinstance(address, Path) else f"{address[0]}, port {address[1]}"
-            _log.warning(
-                "nothing is sent to %s: it does not prove that it is a gateway with the same GATEWAY_PEER_KEY_FILE",
-                where,
-            )
+            if isinstance(address, Path):
+                _log.warning("nothing is sent to %s: whoever listens there is no worker of this gateway", address)
+            else:
+                _log.warning(
+                    "nothing is sent to %s, port %d: it does not prove that it has the secret of GATEWAY_PEER_KEY_FILE",
+                    *address,
+                )
 
 
 async def _connected(address: Address) -> socket.socket:

@@ -93,7 +93,7 @@ def test_port_between_pods_is_for_them_alone(case: str) -> None:
     rules = [
         (each["metadata"]["name"], rule)
         for each in of_kind(manifests, "NetworkPolicy")
-        for rule in (*each["spec"].get("ingress", []), *each["spec"].get("egress", []))
+        for rule in (*(each["spec"].get("ingress") or ()), *(each["spec"].get("egress") or ()))
         if any(open["port"] == 8079 for open in rule.get("ports", []))
     ]
 
