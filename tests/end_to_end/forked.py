@@ -28,6 +28,8 @@ class Forked:
     url: str
     admin_url: str
     output: Path
+    peer_url: str = ""
+    """How other gateways reach it, if they do."""
 
     def kill(self) -> None:
         """As hard as it goes. Workers that it has end by themselves."""

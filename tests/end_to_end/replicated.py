@@ -97,6 +97,7 @@ class Replica:
         env |= {"GATEWAY_DATA_DIR": str(self.data), "GATEWAY_PEER_URL": self.peer_url}
         options = ("--port", str(self.port), *self.options)
         self.gateway = self.forks.start(self.project, self.data, env=env, options=options)
+        self.gateway.peer_url = self.peer_url
 
     def kill(self) -> None:
         gateway, self.gateway = self.gateway, None
