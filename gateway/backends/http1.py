@@ -10,10 +10,14 @@ from typing import Any, Final, Protocol
 
 import httptools
 
+from gateway.core.chunk_framing import ChunkFraming, FramingTooLarge
 from gateway.governance.ports import BackendFailed
 
 MAX_HEAD: Final = 64 << 10
 """Bytes that may come before an answer's headers are complete, answers of the kind 1xx included."""
+
+MAX_FIELDS: Final = 256
+"""Headers of an answer, and of the answers of the kind 1xx before it."""
 
 _MOST_BUFFERED: Final = 1 << 18
 _LAST_SECONDS: Final = 1.0
@@ -134,6 +138,9 @@ class Line(asyncio.Protocol):
         self._head: asyncio.Future[Answer] | None = None
         self._answer: Answer | None = None
         self._headers: dict[str, str] = {}
+        self._fields = 0
+        self._framing: ChunkFraming | None = None
+        """Of an answer whose body is being read. Only a chunked one uses it."""
         self._before_head = 0
         self._is_paused = False
         self._is_lost = False
@@ -143,7 +150,8 @@ class Line(asyncio.Protocol):
             raise _closed()
         self._head = head = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._headers, self._before_head = {}, 0
+        self._headers, self._framing = {}, None
+        self._fields = self._before_head = 0
         self._transport.write(request)
         try:
             answer: Answer = await head
@@ -180,8 +188,13 @@ class Line(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail(_not_http())
+            if self._framing is not None and self._answer is not None:
+                self._framing.received(len(data))
+        except FramingTooLarge:
+            self._fail(_too_much_framing())
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            is_framing = isinstance(error.__context__, FramingTooLarge)
+            self._fail(_too_much_framing() if is_framing else _not_http())
         if self._head is not None:
             self._before_head += len(data)
             if self._before_head > MAX_HEAD:
@@ -210,6 +223,12 @@ class Line(asyncio.Protocol):
     # --- told by the parser ---
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._framing is not None:
+            self._framing.trailer(name, value)
+            return
+        self._fields += 1
+        if self._fields > MAX_FIELDS:
+            raise _Refused("too many headers")
         key, text = name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape").strip(" \t")
         self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
 
@@ -220,12 +239,24 @@ class Line(asyncio.Protocol):
             return
         head, self._head = self._head, None
         if head is None:
-            raise _Unasked
+            raise _Refused("an answer to nothing")
+        coding = self._headers.get("transfer-encoding")
+        if coding is not None:
+            if coding.lower() != "chunked" or "content-length" in self._headers:
+                self._head = head
+                raise _Refused("the length can be read in two ways")
+            self._framing = ChunkFraming()
         self._answer = Answer(status, self._headers, self)
         if not head.done():
             head.set_result(self._answer)
 
+    def on_chunk_header(self) -> None:
+        if self._framing is not None:
+            self._framing.chunk()
+
     def on_body(self, chunk: bytes) -> None:
+        if self._framing is not None:
+            self._framing.body(len(chunk))
         if self._answer is not None:
             self._answer.arrived(chunk)
 
@@ -233,7 +264,7 @@ class Line(asyncio.Protocol):
         answer = self._answer
         if answer is None:  # one of the kind 1xx: the real one follows
             return
-        self._answer = None
+        self._answer = self._framing = None
         self.resume()
         answer.ended()
         if self._parser.should_keep_alive() and not self._transport.get_write_buffer_size():
@@ -242,8 +273,8 @@ class Line(asyncio.Protocol):
             self.close()
 
 
-class _Unasked(Exception):
-    """An answer to nothing. The parser tells of it as of any other fault."""
+class _Refused(Exception):
+    """An answer that is not read. The parser reports it as any other fault."""
 
 
 def _ends_with_connection(answer: Answer) -> bool:
@@ -253,6 +284,10 @@ def _ends_with_connection(answer: Answer) -> bool:
 
 def _not_http() -> BackendFailed:
     return BackendFailed("failed", "the service answered something that is not HTTP")
+
+
+def _too_much_framing() -> BackendFailed:
+    return BackendFailed("failed", "the service sent more trailers or chunk extensions than are read")
 
 
 def _closed() -> BackendFailed:

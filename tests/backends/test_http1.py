@@ -11,7 +11,7 @@ from loopback import Service, plain, raw, serving
 from test_backend_http_reach import self_signed
 
 from gateway.backends.addresses import LOOPBACK
-from gateway.backends.http1 import MAX_HEAD
+from gateway.backends.http1 import MAX_FIELDS, MAX_HEAD
 from gateway.backends.pools import Pool
 from gateway.backends.urls import Origin
 from gateway.governance.ports import BackendFailed
@@ -92,7 +92,18 @@ async def test_large_body_waits_for_whoever_reads_it() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "unavailable", "ended early"),
         (CHUNKED + b"3\r\nabc\r\n", "unavailable", "ended early"),
         (b"", "unavailable", "closed the connection"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * (MAX_FIELDS + 1) + b"\r\n", "failed", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 20_000, "failed", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "failed", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nabc", "failed", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", "failed", "not HTTP"),
+        (CHUNKED + b"0\r\n" + b"X: a\r\n" * 200_000, "failed", "trailers"),
+        (CHUNKED + b"0\r\nX: " + b"a" * (1 << 20), "failed", "trailers"),
+        (CHUNKED + b"40000\r\n" + b"x" * (1 << 18) + b"\r\n0\r\nX: " + b"a" * (1 << 20), "failed", "trailers"),
+        (CHUNKED + b"1;" + b"a" * (1 << 20), "failed", "chunk extensions"),
+        (CHUNKED + (b"1;" + b"a" * 4096 + b"\r\nx\r\n") * 500, "failed", "chunk extensions"),
     ],
+    ids=lambda each: repr(each[:70]) if isinstance(each, bytes) else "",
 )
 async def test_answer_that_is_none_is_told_and_its_connection_ended(sent: bytes, word: str, message: str) -> None:
     async def broken(writer: asyncio.StreamWriter) -> None:
@@ -106,6 +117,16 @@ async def test_answer_that_is_none_is_told_and_its_connection_ended(sent: bytes,
         assert failed.value.word == word
         assert await ask(pool) == b"well"
         assert service.connections == 2
+
+
+async def test_trailers_become_no_headers_and_the_connection_is_kept() -> None:
+    trailers = b"0\r\nContent-Type: text/html\r\nX-Late: a\r\n\r\n"
+    async with serving(raw(STREAM, b"3\r\nabc\r\n", trailers), plain(b"next")) as service, pooled(service) as pool:
+        answer = await pool.send("GET", "/", {}, None)
+        assert await answer.read() == b"abc"
+        assert answer.headers == {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+        assert await ask(pool) == b"next"
+        assert service.connections == 1
 
 
 async def test_interim_answers_come_before_the_real_one() -> None:
