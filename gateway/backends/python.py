@@ -19,11 +19,12 @@ from time import monotonic
 from typing import Any, Final, Literal, NoReturn
 
 from gateway.backends.refusals import BackendUnusable, excerpt, type_name, within
-from gateway.backends.results import MediaTemplate, shaped
+from gateway.backends.results import MediaTemplate, shaped, too_many_values
 from gateway.backends.signatures import by_name, problems_of, process_problems, takes_context
 from gateway.backends.threads import Threads
 from gateway.backends.workers import Answer, Workers, too_large
 from gateway.core.beginning import Done
+from gateway.core.bounded_json import LARGE, TooManyValues, check_values, read_apart
 from gateway.core.deadlines import Deadline, current_deadline, reset_deadline, set_deadline
 from gateway.core.media import InMemoryMediaReader, Media
 from gateway.errors import AbortError, GateError, ToolError
@@ -112,6 +113,11 @@ class PythonBackend:
 
     async def _of_worker(self, arguments: dict[str, Any]) -> Any:
         answer = await self._workers.call(arguments)
+        if sum(map(len, answer.parts)) < LARGE:
+            return self._rebuilt(answer)
+        return await read_apart(self._rebuilt, answer)
+
+    def _rebuilt(self, answer: Answer) -> Any:
         return self._shaped(_received(answer, limit=self._tool.max_result))
 
     async def _waited_for(self, result: Any) -> Any:
@@ -154,7 +160,7 @@ def _received(answer: Answer, *, limit: int) -> Any:
             case "bytes":
                 return parts[0]
             case "json":
-                return json.loads(parts[0])
+                return _read(parts[0])
             case "media":
                 return _media(head["fields"][0], parts[0])
             case "media-list":
@@ -169,6 +175,14 @@ def _received(answer: Answer, *, limit: int) -> Any:
                 raise ValueError("no such kind")
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise BackendFailed("failed", "the worker process answered something else than a result") from error
+
+
+def _read(content: bytes) -> Any:
+    try:
+        check_values(content)
+    except TooManyValues as error:
+        raise too_many_values(error) from None
+    return json.loads(content)
 
 
 def _media(fields: Mapping[str, Any], content: bytes) -> Media:

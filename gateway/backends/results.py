@@ -1,6 +1,5 @@
 """What a backend may hand back, and how bytes become media. What a result is worth is not decided here."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
@@ -8,12 +7,10 @@ from typing import Any, Final
 
 from gateway.backends.refusals import type_name
 from gateway.core.artifacts import SpooledArtifact
+from gateway.core.bounded_json import LARGE, TooManyValues, check_values, read_apart
 from gateway.core.media import InMemoryMediaReader, Media, MediaKind, ModalityHazard, TrustTier
 from gateway.core.spool import is_spool_reader
 from gateway.governance.ports import BackendFailed
-
-_LARGE: Final = 1 << 18
-"""From how many bytes on reading JSON would make others wait."""
 
 _AS_THEY_ARE: Final = (str, Media, SpooledArtifact)
 
@@ -93,13 +90,26 @@ async def collected(chunks: AsyncIterable[bytes], *, limit: int) -> bytes:
 async def parsed_json(content: bytes) -> Any:
     """The value of a JSON text, read elsewhere if it is large. Raises `BackendFailed` if it is none."""
     try:
-        return _parsed(content) if len(content) < _LARGE else await asyncio.to_thread(_parsed, content)
+        return _parsed(content) if len(content) < LARGE else await read_apart(_parsed, content)
+    except TooManyValues as error:
+        raise too_many_values(error) from None
     except (ValueError, RecursionError) as error:
         raise BackendFailed("failed", "the result is not JSON") from error
 
 
+def too_many_values(error: TooManyValues) -> BackendFailed:
+    help = "have the tool give less at a time, or give it an artifact class that is not JSON"
+    return BackendFailed("failed", f"the result has more than {error.most} JSON values", help=help)
+
+
 def _parsed(content: bytes) -> Any:
-    return json.loads(content, parse_constant=_not_json)
+    check_values(content)
+    return json.loads(content, parse_constant=_not_json, parse_float=_read_float)
+
+
+def _read_float(digits: str) -> float:
+    """A function of Python's, so that other threads may run between two numbers."""
+    return float(digits)
 
 
 def _not_json(name: str) -> Any:

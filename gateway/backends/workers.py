@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from gateway.backends.processes import CHUNK, Child, Confinement, beginning_of, start
 from gateway.backends.refusals import excerpt
+from gateway.core.bounded_json import check_values
 from gateway.governance.ports import BackendFailed
 
 HARMLESS: Final = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "PATH", "TZ")
@@ -147,7 +148,9 @@ class _Worker:
         length = int.from_bytes(await self._reader.readexactly(_LENGTH), "big")
         if length > _MAX_HEAD:
             raise ValueError("the head is too long")
-        head = json.loads(await self._exactly(length))
+        content = await self._exactly(length)
+        check_values(content)
+        head = json.loads(content)
         if not isinstance(head, dict):
             raise ValueError("the head is an object")
         return head

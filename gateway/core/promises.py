@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.core.bounded_json import TooManyValues, read_json
 from gateway.core.schemas import Schema
 from gateway.errors import ValidationException
 
@@ -53,10 +54,10 @@ class Promise:
 
 
 def parsed(text: str | bytes) -> Any:
-    """The value of a JSON document, `NOTHING` for what is none."""
+    """The value of a JSON document, `NOTHING` for what is none, or has too many values."""
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return read_json(text)
+    except (orjson.JSONDecodeError, TooManyValues):
         return NOTHING
 
 

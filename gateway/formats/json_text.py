@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from gateway.core.bounded_json import TooManyValues, check_values
 from gateway.errors import JsonParseError, PeerMissing
 from gateway.formats.documents import require_shallow, too_deep
 
@@ -19,6 +20,9 @@ JsonFormat = Literal["json", "json5", "jsonl"]
 
 MAX_JSON5_LENGTH: Final = 128 << 10
 """The JSON5 parser takes some 20 microseconds per character."""
+
+MAX_VALUES: Final = 1_000_000
+"""Of one document, or of all lines of one."""
 
 _SPACE: Final = "\t\n\v\f\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(map(chr, range(0x2000, 0x200B)))
 """What JavaScript trims."""
@@ -41,6 +45,7 @@ class NotJson(JsonParseError):
 
 def parse_json(text: str) -> Any:
     """One strict JSON value."""
+    _require_few(text, MAX_VALUES)
     value = _strict(text.strip(_SPACE))
     require_shallow(value, JsonParseError)
     return value
@@ -49,6 +54,7 @@ def parse_json(text: str) -> Any:
 def parse_lines(text: str) -> list[Any]:
     """One strict JSON value per non-blank line."""
     records = []
+    _require_few(text, MAX_VALUES - text.count("\n"))
     for number, line in enumerate(_lines(text), 1):
         if stripped := line.strip(_SPACE):
             try:
@@ -77,6 +83,15 @@ def parse_json5(text: str) -> Any:
         raise JsonParseError(f"as JSON5: {_json5_reason(str(error))}") from error
     require_shallow(value, JsonParseError)
     return value
+
+
+def _require_few(text: str, most: int) -> None:
+    try:
+        check_values(text, max(most, 0))
+    except TooManyValues:
+        raise JsonParseError(
+            f"the document has more than {MAX_VALUES} values", help="read it line by line with artifact_grep"
+        ) from None
 
 
 def _strict(text: str) -> Any:

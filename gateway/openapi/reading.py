@@ -6,10 +6,12 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from gateway.core.bounded_json import TooManyValues, read_json
 from gateway.errors import YamlParseError
 from gateway.openapi.refusals import OpenApiInvalid
 
 MAX_BYTES: Final = 32 << 20
+MAX_VALUES: Final = 2_000_000
 MAX_YAML_BYTES: Final = 8 << 20
 """YAML is read a hundred times slower than JSON."""
 
@@ -50,7 +52,9 @@ def _parsed(data: bytes) -> Any:
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data.lstrip()[:1] == b"{":
         try:
-            return orjson.loads(data)
+            return read_json(data, MAX_VALUES)
+        except TooManyValues as error:
+            raise OpenApiInvalid(f"the OpenAPI document: {error}", help="take a part of it") from None
         except orjson.JSONDecodeError as error:
             # flow mappings of YAML begin with a brace, too, but nobody writes a document so
             raise OpenApiInvalid(f"the OpenAPI document is not JSON: {_one_line(error.msg)}") from error

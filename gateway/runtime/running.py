@@ -19,6 +19,7 @@ from gateway.config.specs.gateway import (
     TelemetryDocument,
     TelemetrySpec,
 )
+from gateway.core.bounded_json import bound_values
 from gateway.errors import ProgramError
 from gateway.governance.diagnostics import Diagnostic
 from gateway.governance.validity import Validity
@@ -249,6 +250,7 @@ async def opened(prepared: Prepared) -> AsyncIterator[Running]:
 
 async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
     settings, assembled, kept = prepared.settings, prepared.assembled, prepared.kept
+    bound_values(settings.max_json_values)
     observed = observing(prepared.telemetry, key=prepared.auditing.key, published=lambda: service.published)
     observed.start(closing)
     observed.hear_logs(closing)

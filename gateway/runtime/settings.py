@@ -65,6 +65,9 @@ class Settings(BaseSettings):
     max_queue: int = Field(1000, ge=0, description="Requests that wait for that; whatever comes then is refused.")
     max_wait: timedelta = Field(timedelta(seconds=10), description="Seconds that a request waits before it is refused.")
     max_body: int = Field(4 << 20, ge=1024, description="Bytes that the body of a request may have.")
+    max_json_values: int = Field(
+        50_000, ge=1000, description="Values that the JSON of a request, or of an upstream's answer, may have."
+    )
     grace: timedelta = Field(timedelta(seconds=30), description="Seconds that calls may go on after a stop.")
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
     bundle: str | None = Field(None, description="A bundle, in a file or at an address, instead of a folder.")

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.core.artifacts import SpooledArtifact
+from gateway.core.bounded_json import LARGE, TooManyValues, check_values, read_apart
 from gateway.core.calls import ToolCall
 from gateway.core.envelopes import handle_text, result_envelope
 from gateway.core.media import Media
@@ -260,10 +261,13 @@ async def _json_value(results: Any, *, limit: int) -> Any:
     if json_type is None:
         return ABSENT
     try:
-        if await results.byte_length() > limit or await json_type() != "json":
+        size = await results.byte_length()
+        if size > limit:
             return ABSENT
-        return await results.value()
-    except ArtifactError:
+        if size >= LARGE:
+            await read_apart(check_values, str(await results.as_string()))
+        return await results.value() if await json_type() == "json" else ABSENT
+    except (ArtifactError, TooManyValues):
         return ABSENT
 
 

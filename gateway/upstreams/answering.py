@@ -61,7 +61,7 @@ class Answering:
         try:
             async with aclosing(self._events(answer, exchange, session)) as events:
                 async for event in events:
-                    message = read(event.data)
+                    message = await read(event.data)
                     for each in message if isinstance(message, list) else (message,):
                         if answers(each, id):
                             return result_of(each)

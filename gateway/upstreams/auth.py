@@ -24,7 +24,7 @@ from gateway.backends.credentials import Auth, Secret, revealed
 from gateway.backends.urls import parsed
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
-from gateway.upstreams.messages import read
+from gateway.upstreams.messages import read_now
 
 MOST_TOKENS: Final = 10_000
 ASSUMED_LIFE: Final = 300.0
@@ -187,7 +187,7 @@ class GrantedCredentials:
         """Raises `BackendFailed` with nothing of the answer but the word that the standard has for what is wrong."""
         found: Any = None
         with suppress(BackendFailed):
-            found = read(body)
+            found = read_now(body)
         found = found if isinstance(found, dict) else {}
         if status != 200:
             told = found.get("error")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -11,6 +12,7 @@ import orjson
 
 from gateway.backends.promised import OutputMismatch
 from gateway.backends.results import MediaTemplate
+from gateway.core.bounded_json import LARGE, read_apart
 from gateway.core.deadlines import Deadline, current_deadline
 from gateway.core.lines import encode
 from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
@@ -85,7 +87,7 @@ class McpBackend:
                 raise failure_of(blocks)
             if tool.promise is not None:
                 result = _kept(result, blocks, tool.promise)
-            value = value_of(result, blocks, json_results=tool.json_results, media=tool.media)
+            value = await self._value(result, blocks)
             limit = MAX_STRUCTURED if tool.promise is None else MAX_PROMISED
             served.aside = aside_of(result, json_results=tool.json_results, limit=limit)
         except (TypeError, ValueError, RecursionError) as error:  # what was read cannot always be written again
@@ -95,6 +97,12 @@ class McpBackend:
         if tool.promise.found_in(value) == result["structuredContent"]:
             return value
         return await call.keep([encode(value)])  # whoever gets the text alone could not tell the rest from it
+
+    async def _value(self, result: Json, blocks: Sequence[Json]) -> Any:
+        """The value, made elsewhere if that takes long: it may be a JSON text within the JSON that came."""
+        made = partial(value_of, result, blocks, json_results=self._tool.json_results, media=self._tool.media)
+        is_large = self._tool.json_results and any(len(str(each.get("text", ""))) >= LARGE for each in blocks)
+        return await read_apart(made) if is_large else made()
 
     async def _in_time(
         self, call: Invocation, params: dict[str, Any], client: Client | None, outer: Deadline | None

@@ -97,7 +97,7 @@ class Listening:
                 return answer.status not in _NO_STREAM
             async with aclosing(self._wire.events(answer)) as events:
                 async for event in events:
-                    told = read(event.data) if event.data.strip() else None
+                    told = await read(event.data) if event.data.strip() else None
                     if isinstance(told, dict) and "method" in told:
                         self._answering.heard(told, None, session, self._behind)
         finally:
@@ -129,7 +129,7 @@ class Listening:
                     return
                 async with aclosing(self._wire.events(answer)) as events:
                     async for event in events:
-                        message = read(event.data) if event.data.strip() else []
+                        message = await read(event.data) if event.data.strip() else []
                         for each in message if isinstance(message, list) else (message,):
                             self._answering.heard(each, session.only_caller, session, self._behind)
             finally:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from gateway.backends.refusals import excerpt
+from gateway.core.bounded_json import LARGE, TooManyValues, read_apart, read_json
 from gateway.governance.ports import BackendFailed, ErrorWord
 from gateway.web.mcp.protocol import INVALID_PARAMS, MISSING_CAPABILITY
 
@@ -24,8 +25,6 @@ MAX_MESSAGE: Final = 64 << 20
 """Bytes of one message from a server, and of one answer."""
 MANY_AT_ONCE: Final = 16 << 20
 """Bytes of messages that are read side by side; larger ones of a server are read one after the other."""
-MOST_PARTS: Final = 4_000_000
-"""Brackets in such a large message: each may become a hundred times what it was on the wire."""
 
 _WORDS: Final[Mapping[int, ErrorWord]] = {INVALID_PARAMS: "invalid"}
 _LEGAL: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -59,6 +58,13 @@ class MessageTooLarge(BackendFailed):
         super().__init__("failed", message, help="have the tool give less at a time, or a link to the rest")
 
 
+class MessageTooManyValues(MessageTooLarge):
+    """A server sent more JSON values than are read."""
+
+    def __init__(self, error: TooManyValues) -> None:
+        super().__init__(f"the upstream server sent a message of more than {error.most} JSON values")
+
+
 def too_large(limit: int) -> MessageTooLarge:
     return MessageTooLarge(f"the upstream server sent a message of more than {limit} bytes")
 
@@ -79,12 +85,17 @@ def encoded(message: Mapping[str, Any]) -> bytes:
         raise BackendFailed("invalid", "the arguments cannot be written as JSON") from error
 
 
-def read(content: bytes) -> Any:
-    """Raises `BackendFailed` for what is not JSON."""
-    if len(content) > MANY_AT_ONCE and content.count(b"{") + content.count(b"[") > MOST_PARTS:
-        raise MessageTooLarge("the upstream server sent a large message of too many parts")
+async def read(content: bytes) -> Any:
+    """Raises `BackendFailed` for what is not JSON, or has too many values."""
+    return read_now(content) if len(content) < LARGE else await read_apart(read_now, content)
+
+
+def read_now(content: bytes) -> Any:
+    """The same, in this thread."""
     try:
-        return orjson.loads(content)
+        return read_json(content)
+    except TooManyValues as error:
+        raise MessageTooManyValues(error) from None
     except orjson.JSONDecodeError as error:
         raise BackendFailed("failed", "the upstream server sent something that is not JSON") from error
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from gateway.backends.command import environment_of
 from gateway.backends.processes import Child, Confinement, HostControls, start
 from gateway.backends.refusals import excerpt
 from gateway.governance.ports import BackendFailed
-from gateway.upstreams.messages import MAX_MESSAGE, MessageTooLarge, read, too_large
+from gateway.upstreams.messages import MAX_MESSAGE, MessageTooManyValues, read, too_large
 
 WRITE_SECONDS: Final = 10.0
 """How long a program may leave what we write unread."""
@@ -29,6 +30,23 @@ _LAST_WORDS: Final = 2048
 _log: Final = logging.getLogger(__name__)
 
 Complain = Callable[[str, str], None]
+
+_ENDS: Final = 256
+_NAMED: Final = re.compile(rb'"id"\s*:\s*([0-9]{1,15})\b')
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A line that has too many values. `ids` are the requests that it may answer."""
+
+    error: MessageTooManyValues
+    ids: frozenset[int]
+
+
+def ids_in(line: bytes) -> frozenset[int]:
+    """Servers write the id of an answer at its beginning or at its end."""
+    ends = line[:_ENDS] + b" " + line[-_ENDS:]
+    return frozenset(int(found) for found in _NAMED.findall(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +140,10 @@ class RunningProgram:
         task.add_done_callback(self._later.discard)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """Each line as JSON; those that are none are skipped. Raises `BackendFailed` for one that is too long."""
+        """Each line as JSON; those that are none are skipped. Raises `BackendFailed` for one that is too long.
+
+        A line of too many values comes as `Unread`.
+        """
         parts: list[bytes] = []
         size = 0
         while chunk := await self._child.stdout.read():
@@ -134,11 +155,13 @@ class RunningProgram:
                 parts, size = [each], len(each)
                 if line.strip():
                     try:
-                        yield read(line)
-                    except MessageTooLarge:
-                        raise
+                        message = await read(line)
+                    except MessageTooManyValues as error:
+                        yield Unread(error, ids_in(line))
                     except BackendFailed:
                         self._complain("it wrote a line that is not JSON", "")
+                    else:
+                        yield message
             if size > self._limit:
                 raise too_large(self._limit)
 

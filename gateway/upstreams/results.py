@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from gateway.backends.results import MediaTemplate
+from gateway.backends.results import MediaTemplate, too_many_values
+from gateway.core.bounded_json import TooManyValues, read_json
 from gateway.core.media import InMemoryMediaReader, Media, hazard_of
 from gateway.core.media_blocks import safe_mime
 from gateway.core.promises import NOTHING
@@ -80,7 +81,9 @@ def _json(result: Mapping[str, Any], blocks: Sequence[Json]) -> bytes:
         return orjson.dumps(result["structuredContent"])
     text = text_of(blocks)
     try:
-        orjson.loads(text)
+        read_json(text)
+    except TooManyValues as error:
+        raise too_many_values(error) from None
     except orjson.JSONDecodeError as error:
         help = "give the tool another artifact class"
         raise BackendFailed("failed", "the upstream server's result is not JSON", help=help) from error

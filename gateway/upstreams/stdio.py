@@ -20,7 +20,7 @@ from gateway.upstreams.asking import WITHDRAWN, answer_to, begin, withdraw
 from gateway.upstreams.connections import Connection, Exchange, Propagate
 from gateway.upstreams.introductions import Introduction, discovered, shaken_hands
 from gateway.upstreams.messages import Era, Json, RemoteError, answers, client_info, encoded, result_of
-from gateway.upstreams.programs import Program, RunningProgram
+from gateway.upstreams.programs import Program, RunningProgram, Unread
 from gateway.web.mcp.protocol import LEVELS, NEWEST_LEGACY, UNSUPPORTED_VERSION
 
 PROBE_WAITS: Final = 20.0
@@ -282,7 +282,9 @@ class StdioConnection(Connection):
         await self._end(run, why)
 
     def _heard(self, run: _Run, message: Any) -> None:
-        if not isinstance(message, dict):
+        if isinstance(message, Unread):
+            self._failed(run, message)
+        elif not isinstance(message, dict):
             self.complain("it wrote a line that is no message")
         elif "method" in message:
             self._told(run, message)
@@ -293,6 +295,13 @@ class StdioConnection(Connection):
                 self.complain("it answered something that nobody asked")
             elif not waiting.answer.done():
                 waiting.answer.set_result(message)
+
+    def _failed(self, run: _Run, unread: Unread) -> None:
+        """A line that is not read may be the answer to any request that it names. Others wait on."""
+        self.complain("it wrote a line of too many values")
+        for id in unread.ids & run.waiting.keys():
+            if not run.waiting[id].answer.done():
+                run.waiting[id].answer.set_exception(unread.error)
 
     def _told(self, run: _Run, message: Json) -> None:
         if "id" in message:

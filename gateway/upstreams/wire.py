@@ -108,7 +108,7 @@ class HttpWire:
                 raise too_large(limit)
             is_plain = answer.headers.get("content-encoding") in (None, "identity")
             if is_plain and length <= MANY_AT_ONCE:  # no more than it says can come
-                return read(await answer.read())
+                return await read(await answer.read())
         parts: list[bytes] = []
         size = 0
         async with AsyncExitStack() as stack:
@@ -120,7 +120,7 @@ class HttpWire:
                 if size > limit:
                     raise too_large(limit)
                 parts.append(chunk)
-            return read(b"".join(parts))
+            return await read(b"".join(parts))
 
     async def events(self, answer: Answer) -> AsyncGenerator[Event, None]:
         """A stream as it comes. It may go on for ever: whoever reads has a deadline."""

@@ -1,7 +1,8 @@
 """Bodies of requests: read up to a limit, and parsed once, strictly.
 
 JSON with a key given twice is refused: whoever looks at the first one and whoever looks at the last one would
-disagree about what was asked. So is an integer that would be rounded.
+disagree about what was asked. So is an integer that would be rounded. The number of values is bounded before any of
+them is built, and large bodies are parsed outside of the event loop.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.beginning import Begun
+from gateway.core.bounded_json import LARGE, TooManyValues, check_values, read_apart
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -41,6 +43,10 @@ class ClientGone(Exception):
 
 class NotStrictJson(ValueError):
     """The bytes are not JSON, or JSON that two readers could read in two ways."""
+
+
+class TooManyBodyValues(NotStrictJson):
+    """The JSON has more values than are read."""
 
 
 async def read_body(receive: Receive, *, limit: int, within: float = MAX_SECONDS) -> bytes:
@@ -87,10 +93,20 @@ def _piece(message: MutableMapping[str, Any], limit: int) -> bytes:
     return piece
 
 
+async def parsed_strictly(body: bytes) -> Any:
+    """What `strict_json` gives, without a pause for others if the body is large."""
+    return strict_json(body) if len(body) < LARGE else await read_apart(strict_json, body)
+
+
 def strict_json(body: bytes) -> Any:
-    """The value. Raises `NotStrictJson` for everything that is not exactly one JSON value with every key once."""
+    """The value. Raises `NotStrictJson` for everything that is not exactly one JSON value with every key once, and
+    `TooManyBodyValues`, which is one, for too many values.
+    """
     try:
+        check_values(body)
         value = orjson.loads(body)
+    except TooManyValues as error:
+        raise TooManyBodyValues(str(error)) from None
     except orjson.JSONDecodeError as error:
         raise NotStrictJson(_reason(error)) from None
     # fewer brackets cannot be nested deeper, and each of them is closed
@@ -121,7 +137,11 @@ def _refuse_depth(value: Any, left: int) -> None:
 
 
 def _refuse_ambiguity(body: bytes) -> None:
-    json.loads(body, object_pairs_hook=_unique, parse_int=_exact)
+    json.loads(body, object_pairs_hook=_unique, parse_int=_exact, parse_float=_unread)
+
+
+def _unread(_digits: str) -> None:
+    """The parser has read it; to read it again takes longer than everything else here."""
 
 
 def _exact(digits: str) -> None:

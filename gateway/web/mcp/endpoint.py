@@ -9,11 +9,21 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from gateway.approvals.approving import Approvals
+from gateway.core.bounded_json import LARGE
 from gateway.errors import UnknownCatalogue
 from gateway.governance.principals import Principal
 from gateway.serving.held_tasks import HeldTasks
 from gateway.serving.service import Service
-from gateway.web.bodies import BodyTooLarge, BodyTooSlow, ClientGone, NotStrictJson, begun_body, strict_json
+from gateway.web.bodies import (
+    BodyTooLarge,
+    BodyTooSlow,
+    ClientGone,
+    NotStrictJson,
+    TooManyBodyValues,
+    begun_body,
+    parsed_strictly,
+    strict_json,
+)
 from gateway.web.edge import TASK, Receive, Scope, Send, principal_of
 from gateway.web.fields import FIELDS
 from gateway.web.mcp.headers import Headers
@@ -116,7 +126,9 @@ class McpEndpoint:
         except (ClientGone, BodyTooLarge) as error:
             return self._not_read(error, send)
         if isinstance(body, bytes):
-            return self._take(body, headers, principal, receive, send)
+            if len(body) < LARGE:
+                return self._take(body, headers, principal, receive, send)
+            return self._take_large(body, headers, principal, receive, send)
         return self._take_later(body, headers, principal, receive, send)
 
     async def _take_later(
@@ -127,7 +139,7 @@ class McpEndpoint:
         except (ClientGone, BodyTooLarge, BodyTooSlow) as error:
             await self._not_read(error, send)
         else:
-            await self._take(body, headers, principal, receive, send)
+            await self._take_large(body, headers, principal, receive, send)
 
     async def _not_read(self, error: ClientGone | BodyTooLarge | BodyTooSlow, send: Send) -> None:
         """Whoever has gone is told nothing."""
@@ -143,7 +155,23 @@ class McpEndpoint:
         try:
             message = strict_json(body)
         except NotStrictJson as error:
-            return json_error(send, 400, PARSE_ERROR, str(error))
+            return _unreadable(error, send)
+        return self._answer(message, headers, principal, receive, send)
+
+    async def _take_large(
+        self, body: bytes, headers: Headers, principal: Principal, receive: Receive, send: Send
+    ) -> None:
+        """The same for a body that would make others wait."""
+        try:
+            message = await parsed_strictly(body)
+        except NotStrictJson as error:
+            await _unreadable(error, send)
+        else:
+            await self._answer(message, headers, principal, receive, send)
+
+    def _answer(
+        self, message: Any, headers: Headers, principal: Principal, receive: Receive, send: Send
+    ) -> Awaitable[None]:
         is_legacy = _is_legacy(headers)
         if is_legacy and isinstance(message, list):
             return self._legacy.post(message, headers, principal=principal, send=send)
@@ -165,6 +193,12 @@ class McpEndpoint:
             await self._legacy.post(message, headers, principal=principal, send=send)
         except ProtocolError as error:
             await _refuse(error, message, send)
+
+
+def _unreadable(error: NotStrictJson, send: Send) -> Awaitable[None]:
+    if isinstance(error, TooManyBodyValues):
+        return refuse(send, 413, ProtocolError(INVALID_REQUEST, str(error), {"code": "E_TOO_MANY_VALUES"}))
+    return json_error(send, 400, PARSE_ERROR, str(error))
 
 
 def _refuse(error: ProtocolError, message: Any, send: Send) -> Awaitable[None]:

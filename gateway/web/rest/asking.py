@@ -9,8 +9,16 @@ from gateway.core.schemas import Schema
 from gateway.errors import ValidationException
 from gateway.governance.principals import Principal
 from gateway.serving.observing import SeenRequest
-from gateway.web.bodies import BodyTooLarge, BodyTooSlow, NotStrictJson, Receive, read_body, strict_json
-from gateway.web.rest.refusals import InvalidRequest, NotJsonContent, TooLarge, TooSlow, invalid
+from gateway.web.bodies import (
+    BodyTooLarge,
+    BodyTooSlow,
+    NotStrictJson,
+    Receive,
+    TooManyBodyValues,
+    parsed_strictly,
+    read_body,
+)
+from gateway.web.rest.refusals import InvalidRequest, NotJsonContent, TooLarge, TooManyJsonValues, TooSlow, invalid
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -56,11 +64,13 @@ async def read_json(receive: Receive, headers: RawHeaders, *, limit: int, schema
     if declared.isdigit() and int(declared[:20]) > limit:
         raise _too_large(limit)
     try:
-        body = strict_json(await read_body(receive, limit=limit))
+        body = await parsed_strictly(await read_body(receive, limit=limit))
     except BodyTooLarge:
         raise _too_large(limit) from None
     except BodyTooSlow:
         raise TooSlow() from None
+    except TooManyBodyValues as error:
+        raise TooManyJsonValues(f"the body cannot be read: {error}") from None
     except NotStrictJson as error:
         raise InvalidRequest(f"the body cannot be read: {error}") from None
     if not schema.is_valid(body):

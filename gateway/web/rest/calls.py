@@ -3,13 +3,13 @@
 import json
 from typing import Any, Final
 
-from gateway.web.bodies import NotStrictJson, strict_json
+from gateway.web.bodies import NotStrictJson, TooManyBodyValues, strict_json
 from gateway.web.problems import Response
 from gateway.web.rest.answers import answer
 from gateway.web.rest.asking import Asked
 from gateway.web.rest.catalogues import catalogue_for
 from gateway.web.rest.operations import Rest
-from gateway.web.rest.refusals import InvalidRequest
+from gateway.web.rest.refusals import InvalidRequest, TooManyJsonValues
 from gateway.web.rest.shapes import called
 
 MAX_KEY: Final = 255
@@ -45,6 +45,8 @@ def arguments(asked: Asked) -> dict[str, Any] | str | None:
         return given
     try:
         strict_json(given.encode())
+    except TooManyBodyValues as error:
+        raise TooManyJsonValues(f"the arguments cannot be read: {error}") from None
     except NotStrictJson as error:
         if _is_json(given):
             raise InvalidRequest(f"the arguments cannot be read: {error}") from None

@@ -44,6 +44,15 @@ class TooLarge(GatewayError):
     default_message = "the body is larger than allowed"
 
 
+class TooManyJsonValues(GatewayError):
+    code = "E_TOO_MANY_VALUES"
+    status = 413
+    default_message = "the body has more JSON values than are read"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, help="send less at a time; the gateway's operator sets GATEWAY_MAX_JSON_VALUES")
+
+
 class TooSlow(GatewayError):
     code = "E_BODY_TOO_SLOW"
     status = 408
