@@ -7,7 +7,9 @@ import base64
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -172,6 +174,10 @@ def parsed(line: bytes, number: int) -> SignedAnchor | NoAnchor:
 
 
 def _append(file: int, line: bytes) -> None:
+    # Two processes must not both mend a line that was cut off, nor one write behind what the other has half written.
+    # The lock ends with the descriptor. A file system that has no locks is written to without.
+    with suppress(OSError):
+        flock(file, LOCK_EX)
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         line = b"\n" + line  # a process died while it wrote

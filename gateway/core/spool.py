@@ -6,6 +6,7 @@ callers, so they never become part of a path.
 
 import asyncio
 import inspect
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from functools import cached_property
@@ -22,6 +23,7 @@ Stream = Iterable[Content] | AsyncIterable[Content]
 
 _CHUNK: Final = 1 << 20
 _NUMBER_DIGITS: Final = 8
+_ATTEMPTS: Final = 10
 
 
 class SpoolReader(Protocol):
@@ -148,7 +150,7 @@ class FileStore:
             with part.open("xb") as file:
                 async for chunk in chunks_of(content):
                     await _append(file, index, chunk)
-            path = _publish(part, index, folder=self._folder(id))
+            path = _published(part, index, folder=self._folder(id))
         finally:
             part.unlink(missing_ok=True)
         return FileReader(path, index)
@@ -160,7 +162,7 @@ class FileStore:
     async def delete(self, id: str) -> bool:
         folder = self._folder(id)
         generations = _generations(folder)
-        for path in (*generations, *folder.glob("*.lines")):
+        for path in (*generations, *_files(folder, ".lines")):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # it may never have been there, or another writer was faster
             folder.rmdir()
@@ -215,6 +217,13 @@ async def _append(file: BinaryIO, index: LineIndex, chunk: bytes) -> None:
         await asyncio.to_thread(append)
 
 
+def _published(part: Path, index: LineIndex, *, folder: Path) -> Path:
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(FileNotFoundError):  # another process deleted the id, and removed its folder between two steps
+            return _publish(part, index, folder=folder)
+    return _publish(part, index, folder=folder)
+
+
 def _publish(part: Path, index: LineIndex, *, folder: Path) -> Path:
     """Make the finished file the highest generation; whoever sees it finds its index beside it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -226,7 +235,16 @@ def _publish(part: Path, index: LineIndex, *, folder: Path) -> Path:
 
 
 def _generations(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.bytes"))
+    return sorted(_files(folder, ".bytes"))
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    """None of a folder that is not there, or that another process removes meanwhile."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in names if name.endswith(suffix)]
 
 
 def _stored_index(path: Path) -> LineIndex | None:

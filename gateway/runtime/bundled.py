@@ -3,10 +3,11 @@
 import json
 import os
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fcntl import LOCK_EX, flock
 from hashlib import sha256
 from http.client import HTTPException
 from ipaddress import ip_address
@@ -47,10 +48,11 @@ class Numbers:
 
     def use(self, bundle: Bundle) -> None:
         """Raises `ProgramError` where it cannot be remembered: then nothing would keep an earlier one out."""
-        self.check(bundle)
         content = json.dumps({"number": bundle.manifest.number, "digest": _digest(bundle)}).encode()
         try:
-            write_whole(self.folder / NUMBERS, content)
+            with _locked(self.folder):  # another process must not write a higher number between the two steps
+                self.check(bundle)
+                write_whole(self.folder / NUMBERS, content)
         except OSError as error:
             raise ProgramError(
                 f"which bundle is in use cannot be remembered in {self.folder} ({type(error).__name__})",
@@ -266,6 +268,18 @@ def write_whole(path: Path, content: bytes) -> None:
         with suppress(OSError):
             os.unlink(name)
         raise
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time. The kernel lets go of the lock of a process that ends."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flock(handle, LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _plain(contents: Contents) -> bytes:

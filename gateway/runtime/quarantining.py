@@ -28,6 +28,7 @@ from gateway.storage.audit_log import AuditLog
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import Link
 from gateway.storage.notices import Notices
+from gateway.storage.opening import when_free
 from gateway.storage.quarantines import SqliteQuarantines
 from gateway.storage.revocations import SqliteRevocations
 
@@ -78,7 +79,7 @@ async def stops_of(database: Path | PostgresAddress) -> AsyncIterator[Stops]:
             help="run this where the gateway runs: the path is relative to its folder",
         )
     path = database.absolute()
-    writer = GroupCommit(lambda: Link(path))
+    writer = when_free(lambda: GroupCommit(lambda: Link(path)))
     node = platform.node() or "gateway"
     place = Place(node)
     log = AuditLog(partial(_shard, node), place, clock=clock)

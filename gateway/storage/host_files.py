@@ -21,6 +21,9 @@ RECHECK: Final = 0.02
 _PATIENCE: Final = 0.25
 """Seconds to wait for a lock that others hold for microseconds."""
 
+_OPENING_PATIENCE: Final = 10.0
+"""The same while it is opened: whoever makes a new file holds the lock for longer, most of all on a busy machine."""
+
 _PAUSE: Final = 50e-6
 
 
@@ -37,6 +40,7 @@ class HostFile:
         self._threads = Lock()
         self.last = -1  # the descriptor of the file that was open last
         self._closed = False
+        self._look_at = -1.0  # it was never open
         self.look()
 
     def current(self) -> int:
@@ -61,7 +65,7 @@ class HostFile:
         self._threads.acquire()
         try:
             file = self.current()
-            _lock(file, self._path)
+            _lock(file, self._path, _PATIENCE)
         except BaseException:
             self._threads.release()
             raise
@@ -82,10 +86,11 @@ class HostFile:
             return False
 
     def _reopen(self) -> None:
+        is_first = self._look_at < 0
         self._forget()
         self.last = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            _lock(self.last, self._path)
+            _lock(self.last, self._path, _OPENING_PATIENCE if is_first else _PATIENCE)
             self._share()
             self._set_up(self.last)
             flock(self.last, LOCK_UN)
@@ -113,9 +118,9 @@ def unreadable(path: Path, error: OSError | None = None) -> StoreUnavailable:
     )
 
 
-def _lock(file: int, path: Path) -> None:
+def _lock(file: int, path: Path, patience: float) -> None:
     """Never waits for ever: a process may be stopped while it holds the lock."""
-    deadline = monotonic() + _PATIENCE
+    deadline = monotonic() + patience
     while True:
         try:
             return flock(file, LOCK_EX | LOCK_NB)

@@ -2,17 +2,20 @@
 
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.storage.links import ATTEMPT, Link, is_busy, unavailable
 from gateway.storage.migrating import migrate
 from gateway.storage.processes import ProcessLock
 
+T = TypeVar("T")
+
 _OPENING_SECONDS: Final = 10
-"""How long opening waits for another process that is upgrading the same file."""
+"""How long opening waits for another process that holds the same file."""
 
 
 def prepare(path: Path) -> ProcessLock:
@@ -26,7 +29,7 @@ def prepare(path: Path) -> ProcessLock:
         finally:
             os.close(file)
         processes = path.with_name(f"{path.name}-processes")
-        _upgrade_when_free(path, processes)
+        when_free(lambda: _upgrade(path, processes))
         return ProcessLock(processes)
     except OSError as error:
         raise StoreUnavailable(
@@ -34,11 +37,12 @@ def prepare(path: Path) -> ProcessLock:
         ) from error
 
 
-def _upgrade_when_free(path: Path, processes: Path) -> None:
+def when_free(work: Callable[[], T]) -> T:
+    """What `work` gives. As long as other processes that start, end or upgrade hold the file, it is tried again."""
     deadline = monotonic() + _OPENING_SECONDS
     while True:
         try:
-            return _upgrade(path, processes)
+            return work()
         except StoreUnavailable as error:
             if not is_busy(error.cause) or monotonic() > deadline:
                 raise

@@ -59,8 +59,7 @@ class SpoolFolder:
             return FileIO(os.open(name, _WRITE, 0o600, dir_fd=self._incoming), "w"), name
 
     def discard_part(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._incoming)
+        _unlink(name, self._incoming)
 
     def publish(self, part: str, key: Key, *, index: LineIndex) -> None:
         """Let a synced part appear under its key; on return that is durable, too."""
@@ -109,8 +108,7 @@ class SpoolFolder:
                 with self._inside(key.tenant, key.turn) as folder:
                     status = os.stat(f"{key.name}.bytes", dir_fd=folder, follow_symlinks=False)
                     os.unlink(f"{key.name}.bytes", dir_fd=folder)
-                    with suppress(FileNotFoundError):
-                        os.unlink(f"{key.name}.lines", dir_fd=folder)
+                    _unlink(f"{key.name}.lines", folder)
                     os.fsync(folder)
                 with suppress(OSError), self._inside(key.tenant) as tenant:  # not empty yet, most of the time
                     os.rmdir(key.turn, dir_fd=tenant)
@@ -224,16 +222,27 @@ def _write_index(folder: int, name: str, index: LineIndex) -> None:
 
 
 def _remove(folder: int, name: str) -> None:
-    """Remove a folder of files, or whatever else has that name; links are removed, not followed."""
+    """Remove a folder of files, or whatever else has that name; links are removed, not followed.
+
+    Other processes that start or end may remove the same at the same time: a part that is gone already is no error.
+    """
     try:
         inner = os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        return
     except OSError:
-        os.unlink(name, dir_fd=folder)
+        _unlink(name, folder)
         return
     with _closing(inner):
         for file in os.listdir(inner):
-            os.unlink(file, dir_fd=inner)
-    os.rmdir(name, dir_fd=folder)
+            _unlink(file, inner)
+    with suppress(FileNotFoundError):
+        os.rmdir(name, dir_fd=folder)
+
+
+def _unlink(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 @contextmanager

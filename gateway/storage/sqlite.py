@@ -41,7 +41,7 @@ from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values, rows_am
 from gateway.storage.fresh_rows import Values, fresh_row
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.links import Link
-from gateway.storage.opening import prepare
+from gateway.storage.opening import prepare, when_free
 from gateway.storage.paging import beginning_with, page_of_calls
 from gateway.storage.prepared import Prepared
 from gateway.storage.processes import ProcessLock
@@ -75,7 +75,7 @@ class SqliteStore:
     def __init__(self, path: Path, *, clock: Callable[[], datetime], process: ProcessLock, readers: int, waiting: int):
         self._clock = clock
         self._process = process
-        self._writer = GroupCommit(lambda: Link(path), waiting=waiting)
+        self._writer = when_free(lambda: GroupCommit(lambda: Link(path), waiting=waiting))
         self._reader = ReadPool(path, size=readers)
         self._audit: AuditLog | None = None
         self._recording: Recording | None = None
@@ -102,7 +102,9 @@ class SqliteStore:
         absolute = Path(path).absolute()
         process = await asyncio.to_thread(prepare, absolute)
         try:
-            return cls(absolute, clock=clock, process=process, readers=readers, waiting=waiting)
+            return await asyncio.to_thread(
+                cls, absolute, clock=clock, process=process, readers=readers, waiting=waiting
+            )
         except BaseException:
             process.release()
             raise

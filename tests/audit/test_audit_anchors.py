@@ -2,6 +2,8 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from fcntl import LOCK_EX, LOCK_UN, flock
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,19 @@ def test_part_of_a_line_is_an_error(tmp_path: Path) -> None:
 )
 def test_other_lines_are_no_anchors(line: bytes) -> None:
     assert parsed(line, 7) == NoAnchor(7, is_cut_off=not line.endswith(b'"}'))
+
+
+def test_anchor_is_not_appended_while_another_process_appends(tmp_path: Path) -> None:
+    path = tmp_path / "anchors"
+    path.write_bytes(b'{"anchor":{"at":17')
+    with path.open("rb") as held, ThreadPoolExecutor(1) as thread:
+        flock(held, LOCK_EX)
+        writing = thread.submit(AnchorFile(path).write, b"line\n")
+        with pytest.raises(TimeoutError):
+            writing.result(timeout=0.3)
+        assert path.read_bytes() == b'{"anchor":{"at":17'
+
+        flock(held, LOCK_UN)
+        writing.result(timeout=30)
+
+    assert path.read_bytes() == b'{"anchor":{"at":17\nline\n'
