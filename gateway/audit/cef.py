@@ -31,6 +31,7 @@ def _extension(row: Row, fields: Fields) -> Iterator[tuple[str, str]]:
     yield "shost", fields.text("caller.client.address")
     yield "requestClientApplication", fields.text("caller.client.name")
     yield "gatewayAuthMethod", fields.text("caller.authMethod")
+    yield "cnt", str(fields.number("counted.number") or "")
     yield "duser", fields.last_approver
     yield "msg", fields.text("object.note") or fields.text("decision.position")
     custom = [(f"cs{number}", *each) for number, each in enumerate(_custom(row, fields), start=1)]

@@ -166,6 +166,14 @@ class ObjectPart(NamedTuple):
     until: int | None = None
 
 
+class CountPart(NamedTuple):
+    """How many refusals were counted instead of being told one by one, since a moment and until one."""
+
+    number: int
+    since: int
+    until: int
+
+
 class KeyPart(NamedTuple):
     """The key that signs anchors from here on, vouched for by the one that did before."""
 
@@ -206,10 +214,11 @@ class Entry(NamedTuple):
     key: KeyPart | None = None
     opened: Opening | None = None
     pruned: Mark | None = None
+    counted: CountPart | None = None
 
     def encode(self) -> bytes:
         """The body: canonical JSON, sorted and compact."""
-        event, at, place, caller, target, call, decision, outcome, gate, object, key, opened, pruned = self
+        event, at, place, caller, target, call, decision, outcome, gate, object, key, opened, pruned, counted = self
         told = None if call is None else call_fields(*call)
         ended = None if outcome is None else outcome_fields(*outcome)
         body = _body(
@@ -223,10 +232,12 @@ class Entry(NamedTuple):
             gate=None if gate is None else orjson.Fragment(gate.encode()),
             outcome=ended,
         )
-        if not (object or key or opened or pruned):
+        if not (object or key or opened or pruned or counted):
             return orjson.dumps(body)
         if object is not None:
             body["object"] = _plain(_OBJECT, object)
+        if counted is not None:
+            body["counted"] = _plain(_COUNT, counted)
         # One name for all that the log says about itself: whoever verifies looks for it first.
         about = {"key": key and _plain(_KEY, key), "opened": opened and _plain(_OPENING, opened)}
         about["pruned"] = pruned and _plain(_MARK, pruned)
@@ -310,6 +321,7 @@ _DECISION: Final = ("effect", "reason", "rules", "position", "observed")
 _GATE_ENTRY: Final = ("approver", "verdict", "at", "shown", "assurance", "note")
 _GATE: Final = ("approval", "digest", "requestedAt", "expiresAt", "entries")
 _OBJECT: Final = ("kind", "name", "note", "until")
+_COUNT: Final = ("number", "since", "until")
 _KEY: Final = ("before", "after", "public", "endorsement")
 _MARK: Final = ("shard", "seq", "hash")
 _OPENING: Final = ("shard", "predecessors")

@@ -43,6 +43,7 @@ _ACTIVITIES: Final[Mapping[str, _Activity]] = {
     "call-unknown": _Activity(_CALLS, 99, "Call unknown"),
     "call-replayed": _Activity(_CALLS, 99, "Call replayed"),
     "call-decided": _Activity(_DECISIONS, 99, "Decide"),
+    "refusals-counted": _Activity(_DECISIONS, 99, "Count refusals"),
     "approval-requested": _Activity(_DECISIONS, 99, "Request approval"),
     "approval-granted": _Activity(_DECISIONS, 1, "Assign Privileges"),
     "approval-refused": _Activity(_DECISIONS, 99, "Refuse approval"),
@@ -180,6 +181,7 @@ def _decision(fields: Fields, version: str) -> dict[str, Any]:
         "actor": _actor(fields, _user(fields)) if approver is None else {"user": approver},
         "user": _user(fields),
         "privileges": [f"call {fields.text('target.identity') or fields.text('target.tool')}".strip()],
+        **({} if (count := fields.number("counted.number")) is None else {"count": count}),
     }
 
 

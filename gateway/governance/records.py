@@ -45,6 +45,18 @@ class StoredResult:
 
 
 @dataclass(slots=True)
+class ArgumentExcerpt:
+    """What is kept of the arguments of a refused call: a short text, how many bytes they were, and their SHA-256.
+
+    Size and digest are of the arguments as canonical JSON.
+    """
+
+    text: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(slots=True)
 class StoredTurn:
     """The scope of artifacts, stash and memory. Its id is unguessable, and only its principal's to name."""
 
@@ -107,6 +119,8 @@ class StoredCall:
     span_id: str | None = None
     args_text: str | None = field(default=None, repr=False, compare=False)
     """The arguments as canonical JSON, where somebody has written them already."""
+    excerpt: ArgumentExcerpt | None = None
+    """With this, `args` is empty: the arguments are not kept. The checksum is still theirs."""
 
     @property
     def created_at(self) -> datetime:

@@ -26,6 +26,7 @@ from gateway.governance.approvals import Action
 from gateway.governance.limits import Limits
 from gateway.governance.principals import Principal
 from gateway.governance.records import AuditBody, StoredCall
+from gateway.governance.refusals import WINDOW
 from gateway.governance.validity import Validity
 from gateway.runtime.auditing import Anchoring, Auditing
 from gateway.runtime.engines import Engine, KeptStore
@@ -120,6 +121,7 @@ class Controlling:
 
     async def _end(self) -> None:
         try:
+            await self.store.tell_refusals(clock() + WINDOW)  # those of this minute, too
             await self.store.note([self.auditor.happened("gateway-stopped")])
         except StoreUnavailable:
             _log.exception("the decision log does not say that the gateway has stopped")
@@ -163,7 +165,8 @@ def controlling(
     closing.callback(limits.close)
     log = _log_of(engine, auditing.key)
     auditor = _auditor(published, auditing.key)
-    store.keep_audit(log, abandoned=auditor.abandoned if observer is None else _also_told(auditor, observer))
+    abandoned = auditor.abandoned if observer is None else _also_told(auditor, observer)
+    store.keep_audit(log, abandoned=abandoned, summed=auditor.summed)
     asked = SqliteApprovals(store.writer, store.reader, noted=engine.noted(_noting(log, auditor)))
     approvals = Approvals(
         asked,

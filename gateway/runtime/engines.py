@@ -14,7 +14,8 @@ from gateway.config.specs.common import Secret
 from gateway.core.events import now
 from gateway.errors import ProgramError
 from gateway.governance.limits import Limits
-from gateway.governance.records import AuditBody, Store, StoredCall, TurnMemories
+from gateway.governance.records import AuditBody, StoredCall, TurnMemories
+from gateway.governance.refusals import RecordStore, RefusalCount
 from gateway.limits.limiter import Limiter
 from gateway.runtime.secrets import Secrets
 from gateway.storage.approvals import Noted
@@ -62,7 +63,7 @@ class PostgresAddress:
         return "the PostgreSQL database"
 
 
-class KeptStore(Store, TurnMemories, SmallPieces, Protocol):
+class KeptStore(RecordStore, TurnMemories, SmallPieces, Protocol):
     """A store with what else lives beside its records."""
 
     @property
@@ -71,7 +72,13 @@ class KeptStore(Store, TurnMemories, SmallPieces, Protocol):
     @property
     def reader(self) -> ReadPool: ...
 
-    def keep_audit(self, log: AuditLog, *, abandoned: Callable[[StoredCall], AuditBody] | None = None) -> None: ...
+    def keep_audit(
+        self,
+        log: AuditLog,
+        *,
+        abandoned: Callable[[StoredCall], AuditBody] | None = None,
+        summed: Callable[[RefusalCount], AuditBody] | None = None,
+    ) -> None: ...
 
 
 class Engine(Protocol):

@@ -286,6 +286,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         store,
         spool,
         lives=lives,
+        most_refusals=settings.max_refusals,
         shares_turns=_shares_turns(settings, kept),
         auditor=controlled.auditor,
         meter=meters,

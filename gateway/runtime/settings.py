@@ -68,6 +68,12 @@ class Settings(BaseSettings):
     max_json_values: int = Field(
         50_000, ge=1000, description="Values that the JSON of a request, or of an upstream's answer, may have."
     )
+    max_refusals: int = Field(
+        60,
+        ge=0,
+        description="Refused calls of one caller for one reason that are recorded one by one in a minute; others are "
+        "counted.",
+    )
     grace: timedelta = Field(timedelta(seconds=30), description="Seconds that calls may go on after a stop.")
     python_packages: Words = Field((), description="Packages that documents may name Python objects in.")
     bundle: str | None = Field(None, description="A bundle, in a file or at an address, instead of a folder.")

@@ -42,6 +42,7 @@ async def status_of(
         "upstreams": running.upstreams.status(),
         "withheld": [each.as_data() for each in published.vigil.all()] if published.vigil else [],
         "collisions": [dict(each) for each in collision_rows(snapshot)],
+        "refusals": await _refusals(running),
         "stopped": await stopped_status(running.controlled.quarantines),
         **running.controlled.status(),
         **running.observing.status(),
@@ -75,6 +76,15 @@ async def _database_sizes(running: Running) -> Mapping[str, int | None]:
         return await running.controlled.engine.sizes()
     except StoreUnavailable:
         return {"databaseBytes": None}
+
+
+async def _refusals(running: Running) -> dict[str, dict[str, int]]:
+    """By reason, of the last day: how many calls were recorded one by one, and how many were counted above that."""
+    try:
+        found = await running.controlled.store.refusals_by_reason()
+    except StoreUnavailable:
+        return {}
+    return {reason: {"recorded": kept, "counted": counted} for reason, (kept, counted) in sorted(found.items())}
 
 
 def _size(path: Path) -> int:

@@ -13,8 +13,9 @@ from random import uniform
 from typing import Final, Protocol
 
 from gateway.core.events import now
+from gateway.core.moments import microseconds
 from gateway.errors import StoreUnavailable
-from gateway.governance.records import Store
+from gateway.governance.refusals import RecordStore
 from gateway.storage.spool import Known
 
 FILES_PER_PASS: Final = 100
@@ -49,7 +50,7 @@ class Sweeper:
 
     def __init__(
         self,
-        store: Store,
+        store: RecordStore,
         files: Files,
         *,
         rhythm: Rhythm = Rhythm(),  # noqa: B008 - immutable
@@ -71,7 +72,9 @@ class Sweeper:
         while True:
             await asyncio.sleep(self._rhythm.recover.total_seconds())
             async with _logged():
-                await self._store.recover(self._clock())
+                at = self._clock()
+                await self._store.recover(at)
+                await self._store.tell_refusals(microseconds(at))
 
     async def _expiring(self) -> None:
         is_more = False

@@ -14,6 +14,8 @@ from gateway.audit.entries import (
     Caller,
     CallPart,
     Client,
+    CountPart,
+    DecisionPart,
     DecisionValues,
     Entry,
     GateEntry,
@@ -31,6 +33,7 @@ from gateway.governance.approvals import ApprovalChange, ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import QuarantineChange
 from gateway.governance.records import AuditBody, StoredCall
+from gateway.governance.refusals import RefusalCount
 from gateway.governance.revocations import RevocationChange
 from gateway.serving.current import ServedCall
 from gateway.serving.origins import NOWHERE, Origin, current_origin
@@ -67,30 +70,30 @@ class Auditor:
 
     def started(self, call: ServedCall, tool: DeclaredTool) -> AuditBody:
         """A call that may change something is about to run."""
-        return self._body("call-started", call, tool, _decided(call, tool))
+        return self._body("call-started", call, tool, decided(call, tool))
 
     def settled(self, call: ServedCall, stored: StoredCall, tool: DeclaredTool | None) -> AuditBody:
         """A call has come to its end; one that was refused or held did not run. Query tools are not declared."""
-        decided = _decided(call, tool)
-        effect = decided[0]
+        found = decided(call, tool)
+        effect = found[0]
         event: Event = "call-settled" if effect == "allow" else "call-decided"
-        return self._body(event, call, tool, decided, self._outcome(call, stored, effect))
+        return self._body(event, call, tool, found, self._outcome(call, stored, effect))
 
     def refused(self, call: ServedCall, reason: Reason) -> AuditBody:
         """Somebody asked for what is not there for them."""
         call.decide("deny", reason, None)
-        return self._body("call-decided", call, None, _decided(call, None), _ended("refused"))
+        return self._body("call-decided", call, None, decided(call, None), _ended("refused"))
 
     def had(self, call: ServedCall, offer: Offer) -> AuditBody:
         """Somebody is told a prompt, or a resource, of another server."""
         call.identity = offer.object
         call.decide("allow", "permitted", None)
-        return self._body("call-settled", call, offer, _decided(call, None), _ended("ok"))
+        return self._body("call-settled", call, offer, decided(call, None), _ended("ok"))
 
     def unknown(self, call: ServedCall) -> AuditBody:
         """A call was cut off after its start; nobody saw how it ended."""
-        decided = None if call.decision is None else _decided(call, None)
-        return self._body("call-unknown", call, None, decided, _ended("unknown"))
+        found = None if call.decision is None else decided(call, None)
+        return self._body("call-unknown", call, None, found, _ended("unknown"))
 
     def replayed(self, call: ServedCall, earlier: StoredCall) -> AuditBody:
         """A call was sent again with its idempotency key, and answered with what the first one, which is named, was."""
@@ -115,6 +118,19 @@ class Auditor:
             _target(call.tool, call.catalogue, call.identity, call.definition, None),
             CallPart(call.id, call.turn_id, call.idempotency_key, self._arguments(call.checksum)),
             outcome=OutcomePart("unknown"),
+        )
+        return entry.at, entry.encode()
+
+    def summed(self, count: RefusalCount) -> AuditBody:
+        """Refusals above the number that is told one by one. Made in the thread that writes."""
+        reason: Any = count.reason  # only such words are counted by
+        entry = Entry(
+            "refusals-counted",
+            self._clock(),
+            self._place(),
+            Caller(count.subject, count.tenant),
+            decision=DecisionPart("deny", reason),
+            counted=CountPart(count.number, count.since, count.until),
         )
         return entry.at, entry.encode()
 
@@ -233,7 +249,8 @@ def _acted(
     return at, Entry(event, at, place, _caller(Principal(change.by)), object=what).encode()
 
 
-def _decided(call: ServedCall, tool: DeclaredTool | None) -> DecisionValues:
+def decided(call: ServedCall, tool: DeclaredTool | None) -> DecisionValues:
+    """What was decided about a call that has ended, or is about to run."""
     if call.decision is not None:
         # Only such words are given; a stage that lets nothing through gives none.
         reason: Any = call.reason or "check-failed"

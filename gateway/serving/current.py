@@ -173,6 +173,8 @@ class ServedCall:
     """The code of what went wrong."""
     is_started: bool = False
     """Whether a start record is durable: from then on the outcome is unknown until it settles."""
+    is_refused: bool = False
+    """Whether its refusal is written, or about to be: it is counted once."""
     is_cancelled: bool = False
     """Whether its caller went away before it ended."""
     is_unknown: bool = False

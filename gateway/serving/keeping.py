@@ -15,7 +15,7 @@ from gateway.core.moments import clock
 from gateway.core.spool import ByteStore, Content, SpoolReader, Stream
 from gateway.core.tokens import Tokenizable
 from gateway.errors import StorageError
-from gateway.governance.records import StoredCall, StoredResult
+from gateway.governance.records import ArgumentExcerpt, StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ServedCall
 
@@ -82,15 +82,22 @@ async def stored_pieces(record: ToolCall, artifact: str, spool: ByteStore) -> li
     return results
 
 
-def settled(record: ToolCall, call: ServedCall, results: list[StoredResult], turn_id: str) -> StoredCall:
-    """What is stored of a record."""
+def settled(
+    record: ToolCall,
+    call: ServedCall,
+    results: list[StoredResult],
+    turn_id: str,
+    excerpt: ArgumentExcerpt | None = None,
+) -> StoredCall:
+    """What is stored of a record; with an excerpt, that instead of its arguments."""
     seen = call.seen
     return StoredCall(  # in the order of the fields: names would double what it costs
         record.id,
         turn_id,
         record.tool,
         call.identity or record.tool,
-        record.args if call.args_text is None else call.args,  # which that is the text of: a copy less
+        # What `args_text` is the text of: a copy less.
+        {} if excerpt is not None else record.args if call.args_text is None else call.args,
         record.checksum,
         call.principal,
         call.catalogue,
@@ -109,7 +116,8 @@ def settled(record: ToolCall, call: ServedCall, results: list[StoredResult], tur
         call.idempotency_key,
         None if seen is None else seen.trace_id,
         None if seen is None else seen.span_id,
-        call.args_text,
+        None if excerpt is not None else call.args_text,
+        excerpt,
     )
 
 
@@ -119,6 +127,20 @@ async def restored(stored: StoredCall, types: ArtifactTypes, spool: Spool) -> To
     pieces = [await _restored(each, types, spool, tenant=tenant) for each in stored.results]
     lost = next((each for each in pieces if isinstance(each, Tokenizable)), None)
     results: Any = lost or (pieces[0] if len(pieces) == 1 else pieces)
+    if stored.excerpt is not None:  # nobody can compute the checksum again
+        return ToolCall.of_settled(
+            id=stored.id,
+            tool=stored.tool,
+            args={},
+            checksum=stored.checksum,
+            is_error=stored.is_error,
+            results=results,
+            from_artifact_tool=stored.from_artifact_tool,
+            inline=stored.inline,
+            trusted=stored.trusted,
+            created=stored.created,
+            completed=stored.created if stored.completed is None else stored.completed,
+        )
     completed_at = stored.completed_at or stored.created_at
     return ToolCall(
         id=stored.id,

@@ -71,7 +71,9 @@ class OwnTurns:
 
     def begin_alone(self, principal: Principal, catalogue: str) -> Turn:
         """One for a single call, which it is stored with. Raises `UnknownCatalogue`."""
-        return self._begun(principal, catalogue, self._lives_alone)
+        turn = self._begun(principal, catalogue, self._lives_alone)
+        turn.is_alone = True
+        return turn
 
     async def find(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
         """The caller's own open turn, from memory or from the store. Raises `UnknownTurn`."""

@@ -25,7 +25,8 @@ from gateway.errors import (
     UnknownTool,
 )
 from gateway.governance.principals import Principal
-from gateway.governance.records import CallFilter, Store, StoredCall
+from gateway.governance.records import CallFilter, StoredCall
+from gateway.governance.refusals import MOST, RecordStore
 from gateway.serving.arguments import checked, decoded_args
 from gateway.serving.auditing import Auditor
 from gateway.serving.current import ORDINARY, Client, Holding, ServedCall
@@ -64,12 +65,13 @@ class Service:
     def __init__(
         self,
         published: Published,
-        store: Store,
+        store: RecordStore,
         spool: Spool,
         *,
         open_turns: int = 10_000,
         shares_turns: bool = False,
         lives: timedelta = DEFAULT_LIFE,
+        most_refusals: int = MOST,
         auditor: Auditor | None = None,
         meter: Meter | None = None,
         observer: Observer | None = None,
@@ -90,7 +92,7 @@ class Service:
         self.observer = observer
         """Told of every call, and by wires of every request, if there is one."""
         self.running = RunningCalls()
-        self._writing = writing = Writing(store, auditor, meter, lives=lives)
+        self._writing = writing = Writing(store, auditor, meter, lives=lives, most_refusals=most_refusals)
         self.journal = writing.started
         """Makes it durable that a call is about to run."""
         callbacks = {**KEEPING_NOTHING, "store_tool_call": writing.settled}

@@ -70,6 +70,7 @@ class Turn:
             "_spool",
             "catalogue",
             "id",
+            "is_alone",
             "is_stored",
             "principal",
             "published",
@@ -84,6 +85,8 @@ class Turn:
         self.stored = stored
         self.published = published
         self.is_stored = False
+        self.is_alone = False
+        """Whether it is that of a single call, and nobody can name it before that one is answered."""
         self.running: set[str] = set()
         """Ids of calls that have begun and not settled."""
         self._alone: ToolCall | None = None

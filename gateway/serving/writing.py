@@ -6,16 +6,18 @@ Nothing consequential runs, and nothing is answered, before it is durable.
 from collections.abc import Sequence
 from datetime import timedelta
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from gateway.audit.words import Reason
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.moments import clock, microseconds, microseconds_in
 from gateway.errors import StoreUnavailable
-from gateway.governance.records import AuditBody, Store
-from gateway.serving.auditing import Auditor
+from gateway.governance.records import ArgumentExcerpt, AuditBody
+from gateway.governance.refusals import MOST, RecordStore, Refusal
+from gateway.serving.auditing import Auditor, decided
 from gateway.serving.current import ServedCall, current_call
+from gateway.serving.excerpts import excerpt_of
 from gateway.serving.keeping import settled as record_of
 from gateway.serving.keeping import started as start_of
 from gateway.serving.keeping import stored_piece, stored_pieces
@@ -23,12 +25,31 @@ from gateway.serving.metering import Meter
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
 
+LARGEST_QUERY: Final = 2048
+"""Characters of the arguments of a query that failed; of longer ones an excerpt is kept."""
+
+
+def refused_for(call: ServedCall) -> str | None:
+    """Why a call was refused; `None` for one that ran, or may run once somebody has agreed."""
+    effect, reason, *_ = decided(call, call.declared)
+    return reason if effect == "deny" or (effect == "hold" and call.limited is not None) else None
+
 
 class Writing:
     """One per process. `lives` is how long records are kept at least."""
 
-    def __init__(self, store: Store, auditor: Auditor | None, meter: Meter | None, *, lives: timedelta) -> None:
+    def __init__(
+        self,
+        store: RecordStore,
+        auditor: Auditor | None,
+        meter: Meter | None,
+        *,
+        lives: timedelta,
+        most_refusals: int = MOST,
+    ) -> None:
+        """`most_refusals` of one caller for one reason are kept one by one in a minute; the rest is counted."""
         self._store = store
+        self._most_refusals = most_refusals
         self._auditor = auditor
         self._meter = meter
         self._lives = microseconds_in(lives)
@@ -65,7 +86,9 @@ class Writing:
             pieces = [stored_piece(result, artifact)]
         else:
             pieces = await stored_pieces(record, artifact, turn.spool)
-        stored = record_of(record, call, pieces, turn.id)
+        reason = None if call.decision == "allow" else refused_for(call)
+        excerpt = None if call.decision == "allow" else self._excerpt(call, is_error=record.is_error, reason=reason)
+        stored = record_of(record, call, pieces, turn.id, excerpt)
         if call.seen is not None:
             call.stored = stored
         remembered = turn.memory
@@ -78,11 +101,22 @@ class Writing:
         retain = self._lives if kept is None or kept.retain is None else max(self._lives, microseconds_in(kept.retain))
         if call.pending is not None:  # what it waits for is picked up in the same turn
             retain += microseconds(max(each.expires_at for each in call.approvals)) - clock()
+        as_stored = turn.stored
         is_longer = turn.lives_on(record.completed, retain)
         memory, knowing = remembered.to_write()
         began = perf_counter()
         try:
-            if turn.is_stored or len(turn.running) > 1:
+            if reason is not None:
+                row = None if turn.is_stored and not is_longer else turn.stored
+                refusal = Refusal(call.principal, reason, self._most_refusals, audit, stored, call.is_started, row)
+                refusal.is_alone, refusal.memory, refusal.knowing = turn.is_alone, memory, knowing
+                if not await self._kept(call, refusal):
+                    turn.stored = as_stored
+                    turn.is_stored = turn.is_stored and not (turn.is_alone and call.is_started)
+                    if not turn.is_stored:
+                        remembered.was_not_written(memory, knowing)
+                    return
+            elif turn.is_stored or len(turn.running) > 1:
                 row = None if turn.is_stored and not is_longer else turn.stored
                 await self._store.settle_call(stored, turn=row, memory=memory, knowing=knowing, audit=audit)
             else:
@@ -105,7 +139,33 @@ class Writing:
         if self._meter is not None:
             self._meter.refused(call, reason)
         if self._auditor is not None:
-            await self._store.note([self._auditor.refused(call, reason)])
+            audit = [self._auditor.refused(call, reason)]
+            await self._store.refuse(Refusal(call.principal, reason, self._most_refusals, audit))
+
+    async def _kept(self, call: ServedCall, refusal: Refusal) -> bool:
+        """Whether a refusal is kept by itself. One that is cancelled meanwhile is written all the same, and once."""
+        if call.is_refused:
+            return False
+        call.is_refused = True
+        try:
+            return await self._store.refuse(refusal)
+        except Exception:
+            call.is_refused = False
+            raise
+
+    def _excerpt(self, call: ServedCall, *, is_error: bool, reason: str | None) -> ArgumentExcerpt | None:
+        """What is kept instead of the arguments of a call that did not run. All of them are kept of one that runs, and
+        of one that people are asked about: they have to know them.
+        """
+        declared = call.declared
+        if declared is None:
+            is_small = len(call.args_text or "") <= LARGEST_QUERY
+            return None if is_small or not is_error else excerpt_of(call, ())
+        if reason is None and any(each.request.call_id == call.id for each in call.approvals):
+            return None
+        assert call.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
+        kind = call.turn.published.types.declared(declared.artifact)
+        return excerpt_of(call, () if kind is None else kind.redact)
 
     async def remember(self, turn: Turn, audit: Sequence[AuditBody] = ()) -> None:
         """Write down what the turn remembers by now, without a call that it is about."""

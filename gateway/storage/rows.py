@@ -10,7 +10,15 @@ from gateway.core.canonical import canonical
 from gateway.core.moments import microseconds as microseconds
 from gateway.core.moments import moment as moment
 from gateway.governance.principals import Principal
-from gateway.governance.records import CallStatus, ResultKind, StoredCall, StoredResult, StoredTurn, TurnEnding
+from gateway.governance.records import (
+    ArgumentExcerpt,
+    CallStatus,
+    ResultKind,
+    StoredCall,
+    StoredResult,
+    StoredTurn,
+    TurnEnding,
+)
 from gateway.governance.rules import Decision
 from gateway.storage.columns import checked_id, owner_columns, owner_text, plain_results_text, result_fields, writable
 from gateway.storage.keys import is_small
@@ -63,7 +71,7 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
         **principal_columns(call.principal),
         "tool": writable(call.tool),
         "identity": writable(call.identity),
-        "args": json_text(call.args, written=call.args_text),
+        "args": arguments_text(call),
         "checksum": call.checksum,
         "catalogue": call.catalogue,
         "revision": call.revision,
@@ -86,12 +94,13 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
 
 
 def call_from(row: Row) -> StoredCall:
+    args, excerpt = _arguments(row["args"])
     return StoredCall(
         id=row["id"],
         turn_id=row["turn_id"],
         tool=row["tool"],
         identity=row["identity"],
-        args=loads(row["args"]),
+        args=args,
         checksum=row["checksum"],
         principal=_principal(row),
         catalogue=row["catalogue"],
@@ -110,7 +119,23 @@ def call_from(row: Row) -> StoredCall:
         idempotency_key=row["idempotency_key"],
         trace_id=row["trace_id"],
         span_id=row["span_id"],
+        excerpt=excerpt,
     )
+
+
+def arguments_text(call: StoredCall) -> str:
+    """Arguments are an object; an excerpt of them is an array, which no caller's arguments can be."""
+    if call.excerpt is None:
+        return json_text(call.args, written=call.args_text)
+    return canonical([call.excerpt.sha256, call.excerpt.bytes, call.excerpt.text])
+
+
+def _arguments(text: str) -> tuple[dict[str, Any], ArgumentExcerpt | None]:
+    found = loads(text)
+    if not isinstance(found, list):
+        return found, None
+    digest, size, shown = found
+    return {}, ArgumentExcerpt(shown, size, digest)
 
 
 def piece_rows(call: StoredCall) -> list[dict[str, Any]]:

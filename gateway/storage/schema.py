@@ -236,6 +236,18 @@ quotas: Final = Table(
     Index("quotas_by_end", "ends_at"),
 )
 
+refusals: Final = Table(
+    "refusals",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("reason", Text, primary_key=True),
+    Column("since", BigInteger, primary_key=True, autoincrement=False),  # the beginning of its minute
+    Column("kept", BigInteger, nullable=False),  # one by one
+    Column("counted", BigInteger, nullable=False),  # and no more than that
+    Column("told", BigInteger, nullable=False),  # of those that were counted, in the decision log
+    Index("refusals_by_moment", "since"),
+)
+
 quarantines: Final = Table(
     "quarantines",
     METADATA,

@@ -26,7 +26,8 @@ from gateway.governance.records import (
     StoredTurn,
     TurnEnding,
 )
-from gateway.storage import changes, statements
+from gateway.governance.refusals import Refusal
+from gateway.storage import changes, refusals, statements
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.columns import is_storable
 from gateway.storage.finding_fresh import (
@@ -48,6 +49,7 @@ from gateway.storage.processes import ProcessLock
 from gateway.storage.putting_away import AT_ONCE, put_some_away, put_turn_away, write_away
 from gateway.storage.reading import ReadPool
 from gateway.storage.recording import Recording
+from gateway.storage.refusals import RefusalRows
 from gateway.storage.rows import (
     call_from,
     call_row,
@@ -80,6 +82,7 @@ class SqliteStore:
         self._audit: AuditLog | None = None
         self._recording: Recording | None = None
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
+        self._summed: refusals.Summed | None = None
 
     @property
     def writer(self) -> GroupCommit:
@@ -136,13 +139,20 @@ class SqliteStore:
 
         await self._writer.run(end)
 
-    def keep_audit(self, log: AuditLog, *, abandoned: Callable[[StoredCall], AuditBody] | None = None) -> None:
+    def keep_audit(
+        self,
+        log: AuditLog,
+        *,
+        abandoned: Callable[[StoredCall], AuditBody] | None = None,
+        summed: refusals.Summed | None = None,
+    ) -> None:
         """From now on entries of the decision log are written; until then they are let go.
 
-        `abandoned` makes the entry of a call whose process is gone.
+        `abandoned` makes the entry of a call whose process is gone, `summed` that of refusals that were counted.
         """
         self._audit = self._writer.ledger = log
         self._abandoned = abandoned
+        self._summed = summed
 
     def record_through(self, recording: Recording) -> None:
         """Leave fresh calls to a process that does nothing else."""
@@ -221,6 +231,31 @@ class SqliteStore:
             await self._writer.run(settle)
         else:
             await self._writer.run_merged(settle, self._write_fresh, (fresh, audit))
+
+    async def refuse(self, refusal: Refusal) -> bool:
+        rows = RefusalRows.of(refusal, process=self._process.id)
+        await self._writer.run_merged(
+            lambda connection: self._write_refusals(connection, [rows]), self._write_refusals, rows
+        )
+        return rows.is_kept
+
+    async def tell_refusals(self, at: int) -> int:
+        summed = self._summed
+        if summed is None or not await self._reader.run(lambda connection: refusals.untold(connection, at=at, limit=1)):
+            return 0
+
+        def tell(connection: sqlite3.Connection) -> int:
+            rows = refusals.untold(connection, at=at)  # another process may have told them meanwhile
+            self._note(connection, refusals.tell(connection, rows, summed))
+            return len(rows)
+
+        told = 0
+        while found := await self._writer.run(tell):
+            told += found
+        return told
+
+    async def refusals_by_reason(self) -> dict[str, tuple[int, int]]:
+        return await self._reader.run(refusals.by_reason)
 
     async def memory_of_turn(self, turn_id: str) -> bytes | None:
         rows = await self._read_turn(turn_id, statements.REMEMBERED, {"turn": turn_id})
@@ -339,6 +374,10 @@ class SqliteStore:
     async def prune(self, at: datetime) -> int:
         wanted = {"at": microseconds(at), "limit": _PRUNED_AT_ONCE}
         pruned = await self._writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
+        is_told = self._summed is not None
+        pruned += await self._writer.run(
+            lambda connection: refusals.prune(connection, at=wanted["at"], is_told=is_told)
+        )
         while went := await self._writer.run(lambda connection: forget_expired(connection, **wanted)):
             pruned += 2 * went  # a call and its turn
         for run in await self._reader.run(empty_runs):
@@ -420,6 +459,14 @@ class SqliteStore:
     def _write_fresh(self, connection: sqlite3.Connection, group: list[tuple[Values, Sequence[AuditBody]]]) -> None:
         write_away(connection, MOVES, INTO_FRESH, rows=[fresh_row(fresh) for fresh, _ in group])
         self._note(connection, [body for _, audit in group for body in audit])
+
+    def _write_refusals(self, connection: sqlite3.Connection, all: list[RefusalRows]) -> None:
+        for each in all:
+            if each.call is not None:
+                put_turn_away(connection, MOVES, each.call["turn_id"])
+        with _conflict("the call's turn is unknown, or another principal's"):
+            told = refusals.write_refusals(connection, all, at=microseconds(self._clock()))
+        self._note(connection, told)
 
     def _starting(self, call: StoredCall, turn: StoredTurn | None) -> "_Start":
         row = call_row(call, status="started", process=self._process.id)

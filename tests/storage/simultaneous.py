@@ -15,6 +15,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 import typer
+from stored_records import settled, turn
 
 from gateway.audit.anchors import AnchorFile
 from gateway.audit.contents import ContentKey
@@ -22,10 +23,12 @@ from gateway.audit.entries import Entry, Place
 from gateway.bundles.manifest import BundleRefused, Manifest
 from gateway.bundles.packing import Bundle
 from gateway.cli.audit import write_all
+from gateway.core.moments import microseconds
 from gateway.core.spool import FileStore
 from gateway.governance.limits import CountedCall, Rate
 from gateway.governance.principals import Principal
 from gateway.governance.records import AuditBody, StoredCall
+from gateway.governance.refusals import Refusal, RefusalCount
 from gateway.runtime.bundled import Numbers, write_whole
 from gateway.runtime.shortening import Shortening
 from gateway.runtime.sweeping import Sweeper
@@ -137,8 +140,13 @@ async def opened(where: str, *, now: int = 1) -> Any:
     store: Any = await (PostgresStore.open(where) if is_postgres else SqliteStore.open(Path(where)))
     names = (f"{uuid4().hex}-{number}" for number in count(1))
     kind = PostgresAuditLog if is_postgres else AuditLog
-    store.keep_audit(kind(lambda: next(names), PLACE, clock=lambda: now), abandoned=_abandoned)
+    store.keep_audit(kind(lambda: next(names), PLACE, clock=lambda: now), abandoned=_abandoned, summed=summed)
     return store
+
+
+def summed(count: RefusalCount) -> AuditBody:
+    auditor = Auditor(lambda: PLACE, ContentKey(bytes(range(32)).hex()), clock=lambda: 7)
+    return auditor.summed(count)
 
 
 def _abandoned(call: StoredCall) -> AuditBody:
@@ -218,6 +226,33 @@ def write_and_delete_id(which: int, root: Path, times: int) -> None:
             await store.delete("the same id")
 
     asyncio.run(written())
+
+
+def refuse_many(which: int, where: str, times: int, most: int) -> int:
+    """Many refusals of one caller at once; how many of them are kept one by one."""
+
+    async def refused() -> int:
+        store = await opened(where)
+        kept = await asyncio.gather(*(store.refuse(_refusal(f"{which}-{number}", most)) for number in range(times)))
+        await store.close()
+        return sum(kept)
+
+    return asyncio.run(refused())
+
+
+def _refusal(id: str, most: int) -> Refusal:
+    record = settled(id, f"turn-{id}", args={}, decision="deny", is_error=True)
+    return Refusal(record.principal, "not-permitted", most, [(7, b"{}")], record, turn=turn(f"turn-{id}"))
+
+
+def tell_refusals(which: int, where: str) -> int:
+    async def told() -> int:
+        store = await opened(where)
+        found: int = await store.tell_refusals(microseconds(LATER))
+        await store.close()
+        return found
+
+    return asyncio.run(told())
 
 
 # --- files of state ---

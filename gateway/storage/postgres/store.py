@@ -30,7 +30,8 @@ from gateway.governance.records import (
     StoredTurn,
     TurnEnding,
 )
-from gateway.storage import changes, statements
+from gateway.governance.refusals import Refusal
+from gateway.storage import changes, refusals, statements
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.columns import is_storable
 from gateway.storage.paging import beginning_with, page_of_calls
@@ -42,6 +43,7 @@ from gateway.storage.postgres.reading import PostgresReader
 from gateway.storage.postgres.sessions import Session
 from gateway.storage.postgres.writing import PostgresWriter
 from gateway.storage.prepared import Prepared
+from gateway.storage.refusals import RefusalRows
 from gateway.storage.rows import (
     call_from,
     call_row,
@@ -110,6 +112,7 @@ class PostgresStore:
         self._reader = PostgresReader(address, size=readers)
         self._audit: AuditLog | None = None
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
+        self._summed: refusals.Summed | None = None
         self._late: deque[Callable[[Any], None]] = deque()
         self._writer.free.add(self._write_alone)
         self._writer.on_full = pulse.note_full
@@ -185,13 +188,20 @@ class PostgresStore:
 
         await self._writer.run(end)
 
-    def keep_audit(self, log: AuditLog, *, abandoned: Callable[[StoredCall], AuditBody] | None = None) -> None:
+    def keep_audit(
+        self,
+        log: AuditLog,
+        *,
+        abandoned: Callable[[StoredCall], AuditBody] | None = None,
+        summed: refusals.Summed | None = None,
+    ) -> None:
         """From now on entries of the decision log are written; until then they are let go.
 
-        `abandoned` makes the entry of a call whose process is gone.
+        `abandoned` makes the entry of a call whose process is gone, `summed` that of refusals that were counted.
         """
         self._audit = self._writer.ledger = log
         self._abandoned = abandoned
+        self._summed = summed
 
     async def note(
         self,
@@ -260,6 +270,38 @@ class PostgresStore:
             self._note(connection, audit)
 
         await self._writer.run_together(settle, self._write_alone, alone, within=self._patience)
+
+    async def refuse(self, refusal: Refusal) -> bool:
+        rows = RefusalRows.of(refusal, process=self._lease.id)
+
+        def refuse(connection: Any) -> None:
+            self._write_refusals(connection, [rows])
+
+        try:
+            await self._writer.run_together(refuse, self._write_refusals, rows, within=self._patience)
+        except StoreUnavailable:
+            if refusal.is_started:
+                self._late.append(refuse)
+            raise
+        return rows.is_kept
+
+    async def tell_refusals(self, at: int) -> int:
+        summed = self._summed
+        if summed is None or not await self._reader.run(lambda connection: refusals.untold(connection, at=at, limit=1)):
+            return 0
+
+        def tell(connection: Any) -> int:
+            rows = refusals.untold(connection, at=at)  # another process may have told them meanwhile
+            self._note(connection, refusals.tell(connection, rows, summed))
+            return len(rows)
+
+        told = 0
+        while found := await self._writer.run(tell):
+            told += found
+        return told
+
+    async def refusals_by_reason(self) -> dict[str, tuple[int, int]]:
+        return await self._reader.run(refusals.by_reason)
 
     async def memory_of_turn(self, turn_id: str) -> bytes | None:
         return await self._reader.run(lambda connection: recalled(connection, turn_id))
@@ -368,6 +410,10 @@ class PostgresStore:
     async def prune(self, at: datetime) -> int:
         wanted = {"at": microseconds(at), "limit": _PRUNED_AT_ONCE}
         pruned = await self._writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
+        is_told = self._summed is not None
+        pruned += await self._writer.run(
+            lambda connection: refusals.prune(connection, at=wanted["at"], is_told=is_told)
+        )
         # Few turns at a time: calls that settle meanwhile go in between.
         while went := await self._writer.run(lambda connection: changes.prune_some(connection, wanted)):
             pruned += went
@@ -435,6 +481,11 @@ class PostgresStore:
             raise RecordConflict("one of the calls has an outcome already")  # each is tried by itself then
         session.run_many(statements.INSERT_PIECE, [piece for each in parts for piece in each.pieces])
         self._note(connection, [body for each in parts for body in each.audit])
+
+    def _write_refusals(self, connection: Any, all: list[RefusalRows]) -> None:
+        with _conflict("the call's turn is unknown, or another principal's"):
+            told = refusals.write_refusals(connection, all, at=microseconds(self._clock()))
+        self._note(connection, told)
 
     def _starting(self, call: StoredCall, turn: StoredTurn | None) -> "_Start":
         row = call_row(call, status="started", process=self._lease.id)

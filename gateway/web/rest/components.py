@@ -97,7 +97,17 @@ _RECORD: Final = {
     "tool": TEXT,
     "catalogue": TEXT,
     "revision": TEXT,
-    "arguments": ANYTHING,
+    "arguments": {**ANYTHING, "description": "Of a call that was not refused."},
+    "argumentsExcerpt": {
+        **closed(
+            {
+                "text": {**TEXT, "description": "Short, with secrets masked: to tell calls apart."},
+                "bytes": {"type": "integer", "description": "How long the arguments were, as canonical JSON."},
+                "sha256": {**TEXT, "description": "Of the arguments as canonical JSON, in hexadecimal digits."},
+            }
+        ),
+        "description": "What is kept of the arguments of a call that was refused.",
+    },
     "checksum": TEXT,
     "status": {"enum": ["settled", "unknown", "started"]},
     "decision": {"enum": ["allow", "hold", "deny", None]},
@@ -237,9 +247,17 @@ ANSWERS: Final[Mapping[str, Document]] = {
         },
         optional=("endedAt", "ending"),
     ),
-    "Record": closed(_RECORD, optional=("idempotencyKey", "result")),
+    "Record": closed(_RECORD, optional=("arguments", "argumentsExcerpt", "idempotencyKey", "result")),
     "Records": closed({"calls": many(ref("Record")), "next": TEXT}, optional=("next",)),
-    "Verification": closed({"callId": TEXT, "turn": TEXT, "checksum": TEXT, "computed": TEXT, "isIntact": FLAG}),
+    "Verification": closed(
+        {
+            "callId": TEXT,
+            "turn": TEXT,
+            "checksum": TEXT,
+            "computed": {"type": ["string", "null"], "description": "Null for a refused call: its arguments are gone."},
+            "isIntact": {"type": ["boolean", "null"]},
+        }
+    ),
     "Rendering": closed({"messages": many(ANYTHING)}),
     "Query": closed({"tool": TEXT, "method": TEXT, "description": TEXT, "inputSchema": ANYTHING}),
     "ArtifactDetails": closed(

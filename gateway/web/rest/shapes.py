@@ -94,7 +94,7 @@ def record_data(stored: StoredCall) -> dict[str, Any]:
         "tool": stored.tool,
         "catalogue": stored.catalogue,
         "revision": stored.revision,
-        "arguments": dict(stored.args),
+        **_arguments(stored),
         "checksum": stored.checksum,
         "status": stored.status,
         "decision": stored.decision,
@@ -107,6 +107,14 @@ def record_data(stored: StoredCall) -> dict[str, Any]:
         "href": _href("calls", stored.id, turn_id=stored.turn_id),
     }
     return {**found, "idempotencyKey": stored.idempotency_key} if stored.idempotency_key else found
+
+
+def _arguments(stored: StoredCall) -> dict[str, Any]:
+    """All of them, or what is left of those of a call that was refused."""
+    if stored.excerpt is None:
+        return {"arguments": dict(stored.args)}
+    excerpt = stored.excerpt
+    return {"argumentsExcerpt": {"text": excerpt.text, "bytes": excerpt.bytes, "sha256": excerpt.sha256}}
 
 
 def _is_trusted(stored: StoredCall) -> bool:
