@@ -69,6 +69,7 @@ Reason = Literal[
     "confirmation-impossible",
     "check-failed",
     "audit-unavailable",
+    "backend-spared",
 ]
 
 State = Literal["ok", "error", "refused", "cancelled", "unknown"]
@@ -141,5 +142,6 @@ REASONS: Final[Mapping[Reason, str]] = MappingProxyType(
         "confirmation-impossible": "the call has to be confirmed, and its client cannot be asked",
         "check-failed": "a check broke, and what is not checked is denied",
         "audit-unavailable": "this log could not be written, and what cannot be recorded does not run",
+        "backend-spared": "the backend keeps failing or has too many calls, and was not asked",
     }
 )

@@ -21,7 +21,7 @@ from gateway.core.spool import ByteStore
 from gateway.core.tokens import Tokenizable
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool, Tool, ToolContext
-from gateway.errors import InvalidToolArgs, Refused, ToolDownstreamError, message_of
+from gateway.errors import InvalidToolArgs, Refused, ToolDownstreamError, UnknownTool, message_of
 
 _QUOTED: Final = 200
 _LONGEST_TEXT: Final = 16_384
@@ -47,6 +47,9 @@ class Surroundings(ToolContext, Protocol):
     def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None: ...
 
 
+Failed = Callable[[Exception], None]
+"""Hears of the error that made a call fail, before the call's record is stored."""
+
 Inlining = bool | Callable[[Results], Awaitable[bool]]
 """Whether a result is shown whole: decided beforehand, or by looking at it."""
 
@@ -69,7 +72,13 @@ async def settle_calls(
 
 
 async def settle_call(
-    ctx: DispatchContext, reporter: Reporter, proposed: ProposedCall, *, spool: ByteStore, inline: Inlining = True
+    ctx: DispatchContext,
+    reporter: Reporter,
+    proposed: ProposedCall,
+    *,
+    spool: ByteStore,
+    inline: Inlining = True,
+    failed: Failed | None = None,
 ) -> ToolCall:
     """Run one call and store its record. An id already used in this turn is given a suffix."""
     created = clock()
@@ -83,11 +92,13 @@ async def settle_call(
         args, checksum, defect = {}, None, error
     reporter.report_tool_call(id, tool=name, args=args)
     if defect is not None:
+        _tell(failed, InvalidToolArgs(cause=defect))
         results, is_error = _failure(f"{defect}; received: {_quoted(proposed.args)}")
     elif tool is None:
+        _tell(failed, UnknownTool())
         results, is_error = _failure(_unknown_tool(name, ctx.tools))
     else:
-        results, is_error = await run_tool(tool, args, ctx, spool=spool, id=id, checksum=checksum)
+        results, is_error = await run_tool(tool, args, ctx, spool=spool, id=id, checksum=checksum, failed=failed)
     completed = clock()
     record = ToolCall.of_settled(
         id=id,
@@ -108,12 +119,21 @@ async def settle_call(
 
 
 async def run_tool(
-    tool: Tool, args: dict[str, Any], ctx: Surroundings, *, spool: ByteStore, id: str, checksum: str | None
+    tool: Tool,
+    args: dict[str, Any],
+    ctx: Surroundings,
+    *,
+    spool: ByteStore,
+    id: str,
+    checksum: str | None,
+    failed: Failed | None = None,
 ) -> Outcome:
     """What a call comes to, whatever goes wrong in it."""
     try:
         value = await tool.run(args, ctx, checksum)
     except Exception as error:
+        is_ours = isinstance(error, InvalidToolArgs | ToolDownstreamError)
+        _tell(failed, error if is_ours else InvalidToolArgs(cause=error))
         return _failed(tool, error, ctx)
     return (value, False) if _is_kept(tool, value) else await _kept(tool, value, ctx, spool, id)
 
@@ -156,6 +176,11 @@ async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome
     if items and (all(isinstance(item, Media) for item in items) or all(is_artifact(item) for item in items)):
         return value, False
     return _failure(f"the tool returned {type(value).__name__}; it must return text, bytes, media or an artifact")
+
+
+def _tell(failed: Failed | None, error: Exception) -> None:
+    if failed is not None:
+        failed(error)
 
 
 def _failure(text: str) -> Outcome:

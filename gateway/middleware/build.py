@@ -15,9 +15,9 @@ from weakref import WeakValueDictionary
 
 from gateway.core.pipeline import Middleware
 from gateway.core.tool_registry import ToolRegistry
-from gateway.governance.ports import IDEMPOTENCY_HEADER, Backend
+from gateway.governance.ports import IDEMPOTENCY_HEADER
 from gateway.governance.stages import BUILT_IN, Phase
-from gateway.middleware.chain import CallStage, Run, chained
+from gateway.middleware.chain import CallStage
 from gateway.middleware.loops import LoopGuard, Proposed, announced
 from gateway.middleware.plug_ins import StageUnusable, installed_phase_stage, installed_stage
 from gateway.middleware.redaction import ClassOf, Redact
@@ -32,6 +32,8 @@ Options = Mapping[str, Any]
 
 _BEFORE_DEADLINE: Final = frozenset({"gates", "cache", "idempotency"})
 _CHANGES_SOMETHING: Final = frozenset({"writes", "destructive"})
+_PASSING: Final = (SizeLimit, Timeout, Retry, KeyHeader)
+"""Stages that ask what they wrap whatever the call is."""
 _random: Final = SystemRandom().random
 
 
@@ -80,18 +82,17 @@ class SharedState:
 _GRAVITY: Final[Mapping[CircuitState, int]] = {"closed": 0, "half-open": 1, "open": 2}
 
 
-def call_chain(
+def call_stages(
     pipeline: Pipeline,
     tool: DeclaredTool,
-    backend: Backend,
     *,
     shared: SharedState,
     limits: Limits = Limits(),  # noqa: B008 - immutable
     clock: Clock = monotonic,
     random: Callable[[], float] = _random,
     catalogue: str | None = None,
-) -> Run:
-    """The `call` stages of a pipeline around a backend. Raises `StageUnusable` for a plug-in that cannot be used.
+) -> list[CallStage]:
+    """The `call` stages of a pipeline, outermost first. Raises `StageUnusable` for a plug-in that cannot be used.
 
     A tool's own limits hold where the pipeline has no such stage, and the shorter or smaller one where it has. Tools
     that change something are never answered from memory, and tried again only if they are idempotent.
@@ -100,7 +101,29 @@ def call_chain(
     stages = [stage for name, options in _uses(pipeline, limits) for stage in parts.stages(name, options)]
     if limits.max_size is not None:
         stages.insert(0, SizeLimit(limits.max_size, of=tool.artifact))
-    return chained(stages, backend)
+    return stages
+
+
+def refusal_before(stages: Sequence[CallStage]) -> Callable[[], None] | None:
+    """What raises `NotAsked` if these stages would spare the backend now; `None` if they never do.
+
+    It is asked before a call is written down as started. A stage that may answer by itself, such as a cache, ends the
+    search: a call that it answers needs no backend.
+    """
+    refusing: list[Callable[[], None]] = []
+    for stage in stages:
+        if isinstance(stage, CircuitBreaker | Concurrency):
+            refusing.append(stage.refuse)
+        elif not isinstance(stage, _PASSING):
+            break
+    if not refusing:
+        return None
+
+    def refuse() -> None:
+        for each in refusing:
+            each()
+
+    return refuse
 
 
 def phase_stages(

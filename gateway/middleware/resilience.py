@@ -39,6 +39,12 @@ class NotAsked(BackendFailed):
         self.retry_after = retry_after
 
 
+class Crowded(NotAsked):
+    """More calls wait for the backend than may."""
+
+    status = 429
+
+
 class Timeout:
     """A deadline for all that the stage wraps, bytes that trickle in included. The shorter of several limits counts.
 
@@ -155,7 +161,7 @@ class CircuitBreaker:
         return "half-open" if self._is_probing or self._rest() <= 0 else "open"
 
     async def __call__(self, call: Invocation, run: Run) -> Any:
-        self._refuse_while_open()
+        self.refuse()
         era = self._era
         is_probe = self._is_probing = self.state == "half-open"
         is_down: bool | None = None
@@ -180,7 +186,8 @@ class CircuitBreaker:
                 self._learn(is_down)
         return result
 
-    def _refuse_while_open(self) -> None:
+    def refuse(self) -> None:
+        """Raise `NotAsked` while the circuit is open."""
         if self._opened_at is None:
             return
         rest = self._rest()
@@ -233,12 +240,16 @@ class Concurrency:
         finally:
             self._leave()
 
+    def refuse(self) -> None:
+        """Raise `Crowded` while no further call may wait."""
+        if len(self._line) >= QUEUED_PER_SLOT * self.limit:
+            raise Crowded(f"{self.limit} calls are running and {len(self._line)} are waiting; try again later")
+
     async def _enter(self) -> None:
         if self._free:  # a slot is only ever free while nobody waits for one
             self._free -= 1
             return
-        if len(self._line) >= QUEUED_PER_SLOT * self.limit:
-            raise NotAsked(f"{self.limit} calls are running and {len(self._line)} are waiting; try again later")
+        self.refuse()
         turn = asyncio.get_running_loop().create_future()
         self._line.append(turn)
         try:

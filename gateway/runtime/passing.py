@@ -29,7 +29,7 @@ GONE: Final = problem_response(
     404, "the process that had this session has ended", code="E_SESSION_GONE", help="begin again with initialize"
 )
 _CUT_OFF: Final = problem_response(
-    502,
+    424,  # it may have had an effect: a proxy that sees 502 would send it again
     "the process that worked on the request has ended",
     code="E_CUT_OFF",
     help="look at the records of your calls before you send it again",

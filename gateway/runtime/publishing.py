@@ -23,7 +23,8 @@ from gateway.core.tools import ArtifactTool, Tool
 from gateway.errors import GatewayError
 from gateway.governance.ports import Backend
 from gateway.governance.stages import Phase
-from gateway.middleware.build import Limits, SharedState, call_chain, phase_stages
+from gateway.middleware.build import Limits, SharedState, call_stages, phase_stages, refusal_before
+from gateway.middleware.chain import chained
 from gateway.middleware.redaction import redacted
 from gateway.middleware.results import InlineSmallResults
 from gateway.runtime.backends import Backends
@@ -166,10 +167,9 @@ def _tool(
     if told is None:
         return None
     limits = parts.limits[tool.name]
-    run = call_chain(
+    stages = call_stages(
         pipeline,
         tool,
-        parts.backends[tool.name],
         shared=parts.shared,
         limits=_limits(limits, parts.types.declared(tool.artifact)),
         catalogue=catalogue.name,
@@ -181,7 +181,8 @@ def _tool(
         handler=handler_for(
             tool,
             handling,
-            run=run,
+            run=chained(stages, parts.backends[tool.name]),
+            refuse=refusal_before(stages),
             max_output=limits.max_output if limits else None,
             definition=_definition(told, tool, parts.access.snapshot),
         ),

@@ -43,13 +43,22 @@ _OVERLOADED: Final = tuple(
 _REST_SECONDS: Final = 0.25
 """How long nothing is read from a client that was refused: those who do not wait cost those who do."""
 
-_CUT_OFF: Final = problem_response(
+_READ_CUT_OFF: Final = problem_response(
     503,
     "the gateway stopped before the request was answered",
     code="E_CUT_OFF",
-    help="look at the records of your calls before you send it again",
+    help="send the request again; another process or the next one takes it",
     headers={b"retry-after": b"1", b"connection": b"close", b"cache-control": b"no-store"},
 )
+_CALL_CUT_OFF: Final = problem_response(
+    424,
+    "the gateway stopped before the request was answered",
+    code="E_CUT_OFF",
+    help="look at the records of your calls before you send it again",
+    headers={b"connection": b"close", b"cache-control": b"no-store"},
+)
+"""For whatever may have had an effect: a proxy that sees 503 would send it again."""
+_READS: Final = frozenset({"GET", "HEAD"})
 
 
 @dataclass(slots=True)
@@ -208,6 +217,7 @@ class _Request:
     async def finish(self, scope: Scope, receive: Receive) -> None:
         """The end of an answer that was cut off. A stream ends whole; half a file must not look like one."""
         if not self.has_begun:
-            await _CUT_OFF(scope, receive, self._send)
+            response = _READ_CUT_OFF if self._method in _READS else _CALL_CUT_OFF
+            await response(scope, receive, self._send)
         elif self._is_stream and not self._is_over:
             await self._send({"type": "http.response.body", "body": b""})

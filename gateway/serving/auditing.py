@@ -262,7 +262,7 @@ def _is_valid(call: ServedCall, decided: DecisionValues | None) -> bool | None:
     """Handlers are reached by valid arguments alone. Where nobody came to look, nobody knows."""
     if call.identity is not None:
         return True
-    return False if decided is _INVALID else None
+    return False if decided is not None and decided[1] == _INVALID[1] else None
 
 
 def _ended(state: State) -> OutcomeValues:

@@ -6,7 +6,7 @@ It travels with the task, so that a generated handler finds it whatever stands b
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -15,6 +15,7 @@ from gateway.governance.memory import TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall
 from gateway.governance.rules import Decision
+from gateway.serving.course import Course, Fault, fault_of, refuses_arguments
 from gateway.serving.relayed import Aside
 from gateway.snapshot import DeclaredTool
 
@@ -185,6 +186,10 @@ class ServedCall:
     """What became durable of it, as far as somebody observes."""
     is_logged: bool = False
     """Whether there is an entry about it for the decision log."""
+    course: Course = field(default_factory=Course)
+    """How far it has come."""
+    fault: Fault | None = None
+    """What stopped it, if something did."""
 
     @property
     def memory(self) -> TurnMemory:
@@ -193,6 +198,13 @@ class ServedCall:
 
     def decide(self, decision: Decision, reason: str, because: str | None) -> None:
         self.decision, self.reason, self.because = decision, reason, because
+
+    def fail(self, error: Exception) -> None:
+        """Note what stopped the call. A query whose arguments are refused has not begun: it read nothing."""
+        self.fault = fault_of(error)
+        if self.declared is None and refuses_arguments(error):
+            self.course.has_begun = False
+            self.decide("deny", "arguments-invalid", self.fault.code)
 
 
 _CURRENT: Final[ContextVar[ServedCall]] = ContextVar("served_call")

@@ -65,8 +65,10 @@ async def dispatched(turn: Turn, call: ServedCall, *, inline: Inlining) -> ToolC
         nonlocal record, dispatch_id
         dispatch_id = ctx.dispatch_id
         _offer_query(turn, ctx, call.tool)
+        if call.declared is None:  # a query, which no handler of ours runs
+            call.course.has_begun = True
         with serving(call):
-            record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline)
+            record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline, failed=call.fail)
 
     async def acknowledge(ctx: DispatchContext, next: Next) -> None:
         """Last of all: an iteration that the executor acks has neither output stages nor an end."""
@@ -139,7 +141,9 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
     is_acked = False
     token = serve(call)
     try:
-        results, is_error = await run_tool(tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum)
+        results, is_error = await run_tool(
+            tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum, failed=call.fail
+        )
         record = ToolCall.of_settled(
             id=call.id,
             tool=call.tool,
@@ -181,6 +185,7 @@ async def refused(turn: Turn, call: ServedCall, error: GatewayError) -> ToolCall
     """The record of a call that a pipeline did not let through."""
     moment = now()
     cause = error.cause if isinstance(error.cause, GatewayError) else error
+    call.fail(cause)
     args = call.given if isinstance(call.given, dict) else {}
     record = ToolCall(
         id=call.id,

@@ -17,7 +17,7 @@ from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
 from gateway.errors import GatewayError
-from gateway.governance.ports import Invocation
+from gateway.governance.ports import BackendFailed, Invocation
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ORDINARY, ServedCall, current_call
 from gateway.serving.gating import Controls, Counted, Gate
@@ -28,6 +28,7 @@ Handler = Callable[[dict[str, Any], Any, Registry], Awaitable[Any]]
 Run = Callable[[Invocation], Awaitable[Any]]
 Chunks = AsyncIterable[bytes] | Iterable[bytes] | bytes
 Keep = Callable[[Chunks], Awaitable[SpoolReader]]
+Refuse = Callable[[], None]
 Journal = Callable[[ServedCall, DeclaredTool], Awaitable[None]]
 """Makes it durable that a call is about to run."""
 
@@ -50,9 +51,19 @@ class Handling:
 
 
 def handler_for(
-    tool: DeclaredTool, handling: Handling, *, run: Run, max_output: int | None = None, definition: str = ""
+    tool: DeclaredTool,
+    handling: Handling,
+    *,
+    run: Run,
+    refuse: Refuse | None = None,
+    max_output: int | None = None,
+    definition: str = "",
 ) -> Handler:
-    """`run` is the chain of stages around the backend; `max_output` bounds what a call may yield."""
+    """`run` is the chain of stages around the backend; `max_output` bounds what a call may yield.
+
+    `refuse` raises while the chain would spare the backend: such a call is refused before anything is counted, asked
+    of people or written down as started.
+    """
     is_consequential = not tool.trust.flags.isdisjoint(CONSEQUENTIAL)
     access = handling.access
     rules = tuple(access.rules_about(tool, handling.catalogue))
@@ -74,6 +85,8 @@ def handler_for(
             gate.authorise(call)
             if is_remote:
                 await gate.seen(call)
+            if refuse is not None:
+                _refuse_spared(refuse, call)
             if rules or call.holding is not ORDINARY:  # what it was held for by a rule that is gone still counts
                 counted = await gate.passed(call, args)
             else:
@@ -91,6 +104,7 @@ def handler_for(
         keep = _keeping(spool, call.id, max_output)
         key, hops = call.idempotency_key, call.seen
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, key, hops)
+        call.course.has_begun = True
         try:
             value = await run(invocation)
         except Exception as error:
@@ -106,6 +120,14 @@ def handler_for(
         return await _yielded(value, tool, types, keep)
 
     return handle
+
+
+def _refuse_spared(refuse: Refuse, call: ServedCall) -> None:
+    try:
+        refuse()
+    except BackendFailed as spared:
+        call.decide("deny", "backend-spared", spared.code)
+        raise
 
 
 async def _journaled(journal: Journal, call: ServedCall, tool: DeclaredTool, counted: Counted | None) -> None:

@@ -5,11 +5,12 @@ A key is no right: what the caller may neither call nor read any more is not tol
 
 from contextlib import suppress
 
-from gateway.errors import UnknownCall, UnknownTurn
+from gateway.errors import InvalidToolArgs, UnknownCall, UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.governance.records import Store, StoredCall
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
+from gateway.serving.course import Fault
 from gateway.serving.current import ServedCall
 from gateway.serving.keeping import Spool, restored
 from gateway.serving.own_turns import OwnTurns
@@ -66,7 +67,7 @@ class Replaying:
         if earlier.turn_id != turn.id:
             with suppress(UnknownTurn):
                 turn = await self._turns.find(turn.principal, earlier.turn_id)
-        return Settled(record, turn, is_replay=True)
+        return Settled(record, turn, is_replay=True, fault=_fault_of(earlier))
 
     async def _target_of(self, earlier: StoredCall, principal: Principal) -> StoredCall | None:
         """The call whose result it tells of: of a query, the one that it asks about."""
@@ -82,3 +83,10 @@ class Replaying:
             found = await self._target_of(earlier, principal)
             return found is not None and may_read(published, principal, found)
         return may_call(published, principal, earlier) or may_read(published, principal, earlier)
+
+
+def _fault_of(earlier: StoredCall) -> Fault | None:
+    """Nothing was decided about a call whose arguments were invalid; every other one with a key has run."""
+    if earlier.is_error and earlier.decision is None and not earlier.from_artifact_tool:
+        return Fault(InvalidToolArgs.code, InvalidToolArgs.status)
+    return None

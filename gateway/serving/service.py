@@ -29,6 +29,7 @@ from gateway.governance.records import CallFilter, StoredCall
 from gateway.governance.refusals import MOST, RecordStore
 from gateway.serving.arguments import checked, decoded_args
 from gateway.serving.auditing import Auditor
+from gateway.serving.course import Course
 from gateway.serving.current import ORDINARY, Client, Holding, ServedCall
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.having import Having
@@ -146,9 +147,13 @@ class Service:
         client: Client | None = None,
         holding: Holding = ORDINARY,
         request: SeenRequest | None = None,
+        course: Course | None = None,
     ) -> Coroutine[Any, Any, Settled]:
-        """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else."""
-        return self._called(turn, name, args, id, key, client, holding, request)
+        """Run one call to its end. Raises `UnknownTool` for what the caller may not know of, before anything else.
+
+        `course` is kept up to date, so that the caller knows how far a call came that raised.
+        """
+        return self._called(turn, name, args, id, key, client, holding, request, course)
 
     async def _called(
         self,
@@ -160,11 +165,14 @@ class Service:
         client: Client | None,
         holding: Holding,
         request: SeenRequest | None,
+        course: Course | None,
         *,
         is_admitted: bool = False,
     ) -> Settled:
         """`is_admitted`: it was asked in the same moment whether its caller is in the audience."""
         call = _served(turn, name, args, id, key, client, holding)
+        if course is not None:
+            call.course = course
         try:
             call.declared = declared = self._known(turn, name, is_admitted=is_admitted)
         except UnknownTool:
@@ -223,6 +231,7 @@ class Service:
         client: Client | None = None,
         holding: Holding = ORDINARY,
         request: SeenRequest | None = None,
+        course: Course | None = None,
     ) -> Settled:
         """A call in a turn of its own, or in the one that an earlier call gave the handle of."""
         try:
@@ -239,7 +248,9 @@ class Service:
         if is_admitted and turn.catalogue.turn_input:
             await passed(turn, turn.catalogue.turn_input)
             is_admitted = False  # that may have taken its time
-        settled = await self._called(turn, name, args, id, key, client, holding, request, is_admitted=is_admitted)
+        settled = await self._called(
+            turn, name, args, id, key, client, holding, request, course, is_admitted=is_admitted
+        )
         if turn.catalogue.turn_output:
             await passed(turn, turn.catalogue.turn_output)
         return settled

@@ -6,6 +6,7 @@ from typing import Any
 
 from gateway.core.calls import ToolCall
 from gateway.governance.approvals import ApprovalRecord
+from gateway.serving.course import Fault
 from gateway.serving.current import ServedCall, Unconfirmed
 from gateway.serving.relayed import Aside
 from gateway.serving.turns import Turn
@@ -30,11 +31,18 @@ class Settled:
     """Whether its caller has confirmed a call that waits for people."""
     unconfirmed: Unconfirmed | None = None
     """What its caller has to answer before it runs."""
+    has_begun: bool = True
+    """Whether its tool may have had an effect; of a replayed call, that of the first one."""
+    fault: Fault | None = None
+    """What stopped it, if something did and this process saw it."""
+    reason: str = ""
+    """The word of the decision log for what was decided."""
 
 
 def settled_as(record: ToolCall, turn: Turn, call: ServedCall) -> Settled:
     settled = Settled(record, turn, False, call.pending, call.limited)
     settled.aside = call.aside
+    settled.has_begun, settled.fault, settled.reason = call.course.has_begun, call.fault, call.reason
     if call.decision == "hold":
         settled.unconfirmed = call.unconfirmed
         settled.approvals = call.approvals

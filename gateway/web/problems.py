@@ -42,8 +42,9 @@ def refusal(error: GatewayError) -> Response:
     headers = {b"cache-control": b"no-store", b"x-content-type-options": b"nosniff"}
     if allow := getattr(error, "allow", None):
         headers[b"allow"] = allow.encode()
-    if error.code in _RETRY_AFTER:
-        headers[b"retry-after"] = b"%d" % _RETRY_AFTER[error.code]
+    wait = _RETRY_AFTER.get(error.code, _SOON if body["status"] == HTTPStatus.SERVICE_UNAVAILABLE else None)
+    if wait is not None:
+        headers[b"retry-after"] = b"%d" % wait
     return json_response(body, status=body["status"], type=PROBLEM_TYPE, headers=headers)
 
 
@@ -83,12 +84,8 @@ def bytes_response(
     return respond
 
 
-_RETRY_AFTER: Final = {
-    "E_STORE_UNAVAILABLE": 1,
-    "E_CREDENTIAL_UNKNOWN": 1,
-    "E_IDEMPOTENCY_RUNNING": 1,
-    "E_TOO_MANY_STREAMS": 15,
-}
-"""Seconds after which the same request may go better, by the code of the error."""
+_SOON: Final = 1
+_RETRY_AFTER: Final = {"E_IDEMPOTENCY_RUNNING": _SOON, "E_TOO_MANY_STREAMS": 15}
+"""Seconds after which the same request may go better, by the code of the error; every 503 has at least `_SOON`."""
 
 _STATUSES: Final = frozenset(int(status) for status in HTTPStatus)

@@ -15,12 +15,12 @@ from gateway.governance.diagnostics import Position
 from gateway.governance.ports import BackendFailed
 from gateway.governance.stages import Phase
 from gateway.governance.trust import EffectiveTrust, Tier
-from gateway.middleware.build import Limits, SharedState, call_chain, loop_guard, phase_stages
-from gateway.middleware.chain import Run
+from gateway.middleware.build import Limits, SharedState, call_stages, loop_guard, phase_stages, refusal_before
+from gateway.middleware.chain import Run, chained
 from gateway.middleware.loops import LoopGuard
 from gateway.middleware.plug_ins import StageUnusable
 from gateway.middleware.redaction import Redact
-from gateway.middleware.resilience import NotAsked
+from gateway.middleware.resilience import Crowded, NotAsked
 from gateway.middleware.results import InlineSmallResults
 from gateway.middleware.selection import SelectTools
 from gateway.middleware.summary import AuditSummary
@@ -51,7 +51,7 @@ def a_tool(*flags: str, name: str = "look", **fields: Any) -> DeclaredTool:
 
 def built(backend: Any, *stages: dict[str, Any], tool: DeclaredTool | None = None, **parts: Any) -> Run:
     given = {"shared": SharedState(), "clock": Clock(), "random": lambda: 0.0, **parts}
-    return call_chain(a_pipeline(*stages), tool or a_tool(), backend, **given)
+    return chained(call_stages(a_pipeline(*stages), tool or a_tool(), **given), backend)
 
 
 async def failure_of(run: Run) -> BackendFailed:
@@ -61,7 +61,7 @@ async def failure_of(run: Run) -> BackendFailed:
 
 
 async def test_pipeline_without_stages_runs_the_backend() -> None:
-    run = call_chain(Pipeline("p", {}, HERE), a_tool(), Backend("done"), shared=SharedState())
+    run = chained(call_stages(Pipeline("p", {}, HERE), a_tool(), shared=SharedState()), Backend("done"))
 
     assert await run(a_call()) == "done"
 
@@ -152,6 +152,47 @@ async def test_tools_of_an_upstream_share_a_circuit() -> None:
     assert isinstance(await failure_of(two), NotAsked)
     assert await alone(a_call()) == "done"
     assert shared.circuit_states() == {"upstream:github": "open", "tool:three": "closed"}
+
+
+async def test_backend_that_rests_is_known_before_a_call_begins() -> None:
+    stages = call_stages(a_pipeline(RETRY, BREAKER), a_tool(), shared=SharedState(), clock=Clock())
+    refuse = refusal_before(stages)
+    assert refuse is not None
+    refuse()
+    await failure_of(chained(stages, Backend(DOWN)))
+
+    with pytest.raises(NotAsked) as resting:
+        refuse()
+
+    assert (resting.value.status, resting.value.retry_after) == (503, timedelta(seconds=15))
+
+
+async def test_full_line_is_known_before_a_call_begins() -> None:
+    stages = call_stages(a_pipeline(), a_tool(), shared=SharedState(), limits=Limits(concurrent=1))
+    refuse, run = refusal_before(stages), chained(stages, Hanging())
+    assert refuse is not None
+    calls = [asyncio.ensure_future(run(a_call())) for _ in range(3)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    with pytest.raises(Crowded) as crowded:
+        refuse()
+
+    assert crowded.value.status == 429
+    for each in calls:
+        each.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("stages", "refuses"),
+    [([], False), ([RETRY], False), ([CACHE, BREAKER], False), ([BREAKER, CACHE], True)],
+    ids=["none", "retry", "cache-first", "breaker-first"],
+)
+def test_stage_that_may_answer_itself_is_asked_first(stages: list[dict[str, Any]], refuses: bool) -> None:
+    made = call_stages(a_pipeline(*stages), a_tool(), shared=SharedState())
+
+    assert (refusal_before(made) is not None) is refuses
 
 
 async def test_circuit_outlives_the_snapshot_while_it_is_used() -> None:

@@ -12,7 +12,8 @@ from gateway.assembly import Assembled, Project, assemble
 from gateway.governance.diagnostics import Position
 from gateway.governance.stages import BUILT_IN, Phase, check_phase, with_plug_ins
 from gateway.governance.trust import EffectiveTrust, Tier
-from gateway.middleware.build import SharedState, call_chain
+from gateway.middleware.build import SharedState, call_stages
+from gateway.middleware.chain import chained
 from gateway.middleware.plug_ins import StageUnusable, installed_phase_stage, installed_stage
 from gateway.snapshot import DeclaredTool
 
@@ -48,7 +49,9 @@ async def test_documented_stage_works_from_yaml_to_a_call(packages: Packages, tm
     found = assembled(a_project(tmp_path, call=WITH_FOOTER))
 
     assert found.access is not None, found.diagnostics
-    run = call_chain(found.access.snapshot.pipelines["standard"], LOOK, Backend("Hello."), shared=SharedState())
+    run = chained(
+        call_stages(found.access.snapshot.pipelines["standard"], LOOK, shared=SharedState()), Backend("Hello.")
+    )
     assert await run(a_call()) == "Hello.\nBye."
 
 

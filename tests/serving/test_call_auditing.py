@@ -265,8 +265,10 @@ async def test_query_of_an_artifact_is_settled_as_the_callers_own(tmp_path: Path
     assert bad.record.is_error
     assert [(each["event"], each["decision"]["effect"], each["outcome"]["state"]) for each in entries] == [
         ("call-settled", "allow", "ok"),
-        ("call-settled", "allow", "error"),
+        ("call-decided", "deny", "refused"),
     ]
+    assert entries[1]["decision"]["reason"] == "arguments-invalid"
+    assert entries[1]["call"]["schemaValid"] is False
 
 
 async def test_stage_that_lets_nothing_through_is_a_denial(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Artifacts: what calls yielded, to be looked at, downloaded and queried by whoever made the call, while they may."""
 
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -8,15 +9,17 @@ from gateway.core.calls import ToolCall
 from gateway.core.media import Media
 from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, UnknownCall, UnknownTurn
 from gateway.governance.records import StoredCall
+from gateway.serving.course import Course
+from gateway.serving.settled import Settled
 from gateway.web.problems import Response
 from gateway.web.rest.answers import answer
 from gateway.web.rest.asking import Asked
-from gateway.web.rest.calls import called_answer, idempotency_key
+from gateway.web.rest.calls import call_answer, idempotency_key
 from gateway.web.rest.catalogues import catalogue_for
 from gateway.web.rest.downloads import content_type, download_of, sent
 from gateway.web.rest.operations import Rest
 from gateway.web.rest.refusals import InvalidRequest
-from gateway.web.rest.shapes import artifact_data, called, media_data
+from gateway.web.rest.shapes import artifact_data, media_data
 
 MAX_PARTS: Final = 10_000
 
@@ -65,10 +68,14 @@ async def query(rest: Rest, asked: Asked) -> Response:
     tool = _query_tool(pieces, asked.body)
     handle = await _handle(rest, asked, stored)
     arguments = {**asked.body.get("arguments", {}), "callId": stored.id}
-    settled = await rest.service.call_alone(
-        asked.principal, stored.catalogue, tool, arguments, handle=handle, key=idempotency_key(asked)
-    )
-    return called_answer(await called(settled, rest.contents))
+    key = idempotency_key(asked)
+
+    def call(course: Course) -> Awaitable[Settled]:
+        return rest.service.call_alone(
+            asked.principal, stored.catalogue, tool, arguments, handle=handle, key=key, course=course
+        )
+
+    return await call_answer(rest, call)
 
 
 async def _readable(rest: Rest, asked: Asked) -> tuple[StoredCall, list[Any]]:

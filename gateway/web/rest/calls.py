@@ -1,8 +1,12 @@
 """Calling tools: one by one, each in a turn of its own, or in the turn that an earlier call gave the handle of."""
 
 import json
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from gateway.serving.course import Course
+from gateway.serving.settled import Settled
 from gateway.web.bodies import NotStrictJson, TooManyBodyValues, strict_json
 from gateway.web.problems import Response
 from gateway.web.rest.answers import answer
@@ -11,31 +15,52 @@ from gateway.web.rest.catalogues import catalogue_for
 from gateway.web.rest.operations import Rest
 from gateway.web.rest.refusals import InvalidRequest, TooManyJsonValues
 from gateway.web.rest.shapes import called
+from gateway.web.rest.statuses import OutcomeLost, status_of
 
 MAX_KEY: Final = 255
+
+_log: Final = logging.getLogger(__name__)
 
 
 async def call_tool(rest: Rest, asked: Asked) -> Response:
     catalogue = catalogue_for(rest.service, asked.principal, asked.path["catalogue"])
-    settled = await rest.service.call_alone(
-        asked.principal,
-        catalogue.name,
-        asked.path["name"],
-        arguments(asked),
-        handle=asked.body.get("turn"),
-        key=idempotency_key(asked),
-        request=asked.seen,
-    )
-    return called_answer(await called(settled, rest.contents))
+    given, key = arguments(asked), idempotency_key(asked)
+
+    def call(course: Course) -> Awaitable[Settled]:
+        return rest.service.call_alone(
+            asked.principal,
+            catalogue.name,
+            asked.path["name"],
+            given,
+            handle=asked.body.get("turn"),
+            key=key,
+            request=asked.seen,
+            course=course,
+        )
+
+    return await call_answer(rest, call)
 
 
-def called_answer(body: dict[str, Any]) -> Response:
-    """202 for a call that waits for people: it has not run, and runs once it is sent again after they agreed."""
-    if "pending" in body:
-        return answer(body, status=202, headers={b"retry-after": b"%d" % body["pending"]["retryAfter"]})
-    if "limited" in body:  # a result like any other that is an error; the header is for programs that wait by it
-        return answer(body, headers={b"retry-after": b"%d" % body["limited"]["retryAfter"]})
-    return answer(body, headers={b"idempotency-replayed": b"true"} if "replayed" in body else None)
+async def call_answer(rest: Rest, call: Callable[[Course], Awaitable[Settled]]) -> Response:
+    """Make a call and answer its record, with the status of its outcome.
+
+    An error that ends the call before its tool began is answered like any other. After that it is a lost outcome: its
+    own status might have somebody send the call again.
+    """
+    course = Course()
+    try:
+        settled = await call(course)
+        body = await called(settled, rest.contents)
+    except Exception as error:
+        if not course.has_begun:
+            raise
+        _log.exception("a call has run, and its outcome is lost")
+        raise OutcomeLost() from error
+    status = status_of(settled, body)
+    headers = {} if status.retry_after is None else {b"retry-after": b"%d" % status.retry_after}
+    if settled.is_replay:
+        headers[b"idempotency-replayed"] = b"true"
+    return answer(body, status=status.code, headers=headers)
 
 
 def arguments(asked: Asked) -> dict[str, Any] | str | None:

@@ -207,7 +207,7 @@ ANSWERS: Final[Mapping[str, Document]] = {
             },
             optional=("structuredContent", "next", "replayed", "pending", "limited"),
         ),
-        "description": "A settled call. What a tool fails at is a result with `isError`, not a failed request.",
+        "description": "The record of a call, whatever came of it; the status of the answer says what did.",
     },
     "Pending": {
         **closed(

@@ -6,8 +6,10 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from gateway.core.schemas import Schema
+from gateway.web.problems import PROBLEM_TYPE
 from gateway.web.rest.components import ref
 from gateway.web.rest.documents import ANSWERS, PATH_PARAMETERS, REQUESTS
+from gateway.web.rest.examples import problem_example
 from gateway.web.rest.operations import Operation, Parameter, Success
 
 VERSION: Final = "3.1.0"
@@ -93,13 +95,24 @@ def _responses(operation: Operation) -> dict[str, Any]:
     problems |= _BODY_PROBLEMS if operation.body else {}
     problems |= {} if operation.is_open else _UNAVAILABLE
     for status, description in sorted({**problems, **operation.also}.items()):
-        found[str(status)] = {"description": description, **_problem(status)}
-    return {**found, "default": {"description": _ANY_OTHER, **_problem(HTTPStatus.BAD_REQUEST)}}
+        _add(found, str(status), description, _problem(status, description))
+    return {**found, "default": {"description": _ANY_OTHER, "content": _problem(HTTPStatus.BAD_REQUEST, _ANY_OTHER)}}
+
+
+def _add(found: dict[str, Any], status: str, description: str, content: dict[str, Any]) -> None:
+    """Add a problem, beside what else the status may be answered with."""
+    other = found.get(status)
+    if other is not None:
+        description = f"{other['description']} Or a problem: {description}"
+        content = {**other["content"], **content}
+    found[status] = {**(other or {}), "description": description, **({"content": content} if content else {})}
 
 
 def _success(success: Success) -> dict[str, Any]:
-    schema = {"schema": ref(success.schema)} if success.schema else {}
-    answer: dict[str, Any] = {"description": success.description, "content": {success.type: schema}}
+    content: dict[str, Any] = {"schema": ref(success.schema)} if success.schema else {}
+    if success.example is not None:
+        content["example"] = success.example
+    answer: dict[str, Any] = {"description": success.description, "content": {success.type: content}}
     if success.headers:
         answer["headers"] = {
             name: {"description": description, "schema": {"type": "string"}}
@@ -108,7 +121,7 @@ def _success(success: Success) -> dict[str, Any]:
     return answer
 
 
-def _problem(status: int) -> dict[str, Any]:
+def _problem(status: int, description: str) -> dict[str, Any]:
     if status < HTTPStatus.BAD_REQUEST:
         return {}
-    return {"content": {"application/problem+json": {"schema": ref("Problem")}}}
+    return {PROBLEM_TYPE.decode(): {"schema": ref("Problem"), "example": problem_example(status, description)}}

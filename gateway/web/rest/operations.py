@@ -45,7 +45,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The answer when all goes well. `schema` names a component; an answer without one is not JSON."""
+    """An answer that is no problem document. `schema` names a component; an answer without one is not JSON."""
 
     description: str
     schema: str | None = None
@@ -53,6 +53,7 @@ class Success:
     type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that the answer may have, and what they say."""
+    example: Document | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Operation:
     also: Mapping[int, str] = field(default_factory=dict)
     """Further statuses besides those that every operation may answer, and when."""
     instead: tuple[Success, ...] = ()
-    """Other good answers, each with a status of its own."""
+    """Other answers that are no problem documents, each with a status of its own."""
     is_open: bool = False
     """Whether it is answered without a credential."""
 

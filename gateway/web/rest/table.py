@@ -1,10 +1,13 @@
 """The table of operations: every path and method that is served below `/v1`."""
 
+from dataclasses import replace
 from typing import Final
 
 from gateway.web.rest import artifacts, calls, catalogues, records, turns
 from gateway.web.rest.components import ENDINGS
+from gateway.web.rest.examples import called_example
 from gateway.web.rest.operations import Operation, Parameter, Success
+from gateway.web.rest.statuses import COMES_AGAIN, MEANINGS, STATUSES, Outcome
 
 _FORMAT: Final = Parameter(
     "format",
@@ -42,15 +45,19 @@ _CONFLICT: Final = {
 }
 _TAGGED: Final = {"ETag": "Names what this caller is shown now."}
 _REPLAYED: Final = {"Idempotency-Replayed": "`true` if the key was sent before; nothing ran this time."}
-_LIMITED: Final = {"Retry-After": "Seconds to wait, where a rate or a quota stopped the call; see `limited`."}
-_HELD: Final = (
-    Success(
-        "The call waits for people and has not run; see `pending`.",
-        "Called",
-        status=202,
-        headers={"Retry-After": "Seconds after which to send it again, with the same arguments."},
-    ),
-)
+_WAIT: Final = {"Retry-After": "Seconds after which to send the call again, with the same arguments."}
+
+
+def _answered(outcome: Outcome) -> Success:
+    """How a call with that outcome is answered: always with its record."""
+    headers = {**(_WAIT if outcome in COMES_AGAIN else _REPLAYED)}
+    status, example = STATUSES[outcome], called_example(outcome)
+    return Success(MEANINGS[outcome], "Called", status=status, headers=headers, example=example)
+
+
+_DONE: Final = _answered("done")
+_NOT_DONE: Final = tuple(_answered(outcome) for outcome in STATUSES if outcome != "done")
+_LOST: Final = {424: "The tool may have run, and its outcome could not be kept or shown."}
 _DOWNLOADED: Final = {"ETag": "Names these bytes.", "Content-Disposition": "Always an attachment."}
 _UNCHANGED: Final = {304: "The client has it already."}
 
@@ -107,12 +114,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/catalogues/{catalogue}/tools/{name}/call",
         "Call a tool, in a turn of its own unless a handle is given",
         calls.call_tool,
-        Success("The settled call; what the tool failed at has `isError`.", "Called", headers=_REPLAYED | _LIMITED),
+        _DONE,
         "calls",
         headers=(_KEY,),
         body="CallRequest",
-        also=_CONFLICT,
-        instead=_HELD,
+        also=_CONFLICT | _LOST,
+        instead=_NOT_DONE,
     ),
     Operation(
         "openTurn",
@@ -151,14 +158,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/turns/{turn}/calls",
         "Call a tool in the turn, under the caller's own id if one is given",
         turns.call_in_turn,
-        Success(
-            "The settled call. An id that the turn has already gets a suffix.", "Called", headers=_REPLAYED | _LIMITED
-        ),
+        replace(_DONE, description=f"{_DONE.description} An id that the turn has already gets a suffix."),
         "turns",
         headers=(_KEY,),
         body="TurnCallRequest",
-        also={409: f"{_CONFLICT[409]} Or the turn has ended."},
-        instead=_HELD,
+        also={409: f"{_CONFLICT[409]} Or the turn has ended.", **_LOST},
+        instead=_NOT_DONE,
     ),
     Operation(
         "listTurnCalls",
@@ -285,11 +290,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/v1/artifacts/{callId}/query",
         "Ask an artifact by one of its query tools",
         artifacts.query,
-        Success("The settled query.", "Called", headers=_REPLAYED),
+        _DONE,
         "artifacts",
         query=(_TURN,),
         headers=(_KEY,),
         body="QueryRequest",
-        also=_CONFLICT,
+        also=_CONFLICT | _LOST,
+        instead=_NOT_DONE,
     ),
 )

@@ -1,20 +1,23 @@
 """Turns: opened, looked at, called in, followed and ended. Only by whoever opened them."""
 
+from collections.abc import Awaitable
 from typing import Any
 from urllib.parse import quote
 
 from gateway.core.prompt import assemble_prompt
 from gateway.core.rendering import Renderer
 from gateway.errors import GatewayError, UnknownTurn
+from gateway.serving.course import Course
+from gateway.serving.settled import Settled
 from gateway.serving.turns import Turn
 from gateway.web.problems import Response
 from gateway.web.rest.answers import NO_STORE, answer, bare
 from gateway.web.rest.asking import Asked
-from gateway.web.rest.calls import arguments, called_answer, idempotency_key
+from gateway.web.rest.calls import arguments, call_answer, idempotency_key
 from gateway.web.rest.catalogues import PROTOCOL, catalogue_for, tools_answer
 from gateway.web.rest.operations import Rest
 from gateway.web.rest.refusals import TurnOver
-from gateway.web.rest.shapes import called, turn_data
+from gateway.web.rest.shapes import turn_data
 from gateway.web.rest.streams import event_stream
 
 
@@ -39,15 +42,20 @@ async def list_turn_tools(rest: Rest, asked: Asked) -> Response:
 async def call_in_turn(rest: Rest, asked: Asked) -> Response:
     turn = await _open(rest, asked)
     rest.logs.of(turn.buses)  # another process may have opened it
-    settled = await rest.service.call(
-        turn,
-        asked.body["tool"],
-        arguments(asked),
-        id=asked.body.get("id"),
-        key=idempotency_key(asked),
-        request=asked.seen,
-    )
-    return called_answer(await called(settled, rest.contents))
+    given, key = arguments(asked), idempotency_key(asked)
+
+    def call(course: Course) -> Awaitable[Settled]:
+        return rest.service.call(
+            turn,
+            asked.body["tool"],
+            given,
+            id=asked.body.get("id"),
+            key=key,
+            request=asked.seen,
+            course=course,
+        )
+
+    return await call_answer(rest, call)
 
 
 async def end_turn(rest: Rest, asked: Asked) -> Response:

@@ -22,9 +22,9 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
         yield started
 
 
-async def made(client: Any, tool: str) -> Any:
+async def made(client: Any, tool: str, *, status: int = 200) -> Any:
     answer = await client.post(f"/v1/catalogues/desk/tools/{tool}/call", json={})
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == status, answer.text
     return answer.json()
 
 
@@ -222,7 +222,7 @@ class TestQueries:
                 f"/v1/artifacts/{called['callId']}/query", json={"method": "head", "arguments": {"n": -1}}
             )
 
-        assert (answer.status_code, answer.json()["isError"]) == (200, True)
+        assert (answer.status_code, answer.json()["isError"]) == (422, True)
 
     @pytest.mark.parametrize("body", [{}, {"method": "head", "tool": "artifact_head"}], ids=["neither", "both"])
     async def test_exactly_one_of_method_and_tool_is_given(self, gateway: Gateway, body: dict[str, str]) -> None:
@@ -238,7 +238,8 @@ class TestOneAnswerForEverythingMissing:
         async with gateway.client("bob") as client:
             foreign = await made(client, "handle")
         async with gateway.client() as client:
-            revoked, brief, failed = [await made(client, name) for name in ("facts", "short_lived", "fails")]
+            revoked, brief = [await made(client, name) for name in ("facts", "short_lived")]
+            failed = await made(client, "fails", status=424)
             text = await made(client, "handle")
             query = await client.post(f"/v1/artifacts/{text['callId']}/query", json={"method": "head"})
             gateway.grants.rows -= {("role:staff", "desk", "facts")}

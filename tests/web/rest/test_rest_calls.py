@@ -111,12 +111,13 @@ async def test_media_is_named_and_its_bytes_stay_where_they_are(gateway: Gateway
     assert [each["contentHref"][-7:] for each in two["result"]["media"]][1] == "&part=1"
 
 
-async def test_failure_of_a_tool_is_a_result(gateway: Gateway) -> None:
+async def test_failure_of_a_tool_is_a_result_with_424(gateway: Gateway) -> None:
     async with gateway.client() as client:
         answer = await client.post("/v1/catalogues/desk/tools/fails/call", json={})
 
     body = answer.json()
-    assert (answer.status_code, body["isError"]) == (200, True)
+    assert (answer.status_code, body["isError"]) == (424, True)
+    assert "retry-after" not in answer.headers
     assert body["result"]["kind"] == "text"
     assert "the backend is down" in body["result"]["text"]
 
@@ -133,7 +134,7 @@ async def test_invalid_arguments_are_a_result_and_nothing_runs(gateway: Gateway,
     async with gateway.client() as client:
         answer = await client.post(ECHO, json={"arguments": arguments})
 
-    assert (answer.status_code, answer.json()["isError"]) == (200, True)
+    assert (answer.status_code, answer.json()["isError"]) == (422, True)
     assert gateway.tried.runs == []
 
 
@@ -155,7 +156,7 @@ async def test_argument_text_that_is_no_object_is_an_error_result(gateway: Gatew
     async with gateway.client() as client:
         answer = await client.post(ECHO, json={"arguments": text})
 
-    assert (answer.status_code, answer.json()["isError"]) == (200, True)
+    assert (answer.status_code, answer.json()["isError"]) == (422, True)
     assert gateway.tried.runs == []
 
 
@@ -319,7 +320,7 @@ class TestNothingIsRevealed:
                 called = {
                     name
                     for name in names
-                    if (await client.post(f"/v1/catalogues/desk/tools/{name}/call", json={})).status_code == 200
+                    if (await client.post(f"/v1/catalogues/desk/tools/{name}/call", json={})).status_code != 404
                 }
 
             assert listed == called

@@ -19,9 +19,9 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
         yield started
 
 
-async def call(client: Any, tool: str, arguments: Any = None) -> Any:
+async def call(client: Any, tool: str, arguments: Any = None, *, status: int = 200) -> Any:
     answer = await client.post(f"/v1/catalogues/desk/tools/{tool}/call", json={"arguments": arguments or {}})
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == status, answer.text
     return answer.json()
 
 
@@ -99,7 +99,7 @@ async def test_record_exists_only_once_the_call_is_over(gateway: Gateway) -> Non
 async def test_refused_call_is_on_record_with_its_decision(gateway: Gateway) -> None:
     gateway.grants.only_shown = {"pay"}
     async with gateway.client() as client:
-        called = await call(client, "pay")
+        called = await call(client, "pay", status=403)
         record = (await client.get(f"/v1/calls/{called['callId']}")).json()
 
     assert (called["isError"], record["decision"]) == (True, "deny")

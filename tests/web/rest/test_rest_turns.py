@@ -26,10 +26,10 @@ async def opened(client: Any, **more: Any) -> str:
     return str(answer.json()["id"])
 
 
-async def called(client: Any, turn: str, tool: str, arguments: Any = None, **more: Any) -> Any:
+async def called(client: Any, turn: str, tool: str, arguments: Any = None, *, status: int = 200, **more: Any) -> Any:
     body = {"tool": tool, **({} if arguments is None else {"arguments": arguments}), **more}
     answer = await client.post(f"/v1/turns/{turn}/calls", json=body)
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == status, answer.text
     return answer.json()
 
 
@@ -72,7 +72,7 @@ async def test_query_tools_take_the_ids_of_fitting_calls(gateway: Gateway) -> No
         await called(client, turn, "handle", id="call_text")
         await called(client, turn, "facts", id="call_json")
         await called(client, turn, "picture", id="call_media")
-        await called(client, turn, "fails", id="call_error")
+        await called(client, turn, "fails", id="call_error", status=424)
         await called(client, turn, "artifact_head", {"callId": "call_text"}, id="call_query")
         tools = await forged(client, turn)
 
@@ -101,7 +101,7 @@ async def test_query_of_what_is_no_artifact_is_invalid(gateway: Gateway, which: 
         query = await called(client, turn, "artifact_head", {"callId": "call_a"})
         media = await called(client, turn, "picture")
         ids = {"query": query["callId"], "checksum": first["checksum"], "media": media["callId"], "unknown": "x"}
-        answer = await called(client, turn, "artifact_head", {"callId": ids[which]})
+        answer = await called(client, turn, "artifact_head", {"callId": ids[which]}, status=422)
 
     assert answer["isError"] is True
 

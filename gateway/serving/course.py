@@ -1,0 +1,49 @@
+"""How far a call has come, and what stopped it: the facts from which a wire derives the status of its answer.
+
+A failure after the tool began may hide an effect; a failure before it cannot. Only the handler of a tool knows which
+of the two it is, so it notes the beginning here, and whoever answers reads it, whether the call settled or raised.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
+from typing import Any, NamedTuple
+
+from gateway.errors import GatewayError, InvalidToolArgs, JsonPathInvalid, PatternNotSupported, ToolDownstreamError
+
+
+@dataclass(slots=True)
+class Course:
+    """`has_begun` is true from the moment the tool may have had an effect."""
+
+    has_begun: bool = False
+
+
+class Fault(NamedTuple):
+    """What stopped a call: the code and the HTTP-like status of the error, and when to send the call again."""
+
+    code: str
+    status: int
+    retry_after: int | None = None
+    """Seconds, rounded up; `None` where the error does not know."""
+
+
+def fault_of(error: Exception) -> Fault:
+    """The fault behind an error. Errors that are not ours count as the worst."""
+    cause = error.cause if isinstance(error, ToolDownstreamError) else error
+    if isinstance(cause, GatewayError):
+        return Fault(cause.code, cause.status, _seconds(getattr(cause, "retry_after", None)))
+    return Fault(type(cause).__name__, GatewayError.status)
+
+
+def refuses_arguments(error: Exception) -> bool:
+    """Whether the arguments are at fault: they break the schema, or a query cannot run what they ask for."""
+    if isinstance(error, ToolDownstreamError):
+        return isinstance(error.cause, PatternNotSupported | JsonPathInvalid)
+    return isinstance(error, InvalidToolArgs)
+
+
+def _seconds(wait: Any) -> int | None:
+    if isinstance(wait, timedelta):
+        return max(1, ceil(wait.total_seconds()))
+    return wait if isinstance(wait, int) else None
