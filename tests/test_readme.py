@@ -58,7 +58,7 @@ def test_every_module_is_explained_where_its_package_is() -> None:
 LINKING = [
     "README.md",
     "configs/README.md",
-    *(f"docs/{name}.md" for name in ("artifacts", "identity", "reload", "upstreams")),
+    *(f"docs/{name}.md" for name in ("artifacts", "identity", "reload", "threats", "upstreams")),
 ]
 
 

@@ -30,7 +30,7 @@ async def test_limited_call_says_when_to_come_again(check: dict[str, Any], tmp_p
         assert (first.header("retry-after"), "limited" in first.json) == (None, False)
         for reply in (second, in_turn):
             limited = reply.json["limited"]
-            assert (reply.status, reply.json["isError"]) == (200, True)
+            assert (reply.status, reply.json["isError"]) == (429, True)
             assert reply.header("retry-after") == str(limited["retryAfter"])
             assert {**limited, "retryAfter": 0} == {
                 "status": "limited",

@@ -123,7 +123,7 @@ async def test_service_that_misbehaves_is_an_error_in_time_and_others_go_on(
 
         assert {each.status for each in others} == {200}
         over_rest, over_mcp = await asyncio.gather(*odd)
-        assert over_rest.status == over_mcp.status == 200
+        assert (over_rest.status, over_mcp.status) == (424, 200)
         assert over_rest.body["isError"] is True
         assert over_mcp.body["result"]["isError"] is True
         assert "Traceback" not in str(over_rest.body)

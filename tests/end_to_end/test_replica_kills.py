@@ -119,7 +119,9 @@ def _why_again(reply: Reply) -> str | None:
     if b"E_IDEMPOTENCY_RUNNING" in reply.body or b"is still running" in reply.body:
         return "running"
     if reply.status == 503 and reply.header("retry-after") is not None:
-        return str(reply.json["code"])
+        return str(reply.json.get("code", "refused"))
+    if b'"code":"E_OUTCOME_LOST"' in reply.body:  # it has a key, so it does not run twice
+        return "E_OUTCOME_LOST"
     if b'"code":"E_STORE_UNAVAILABLE"' in reply.body:  # in the words of MCP
         return "E_STORE_UNAVAILABLE"
     return None

@@ -25,7 +25,7 @@ async def test_documented_stage_of_a_dispatch_refuses_calls_over_both_wires(pack
             third = await ana.modern_call("desk", "plain", {"text": "a"}, **{"gateway/turn": turn})
 
         assert (first.status, first.json["isError"]) == (200, False)
-        assert (second.status, second.json["isError"]) == (200, True)
+        assert (second.status, second.json["isError"]) == (403, True)
         assert "the turn has made all of its calls" in second.body.decode()
         assert "the turn has made all of its calls" in third.body.decode()
         assert len(backend.requests) == 1

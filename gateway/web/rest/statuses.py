@@ -72,7 +72,7 @@ class OutcomeLost(GatewayError):
     default_message = "the tool may have run, and its outcome could not be kept or shown"
 
     def __init__(self) -> None:
-        super().__init__(help="look at the records of your calls before you send it again")
+        super().__init__(help="look at the records of your calls before you send it again; with its key it runs once")
 
 
 def status_of(settled: Settled, body: Mapping[str, Any]) -> Status:
