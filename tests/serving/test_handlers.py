@@ -1,6 +1,7 @@
 """The generated handler: authorise first, then gates, then the start record, then the backend; and what it yields."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -17,7 +18,7 @@ from gateway.core.tokens import Tokenizable
 from gateway.errors import NotPermitted, UnknownTool
 from gateway.formats.jsondoc import SpooledJsonArtifact
 from gateway.governance.catalogues import Selector
-from gateway.governance.ports import Invocation
+from gateway.governance.ports import BackendFailed, Invocation
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall
 from gateway.governance.rules import GateRule, Judgement
@@ -68,11 +69,12 @@ async def record_of(gateway: Gateway, principal: Principal = ANA, tool: str = "p
     return found
 
 
-def bare_handler(gateway: Gateway, name: str) -> Handler:
+def bare_handler(gateway: Gateway, name: str, refuse: Callable[[], None] | None = None) -> Handler:
     """The handler itself, without what stands before it."""
     published = gateway.service.published
     tool, run = gateway.plan.tools[name]
-    return handler_for(tool, Handling(published.access, "desk", published.types, gateway.service.journal), run=run)
+    handling = Handling(published.access, "desk", published.types, gateway.service.journal)
+    return handler_for(tool, handling, run=run, refuse=refuse)
 
 
 @pytest.fixture
@@ -123,6 +125,31 @@ async def test_handler_refuses_a_tool_past_its_last_day_even_if_somebody_still_r
             await handle({}, turn.ctx, Registry())
 
     assert (call.decision, call.because) == ("deny", "deprecated")
+
+
+@pytest.mark.parametrize("is_spared", [True, False])
+async def test_backend_that_is_spared_is_refused_before_the_start_is_on_record(
+    steps: Steps, tmp_path: Path, is_spared: bool
+) -> None:
+    def refuse() -> None:
+        if is_spared:
+            raise BackendFailed("unavailable", "it rests", help="later")
+
+    started: list[Gateway] = []
+    async with running(tmp_path, Plan().tool("pay", steps.run(started), trust=trust("writes"))) as gateway:
+        started.append(gateway)
+        turn = await gateway.service.turns.open(ANA, "desk")
+        handle = bare_handler(gateway, "pay", refuse)
+        call = ServedCall("c1", "pay", {}, ANA, "desk", "r", turn=turn)
+        with serving(call), pytest.raises(BackendFailed) if is_spared else nullcontext():
+            await handle({}, turn.ctx, Registry())
+
+    if is_spared:
+        assert (call.decision, call.reason, call.error) == ("deny", "backend-spared", "E_BACKEND_FAILED")
+        assert (steps.seen, call.is_started, call.course.has_begun) == ([], False, False)
+    else:
+        assert (call.decision, call.is_started, call.course.has_begun) == ("allow", True, True)
+        assert steps.seen == ["ran pay as allow"]
 
 
 def gates_of(*rules: GateRule) -> dict[str, GateRule]:
