@@ -24,7 +24,7 @@ from gateway.cli.project import (
     sound,
 )
 from gateway.errors import GatewayError
-from gateway.governance.records import CallFilter, StoredCall
+from gateway.governance.records import CallFilter, StoredCall, argument_data
 from gateway.runtime.looking import project_call, project_calls
 
 T = TypeVar("T")
@@ -132,7 +132,8 @@ def _row(call: StoredCall, with_arguments: bool) -> list[str]:
         _took(call),
         call.id,
     ]
-    return [*row, _json(call.args)] if with_arguments else row
+    shown = _json(call.args) if call.excerpt is None else call.excerpt.text
+    return [*row, shown] if with_arguments else row
 
 
 def _data(call: StoredCall, with_arguments: bool) -> dict[str, Any]:
@@ -156,7 +157,7 @@ def _data(call: StoredCall, with_arguments: bool) -> dict[str, Any]:
         "idempotencyKey": call.idempotency_key,
         "results": [{"kind": each.kind, "type": each.type, "byteLength": each.byte_length} for each in call.results],
     }
-    return {**data, "arguments": dict(call.args)} if with_arguments else data
+    return {**data, **argument_data(call)} if with_arguments else data
 
 
 def _took(call: StoredCall) -> str:

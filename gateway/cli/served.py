@@ -121,12 +121,19 @@ def status_pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, str | tuple[str
             f"{requests['active']} worked on, {requests['waiting']} waiting, {requests['refused']} refused",
         )
     yield "storage", ", ".join(_storage(told["storage"]))
+    if refusals := told.get("refusals"):
+        yield "refused calls", tuple(map(_refused, refusals.items()))
     upstreams = [f"{each['name']} {each['state']}" for each in told["upstreams"]]
     yield "upstreams", ", ".join(upstreams) or "none"
     if withheld := told.get("withheld"):
         yield "withheld", tuple(f"{each['upstream']}.{each['tool']}: {each['because']}" for each in withheld)
     if collisions := told.get("collisions"):
         yield "collisions", tuple(map(_collision, collisions))
+
+
+def _refused(of_reason: tuple[str, Mapping[str, int]]) -> str:
+    reason, counts = of_reason
+    return f"{reason}: {counts['recorded']:,} recorded, {counts['counted']:,} more counted"
 
 
 def _collision(row: Mapping[str, Any]) -> str:

@@ -131,6 +131,14 @@ class StoredCall:
         return None if self.completed is None else moment(self.completed)
 
 
+def argument_data(call: StoredCall) -> dict[str, Any]:
+    """All arguments of a call as JSON data, or what is left of those of one that was refused."""
+    excerpt = call.excerpt
+    if excerpt is None:
+        return {"arguments": dict(call.args)}
+    return {"argumentsExcerpt": {"text": excerpt.text, "bytes": excerpt.bytes, "sha256": excerpt.sha256}}
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What became of an idempotency key.

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gateway.governance.records import ArgumentExcerpt
 from gateway.serving.current import ServedCall
+from gateway.snapshot import ArtifactClass
 
 LONGEST: Final = 240
 """Characters of an excerpt."""
@@ -26,11 +27,13 @@ _SECRET_NAME: Final = re.compile(
 _FIRST_MEMBER: Final = re.compile(r"\$(?:\.([A-Za-z_][A-Za-z0-9_]*)|\['([^'\\]*)'\]|\[\"([^\"\\]*)\"\])(?=[.\[]|$)")
 
 
-def excerpt_of(call: ServedCall, redact: Sequence[str]) -> ArgumentExcerpt:
-    """`redact` are the JSONPaths that the artifact class of the tool masks, in arguments as well as in results."""
+def excerpt_of(call: ServedCall, kind: ArtifactClass | None) -> ArgumentExcerpt:
+    """`kind` is the artifact class of the tool: what it keeps out of traces is kept out of excerpts."""
     text = (call.args_text or "").encode()
     schema = (None if call.declared is None else call.declared.input_schema) or {}
-    shown = _cut(" ".join(_pieces(call.args, schema, _masked(redact))), LONGEST)
+    may_show = "values" if kind is None else kind.capture_arguments
+    masked = _masked(() if kind is None else kind.redact) if may_show == "values" else None
+    shown = "" if may_show == "none" else _cut(" ".join(_pieces(call.args, schema, masked)), LONGEST)
     return ArgumentExcerpt(shown, len(text), sha256(text).hexdigest())
 
 

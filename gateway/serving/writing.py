@@ -160,12 +160,11 @@ class Writing:
         declared = call.declared
         if declared is None:
             is_small = len(call.args_text or "") <= LARGEST_QUERY
-            return None if is_small or not is_error else excerpt_of(call, ())
+            return None if is_small or not is_error else excerpt_of(call, None)
         if reason is None and any(each.request.call_id == call.id for each in call.approvals):
             return None
         assert call.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
-        kind = call.turn.published.types.declared(declared.artifact)
-        return excerpt_of(call, () if kind is None else kind.redact)
+        return excerpt_of(call, call.turn.published.types.declared(declared.artifact))
 
     async def remember(self, turn: Turn, audit: Sequence[AuditBody] = ()) -> None:
         """Write down what the turn remembers by now, without a call that it is about."""

@@ -9,7 +9,7 @@ from gateway.core.calls import ToolCall
 from gateway.core.media import Media
 from gateway.core.media_blocks import safe_mime, safe_name, size_text
 from gateway.core.tokens import Tokenizable
-from gateway.governance.records import StoredCall, StoredResult
+from gateway.governance.records import StoredCall, StoredResult, argument_data
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.content import ABSENT, Content, Contents, media_of, shown_text, vouching
 from gateway.serving.relayed import NEXT
@@ -94,7 +94,7 @@ def record_data(stored: StoredCall) -> dict[str, Any]:
         "tool": stored.tool,
         "catalogue": stored.catalogue,
         "revision": stored.revision,
-        **_arguments(stored),
+        **argument_data(stored),
         "checksum": stored.checksum,
         "status": stored.status,
         "decision": stored.decision,
@@ -107,14 +107,6 @@ def record_data(stored: StoredCall) -> dict[str, Any]:
         "href": _href("calls", stored.id, turn_id=stored.turn_id),
     }
     return {**found, "idempotencyKey": stored.idempotency_key} if stored.idempotency_key else found
-
-
-def _arguments(stored: StoredCall) -> dict[str, Any]:
-    """All of them, or what is left of those of a call that was refused."""
-    if stored.excerpt is None:
-        return {"arguments": dict(stored.args)}
-    excerpt = stored.excerpt
-    return {"argumentsExcerpt": {"text": excerpt.text, "bytes": excerpt.bytes, "sha256": excerpt.sha256}}
 
 
 def _is_trusted(stored: StoredCall) -> bool:
