@@ -17,6 +17,7 @@ from gateway.authz.rules import Cell, Link, PolicySet, read_policies
 from gateway.config.linker import link
 from gateway.config.linking.people import people_in_use, people_of
 from gateway.config.linking.python_objects import ALLOW_LIST
+from gateway.config.linking.roles import ungranted_roles
 from gateway.config.loader import Loaded, load
 from gateway.config.lock_file import read_lock
 from gateway.config.openapi_imports import file_imports
@@ -93,13 +94,22 @@ def assemble(
     policies, of_files = read_policies(project.policies)
     names = _conceivable(loaded, linked.snapshot, policies, known)
     of_imports = [*of_lock, *idle, *read.diagnostics]
-    diagnostics = in_order([*linked.diagnostics, *of_imports, *of_files, *lint(policies, names)])
+    of_policies = [*of_files, *lint(policies, names)]
+    diagnostics = in_order([*linked.diagnostics, *of_imports, *of_policies, *_ungranted(loaded, policies, of_policies)])
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
         return Assembled(None, loaded, policies, tuple(diagnostics), lock, tuple(known))
     diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies, today)])
     aliases = {} if INTERPRETER in environ else {sys.executable: f"${{{INTERPRETER}}}"}
     access = _access(linked.snapshot, policies, lock, aliases=aliases)
     return Assembled(access, loaded, policies, tuple(diagnostics), lock, tuple(known))
+
+
+def _ungranted(loaded: Loaded, policies: PolicySet, problems: Iterable[Diagnostic]) -> Iterable[Diagnostic]:
+    """Roles that nothing grants. With an error in a document or a row, the grant may be there."""
+    if loaded.has_errors or any(found.is_error for found in problems):
+        return ()
+    links = [cell.text for link in policies.members for cell in (link.member, link.group)]
+    return ungranted_roles(loaded, [*links, *(row.subject.text for row in policies.permissions)])
 
 
 def _unapproved(snapshot: Snapshot, policies: PolicySet, today: date) -> Iterable[Diagnostic]:

@@ -68,7 +68,10 @@ _REFERENCES: Final = {
     "overlay-duplicate": "An environment has two overlays. Join them.",
     "overlay-missing": "The environment has no overlay while others have one. Correct its name, or add an overlay.",
     "overlay-remove": "A patch removes a field that is not there. Remove the line.",
-    "unknown-argument": "An approval shows an argument that no tool of its rule takes. Correct the name.",
+    "unknown-argument": "An approval shows, or a condition names, an argument that no tool of its rule takes. Correct "
+    "the name.",
+    "unknown-role": "An audience, an approver list or a condition names a role that no identity provider and no policy "
+    "row grants. Correct the name, or grant the role.",
     "upstream-argument": "What is said about an argument does not fit the upstream's tool: it takes no such argument, "
     "refuses the value, or needs what is hidden.",
     "wider-schema": "Callers may give what the upstream's tool refuses, or leave out what it needs. Narrow the schema.",
@@ -80,6 +83,12 @@ _REFERENCES: Final = {
 }
 _PROGRAMS: Final = {
     "bad-condition": "A CEL expression cannot be compiled, or names what conditions do not know.",
+    "argument-type": "A condition compares an argument with a value of another type, or gives it to a function that "
+    "takes another type, so it never holds. Write the value with the type of the argument.",
+    "argument-value": "A condition compares an argument with a value that the schemas of its tools do not allow. Use a "
+    "value that they allow.",
+    "constant-condition": "A condition has the same answer for every call, so the rule protects nothing or refuses "
+    "everything. Correct the condition.",
     "bad-schema": "A JSON Schema is not one, or cannot be enforced. The caret is at the part that is refused.",
     "bad-options": "An artifact class does not take these options. The ones it takes are listed.",
     "unknown-stage": "No stage has this name. The nearest name is suggested.",
@@ -136,7 +145,8 @@ _CATALOGUES: Final = {
     "idle-selector": "An entry of the catalogue chooses nothing, most often because of a typo. Correct or remove it.",
     "cache-skips": "Answers of tools that write are never kept, so the stage does nothing for them. Use another "
     "pipeline.",
-    "idle-rule": "A gate rule is about no tool, so it guards nothing. Correct what it matches.",
+    "idle-rule": "A gate rule, or a pattern in it, is about no tool of its catalogues, so it guards nothing. Correct "
+    "what it matches.",
     "nobody-approves": "Calls that the rule holds wait in vain: nobody, too few, or only the requester could approve.",
     "anchors-beside-log": "Whoever can change the log can change its anchors as well, so they prove nothing. Keep them "
     "on another mount.",

@@ -24,6 +24,7 @@ from gateway.config.linking.offers import link_offers
 from gateway.config.linking.pipelines import link_pipelines
 from gateway.config.linking.prospects import find_prospects
 from gateway.config.linking.reviewing import review_imports
+from gateway.config.linking.rule_matches import unreached_rules
 from gateway.config.linking.stores import stores_in_clear
 from gateway.config.linking.tools import link_tools
 from gateway.config.linking.trust import link_scale
@@ -90,6 +91,7 @@ def _snapshot(
     parts = Parts(tools, scale.tiers, pipelines, policies, *named, prospects, offers)
     catalogues, of_catalogues = link_catalogues(found, parts)
     problems += of_catalogues
+    problems += unreached_rules(found, gates, tools, catalogues, prospects)
     problems += unknown_calls(
         found,
         advertised={name for catalogue in catalogues.values() for name in catalogue.tools},

@@ -19,6 +19,7 @@ CODE: Final = re.compile(r"[a-z]+(?:-[a-z0-9]+)+")
 DIAGNOSTIC: Final = frozenset({"Diagnostic"})
 MAKERS: Final = DIAGNOSTIC | {
     *("SpecProblem", "TrustProblem", "StageProblem", "Broken", "Unusable", "PydanticCustomError", "_Unfilled"),
+    *("ConditionMistake", "_mistake"),
     *("problem", "note", "_note", "_error", "_warning", "_unreadable"),
 }
 

@@ -1,14 +1,14 @@
 """Gate rules with their conditions compiled, and what is odd about the calls they are meant for."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.prospects import could_choose
+from gateway.config.linking.rule_conditions import check_conditions, conditions_of, token_inside
+from gateway.config.linking.rule_matches import idle_matches
 from gateway.config.nodes import Path
-from gateway.config.programs import inside
 from gateway.config.specs import gates as specs
 from gateway.config.specs.common import Selector as SelectorSpec
 from gateway.config.specs.gates import GateRuleDocument
@@ -40,17 +40,20 @@ def link_gates(
     linked: dict[str, GateRule] = {}
     problems: list[Diagnostic] = []
     governed = [(tool, tool.governed) for tool in tools.values()]
+    flags, tiers = (entries.names.get(kind, frozenset()) for kind in ("TrustFlag", "TrustTier"))
     for name, entry in entries.of(GateRuleDocument).items():
-        problems += _unknown_flags(entry, entries.names.get("TrustFlag", frozenset()))
+        problems += _unknown_flags(entry, flags)
         rule = _rule(entry)
         if rule is not None:
             linked[name] = rule
             chosen = [tool for tool, seen in governed if rule.match.chooses(seen)]
             problems += _forbidden(entry, chosen)
+            is_known = not could_choose(rule.match, prospects)
             if chosen:
                 problems += _unshown(entry, chosen)
-            elif entries.is_complete and not could_choose(rule.match, prospects):
-                problems.append(_idle(entry))
+            if entries.is_complete and is_known:
+                problems += check_conditions(entry, chosen, flags=flags, tiers=tiers)
+                problems += idle_matches(entry, rule.match, [seen for _, seen in governed], has_tools=bool(chosen))
     return linked, problems
 
 
@@ -132,14 +135,10 @@ def _window(spec: specs.WindowCheck) -> Window:
 
 def _unknown_flags(entry: Entry[GateRuleDocument], known: frozenset[str]) -> Iterator[Diagnostic]:
     """Flags that a condition waits for and no tool can have: such a rule would never apply."""
-    spec = entry.document.spec
-    expressions: list[tuple[str | None, Path]] = [(spec.when, ("spec", "when"))]
-    if isinstance(spec.check, specs.ArgumentsCheck):
-        expressions.append((spec.check.require, ("spec", "check", "require")))
-    for source, path in expressions:
-        for flag, start in flags_given_to_saw(source or ""):
+    for source, path in conditions_of(entry):
+        for flag, start in flags_given_to_saw(source):
             if flag not in known:
-                yield _unknown_flag(entry, flag, path, source=source or "", start=start, known=known)
+                yield _unknown_flag(entry, flag, path, source=source, start=start, known=known)
 
 
 def _unknown_flag(
@@ -149,12 +148,7 @@ def _unknown_flag(
         return entry.problem("unknown-reference", "the expression names a TrustFlag that is not there", path)
     message, help = f"there is no TrustFlag {flag!r}", did_you_mean(flag, known)
     found = entry.problem("unknown-reference", message, path, help=help)
-    return replace(found, position=inside(found.position, source, column=start + 1, width=len(flag) + 2))
-
-
-def _idle(entry: Entry[GateRuleDocument]) -> Diagnostic:
-    help = "correct what it matches, or remove the rule"
-    return entry.problem("idle-rule", "the rule is about no tool", ("spec", "match"), help=help, severity="warning")
+    return token_inside(found, source, start, len(flag) + 2)
 
 
 def _forbidden(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:

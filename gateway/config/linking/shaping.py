@@ -35,17 +35,21 @@ def shaped_schema(backend: UpstreamBackend, theirs: Mapping[str, Any]) -> Mappin
         return None
 
 
-def misfits(entry: Entry[ToolDocument], backend: UpstreamBackend, theirs: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """What a document says about arguments that its upstream's tool does not have, or does not take so."""
+def misfits(
+    entry: Entry[ToolDocument], backend: UpstreamBackend, theirs: Mapping[str, Any], *, ours: Mapping[str, Any] | None
+) -> Iterator[Diagnostic]:
+    """What a document says about arguments that its upstream's tool does not have, or does not take so.
+
+    `ours` and `theirs` are schemas that compile: one with a malformed keyword cannot be compared.
+    """
     shaping = shaping_of(backend)
     problems = list(shaping.problems(theirs))
     for problem in problems[:_MAX_TOLD]:
         path = (*_ARGUMENTS, *problem.path)
         yield entry.problem("upstream-argument", problem.message, path, help=problem.help)
-    given = entry.document.spec.input
-    if given is None or problems:
+    if entry.document.spec.input is None or ours is None or problems:
         return
-    for number, (path, message) in enumerate(wider_parts(given.schema_, theirs, shaping)):
+    for number, (path, message) in enumerate(wider_parts(ours, theirs, shaping)):
         if number < _MAX_TOLD:
             help = "allow only what the upstream's tool takes"
             yield entry.problem("wider-schema", message, (*_SCHEMA, *path), help=help)

@@ -98,12 +98,13 @@ def _declared(
     problems += _life(entry, scale)
     problems += _code(entry, packages)
     theirs = None if definition is None else _enforced(definition)
+    ours = _schema(entry, definition)
     if remote is not None and theirs is not None:
-        problems += misfits(entry, remote, theirs)
+        problems += misfits(entry, remote, theirs, ours=ours)
     upstream = upstreams.get(remote.upstream) if remote else None
     if trust is None:
         return None, problems
-    return _tool(entry, trust, scale, definition=definition, upstream=upstream), problems
+    return _tool(entry, trust, scale, definition=definition, upstream=upstream, schema=ours), problems
 
 
 def _tool(
@@ -113,6 +114,7 @@ def _tool(
     *,
     definition: ImportedDefinition | None,
     upstream: Entry[UpstreamDocument] | None,
+    schema: Mapping[str, Any] | None,
 ) -> DeclaredTool:
     metadata, spec = entry.document.metadata, entry.document.spec
     remote = spec.backend if isinstance(spec.backend, UpstreamBackend) else None
@@ -138,7 +140,7 @@ def _tool(
         idempotent=spec.idempotent,
         ephemeral=spec.ephemeral,
         on_collision=spec.on_collision,
-        input_schema=_schema(entry, definition),
+        input_schema=schema,
         output_schema=spec.output.schema_ if spec.output else None,
         brought_output=brought_output(definition, upstream, spec.output),
         as_task=definition is not None and definition.needs_task,
@@ -151,7 +153,7 @@ def _tool(
 def _schema(entry: Entry[ToolDocument], definition: ImportedDefinition | None) -> Mapping[str, Any] | None:
     """The schema as it is enforced: the document's, else the upstream's.
 
-    One that cannot be compiled has been told where schemas are checked.
+    `None` for a schema that cannot be compiled: `check_programs` reports it, and nothing else reads it.
     """
     given = entry.document.spec.input
     if given is None:
@@ -160,8 +162,8 @@ def _schema(entry: Entry[ToolDocument], definition: ImportedDefinition | None) -
         return shaped_schema(backend, theirs) if theirs is not None and isinstance(backend, UpstreamBackend) else None
     try:
         return Schema(given.schema_).describe()
-    except ValueError:
-        return given.schema_
+    except (ValueError, RecursionError):
+        return None
 
 
 def _enforced(definition: ImportedDefinition) -> Mapping[str, Any] | None:
