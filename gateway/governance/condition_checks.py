@@ -248,7 +248,7 @@ class _Checker:
     def _mistyped(self, node: Node, path: Node, other: Node, bound: Mapping[str, Node]) -> ConditionMistake:
         tool = next(self._having(path, bound))
         ours, theirs = self._types(path, tool, bound) or frozenset(), self._types(other, tool, bound) or frozenset()
-        message = f"{path_text(path)} is {_spoken(ours)}, and is compared with {_spoken(theirs)}"
+        message = f"{_named(path)} is {_spoken(ours)}, and is compared with {_spoken(theirs)}"
         return self._mistake("argument-type", message, node, _conversion(path_text(path) or "", ours, other))
 
     def _impossible(
@@ -268,11 +268,8 @@ class _Checker:
 
         if self._never(path, bound, fits):
             verb = "is never" if operator in ("==", "!=") else f"is never {_ORDERED[operator]}"
-            name = path_text(path)
-            if isinstance(path, IndexNode) and path.index.start == path.index.end:  # any entry of a list
-                name, verb = path_text(path.operand), "never holds"
             help = _choices(other.value, listed) or self._range(path, bound)
-            yield self._mistake("argument-value", f"{name} {verb} {_shown(other.value)}", other, help)
+            yield self._mistake("argument-value", f"{_named(path)} {verb} {_shown(other.value)}", other, help)
 
     def _range(self, path: Node, bound: Mapping[str, Node]) -> str | None:
         """The numbers that the tools take, in words."""
@@ -304,6 +301,13 @@ class _Checker:
 
 
 _ORDERED: Final = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
+
+
+def _named(path: Node) -> str | None:
+    """A path in words; an index without a width, which `in` makes, stands for any entry."""
+    if isinstance(path, IndexNode) and path.index.start == path.index.end:
+        return f"an entry of {path_text(path.operand)}"
+    return path_text(path)
 
 
 def _turned(operator: str) -> str:

@@ -90,7 +90,7 @@ _SCALARS: Final = (
     ),
     *("gateway.examples.pricing:quote", "os:system", "gateway.examples.pricing:", ":x", "$..*", "$[?(@.a)]", "$["),
 )
-_STRUCTURES: Final = (
+_STRUCTURES: Final[tuple[Any, ...]] = (
     *([], {}, [None], [[]], [{}], {"a": None}, {"": ""}, ["x", "x"], {"a": {"b": {"c": 1}}}, [1, "a", None, {}]),
     *({"$ref": "#"}, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, {"type": None}, {"type": 5}),
     *({"type": True}, {"type": ["string", 5]}, {"type": []}, {"enum": 5}, {"properties": []}, {"required": "a"}),
@@ -177,7 +177,7 @@ def base_files(base: str) -> Files:
 def mutant(seed: int) -> Mutant:
     """The mutant of a seed: one to three mutations of one of the two projects."""
     choose = Random(seed)
-    base = choose.choice(("example", "starter", "starter"))
+    base = choose.choice(("example", "starter", "starter", "starter"))
     files: dict[str, bytes | None] = dict(base_files(base))
     notes = []
     for _ in range(choose.choice((1, 1, 1, 2, 3))):

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.prospects import could_choose
-from gateway.config.linking.rule_conditions import check_conditions, conditions_of, token_inside
+from gateway.config.linking.rule_conditions import ConditionCheck, conditions_of, token_inside
 from gateway.config.linking.rule_matches import idle_matches
 from gateway.config.nodes import Path
 from gateway.config.specs import gates as specs
@@ -40,7 +40,9 @@ def link_gates(
     linked: dict[str, GateRule] = {}
     problems: list[Diagnostic] = []
     governed = [(tool, tool.governed) for tool in tools.values()]
+    every = [seen for _, seen in governed]
     flags, tiers = (entries.names.get(kind, frozenset()) for kind in ("TrustFlag", "TrustTier"))
+    conditions = ConditionCheck(flags=flags, tiers=tiers)
     for name, entry in entries.of(GateRuleDocument).items():
         problems += _unknown_flags(entry, flags)
         rule = _rule(entry)
@@ -52,8 +54,8 @@ def link_gates(
             if chosen:
                 problems += _unshown(entry, chosen)
             if entries.is_complete and is_known:
-                problems += check_conditions(entry, chosen, flags=flags, tiers=tiers)
-                problems += idle_matches(entry, rule.match, [seen for _, seen in governed], has_tools=bool(chosen))
+                problems += conditions.problems(entry, chosen)
+                problems += idle_matches(entry, rule.match, every, has_tools=bool(chosen))
     return linked, problems
 
 

@@ -25,15 +25,25 @@ def conditions_of(entry: Entry[GateRuleDocument]) -> Iterator[tuple[str, Path]]:
         yield spec.check.require, ("spec", "check", "require")
 
 
-def check_conditions(
-    entry: Entry[GateRuleDocument], chosen: Sequence[DeclaredTool], *, flags: frozenset[str], tiers: frozenset[str]
-) -> Iterator[Diagnostic]:
-    """Arguments that no tool of the rule takes, values that they never have, conditions that are never true."""
-    turn = _turn(flags, tiers)
-    scopes: list[Scope] = [_scope(tool, turn, flags) for tool in chosen]
-    for source, path in conditions_of(entry):
-        for mistake in find_mistakes(source, scopes, is_requirement=path[-1] == "require"):
-            yield _diagnostic(entry, mistake, source, path)
+class ConditionCheck:
+    """What is known of the variables of a condition, for each tool; made once for all rules."""
+
+    def __init__(self, *, flags: frozenset[str], tiers: frozenset[str]) -> None:
+        self._flags = flags
+        self._turn = _turn(flags, tiers)
+        self._scopes: dict[str, Scope] = {}
+
+    def problems(self, entry: Entry[GateRuleDocument], chosen: Sequence[DeclaredTool]) -> Iterator[Diagnostic]:
+        """Arguments that no tool of the rule takes, values that they never have, conditions that are never true."""
+        for source, path in conditions_of(entry):
+            scopes = [self._scope(tool) for tool in chosen]
+            for mistake in find_mistakes(source, scopes, is_requirement=path[-1] == "require"):
+                yield _diagnostic(entry, mistake, source, path)
+
+    def _scope(self, tool: DeclaredTool) -> Scope:
+        if tool.name not in self._scopes:
+            self._scopes[tool.name] = _scope(tool, self._turn, self._flags)
+        return self._scopes[tool.name]
 
 
 def token_inside(found: Diagnostic, source: str, start: int, width: int) -> Diagnostic:

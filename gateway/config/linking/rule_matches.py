@@ -26,12 +26,11 @@ def idle_matches(
     if not has_tools:
         yield _idle(entry, match, tools)
         return
-    by_criterion = {"tools": {each.name for each in tools}, "upstreams": {_upstream(each) for each in tools}}
-    for criterion, names in by_criterion.items():
+    for criterion, name_of in (("tools", _name), ("upstreams", _upstream)):
         for index, pattern in enumerate(getattr(match, criterion)):
-            if "*" in pattern and not any(glob_matches(name, pattern) for name in names):
+            if "*" in pattern and not any(glob_matches(name_of(tool), pattern) for tool in tools):
                 message = f"{pattern!r} fits no {criterion.removesuffix('s')}, so the rule guards none of that name"
-                help = did_you_mean(pattern.strip("*"), names) or "correct or remove it"
+                help = did_you_mean(pattern.strip("*"), {name_of(tool) for tool in tools}) or "correct or remove it"
                 path = (*_MATCH, criterion, index)
                 yield entry.problem("idle-rule", message, path, help=help, severity="warning")
 
@@ -102,6 +101,10 @@ def _suggestion(match: Selector, criterion: str, tools: Sequence[GovernedTool]) 
         names = {_upstream(tool) for tool in tools}
     given = getattr(match, criterion)
     return next((help for each in given if (help := did_you_mean(each.strip("*"), names - {""}))), None)
+
+
+def _name(tool: GovernedTool) -> str:
+    return tool.name
 
 
 def _upstream(tool: GovernedTool) -> str:
