@@ -236,7 +236,7 @@ FRAME = "defaults: {pipeline: p, collisionPolicy: c, tier: t}, identity: [i], st
 TOOL = """
   version: 1.0.0
   description: Says what it is told.
-  trust: {tier: t}
+  trust: {tier: t, flags: []}
   input: {schema: {type: object, required: [text], properties: {text: {type: string}}}}
   backend: {type: python, entrypoint: "bench_tools:echo", run: loop}"""
 

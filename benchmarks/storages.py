@@ -53,7 +53,7 @@ metadata: {name: large, owner: team}
 spec:
   version: 1.0.0
   description: Says it very often.
-  trust: {tier: t}
+  trust: {tier: t, flags: []}
   input: {schema: {type: object, required: [text], properties: {text: {type: string}}}}
   output: {artifact: text, inline: false}
   backend: {type: python, entrypoint: "bench_tools:often", run: loop}

@@ -119,7 +119,7 @@ kind: Upstream
 metadata: {name: behind, owner: team}
 spec:
   transport: {type: streamable-http, url: "http://127.0.0.1:%d/mcp"}
-  import: {include: [echo], trust: {tier: t}, onChange: accept}
+  import: {include: [echo], trust: {tier: t, flags: []}, onChange: accept}
 ---
 apiVersion: gateway/v1
 kind: Tool
@@ -127,7 +127,7 @@ metadata: {name: hop, owner: team}
 spec:
   version: 1.0.0
   description: Says what it is told.
-  trust: {tier: t}
+  trust: {tier: t, flags: []}
   input: {schema: {type: object, required: [text], properties: {text: {type: string}}}}
   backend: {type: mcp, upstream: behind, tool: echo}
 """

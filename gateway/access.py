@@ -19,6 +19,7 @@ from gateway.governance.cases import Because
 from gateway.governance.catalogues import Selector
 from gateway.governance.conditions import Scope
 from gateway.governance.diagnostics import Position
+from gateway.governance.effects import EFFECT_FLAGS
 from gateway.governance.memory import Brought, TurnMemory
 from gateway.governance.names import CONFIG
 from gateway.governance.ports import AccessDecision, AccessRequest, Authoriser
@@ -258,7 +259,7 @@ class Access:
         kept = artifact if artifact in self.snapshot.artifacts else None
         if tool is None:
             worst = max(self._ranks, key=self._ranks.__getitem__)
-            return Brought(identity, tuple(sorted(self.snapshot.flags)), worst, kept)
+            return Brought(identity, tuple(sorted(EFFECT_FLAGS.union(self.snapshot.flags))), worst, kept)
         brought = self.brings(tool)
         return brought if kept is None else brought._replace(artifact=kept)
 

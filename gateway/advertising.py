@@ -16,12 +16,13 @@ def described(name: str, tool: DeclaredTool, catalogue: Catalogue) -> dict[str, 
     """
     if tool.input_schema is None:
         return None
-    found = {
+    found: dict[str, Any] = {
         "name": name,
         "description": _description(tool, catalogue),
         "input_schema": dict(tool.input_schema),
-        "annotations": {f"{hint}Hint": value for hint, value in tool.hints.items()},
     }
+    if tool.hints:  # a tool whose effects are unknown has none: clients assume the worst then
+        found["annotations"] = {f"{hint}Hint": value for hint, value in tool.hints.items()}
     return {**found, "title": tool.title} if tool.title else found
 
 

@@ -274,10 +274,7 @@ def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]], *, aliases: M
             kind: {name: _aliased(each.data, aliases or {}) for name, each in registry.items()}
             for kind, registry in snapshot.documents.items()
         },
-        "tools": {
-            tool.name: [tool.trust.tier.name, sorted(tool.trust.flags), tool.trust.trusted, *_brought(tool)]
-            for tool in snapshot.tools.values()
-        },
+        "tools": {tool.name: [*_trusted(tool.trust), *_brought(tool)] for tool in snapshot.tools.values()},
         "catalogues": {each.name: [dict(each.tools), sorted(each.hidden)] for each in snapshot.catalogues.values()},
         "policy": sorted(map(list, {tuple(row) for row in rows})),
     }
@@ -288,9 +285,12 @@ def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]], *, aliases: M
     return sha256(canonical(copy_containers(meaning)).encode()).hexdigest()
 
 
+def _trusted(trust: EffectiveTrust) -> list[Any]:
+    return [trust.tier.name, sorted(trust.flags), trust.trusted, trust.effects]
+
+
 def _offered(offer: Offer) -> list[Any]:
-    trust = offer.trust
-    return [trust.tier.name, sorted(trust.flags), trust.trusted, offer.given, list(offer.uris), list(offer.templates)]
+    return [*_trusted(offer.trust), offer.given, list(offer.uris), list(offer.templates)]
 
 
 def _aliased(value: Any, aliases: Mapping[str, str]) -> Any:

@@ -15,7 +15,7 @@ metadata: {name: ticket_get, owner: team-a}
 spec:
   version: 1.0.0
   description: Reads a ticket.
-  trust: {tier: internal}
+  trust: {tier: internal, flags: []}
   backend:
     type: http
     method: GET
@@ -28,7 +28,7 @@ metadata: {name: note_add, owner: team-a}
 spec:
   version: 1.0.0
   description: Adds a note.
-  trust: {tier: internal}
+  trust: {tier: internal, flags: []}
   backend: {type: command, argv: [/bin/true], env: {TOKEN: {fromEnv: A_SECRET}, PLAIN: text}}
 """
 

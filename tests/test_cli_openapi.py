@@ -18,7 +18,7 @@ kind: Upstream
 metadata: {name: order, owner: team-orders}
 spec:
   transport: {type: openapi, document: orders.openapi.yaml, server: "http://127.0.0.1:9002"}
-  import: {include: ["*"], trust: {tier: internal}}
+  import: {include: ["*"], trust: {tier: internal, flags: []}}
 """
 DOCUMENT = """
 openapi: 3.1.0

@@ -24,7 +24,7 @@ spec:
   lifecycle: deprecated
   deprecation: {since: "2026-09-01", removeAfter: "2029-12-31", use: order_read}
   description: Old name of order_read.
-  trust: {tier: internal}
+  trust: {tier: internal, flags: []}
   input: {schema: {type: object, properties: {}}}
   backend: {type: http, method: GET, url: "http://127.0.0.1:9000/orders"}
 ---
@@ -35,7 +35,7 @@ spec:
   version: 1.0.0
   description: Wants the name of another.
   onCollision: keep
-  trust: {tier: internal}
+  trust: {tier: internal, flags: []}
   input: {schema: {type: object, properties: {}}}
   backend: {type: http, method: GET, url: "http://127.0.0.1:9000/orders"}
 ---
@@ -44,7 +44,7 @@ kind: Upstream
 metadata: {name: shop, owner: team-orders}
 spec:
   transport: {type: streamable-http, url: "http://127.0.0.1:9001/mcp"}
-  import: {include: [order_list], trust: {tier: internal}}
+  import: {include: [order_list], trust: {tier: internal, flags: []}}
 ---
 apiVersion: gateway/v1
 kind: Tool
@@ -52,7 +52,7 @@ metadata: {name: order_list, owner: team-orders}
 spec:
   version: 1.0.0
   description: Lists orders.
-  trust: {tier: internal}
+  trust: {tier: internal, flags: []}
   backend: {type: mcp, upstream: shop, tool: order_list}
 """
 

@@ -17,14 +17,14 @@ kind: Upstream
 metadata: {{name: wiki, owner: team-docs}}
 spec:
   transport: {{type: stdio, argv: ["{python}", -m, gateway.examples.wiki]}}
-  import: {{include: [search_pages], trust: {{tier: internal}}}}
+  import: {{include: [search_pages], trust: {{tier: internal, flags: []}}}}
 ---
 apiVersion: gateway/v1
 kind: Upstream
 metadata: {{name: gone, owner: team-docs}}
 spec:
   transport: {{type: streamable-http, url: "http://127.0.0.1:9/mcp"}}
-  import: {{include: ["*"], trust: {{tier: internal}}}}
+  import: {{include: ["*"], trust: {{tier: internal, flags: []}}}}
 """
 
 

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from gateway.access import Access, Call, checksum_of
 from gateway.cli.callers import Roles, caller
 from gateway.cli.console import fail, note, out
-from gateway.cli.explanations import as_json, print_explanation, rules_told
+from gateway.cli.explanations import as_json, effects_told, print_explanation, rules_told
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, assembled, project_at, sound
 from gateway.cli.typed_arguments import typed_arguments
 from gateway.config.codes import CODES
@@ -125,11 +125,11 @@ def explain_call(
     call = Call(principal, place, tool, moment, arguments, memory)
     _repeat(memory, call, repeated)
     answer = access.call(call)
-    rules = rules_told(access, call, answer)
+    rules, effects = rules_told(access, call, answer), effects_told(access, call)
     if output == "json":
-        typer.echo(as_json(call, answer, rules), nl=False)
+        typer.echo(as_json(call, answer, rules, effects), nl=False)
     else:
-        print_explanation(out(), call, answer, rules)
+        print_explanation(out(), call, answer, rules, effects)
 
 
 def _moment(text: str | None) -> datetime:

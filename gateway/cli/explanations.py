@@ -13,9 +13,11 @@ from gateway.cli.console import print_line
 from gateway.config.report_text import visible
 from gateway.governance.conditions import Scope
 from gateway.governance.diagnostics import Position
+from gateway.governance.effects import in_effect_order
 from gateway.governance.leaves import deciding_leaf
 from gateway.governance.rules import Arguments, GateRule, Verdict
 from gateway.review.policy_tests import about_rule
+from gateway.snapshot import DeclaredTool
 
 NOT_ASKED: Final = "not asked"
 _COLOURS: Final = {"allow": "green", "hold": "yellow", "deny": "red"}
@@ -56,15 +58,31 @@ def rules_told(access: Access, call: Call, answer: Answer) -> list[Told]:
     resting = [rule for rule in access.snapshot.gates.values() if rule.mode == "disabled"]
     about = [rule for rule in resting if rule.is_about(tool.governed, call.catalogue)]
     about += access.rules_about(tool, call.catalogue)
-    return [_rule_told(rule, verdicts.get(rule.name), answer) for rule in sorted(about, key=lambda rule: rule.name)]
+    return [
+        _rule_told(rule, verdicts.get(rule.name), answer, tool) for rule in sorted(about, key=lambda rule: rule.name)
+    ]
 
 
-def print_explanation(console: Console, call: Call, answer: Answer, rules: list[Told]) -> None:
-    """The decision first, then each step, then each gate rule."""
+def effects_told(access: Access, call: Call) -> str:
+    """Who says what the tool does, and what it counts as; nothing if there is no such tool."""
+    tool = access.snapshot.tool_in(call.catalogue, call.tool)
+    if tool is None:
+        return ""
+    trust = tool.trust
+    flags = ", ".join(in_effect_order(trust.flags)) or "no flags"
+    claims = f"; its server claims {', '.join(in_effect_order(trust.claimed))}" if trust.claimed else ""
+    by = {"declared": "declared", "implied": "implied by the method", "unknown": "unknown, which counts as the worst"}
+    return f"{by[trust.effects]}: {flags}{claims}"
+
+
+def print_explanation(console: Console, call: Call, answer: Answer, rules: list[Told], effects: str) -> None:
+    """The decision first, then what the tool does, then each step, then each gate rule."""
     decision, step = answer.decision, answer.steps[-1]
     who = f"{call.principal.subject} calls {call.tool} in {call.catalogue}"
     what = f"{answer.because.kind} {answer.because.name}" if answer.because else f"the {step.name}"
     print_line(console, (decision, f"bold {_COLOURS[decision]}"), visible(f": {who}; decided by {what}"))
+    if effects:
+        print_line(console, visible(f"effects: {effects}"))
     print_line(console)
     _print_lines(console, steps_told(answer))
     if rules:
@@ -73,7 +91,7 @@ def print_explanation(console: Console, call: Call, answer: Answer, rules: list[
         _print_lines(console, rules)
 
 
-def as_json(call: Call, answer: Answer, rules: list[Told]) -> str:
+def as_json(call: Call, answer: Answer, rules: list[Told], effects: str) -> str:
     document = {
         "decision": answer.decision,
         "because": {answer.because.kind: answer.because.name} if answer.because else None,
@@ -85,25 +103,35 @@ def as_json(call: Call, answer: Answer, rules: list[Told]) -> str:
             "tenant": call.principal.tenant,
             "at": call.at.isoformat(),
         },
+        "effects": effects,
         "steps": [_object(told) for told in steps_told(answer)],
         "gateRules": [_object(told) for told in rules],
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _rule_told(rule: GateRule, verdict: Verdict | None, answer: Answer) -> Told:
+def _rule_told(rule: GateRule, verdict: Verdict | None, answer: Answer, tool: DeclaredTool) -> Told:
+    assumed = _assumed(rule, tool)
     if rule.mode == "disabled":
-        return Told(rule.name, "disabled", "", rule.position)
+        return Told(rule.name, "disabled", "", rule.position, assumed)
     if verdict is None:
-        return Told(rule.name, "not about it", about_rule(rule, answer) or "", rule.position)
+        return Told(rule.name, "not about it", about_rule(rule, answer) or "", rule.position, assumed)
     word = verdict.judgement.decision
     return Told(
         rule.name,
         word if verdict.counts else f"would {word}",
         verdict.judgement.reason,
         rule.position,
-        tuple(_notes(rule, verdict, answer.scope)) if answer.scope else (),
+        (*assumed, *(_notes(rule, verdict, answer.scope) if answer.scope else ())),
     )
+
+
+def _assumed(rule: GateRule, tool: DeclaredTool) -> tuple[str, ...]:
+    """Said of a rule that matches the tool only because nobody knows what the tool does."""
+    if not rule.match.flags or not tool.trust.known_flags.isdisjoint(rule.match.flags):
+        return ()
+    flags = in_effect_order(tool.trust.assumed.intersection(rule.match.flags))
+    return (f"matches because the effects are unknown, which counts as {', '.join(flags)}",)
 
 
 def _notes(rule: GateRule, verdict: Verdict, scope: Scope) -> Iterator[str]:

@@ -33,12 +33,13 @@ from gateway.governance.rules import GateRule
 from gateway.review.listings import Beside, Offer, beside, beside_for, offers, offers_to
 from gateway.snapshot import Catalogue, Snapshot
 
-_COLOURS: Final = {"perhaps": "yellow", "deprecated": "yellow"}
+_COLOURS: Final = {"perhaps": "yellow", "deprecated": "yellow", "unknown": "yellow"}
 _COLUMNS: Final = (
     "name",
     "title",
     "tier",
     "flags",
+    "effects",
     "lifecycle",
     "backend",
     "owner",
@@ -176,7 +177,10 @@ def _print_offers(found: Sequence[Offer], others: Sequence[Beside], *, as_json: 
     if not rows:
         note("there is no tool to show")
     else:
-        cells = [[_cell(cell) for cell in row.values()] for row in rows]
+        # flags that count only because the effects are unknown would read as if somebody had declared them
+        known = [sorted(offer.tool.trust.known_flags) for offer in found]
+        shown = [{**row, "flags": flags} for row, flags in zip(rows, known, strict=True)]
+        cells = [[_cell(cell) for cell in row.values()] for row in shown]
         print_table(out(), _COLUMNS, cells, colours=_COLOURS)
     if beside:
         out().print()
@@ -204,6 +208,7 @@ def _row(offer: Offer) -> dict[str, Any]:
         "title": tool.title or "",
         "tier": tool.trust.tier.name,
         "flags": sorted(tool.trust.flags),
+        "effects": tool.trust.effects,
         "lifecycle": tool.lifecycle,
         "backend": f"{tool.backend} {tool.upstream}" if tool.upstream else tool.backend,
         "owner": tool.owner or "",

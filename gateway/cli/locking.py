@@ -5,7 +5,9 @@ Exit codes: 0 written, or with `--check` unchanged; 1 anything else.
 
 import difflib
 import os
+import re
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +20,16 @@ from gateway.cli.console import err, fail, out, print_line
 from gateway.cli.drifting import print_changes
 from gateway.cli.problems import print_problems
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, sources_of
+from gateway.config.linking.effects import proposals_for
+from gateway.config.linking.mentions import is_imported
 from gateway.config.lock_text import lock_text
 from gateway.config.pins import upstreams_of
+from gateway.config.specs.backends import UpstreamBackend
+from gateway.config.specs.tools import ToolDocument
+from gateway.config.specs.upstreams import UpstreamDocument
+from gateway.governance.effects import Proposal
 from gateway.governance.locks import Lock
+from gateway.governance.names import NAME
 from gateway.vetting.drift import drift
 
 
@@ -51,6 +60,7 @@ def write_lock(
     if text != old:
         _write(found.lock_file, text)
     _print_findings(found, environment)
+    _print_proposals(found)
     count = len(lock.definitions)
     told = "is as it was" if text == old else "is written"
     names = ", ".join(sorted(lock.upstreams)) or "none"
@@ -103,3 +113,35 @@ def _print_findings(found: Compared, environment: str | None) -> None:
     findings = [each for each in again.diagnostics if each.position.file == lock]
     if findings:
         print_problems(err(), findings, sources_of(found.project))
+
+
+def _print_proposals(found: Compared) -> None:
+    """Flags for tools whose effects nobody declares, as YAML to begin a review with. Nothing is written anywhere."""
+    for upstream, proposals in _proposals(found):
+        print_line(out())
+        print_line(out(), f"# Upstream {upstream}: a proposal from what its server claims and from names.")
+        print_line(out(), "# Nobody has reviewed it. Correct the flags, then write them below spec.import:")
+        print_line(out(), "tools:")
+        for each in proposals:
+            print_line(out(), f"  {each.line}  # {each.because}")
+        print_line(out())
+
+
+def _proposals(found: Compared) -> Iterator[tuple[str, list[Proposal]]]:
+    """By upstream, for imported tools that no Tool document publishes."""
+    documents = [each.spec for each in found.assembled.loaded.documents]
+    backends = [each.spec.backend for each in documents if isinstance(each, ToolDocument)]
+    published = {(each.upstream, each.tool) for each in backends if isinstance(each, UpstreamBackend)}
+    specs = {each.metadata.name: each.spec for each in documents if isinstance(each, UpstreamDocument)}
+    for brought in found.brought:
+        name = brought.upstream.name
+        imported = [
+            each
+            for each in brought.definitions
+            if each.kind == "tool"
+            and is_imported(each.name, specs[name].import_)
+            and (name, each.name) not in published
+            and re.fullmatch(NAME, each.name)
+        ]
+        if proposals := proposals_for(specs[name], imported):
+            yield name, proposals

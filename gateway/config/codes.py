@@ -102,6 +102,10 @@ _PROGRAMS: Final = {
 }
 _TRUST: Final = {
     "tier-forbids-flag": "The tool's tier forbids something the tool can do. Choose another tier, or drop the ability.",
+    "effects-undeclared": "Nothing says what a tool does, so it counts as writes, destructive and egress. Declare its "
+    "flags; flags: [] says that it has no effects.",
+    "effects-contradicted": "Flags leave out what the upstream says of its tool, or what its method means. Correct "
+    "them; a server's own warning counts either way.",
     "tier-forbids-backend": "The tool's tier forbids this kind of backend. Choose another tier or backend.",
     "tier-forbids-confirmation": "The rule lets callers confirm their own calls of a tool whose tier forbids that. "
     "Use type: approval, or match other tools.",
@@ -118,7 +122,8 @@ _TRUST: Final = {
     "token-expired": "The token's last day is over, so nobody can use it. Remove or renew it.",
 }
 _NAMES: Final = {
-    "name-collision": "Two tools want one name in a catalogue, and the policy lets neither have it. Rename one.",
+    "name-collision": "Two tools want one name in a catalogue, and the policy lets neither have it, or the one that "
+    "would get it is trusted less. Rename one.",
     "look-alike": "Two names look the same to a reader, which is how one tool passes for another. Rename one.",
     "reserved-name": "The name belongs to the gateway or is kept free by the collision policy. Choose another one.",
     "name-style": "Models spell lower-case snake_case best. Rename the tool, if its clients can follow.",

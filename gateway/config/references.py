@@ -13,9 +13,10 @@ from gateway.config.nodes import Document, Path
 from gateway.config.specs.common import BaseArtifact
 from gateway.errors import ToolAlreadyRegistered
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
+from gateway.governance.effects import EFFECT_FLAGS
 
 EACH: Final = "*"
-"""In a reference's path: every entry of a list."""
+"""In a reference's path: every entry of a list, or every value of a mapping."""
 
 BUILT_IN_ARTIFACTS: Final = frozenset(get_args(BaseArtifact))
 _ONLY_ONE: Final = "Gateway"
@@ -34,10 +35,14 @@ def _references(target: str, *places: str, built_in: frozenset[str] = frozenset(
     return [Reference(tuple(place.split(".")), target, built_in) for place in places]
 
 
+def _flags(*places: str) -> list[Reference]:
+    return _references("TrustFlag", *places, built_in=EFFECT_FLAGS)
+
+
 def _selector(prefix: str) -> list[Reference]:
     """What a selection of tools names; its tools are patterns, matched where catalogues are resolved."""
     return [
-        *_references("TrustFlag", f"{prefix}.flags.*"),
+        *_flags(f"{prefix}.flags.*"),
         *_references("TrustTier", f"{prefix}.tiers.*"),
         *_references("Upstream", f"{prefix}.upstreams.*"),
         *_references("ArtifactClass", f"{prefix}.artifacts.*", built_in=BUILT_IN_ARTIFACTS),
@@ -45,7 +50,7 @@ def _selector(prefix: str) -> list[Reference]:
 
 
 def _trust(prefix: str) -> list[Reference]:
-    return [*_references("TrustTier", f"{prefix}.tier"), *_references("TrustFlag", f"{prefix}.flags.*")]
+    return [*_references("TrustTier", f"{prefix}.tier"), *_flags(f"{prefix}.flags.*")]
 
 
 REFERENCES: Final[Mapping[str, Sequence[Reference]]] = {
@@ -58,32 +63,32 @@ REFERENCES: Final[Mapping[str, Sequence[Reference]]] = {
         *_references("Storage", "storage"),
         *_references("Telemetry", "telemetry"),
     ],
-    "TrustFlag": _references("TrustFlag", "implies.*"),
-    "TrustTier": _references("TrustFlag", "forbids.flags.*", "addsFlags.*"),
+    "TrustFlag": _flags("implies.*"),
+    "TrustTier": _flags("forbids.flags.*", "addsFlags.*"),
     "ArtifactClass": [
         *_references("TrustTier", "flow.maxTier"),
-        *_references("TrustFlag", "flow.blockedBy.*"),
+        *_flags("flow.blockedBy.*"),
     ],
     "GateRule": [*_selector("match"), *_references("Catalogue", "match.catalogues.*")],
-    "Pipeline": _references("TrustFlag", "refuses.flags.*", "call.*.with.unlessFlags.*"),
+    "Pipeline": _flags("refuses.flags.*", "call.*.with.unlessFlags.*"),
     "Tool": [
         *_trust("trust"),
         *_references("ArtifactClass", "output.artifact", built_in=BUILT_IN_ARTIFACTS),
         *_references("Upstream", "backend.upstream"),
         *_references("Tool", "deprecation.use"),
     ],
-    "Upstream": _trust("import.trust"),
+    "Upstream": [*_trust("import.trust"), *_flags("import.tools.*.flags.*")],
     "Catalogue": [
         *_references("Pipeline", "pipeline"),
         *_references("CollisionPolicy", "collisionPolicy"),
         *_selector("include.*"),
         *_selector("exclude.*"),
         *_references("TrustTier", "include.*.maxTier", "exclude.*.maxTier"),
-        *_references("TrustFlag", "forbidTogether.*.*", "waivers.*.forbidTogether.*"),
+        *_flags("forbidTogether.*.*", "waivers.*.forbidTogether.*"),
     ],
     "PolicyTest": [
         *_references("Catalogue", "given.catalogue", "cases.*.in"),
-        *_references("TrustFlag", "cases.*.turn.saw.*"),
+        *_flags("cases.*.turn.saw.*"),
         *_references("ArtifactClass", "cases.*.turn.read.*", "cases.*.expect.because.class"),
         *_references("GateRule", "cases.*.expect.because.gate"),
         *_references("TrustTier", "cases.*.expect.because.tier"),
@@ -181,5 +186,8 @@ def _values_at(data: Any, path: tuple[str, ...], place: Path) -> Iterator[tuple[
     if step == EACH and isinstance(data, list):
         for index, item in enumerate(data):
             yield from _values_at(item, tuple(rest), (*place, index))
+    elif step == EACH and isinstance(data, dict):
+        for key, item in data.items():
+            yield from _values_at(item, tuple(rest), (*place, key))
     elif isinstance(data, dict) and step in data:
         yield from _values_at(data[step], tuple(rest), (*place, step))

@@ -1,7 +1,8 @@
 """Collisions: which of two tools gets a name, decided by a declared policy and reported.
 
-The model's merge asks the incoming tool first; a policy closes the hole that leaves: a tool from a less
-trusted source that says `replace` can be denied its say. Names that merely look alike are never merged.
+The model's merge asks the incoming tool first, then the policy. Whatever they say, a tool never takes the name of one
+that is trusted more, and never makes a name lead to a tool of the same standing that can do more. Names that merely
+look alike are never merged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from typing import Final, Literal
 
 from gateway.core.tools import OnCollision
 from gateway.governance.diagnostics import Position
+from gateway.governance.effects import Effects
 from gateway.governance.globs import glob_matches
 from gateway.governance.names import folded, skeleton
 
@@ -21,7 +23,9 @@ NameKind = Literal["tool", "prompt", "resource"]
 """What two sources want to have: the name of a tool or of a prompt, or what URIs of a pattern lead to."""
 
 FORGED_NAMES: Final = "artifact_*"
-"""Belongs to forged query tools, whatever a policy reserves besides."""
+"""Belongs to forged query tools, whatever a policy reserves besides, and with whichever separator."""
+
+_SEPARATORS: Final = str.maketrans("-.", "__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,11 @@ class NamedTool:
     rank: int
     position: Position
     on_collision: OnCollision = "throw"
+    trusted: bool = False
+    effects: Effects = "declared"
+    flags: frozenset[str] = frozenset()
+    is_imported: bool = False
+    """Whether an upstream brings it: which of two upstreams comes first is only a matter of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,8 @@ class Collision:
     outcome: Outcome
     reason: str
     kind: NameKind = "tool"
+    is_about_trust: bool = False
+    """Whether trust refused what the tool or the policy wanted."""
 
     @property
     def is_error(self) -> bool:
@@ -103,19 +114,51 @@ def merge(tools: Iterable[NamedTool], rules: CollisionRules) -> Merged:
 
 
 def resolve(existing: NamedTool, incoming: NamedTool, rules: CollisionRules) -> Collision:
-    """Who gets the name: the incoming tool's opinion where it counts, the policy otherwise."""
+    """Who gets the name: the incoming tool's opinion where it counts, the policy otherwise, and trust over both."""
     own = incoming.on_collision
     if own == "throw" or rules.honour_tool == "never":
-        why = "the incoming tool has no opinion" if own == "throw" else "no tool has a say"
-        return Collision(existing, incoming, rules.on_collision, f"the policy decides: {why}")
-    if own == "replace" and rules.honour_tool == "sameOrHigherTrust" and incoming.rank > existing.rank:
-        return Collision(existing, incoming, "throw", "a less trusted tool may not replace a more trusted one")
-    return Collision(existing, incoming, own, f"the incoming tool says {own}")
+        wanted = rules.on_collision
+        reason = f"the policy decides: {'the incoming tool has no opinion' if own == 'throw' else 'no tool has a say'}"
+    else:
+        wanted, reason = own, f"the incoming tool says {own}"
+    refusal = _refusal(existing, incoming, wanted)
+    if refusal is not None:
+        return Collision(existing, incoming, "throw", refusal, is_about_trust=True)
+    return Collision(existing, incoming, wanted, reason)
+
+
+def lower_standing(one: NamedTool, other: NamedTool) -> str | None:
+    """Why one tool is trusted less than the other; `None` if it is not. The tier counts first."""
+    if one.rank != other.rank:
+        return "its tier is less trusted" if one.rank > other.rank else None
+    if one.trusted != other.trusted:
+        return None if one.trusted else "its results are not trusted"
+    if one.effects == "unknown" != other.effects:
+        return "its effects are unknown"
+    return None
+
+
+def _refusal(existing: NamedTool, incoming: NamedTool, wanted: Outcome) -> str | None:
+    """Why the tool that would get the name must not have it.
+
+    A name that is kept stays with the tool of the source that the policy puts first. Between two tools of one source
+    nobody chose that order, so that there a less trusted one must not keep a name either.
+    """
+    if wanted == "replace":
+        if why := lower_standing(incoming, existing):
+            return f"a less trusted tool may not replace a more trusted one: {why}"
+        if incoming.rank == existing.rank and (more := incoming.flags - existing.flags):
+            return f"a tool may not replace one of the same tier that can do less: it adds {', '.join(sorted(more))}"
+    is_chosen = existing.is_imported != incoming.is_imported
+    if wanted == "keep" and not is_chosen and (why := lower_standing(existing, incoming)):
+        return f"a less trusted tool may not keep a name from a more trusted one: {why}"
+    return None
 
 
 def _is_reserved(name: str, rules: CollisionRules) -> bool:
-    bare = name.casefold()
-    return any(glob_matches(bare, pattern.casefold()) for pattern in (FORGED_NAMES, *rules.reserved))
+    spellings = {name.casefold(), name.casefold().translate(_SEPARATORS)}
+    patterns = [pattern.casefold() for pattern in (FORGED_NAMES, *rules.reserved)]
+    return any(glob_matches(spelling, pattern) for spelling in spellings for pattern in patterns)
 
 
 def _look_alikes(tools: Sequence[NamedTool], rules: CollisionRules) -> Iterable[LookAlike]:

@@ -1,8 +1,8 @@
 """Trust: what a tool can do (flags), how much we trust who runs it (tier), and what follows from both.
 
 A tier carries obligations, prohibitions and unavoidable flags. What a tool declares and what its tier
-demands become one effective trust; where they disagree the tool does not get its way. Nothing from an
-upstream enters here.
+demands become one effective trust; where they disagree the tool does not get its way. A tool whose effects
+nobody declares counts as the worst. What an upstream claims can only add flags.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,12 +12,13 @@ from typing import Final, Literal
 
 from gateway.core.media import TrustTier as Origin
 from gateway.governance.diagnostics import Severity
+from gateway.governance.effects import DESTRUCTIVE, EFFECT_FLAGS, EGRESS, WRITES, Effects
 
 Hint = Literal["readOnly", "destructive", "idempotent", "openWorld"]
 Field = Literal["tier", "flags", "trusted", "reviewed", "backend"]
 
 _DEFAULT_HINTS: Final[dict[Hint, bool]] = {"readOnly": True, "destructive": False, "openWorld": False}
-"""What a tool without any flag is: it reads, breaks nothing and touches nothing outside."""
+"""What a tool is that declares to have no flag: it reads, breaks nothing and touches nothing outside."""
 
 _QUARANTINED_AFTER: Final = 2
 """A review is overdue after its period, and no longer counts after this many of them."""
@@ -31,6 +32,19 @@ class Flag:
     description: str = ""
     implies: frozenset[str] = frozenset()
     hints: Mapping[Hint, bool] = field(default_factory=dict)
+
+
+BUILT_IN_FLAGS: Final[Mapping[str, Flag]] = {
+    WRITES: Flag(WRITES, "Changes something.", hints={"readOnly": False}),
+    DESTRUCTIVE: Flag(
+        DESTRUCTIVE,
+        "May destroy something.",
+        implies=frozenset({WRITES}),
+        hints={"readOnly": False, "destructive": True},
+    ),
+    EGRESS: Flag(EGRESS, "Can carry data out.", hints={"openWorld": True}),
+}
+"""What the flags of effects mean at least; a document of the same name can add to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +71,46 @@ class DeclaredTrust:
 
     tier: str
     backend: str
-    flags: frozenset[str] = frozenset()
+    flags: frozenset[str] | None = None
+    """`None` if nothing says what the tool can do; an empty set declares that it has no effects."""
+    is_implied: bool = False
+    """Whether the flags come from the method of an HTTP request."""
+    claims: frozenset[str] = frozenset()
+    """Flags that the upstream gives its own tool."""
     trusted: bool = False
     reviewed: date | None = None
     imported: bool = False
     pinned: bool = False
 
+    @property
+    def effects(self) -> Effects:
+        if self.flags is None:
+            return "unknown"
+        return "implied" if self.is_implied else "declared"
+
 
 @dataclass(frozen=True, slots=True)
 class EffectiveTrust:
-    """What holds for a tool, whatever it says of itself."""
+    """What holds for a tool, whatever it says of itself. `flags` are all that count, for every control."""
 
     tier: Tier
     flags: frozenset[str]
     trusted: bool
     callable: bool
+    effects: Effects = "declared"
+    assumed: frozenset[str] = frozenset()
+    """Flags that count only because the effects are unknown."""
+    claimed: frozenset[str] = frozenset()
+    """Flags that count only because the upstream claims them."""
+
+    @property
+    def known_flags(self) -> frozenset[str]:
+        """Flags that somebody gave the tool."""
+        return self.flags - self.assumed
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.effects == "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +130,10 @@ def effective_trust(
     declared: DeclaredTrust, tier: Tier, flags: Mapping[str, Flag], *, today: date
 ) -> tuple[EffectiveTrust, list[TrustProblem]]:
     """What holds for the tool, and every disagreement. A disagreement never widens what holds."""
-    all_flags = with_implied(declared.flags | tier.adds_flags, flags)
+    own = with_implied((declared.flags or frozenset()) | tier.adds_flags, flags)
+    claimed = with_implied(declared.claims, flags) - own
+    assumed = frozenset[str]() if declared.flags is not None else with_implied(EFFECT_FLAGS, flags) - own - claimed
+    all_flags = own | claimed | assumed
     problems = [
         *_forbidden_flags(all_flags, tier),
         *_forbidden_backend(declared, tier),
@@ -101,7 +143,8 @@ def effective_trust(
     ]
     refused = any(problem.severity == "error" or problem.code == "review-expired" for problem in problems)
     trusted = declared.trusted and tier.may_be_trusted
-    return EffectiveTrust(tier, all_flags, trusted, tier.callable and not refused), problems
+    may_call = tier.callable and not refused
+    return EffectiveTrust(tier, all_flags, trusted, may_call, declared.effects, assumed, claimed), problems
 
 
 def with_implied(names: Iterable[str], flags: Mapping[str, Flag]) -> frozenset[str]:
@@ -116,14 +159,19 @@ def with_implied(names: Iterable[str], flags: Mapping[str, Flag]) -> frozenset[s
     return frozenset(found)
 
 
-def hints_of(names: Iterable[str], flags: Mapping[str, Flag]) -> dict[Hint, bool]:
-    """The hints clients are given, derived from flags alone: the more alarming answer of several wins."""
-    hints = dict(_DEFAULT_HINTS)
-    for name in sorted(names):
-        for hint, value in flags[name].hints.items() if name in flags else ():
-            alarming = hint in ("destructive", "openWorld")
-            current = hints.get(hint, value)
-            hints[hint] = (current or value) if alarming else (current and value)
+def hints_of(trust: EffectiveTrust, flags: Mapping[str, Flag]) -> dict[Hint, bool]:
+    """The hints clients are given, derived from flags alone; none at all for a tool whose effects are unknown."""
+    if trust.is_unknown:
+        return {}
+    return most_alarming([_DEFAULT_HINTS, *(flags[name].hints for name in sorted(trust.flags) if name in flags)])
+
+
+def most_alarming(answers: Iterable[Mapping[Hint, bool]]) -> dict[Hint, bool]:
+    """One answer per hint out of several: the more alarming one wins."""
+    hints: dict[Hint, bool] = {}
+    for hint, value in (each for answer in answers for each in answer.items()):
+        current = hints.get(hint, value)
+        hints[hint] = (current or value) if hint in ("destructive", "openWorld") else (current and value)
     return hints
 
 

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from gateway.core.pipeline import Middleware
 from gateway.core.tool_registry import ToolRegistry
+from gateway.governance.effects import CHANGES
 from gateway.governance.ports import IDEMPOTENCY_HEADER
 from gateway.governance.stages import BUILT_IN, Phase
 from gateway.middleware.chain import CallStage
@@ -31,7 +32,6 @@ from gateway.snapshot import DeclaredTool, Pipeline
 Options = Mapping[str, Any]
 
 _BEFORE_DEADLINE: Final = frozenset({"gates", "cache", "idempotency"})
-_CHANGES_SOMETHING: Final = frozenset({"writes", "destructive"})
 _PASSING: Final = (SizeLimit, Timeout, Retry, KeyHeader)
 """Stages that ask what they wrap whatever the call is."""
 _random: Final = SystemRandom().random
@@ -208,7 +208,7 @@ class _Parts:
 
     def _retry(self, options: Options) -> list[CallStage]:
         flags = self.tool.trust.flags
-        is_safe = self.tool.idempotent or flags.isdisjoint(_CHANGES_SOMETHING)
+        is_safe = self.tool.idempotent or flags.isdisjoint(CHANGES)
         if not is_safe or not flags.isdisjoint(options["unlessFlags"]):
             return []
         causes, delay = options["causes"], options["delay"]

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 
 from gateway.core.lines import encode
+from gateway.governance.effects import CHANGES
 from gateway.governance.ports import Invocation
 from gateway.governance.principals import Principal
 from gateway.middleware.chain import Run
@@ -20,7 +21,7 @@ from gateway.middleware.resilience import Clock
 
 CachePart = Literal["subject", "tenant", "catalogue", "arguments"]
 
-NEVER_CACHED: Final = frozenset({"writes", "destructive"})
+NEVER_CACHED: Final = CHANGES
 """Flags of tools that must be reached by every call."""
 
 MAX_ENTRIES: Final = 4_096

@@ -174,7 +174,8 @@ def _summary(change: DocumentChange, snapshot: Snapshot) -> str:
     if change.change == "changed":
         return ""
     if change.kind == "Tool" and (tool := snapshot.tools.get(change.name)):
-        return " · ".join((tool.trust.tier.name, *sorted(tool.trust.flags)))
+        unknown = ("unknown effects",) if tool.trust.is_unknown else ()
+        return " · ".join((tool.trust.tier.name, *sorted(tool.trust.known_flags), *unknown))
     if change.kind == "GateRule" and (rule := snapshot.gates.get(change.name)):
         return rule.mode
     if change.kind == "Catalogue" and (catalogue := snapshot.catalogues.get(change.name)):

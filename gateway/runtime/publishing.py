@@ -200,6 +200,7 @@ def _definition(told: Mapping[str, Any], tool: DeclaredTool, snapshot: Snapshot)
         "document": None if document is None else document.data,
         "tier": tool.trust.tier.name,
         "flags": sorted(tool.trust.flags),
+        "effects": tool.trust.effects,
         "upstream": tool.pinned_digest,
         "request": tool.request,
     }

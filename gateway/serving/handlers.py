@@ -17,6 +17,7 @@ from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
 from gateway.errors import GatewayError
+from gateway.governance.effects import EFFECT_FLAGS
 from gateway.governance.ports import BackendFailed, Invocation
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ORDINARY, ServedCall, current_call
@@ -32,7 +33,7 @@ Refuse = Callable[[], None]
 Journal = Callable[[ServedCall, DeclaredTool], Awaitable[None]]
 """Makes it durable that a call is about to run."""
 
-CONSEQUENTIAL: Final = frozenset({"writes", "destructive", "egress"})
+CONSEQUENTIAL: Final = EFFECT_FLAGS
 """Flags of tools whose start is on record before they run: their outcome may be unknown, never unseen."""
 
 

@@ -27,18 +27,24 @@ def tool(name: str = "order_read", *, labels: Data | None = None, **spec: Any) -
     given = {
         "version": "1.0.0",
         "description": "Does something.",
-        "trust": {"tier": "inner"},
         "input": {"schema": {"type": "object", "properties": {"order": {"type": "string"}}}},
         "backend": {"type": "http", "method": "GET", "url": "http://127.0.0.1:9000/"},
         **spec,
+        "trust": _trust(spec, "inner"),
     }
     return document("Tool", name, given, labels=labels or {})
 
 
 def upstream(name: str = "wiki", *, labels: Data | None = None, **import_: Any) -> str:
-    terms = {"include": ["*"], "trust": {"tier": "middle"}, **import_}
+    terms = {"include": ["*"], **import_, "trust": _trust(import_, "middle")}
     transport = {"type": "streamable-http", "url": "http://127.0.0.1:9001/mcp"}
     return document("Upstream", name, {"transport": transport, "import": terms}, labels=labels or {})
+
+
+def _trust(given: Data, tier: str) -> Data:
+    """Trust that declares no effects, unless a test says otherwise: `flags: None` leaves them out."""
+    trust = {"flags": [], **given.get("trust", {"tier": tier})}
+    return {key: value for key, value in trust.items() if value is not None}
 
 
 def catalogue(name: str = "desk", **spec: Any) -> str:

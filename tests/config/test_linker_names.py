@@ -24,7 +24,9 @@ SAME_OR_MORE_TRUSTED: Final = {
     ("never", "replace"): ("throw", "replace", "keep"),
     ("never", "keep"): ("throw", "replace", "keep"),
 }
-LESS_TRUSTED: Final = SAME_OR_MORE_TRUSTED | {("sameOrHigherTrust", "replace"): ("throw", "throw", "throw")}
+LESS_TRUSTED: Final = {
+    key: tuple("throw" if word == "replace" else word for word in words) for key, words in SAME_OR_MORE_TRUSTED.items()
+}
 
 
 def names_in(found: Linked, name: str = "desk") -> dict[str, str]:
@@ -38,7 +40,7 @@ def names_in(found: Linked, name: str = "desk") -> dict[str, str]:
 )
 @pytest.mark.parametrize(("own", "honour", "decided"), list(product(WORDS, HONOURS, WORDS)))
 def test_collision_is_decided_by_the_table(
-    own: str, honour: str, decided: str, tier: str, table: dict[tuple[str, str], tuple[str, str, str]]
+    own: str, honour: str, decided: str, tier: str, table: dict[tuple[str, str], tuple[str, ...]]
 ) -> None:
     """The imported tool of tier `middle` is there first; the declared one comes in."""
     careful = policy(onCollision=decided, honourTool=honour, order=["upstreams", "tools"], imports={"prefix": ""})

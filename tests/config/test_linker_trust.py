@@ -140,9 +140,11 @@ def test_default_tier_that_demands_a_review_is_told_at_the_tool_s_name() -> None
     demanding = [each for each in TRUST if '"outer"' not in each]
     outer = tier("outer", requires={"reviewedWithin": "30d"})
 
-    found = linked(tool(), tool("order_find", trust={}).replace('"trust": {}, ', ""), trust=[*demanding, outer])
+    untold = tool("order_find").replace(', "trust": {"flags": [], "tier": "inner"}', "")
 
-    assert told(found) == ["review-missing"]
+    found = linked(tool(), untold, trust=[*demanding, outer])
+
+    assert sorted(told(found)) == ["effects-undeclared", "review-missing"]
     assert problem(found, "review-missing").position.width == len('"order_find"')
 
 

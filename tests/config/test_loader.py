@@ -48,7 +48,7 @@ metadata: {name: price_quote, owner: team-commerce}
 spec:
   version: 1.0.0
   description: Computes a price.
-  trust: {tier: internal}
+  trust: {tier: internal, flags: []}
   input: {schema: {type: object, properties: {sku: {type: string}}}}
   limits: {timeout: 10s}
   backend: {type: python, entrypoint: "acme:quote"}
@@ -105,7 +105,7 @@ def test_problems_of_all_layers_are_told_in_one_run(folder: Path) -> None:
 
 
 def test_option_that_could_not_be_filled_in_is_one_problem(folder: Path) -> None:
-    stages = "{call: [{use: timeout, with: {after: '${AFTER}'}}, {use: retry, with: {unlessFlags: [writes]}}]}"
+    stages = "{call: [{use: timeout, with: {after: '${AFTER}'}}, {use: retry, with: {unlessFlags: [sends]}}]}"
     gateway = GATEWAY.replace("{call: [{use: gates}]}", stages)
     (folder / "gateway.yaml").write_text(gateway, encoding="utf-8")
 

@@ -32,7 +32,7 @@ kind: Upstream
 metadata: {{name: wiki, owner: team-docs}}
 spec:
   transport: {transport}
-  import: {{include: [find], trust: {{tier: internal}}}}
+  import: {{include: [find], trust: {{tier: internal, flags: []}}}}
 """
 TOOL = """\
 ---
@@ -42,7 +42,7 @@ metadata: {name: order_search, owner: team-docs}
 spec:
   version: 1.0.0
   description: Ours.
-  trust: {tier: internal}
+  trust: {tier: internal, flags: []}
   backend: {type: mcp, upstream: wiki, tool: open}
 """
 CATALOGUE = """\
@@ -177,7 +177,7 @@ kind: Upstream
 metadata: {name: wiki, owner: team-docs}
 spec:
   transport: {type: openapi, document: "https://wiki.example.com/openapi.json", server: 'https://wiki.example.com'}
-  import: {include: ["*"], SELECT trust: {tier: internal}}
+  import: {include: ["*"], SELECT trust: {tier: internal, flags: []}}
 """
 
 

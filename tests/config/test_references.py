@@ -63,9 +63,9 @@ def test_complete_folder_has_no_problem() -> None:
             "did you mean 'internal'?",
         ),
         (
-            "kind: Tool\nmetadata: {name: t}\nspec: {trust: {flags: [egress, writes]}}",
+            "kind: Tool\nmetadata: {name: t}\nspec: {trust: {flags: [egress, money]}}",
             32,
-            "there is no TrustFlag 'writes'",
+            "there is no TrustFlag 'money'",
             "declared: egress",
         ),
         (
@@ -81,9 +81,9 @@ def test_complete_folder_has_no_problem() -> None:
             "did you mean 'json'?",
         ),
         (
-            "kind: Catalogue\nmetadata: {name: c}\nspec: {forbidTogether: [[egress, private]]}",
+            "kind: Catalogue\nmetadata: {name: c}\nspec: {forbidTogether: [[egress, pii]]}",
             34,
-            "there is no TrustFlag 'private'",
+            "there is no TrustFlag 'pii'",
             "declared: egress",
         ),
         (

@@ -24,7 +24,7 @@ def boom() -> dict[str, Any]:
         "version": "1.0.0",
         "description": "Fails.",
         "input": {"schema": ANY_TEXT},
-        "trust": {"tier": "internal"},
+        "trust": {"tier": "internal", "flags": []},
         "backend": {"type": "python", "entrypoint": "leaking:boom"},
     }
     return document("Tool", "boom", spec)

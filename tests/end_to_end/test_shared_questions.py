@@ -25,7 +25,7 @@ def asking(port: int) -> list[Document]:
     spec = {
         "version": "1.0.0",
         "description": "Asks for two names.",
-        "trust": {"tier": "internal"},
+        "trust": {"tier": "internal", "flags": []},
         "input": {"schema": {"type": "object", "properties": {}}},
         "backend": {"type": "python", "entrypoint": "asking_tools:greet_twice", "run": "loop"},
     }

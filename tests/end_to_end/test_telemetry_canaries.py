@@ -94,7 +94,7 @@ def _python(function: str, run: str) -> Document:
         "version": "1.0.0",
         "description": "Fails.",
         "input": {"schema": ANY_TEXT},
-        "trust": {"tier": "internal"},
+        "trust": {"tier": "internal", "flags": []},
         "backend": {"type": "python", "entrypoint": f"leaking:{function}", "run": run},
     }
     return document("Tool", f"{function}_{run}", spec)

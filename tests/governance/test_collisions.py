@@ -6,8 +6,9 @@ from typing import get_args
 import pytest
 
 from gateway.core.tools import OnCollision
-from gateway.governance.collisions import CollisionRules, NamedTool, merge, resolve
+from gateway.governance.collisions import CollisionRules, HonourTool, NamedTool, merge, resolve
 from gateway.governance.diagnostics import Position
+from gateway.governance.effects import Effects
 from gateway.governance.names import folded, skeleton
 
 POLICIES: tuple[OnCollision, ...] = get_args(OnCollision)
@@ -23,7 +24,7 @@ def test_always_honouring_the_tool_is_the_models_table(
 ) -> None:
     """The existing tool's policy never matters; `throw` on the incoming one means "no opinion"."""
     rules = CollisionRules(on_collision=option, honour_tool="always")
-    first, second = tool("a", on_collision=existing), tool("a", "upstream", rank=90, on_collision=incoming)
+    first, second = tool("a", on_collision=existing), tool("a", "upstream", on_collision=incoming)
 
     outcome = resolve(first, second, rules).outcome
 
@@ -43,6 +44,57 @@ def test_less_trusted_tool_cannot_replace_a_more_trusted_one(
 
     assert collision.outcome == outcome
     assert collision.is_error == (outcome == "throw")
+
+
+RANKS = (0, 10)
+EFFECTS: tuple[Effects, ...] = get_args(Effects)
+FLAGS = tuple(map(frozenset, ([], ["writes"], ["egress"])))
+HONOURS: tuple[HonourTool, ...] = get_args(HonourTool)
+STANDINGS = list(product(RANKS, (True, False), EFFECTS, FLAGS, (True, False)))
+
+
+def standing(source: str, given: tuple[int, bool, Effects, frozenset[str], bool], own: OnCollision) -> NamedTool:
+    rank, trusted, effects, flags, is_imported = given
+    place = Position(f"{source}.yaml", 1)
+    return NamedTool("a", source, rank, place, own, trusted, effects, flags, is_imported)
+
+
+def is_less_trusted(one: NamedTool, other: NamedTool) -> bool:
+    """The rule again, from its words: the tier first, then trusted results, then whether anybody knows what it does."""
+    if one.rank != other.rank:
+        return one.rank > other.rank
+    if one.trusted != other.trusted:
+        return other.trusted
+    return (one.effects == "unknown") > (other.effects == "unknown")
+
+
+@pytest.mark.parametrize(("own", "option", "honour"), list(product(POLICIES, POLICIES, HONOURS)))
+def test_no_combination_lets_a_less_trusted_tool_take_a_name(
+    own: OnCollision, option: OnCollision, honour: HonourTool
+) -> None:
+    """Every tier, trust, kind of effects, flags and source of both tools, under every policy."""
+    rules = CollisionRules(on_collision=option, honour_tool=honour)
+    wanted = option if own == "throw" or honour == "never" else own
+    for mine, theirs in product(STANDINGS, repeat=2):
+        existing, incoming = standing("first", mine, "throw"), standing("second", theirs, own)
+        collision = resolve(existing, incoming, rules)
+        gains = incoming.rank == existing.rank and bool(incoming.flags - existing.flags)
+        if wanted == "replace":
+            is_refused = is_less_trusted(incoming, existing) or gains
+        else:
+            by_chance = existing.is_imported == incoming.is_imported
+            is_refused = wanted == "keep" and by_chance and is_less_trusted(existing, incoming)
+        assert collision.outcome == ("throw" if is_refused else wanted)
+        assert collision.is_about_trust == is_refused
+        if collision.outcome == "replace":
+            assert incoming.rank <= existing.rank
+
+
+def test_more_trusted_tool_may_replace_one_that_can_do_less() -> None:
+    mine = NamedTool("a", "files", 0, Position("a.yaml", 1), "replace", flags=frozenset({"writes"}))
+    theirs = NamedTool("a", "wiki", 10, Position("b.yaml", 1), is_imported=True)
+
+    assert resolve(theirs, mine, CollisionRules()).outcome == "replace"
 
 
 @pytest.mark.parametrize("own", POLICIES)
@@ -85,7 +137,9 @@ def test_twin_of_a_name_is_reported(twin: str) -> None:
     assert [(found.first.name, found.second.name) for found in merged.look_alikes] == [("payment_refund", twin)]
 
 
-@pytest.mark.parametrize("name", ["artifact_head", "Artifact_grep", "gateway.status", "GATEWAY.x"])
+@pytest.mark.parametrize(
+    "name", ["artifact_head", "Artifact_grep", "artifact-head", "ARTIFACT.head", "gateway.status", "GATEWAY.x"]
+)
 def test_reserved_names_are_refused(name: str) -> None:
     merged = merge([tool(name), tool("fine")], CollisionRules(reserved=("gateway.*",)))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.governance.trust import DeclaredTrust, Flag, Tier, effective_trust, hints_of, with_implied
+from gateway.governance.trust import DeclaredTrust, EffectiveTrust, Flag, Tier, effective_trust, hints_of, with_implied
 
 TODAY = date(2026, 11, 16)
 FLAGS = {
@@ -32,7 +32,7 @@ QUARANTINE = Tier("quarantine", 90, "third-party-public", callable=False)
 
 
 def declared(**fields: Any) -> DeclaredTrust:
-    return DeclaredTrust(**{"tier": "t", "backend": "http", **fields})
+    return DeclaredTrust(**{"tier": "t", "backend": "http", "flags": frozenset(), **fields})
 
 
 def test_internal_tool_gets_what_it_declares() -> None:
@@ -109,7 +109,7 @@ def test_implied_flags_are_found_at_any_distance_and_cycles_end() -> None:
     ],
 )
 def test_hints_come_from_flags_alone(names: list[str], hints: dict[str, bool]) -> None:
-    assert hints_of(names, FLAGS) == hints
+    assert hints_of(EffectiveTrust(INTERNAL, frozenset(names), False, True), FLAGS) == hints
 
 
 @given(

@@ -37,7 +37,7 @@ spec:
   version: 1.0.0
   lifecycle: draft
   description: Does {name}.
-  trust: {{tier: internal}}
+  trust: {{tier: internal, flags: []}}
   input: {{schema: {{type: object}}}}
   backend: {{type: http, method: GET, url: "http://127.0.0.1:9000/x"}}
 {more}"""

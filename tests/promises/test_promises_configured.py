@@ -147,7 +147,7 @@ kind: Upstream
 metadata: {name: shop, owner: team}
 spec:
   transport: {type: streamable-http, url: "http://127.0.0.1:9001/mcp"}
-  import: {include: ["*"], trust: {tier: internal}}
+  import: {include: ["*"], trust: {tier: internal, flags: []}}
 """,
         f"""
 kind: CollisionPolicy

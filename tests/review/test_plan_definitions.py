@@ -20,7 +20,7 @@ kind: Upstream
 metadata: {name: wiki, owner: team-docs}
 spec:
   transport: {type: streamable-http, url: "http://127.0.0.1:9001/mcp"}
-  import: {include: ["*"], trust: {tier: internal}}
+  import: {include: ["*"], trust: {tier: internal, flags: []}}
 ---
 apiVersion: gateway/v1
 kind: CollisionPolicy

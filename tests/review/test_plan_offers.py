@@ -30,7 +30,7 @@ spec:
     include: [find]
     prompts: ["*"]
     resources: [{{name: pages, uris: ["{uris}"]}}]
-    trust: {{tier: internal}}
+    trust: {{tier: internal, flags: []}}
 """
 CATALOGUE = """\
 ---

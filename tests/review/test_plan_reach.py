@@ -121,7 +121,7 @@ def _tools(project: Mapping[str, Any]) -> str:
         documents.append(
             f"apiVersion: gateway/v1\nkind: Tool\nmetadata: {{name: {name}, owner: team}}\n"
             f"spec:\n  version: 1.0.0\n  description: A tool.\n  lifecycle: {tool['lifecycle']}\n"
-            f"  trust: {{tier: {tool['tier']}, reviewed: {{date: '{tool['reviewed']}', by: team}}}}\n"
+            f"  trust: {{tier: {tool['tier']}, reviewed: {{date: '{tool['reviewed']}', by: team}}, flags: []}}\n"
             "  input: {schema: {type: object, properties: {order: {type: string}, amount: {type: number}}}}\n"
             f"  output: {{artifact: {tool['artifact']}}}\n"
             "  backend: {type: http, method: GET, url: 'http://127.0.0.1:9000/x'}"

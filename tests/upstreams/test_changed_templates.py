@@ -27,7 +27,7 @@ TERMS = {
     "include": ["*"],
     "prompts": ["*"],
     "resources": [{"name": "notes", "uris": ["notes://*"]}],
-    "trust": {"tier": "internal"},
+    "trust": {"tier": "internal", "flags": []},
 }
 ROWS = """
 p, role:clerk, shop, prompt:*,   invoke, internal, allow

@@ -119,8 +119,8 @@ async def test_everything_hostile_at_once_changes_nothing_and_harms_nobody(tmp_p
     server = Hostile()
     async with listening(server) as origin, reference("modern") as url:
         address = {"type": "streamable-http", "url": f"{origin}/mcp"}
-        locked = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "quarantine"}
-        taken = {"include": ["nothing_of_it"], "trust": {"tier": "internal"}, "onChange": "accept"}
+        locked = {"include": ["*"], "trust": {"tier": "internal", "flags": []}, "onChange": "quarantine"}
+        taken = {"include": ["nothing_of_it"], "trust": {"tier": "internal", "flags": []}, "onChange": "accept"}
         quick: dict[str, Any] = {"limits": {"timeout": "8s"}}
         documents = [
             upstream("remote", {"type": "streamable-http", "url": url}),

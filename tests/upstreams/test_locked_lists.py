@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 TERMS = {
     "include": ["*"],
     "resources": [{"name": "notes", "uris": ["notes://*"]}],
-    "trust": {"tier": "internal"},
+    "trust": {"tier": "internal", "flags": []},
 }
 
 

@@ -34,7 +34,7 @@ TERMS: dict[str, Any] = {
     "include": ["*"],
     "prompts": ["*"],
     "resources": [{"name": "notes", "uris": ["notes://*"]}, {"name": "vault", "uris": ["vault://*"]}],
-    "trust": {"tier": "internal"},
+    "trust": {"tier": "internal", "flags": []},
     "onChange": "accept",
 }
 ROWS = """
@@ -198,7 +198,7 @@ async def test_prompts_that_nobody_looked_at_are_withheld(tmp_path: Path) -> Non
 
 
 async def test_nothing_of_a_tier_that_cannot_be_called_is_offered(tmp_path: Path) -> None:
-    async with offered(tmp_path, terms={**TERMS, "trust": {"tier": "quarantine"}}) as started:
+    async with offered(tmp_path, terms={**TERMS, "trust": {"tier": "quarantine", "flags": []}}) as started:
         _, had = await posted(started.url, "prompts/get", name="remote_greet", arguments={"name": "A"})
         _, listed = await posted(started.url, "prompts/list")
         _, read = await posted(started.url, "resources/read", uri="notes://today")

@@ -74,7 +74,7 @@ SHAPED = {
     "spec": {
         "version": "1.0.0",
         "description": "Finds orders.",
-        "trust": {"tier": "internal"},
+        "trust": {"tier": "internal", "flags": []},
         "limits": {"timeout": "5s"},
         "backend": {
             "type": "openapi",
@@ -116,7 +116,7 @@ async def shop_gateway(
 ) -> AsyncIterator[tuple[Gateway, Shop]]:
     shop = Shop()
     async with listening(shop) as url:
-        terms = {"include": ["*"], "trust": {"tier": "internal"}, **import_}
+        terms = {"include": ["*"], "trust": {"tier": "internal", "flags": []}, **import_}
         transport = {"type": "openapi", "document": "shop.json", "server": f"{url}/api"}
         auth = {"scheme": "query", "name": "key", "value": {"fromEnv": "SHOP_KEY"}}
         home = project(folder / "project", upstream("shop", transport, auth=auth, **{"import": terms}), *documents)

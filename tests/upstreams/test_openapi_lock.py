@@ -91,7 +91,7 @@ async def test_operation_that_moved_since_it_was_locked_is_withheld(tmp_path: Pa
     with shop() as service:
         url = f"http://127.0.0.1:{service.server_port}"
         transport = {"type": "openapi", "document": f"{url}/openapi.json", "server": url}
-        terms = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "quarantine"}
+        terms = {"include": ["*"], "trust": {"tier": "internal", "flags": []}, "onChange": "quarantine"}
         home = project(tmp_path / "project", upstream("shop", transport, **{"import": terms}))
 
         locked = run("lock", home)
@@ -118,7 +118,7 @@ async def test_document_that_cannot_be_had_withholds_nothing(tmp_path: Path) -> 
         with shop() as elsewhere:
             document = f"http://127.0.0.1:{elsewhere.server_port}/openapi.json"
             transport = {"type": "openapi", "document": document, "server": url}
-            terms = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "quarantine"}
+            terms = {"include": ["*"], "trust": {"tier": "internal", "flags": []}, "onChange": "quarantine"}
             home = project(tmp_path / "project", upstream("shop", transport, **{"import": terms}))
             locked = run("lock", home)
         async with gateway(home) as started, Client(started.url, mode="2026-07-28") as client:

@@ -269,7 +269,7 @@ async def test_operations_of_openapi_documents_promise_their_answers(tmp_path: P
 
     async with listening(Starlette(routes=[Route("/{path}", answer)])) as url:
         transport = {"type": "openapi", "document": "sums.json", "server": url}
-        terms = {"include": ["*"], "trust": {"tier": "internal"}}
+        terms = {"include": ["*"], "trust": {"tier": "internal", "flags": []}}
         home = project(tmp_path / "project", upstream("sums", transport, **{"import": terms}))
         document = {"openapi": "3.1.0", "info": {"title": "Sums", "version": "1"}, "paths": paths}
         (home / "configs" / "sums.json").write_text(json.dumps(document))

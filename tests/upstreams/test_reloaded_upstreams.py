@@ -30,7 +30,7 @@ from gateway.runtime.stopping import Stopping
 pytestmark = pytest.mark.anyio
 
 CHANGED: dict[str, Any] = {**FIND, "description": "Finds pages!"}
-TERMS = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "quarantine"}
+TERMS = {"include": ["*"], "trust": {"tier": "internal", "flags": []}, "onChange": "quarantine"}
 
 
 @dataclass

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 OPEN: dict[str, Any] = {"name": "open", "description": "Opens a page.", "inputSchema": {"type": "object"}}
 ONE_BYTE: dict[str, Any] = {**FIND, "description": "Finds pages!"}
-TERMS = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "quarantine"}
+TERMS = {"include": ["*"], "trust": {"tier": "internal", "flags": []}, "onChange": "quarantine"}
 
 
 @dataclass

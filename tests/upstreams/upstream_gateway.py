@@ -15,7 +15,7 @@ from gateway.runtime.running import Running, running
 from gateway.runtime.settings import Settings
 from gateway.runtime.stopping import Stopping
 
-TERMS = {"include": ["*"], "trust": {"tier": "internal"}, "onChange": "accept"}
+TERMS = {"include": ["*"], "trust": {"tier": "internal", "flags": []}, "onChange": "accept"}
 SMALL = Path(__file__).parent.parent / "projects" / "orders"
 
 
@@ -48,7 +48,7 @@ def tool(
         "spec": {
             "version": "1.0.0",
             "description": "What the server does.",
-            "trust": {"tier": "internal"},
+            "trust": {"tier": "internal", "flags": []},
             "input": {"schema": schema},
             "backend": {"type": "mcp", "upstream": upstream, "tool": remote or name},
             **spec,

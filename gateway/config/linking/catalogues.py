@@ -83,7 +83,7 @@ def _catalogue(
             problems += [_idle(entry, field, at) for at in idle if not could_choose(selectors[at], parts.prospects)]
         problems += _idle_hidden(entry, named, parts.prospects)
     catalogue = _linked(entry, named, pipeline=pipeline, combinations=combinations)
-    groups = [each for each in offers if each.kind == "resource"]
+    groups = sorted((each for each in offers if each.kind == "resource"), key=lambda each: each.trust.tier.rank)
     catalogue = replace(
         catalogue,
         collisions=(*named.collisions, *prompts.collisions, *shared_uris(groups)),
@@ -153,11 +153,13 @@ def _met(
     entry: Entry[CatalogueDocument], combination: Combination, tools: Sequence[DeclaredTool | Offer], *, place: Path
 ) -> Diagnostic:
     together = " and ".join(sorted(combination.flags))
-    positions = {tool.name: tool.position for tool in tools}
-    related: list[tuple[str, Position]] = [
-        (f"{flag} comes with {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""), positions[names[0]])
-        for flag, names in sorted(combination.brought_by.items())
-    ]
+    by_name = {tool.name: tool for tool in tools}
+    related: list[tuple[str, Position]] = []
+    for flag, names in sorted(combination.brought_by.items()):
+        first = by_name[names[0]]
+        unknown = ", whose effects are unknown" if flag in first.trust.assumed else ""
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        related.append((f"{flag} comes with {first.name}{unknown}{more}", first.position))
     if "waivers" in place:
         message = f"the waiver has ended, and {together} still meet in the catalogue"
         help = "exclude a tool that completes the combination, or have the waiver renewed"

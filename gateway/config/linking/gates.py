@@ -15,6 +15,7 @@ from gateway.config.specs.gates import GateRuleDocument
 from gateway.governance.catalogues import GovernedTool, Selector
 from gateway.governance.conditions import Condition, compile_condition
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
+from gateway.governance.effects import EFFECT_FLAGS
 from gateway.governance.expressions import flags_given_to_saw
 from gateway.governance.rules import (
     Approval,
@@ -42,6 +43,7 @@ def link_gates(
     governed = [(tool, tool.governed) for tool in tools.values()]
     every = [seen for _, seen in governed]
     flags, tiers = (entries.names.get(kind, frozenset()) for kind in ("TrustFlag", "TrustTier"))
+    flags |= EFFECT_FLAGS
     conditions = ConditionCheck(flags=flags, tiers=tiers)
     for name, entry in entries.of(GateRuleDocument).items():
         problems += _unknown_flags(entry, flags)

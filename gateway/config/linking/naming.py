@@ -57,12 +57,7 @@ def name_prompts(
     catalogue: Entry[CatalogueDocument], prompts: Sequence[Offer], policy: CollisionPolicy
 ) -> tuple[NamedPrompts, list[Diagnostic]]:
     """The same for prompts, which have names of their own: a tool and a prompt may be called alike."""
-    incoming = [
-        NamedTool(
-            prefix_of(policy, each.upstream) + each.remote_name, each.upstream, each.trust.tier.rank, each.position
-        )
-        for each in prompts
-    ]
+    incoming = [_standing(prefix_of(policy, each.upstream) + each.remote_name, each) for each in prompts]
     offer_of = {id(named): each for named, each in zip(incoming, prompts, strict=True)}
     merged = merge(incoming, policy.rules)
     named = {each.name: offer_of[id(each)] for each in merged.tools}
@@ -71,13 +66,14 @@ def name_prompts(
 
 
 def shared_uris(groups: Sequence[Offer]) -> Iterator[Collision]:
-    """URIs that two upstreams could have: whoever stands first in the catalogue is asked for them."""
+    """URIs that two upstreams could have: the group that stands first is asked for them, and trusted ones do."""
     for index, incoming in enumerate(groups):
         for existing in groups[:index]:
             pattern = _shared_pattern(existing, incoming) if existing.upstream != incoming.upstream else None
             if pattern is not None:
                 pair = (_uri_holder(existing, pattern), _uri_holder(incoming, pattern))
-                yield Collision(*pair, "keep", "the first group of the catalogue that fits has a URI", "resource")
+                reason = "the most trusted group that fits has a URI, the first of equal ones"
+                yield Collision(*pair, "keep", reason, "resource")
 
 
 def _shared_pattern(existing: Offer, incoming: Offer) -> str | None:
@@ -86,7 +82,7 @@ def _shared_pattern(existing: Offer, incoming: Offer) -> str | None:
 
 
 def _uri_holder(group: Offer, pattern: str) -> NamedTool:
-    return NamedTool(pattern, group.upstream, group.trust.tier.rank, group.position)
+    return _standing(pattern, group)
 
 
 def _policy(name: str, spec: CollisionPolicySpec) -> CollisionPolicy:
@@ -107,16 +103,29 @@ def _group(tool: DeclaredTool) -> str:
 
 
 def _named(tool: DeclaredTool, policy: CollisionPolicy) -> NamedTool:
-    rank = tool.trust.tier.rank
     if not tool.is_imported:
-        return NamedTool(tool.name, DECLARED, rank, tool.position, tool.on_collision)
-    upstream = tool.upstream or ""
-    name = prefix_of(policy, upstream) + (tool.remote_name or "")
-    return NamedTool(name, upstream, rank, tool.position, tool.on_collision)
+        return _standing(tool.name, tool, source=DECLARED)
+    return _standing(prefix_of(policy, tool.upstream or "") + (tool.remote_name or ""), tool)
+
+
+def _standing(name: str, holder: DeclaredTool | Offer, *, source: str | None = None) -> NamedTool:
+    """A tool, prompt or group of resources under a name, with what its trust says about who may have it."""
+    trust = holder.trust
+    return NamedTool(
+        name,
+        source or holder.upstream or "",
+        trust.tier.rank,
+        holder.position,
+        holder.on_collision if isinstance(holder, DeclaredTool) else "throw",
+        trusted=trust.trusted,
+        effects=trust.effects,
+        flags=trust.flags,
+        is_imported=source is None,
+    )
 
 
 def _whence(tool: NamedTool) -> str:
-    return "" if tool.source == DECLARED else f" of upstream {tool.source!r}"
+    return "" if not tool.is_imported else f" of upstream {tool.source!r}"
 
 
 def _problems(
@@ -128,7 +137,11 @@ def _problems(
             existing, incoming = collision.existing, collision.incoming
             taken = f"is taken by {existing.name!r}{_whence(existing)}"
             message = f"the name {incoming.name!r}{_whence(incoming)} {taken} ({collision.reason})"
-            help = f"rename one of them, or let CollisionPolicy {policy} replace or keep"
+            help = (
+                "rename one of them, give imports a prefix, or exclude one from the catalogue: no policy allows it"
+                if collision.is_about_trust
+                else f"rename one of them, or let CollisionPolicy {policy} replace or keep"
+            )
             related = [(f"the other {what}", existing.position), here]
             yield Diagnostic("name-collision", message, incoming.position, help=help, related=related)
     for pair in merged.look_alikes:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from gateway.config.linking.effects import effects_of_terms
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.mentions import is_let_in
 from gateway.config.linking.trust import TrustScale, link_trust
@@ -88,7 +89,8 @@ def _is_of(template: ImportedDefinition, group: ResourceGroup) -> bool:
 def _trust(entry: Entry[UpstreamDocument], scale: TrustScale, *, pinned: bool) -> EffectiveTrust | None:
     terms = entry.document.spec.import_
     path = ("spec", "import", "trust")
-    trust, _ = link_trust(entry, terms.trust, path, scale=scale, backend="mcp", imported=True, pinned=pinned)
+    stated = effects_of_terms(entry.document.spec)
+    trust, _ = link_trust(entry, terms.trust, path, stated, scale=scale, backend="mcp", imported=True, pinned=pinned)
     return trust
 
 

@@ -10,14 +10,12 @@ from gateway.config.specs.catalogues import CatalogueDocument
 from gateway.config.specs.pipelines import PipelineDocument, Stage
 from gateway.config.specs.stages import stage_options
 from gateway.governance.diagnostics import Diagnostic
+from gateway.governance.effects import CHANGES, WRITES
 from gateway.governance.stages import PHASES
 from gateway.snapshot import DeclaredTool, Pipeline, StageUse
 
-WRITES: Final = "writes"
 RETRY: Final = "retry"
 CACHE: Final = "cache"
-
-_NEVER_CACHED: Final = frozenset({"writes", "destructive"})
 
 
 def link_pipelines(entries: Entries) -> dict[str, Pipeline]:
@@ -33,14 +31,15 @@ def pipeline_problems(
     if retry is not None and retry.options.get("attempts") == 1:  # the first attempt is the only one
         retry = None
     spared = frozenset(retry.options.get("unlessFlags", ())) if retry else frozenset()
-    skipped = [tool for tool in tools if tool.trust.flags & _NEVER_CACHED and not tool.trust.flags & pipeline.refuses]
+    skipped = [tool for tool in tools if tool.trust.flags & CHANGES and not tool.trust.flags & pipeline.refuses]
     cache = pipeline.stage(CACHE)
     if cache is not None and skipped:
         yield _skipped(catalogue, cache, skipped)
     for tool in tools:
         if refused := sorted(tool.trust.flags & pipeline.refuses):
             yield _refusal(catalogue, pipeline, tool, flag=refused[0])
-        if retry and WRITES in tool.trust.flags and not tool.idempotent and not tool.trust.flags & spared:
+        # a tool of unknown effects is never tried again, and is told of by itself
+        if retry and WRITES in tool.trust.known_flags and not tool.idempotent and not tool.trust.flags & spared:
             yield _retry(catalogue, retry, tool)
 
 
@@ -67,7 +66,8 @@ def _options(stage: Stage) -> Mapping[str, Any]:
 
 
 def _refusal(catalogue: Entry[CatalogueDocument], pipeline: Pipeline, tool: DeclaredTool, *, flag: str) -> Diagnostic:
-    message = f"pipeline {pipeline.name!r} refuses tools with the flag {flag!r}, and {tool.name} has it"
+    why = "counts as such: its effects are unknown" if flag in tool.trust.assumed else "has it"
+    message = f"pipeline {pipeline.name!r} refuses tools with the flag {flag!r}, and {tool.name} {why}"
     place = ("spec", "pipeline") if catalogue.has("spec", "pipeline") else ("metadata", "name")
     related = [("the tool", tool.position), ("the pipeline", pipeline.position)]
     help = f"exclude {tool.name}, or use another pipeline"
@@ -83,7 +83,8 @@ def _retry(catalogue: Entry[CatalogueDocument], retry: StageUse, tool: DeclaredT
 
 def _skipped(catalogue: Entry[CatalogueDocument], cache: StageUse, tools: list[DeclaredTool]) -> Diagnostic:
     more = f" and {len(tools) - 1} more" if len(tools) > 1 else ""
-    message = f"calls of {tools[0].name}{more} write, so their answers are never kept"
+    does = "have unknown effects" if tools[0].trust.is_unknown else "write"
+    message = f"calls of {tools[0].name}{more} {does}, so their answers are never kept"
     related = [("the tool", tools[0].position), ("the catalogue", catalogue.position)]
     help = "use a pipeline without the stage, or exclude what writes"
     return Diagnostic("cache-skips", message, cache.position, "warning", help, related)

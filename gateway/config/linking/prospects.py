@@ -13,6 +13,7 @@ from gateway.config.linking.trust import TrustScale
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.governance.catalogues import GovernedTool, Selector
 from gateway.governance.imports import ImportedDefinition, imported_tool
+from gateway.governance.trust import with_implied
 
 
 def find_prospects(
@@ -23,7 +24,10 @@ def find_prospects(
     for name, upstream in entries.of(UpstreamDocument).items():
         if name not in known:
             stand_ins, _ = imported_tools(upstream, scale, brought=[imported_tool(name, "", is_pinned=True)])
-            found += [tool.governed for tool in stand_ins.values()]
+            flags = [flag for each in upstream.document.spec.import_.tools.values() for flag in each.flags]
+            more = with_implied(flags, scale.flags)
+            governed = [tool.governed for tool in stand_ins.values()]
+            found += [replace(each, flags=each.flags | more) for each in governed]
     return found
 
 

@@ -4,6 +4,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
+from gateway.config.linking.effects import (
+    StatedEffects,
+    document_problems,
+    effects_of_document,
+    effects_of_import,
+    effects_of_terms,
+    idle_patterns,
+    import_problems,
+)
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.mentions import is_imported
 from gateway.config.linking.outputs import brought_output, uncheckable_outputs
@@ -52,6 +61,7 @@ def link_tools(
     for _, upstream in sorted(upstreams.items()):
         brought, found = imported_tools(upstream, scale, brought=_brought(upstream, undeclared))
         problems += found
+        problems += idle_patterns(upstream, {name for source, name in tools if source == upstream.name})
         problems += _taken_identities(upstream, brought, linked)
         linked |= {identity: tool for identity, tool in brought.items() if identity not in linked}
     problems += _replacements(entries, linked)
@@ -85,10 +95,12 @@ def _declared(
     backend = spec.backend
     remote = backend if isinstance(backend, UpstreamBackend) else None
     definition = known.get((remote.upstream, remote.tool)) if remote else None
+    stated = effects_of_document(entry, definition)
     trust, problems = link_trust(
         entry,
         spec.trust,
         ("spec", "trust"),
+        stated,
         scale=scale,
         backend="http" if backend.type == "openapi" else backend.type,
         imported=remote is not None,
@@ -104,7 +116,8 @@ def _declared(
     upstream = upstreams.get(remote.upstream) if remote else None
     if trust is None:
         return None, problems
-    return _tool(entry, trust, scale, definition=definition, upstream=upstream, schema=ours), problems
+    problems += document_problems(entry, stated, trust, definition)
+    return _tool(entry, trust, scale, stated=stated, definition=definition, upstream=upstream, schema=ours), problems
 
 
 def _tool(
@@ -112,6 +125,7 @@ def _tool(
     trust: EffectiveTrust,
     scale: TrustScale,
     *,
+    stated: StatedEffects,
     definition: ImportedDefinition | None,
     upstream: Entry[UpstreamDocument] | None,
     schema: Mapping[str, Any] | None,
@@ -120,6 +134,7 @@ def _tool(
     remote = spec.backend if isinstance(spec.backend, UpstreamBackend) else None
     request, artifact = _operation(definition if spec.backend.type == "openapi" else None)
     ends = spec.deprecation
+    idempotent = spec.idempotent and not trust.is_unknown and not stated.denies_repeats
     return DeclaredTool(
         entry.name,
         spec.description,
@@ -137,7 +152,7 @@ def _tool(
         request=request,
         artifact=(spec.output.artifact if spec.output else None) or artifact,
         inline=spec.output.inline if spec.output else True,
-        idempotent=spec.idempotent,
+        idempotent=idempotent,
         ephemeral=spec.ephemeral,
         on_collision=spec.on_collision,
         input_schema=schema,
@@ -145,7 +160,7 @@ def _tool(
         brought_output=brought_output(definition, upstream, spec.output),
         as_task=definition is not None and definition.needs_task,
         pinned_digest=definition.digest if definition is not None and definition.is_pinned else None,
-        hints=hints_of(trust.flags, scale.flags) | ({"idempotent": True} if spec.idempotent else {}),
+        hints=hints_of(trust, scale.flags) | ({"idempotent": True} if idempotent else {}),
         meta=spec.meta,
     )
 
@@ -258,23 +273,38 @@ def imported_tools(
 ) -> tuple[dict[str, DeclaredTool], list[Diagnostic]]:
     """Tools that no document declares, by identity, with the trust of their upstream's terms."""
     spec = entry.document.spec
-    is_openapi = spec.transport.type == "openapi"
+    backend = "http" if spec.transport.type == "openapi" else "mcp"
     path = ("spec", "import", "trust")
     tools: dict[str, DeclaredTool] = {}
-    problems: list[Diagnostic] = []
-    usable, unusable = _usable(entry, brought)
-    problems += unusable
-    pins = {each.is_pinned for each in usable} or {True}  # before anything is imported nothing can be unpinned
-    for pinned in pins:
-        backend = "http" if is_openapi else "mcp"
+    usable, problems = _usable(entry, brought)
+    groups: dict[tuple[bool, StatedEffects], list[ImportedDefinition]] = {}
+    for each in usable:
+        groups.setdefault((each.is_pinned, effects_of_import(spec, each)), []).append(each)
+    linked: list[tuple[ImportedDefinition, StatedEffects, EffectiveTrust]] = []
+    # before anything is imported nothing can be unpinned, or have unknown effects
+    for (pinned, stated), alike in (groups or {(True, effects_of_terms(spec)): []}).items():
         trust, found = link_trust(
-            entry, spec.import_.trust, path, scale=scale, backend=backend, imported=True, pinned=pinned
+            entry,
+            spec.import_.trust,
+            path,
+            stated,
+            scale=scale,
+            backend=backend,
+            imported=True,
+            pinned=pinned,
+            whose=_whose(alike),
         )
         problems += found
         if trust is not None:
-            alike = [each for each in usable if each.is_pinned == pinned]
+            linked += [(each, stated, trust) for each in alike]
             tools |= {each.identity: _imported_tool(entry, each, trust, scale=scale) for each in alike}
+    problems += import_problems(entry, sorted(linked, key=lambda each: each[0].name))
     return dict(sorted(tools.items())), problems
+
+
+def _whose(tools: Collection[ImportedDefinition]) -> str:
+    first = next((each.name for each in tools if each.name), "")
+    return f"{first} and {len(tools) - 1} more" if len(tools) > 1 else first
 
 
 def _usable(
@@ -323,5 +353,5 @@ def _imported_tool(
         as_task=tool.needs_task,
         dialect=_dialect(tool),
         pinned_digest=tool.digest if tool.is_pinned else None,
-        hints=hints_of(trust.flags, scale.flags),
+        hints=hints_of(trust, scale.flags),
     )

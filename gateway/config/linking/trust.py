@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from gateway.config.linking.effects import StatedEffects
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.nodes import Path
 from gateway.config.specs.common import Trust
 from gateway.config.specs.trust import TrustFlagDocument, TrustTierDocument
 from gateway.governance.diagnostics import Diagnostic, Position
 from gateway.governance.trust import (
+    BUILT_IN_FLAGS,
     DeclaredTrust,
     EffectiveTrust,
     Flag,
@@ -18,6 +20,7 @@ from gateway.governance.trust import (
     Tier,
     TrustProblem,
     effective_trust,
+    most_alarming,
     with_implied,
 )
 
@@ -39,7 +42,8 @@ def link_scale(entries: Entries, *, default_tier: str | None) -> TrustScale:
 
 
 def link_flags(entries: Entries) -> dict[str, Flag]:
-    return {name: _flag(entry) for name, entry in entries.of(TrustFlagDocument).items()}
+    """Flags that documents declare, and those of effects, which are there without one."""
+    return {**BUILT_IN_FLAGS, **{name: _flag(entry) for name, entry in entries.of(TrustFlagDocument).items()}}
 
 
 def link_tiers(entries: Entries) -> dict[str, Tier]:
@@ -47,9 +51,21 @@ def link_tiers(entries: Entries) -> dict[str, Tier]:
 
 
 def link_trust(
-    entry: Entry[Any], trust: Trust | None, path: Path, *, scale: TrustScale, backend: str, imported: bool, pinned: bool
+    entry: Entry[Any],
+    trust: Trust | None,
+    path: Path,
+    stated: StatedEffects,
+    *,
+    scale: TrustScale,
+    backend: str,
+    imported: bool,
+    pinned: bool,
+    whose: str = "",
 ) -> tuple[EffectiveTrust | None, list[Diagnostic]]:
-    """What holds for a declaration at a path. `None` if its tier is not known, which is told elsewhere."""
+    """What holds for a declaration at a path. `None` if its tier is not known, which is told elsewhere.
+
+    `whose` names the tools that it is about where the document does not.
+    """
     declared = trust or Trust.model_construct()
     tier = scale.tiers.get(declared.tier or scale.default_tier or "")
     if tier is None:
@@ -57,7 +73,9 @@ def link_trust(
     claims = DeclaredTrust(
         tier=tier.name,
         backend=backend,
-        flags=frozenset(declared.flags),
+        flags=stated.flags,
+        is_implied=stated.is_implied,
+        claims=stated.claims,
         trusted=declared.trusted,
         reviewed=declared.reviewed.date if declared.reviewed else None,
         imported=imported,
@@ -65,44 +83,54 @@ def link_trust(
     )
     effective, problems = effective_trust(claims, tier, scale.flags, today=scale.today)
     where = scale.positions[tier.name]
-    return effective, list(_told(entry, path, problems, declared=declared, scale=scale, tier=where))
+    return effective, list(_told(entry, path, problems, stated, effective, scale=scale, tier=where, whose=whose))
 
 
 def _told(
     entry: Entry[Any],
     path: Path,
     problems: list[TrustProblem],
+    stated: StatedEffects,
+    trust: EffectiveTrust,
     *,
-    declared: Trust,
     scale: TrustScale,
     tier: Position,
+    whose: str,
 ) -> Iterator[Diagnostic]:
     for problem in problems:
-        place = _place(entry, path, problem, declared=declared, scale=scale)
-        help = problem.help or _help(problem, place, declared=declared)
+        place = _place(entry, path, problem, stated=stated, scale=scale)
+        help = problem.help or _help(problem, place, stated=stated, trust=trust)
+        message = f"{problem.message}: {whose}" if whose and problem.field == "flags" else problem.message
         related = [("the tier", tier)]
-        yield entry.problem(problem.code, problem.message, place, help=help, severity=problem.severity, related=related)
+        yield entry.problem(problem.code, message, place, help=help, severity=problem.severity, related=related)
 
 
-def _help(problem: TrustProblem, place: Path, *, declared: Trust) -> str | None:
+def _help(problem: TrustProblem, place: Path, *, stated: StatedEffects, trust: EffectiveTrust) -> str | None:
     """Why a flag is there that nobody wrote, or what to do about one of the two that disagree."""
-    if problem.field == "flags":
-        if "flags" not in place:
-            return f"the tier itself brings {problem.flag!r}: correct the tier, or choose another one"
-        written = declared.flags[int(place[-1])]
-        implied = f"{written!r} implies {problem.flag!r}: " if written != problem.flag else ""
+    if problem.field != "flags":
+        return "choose another tier or another backend" if problem.field == "backend" else None
+    flag = problem.flag or ""
+    written = next((name for name, where in stated.written if where == place), None)
+    if written is not None:
+        implied = f"{written!r} implies {flag!r}: " if written != flag else ""
         return f"{implied}remove the flag if the tool cannot do that, or choose another tier"
-    return "choose another tier or another backend" if problem.field == "backend" else None
+    if flag in trust.assumed:
+        return f"unknown effects count as {flag!r}: declare flags, or choose another tier"
+    if flag in trust.claimed:
+        return f"the server itself says {flag!r} of its tool: exclude the tool, or choose another tier"
+    if stated.method is not None and flag in (stated.flags or ()):
+        return f"{stated.method} implies {flag!r}: declare flags if the operation cannot do that, or exclude it"
+    return f"the tier itself brings {flag!r}: correct the tier, or choose another one"
 
 
-def _place(entry: Entry[Any], path: Path, problem: TrustProblem, *, declared: Trust, scale: TrustScale) -> Path:
+def _place(entry: Entry[Any], path: Path, problem: TrustProblem, *, stated: StatedEffects, scale: TrustScale) -> Path:
     """The token at fault: the flag that brings the forbidden one, the review's day, the tier that adds or demands."""
     if problem.field == "backend":
         return ("spec", "backend", "type") if entry.has("spec", "backend", "type") else ("spec", "transport", "type")
     if problem.field == "flags":
-        for index, flag in enumerate(declared.flags):
+        for flag, where in stated.written:
             if problem.flag in with_implied([flag], scale.flags):
-                return (*path, "flags", index)
+                return where
     elif problem.field in ("trusted", "reviewed"):
         wanted = (*path, "trusted") if problem.field == "trusted" else (*path, "reviewed", "date")
         if entry.has(*wanted):
@@ -116,7 +144,9 @@ def _flag(entry: Entry[TrustFlagDocument]) -> Flag:
     spec = entry.document.spec
     given: dict[str, bool] = spec.hint.model_dump(by_alias=True, exclude_none=True) if spec.hint else {}
     hints: dict[Hint, bool] = {hint: given[hint] for hint in _HINTS if hint in given}
-    return Flag(entry.name, spec.description, frozenset(spec.implies), hints)
+    least = BUILT_IN_FLAGS.get(entry.name) or Flag(entry.name)
+    implies = least.implies | frozenset(spec.implies)
+    return Flag(entry.name, spec.description, implies, most_alarming([least.hints, hints]))
 
 
 _HINTS: tuple[Hint, ...] = ("readOnly", "destructive", "idempotent", "openWorld")

@@ -39,7 +39,9 @@ class CollisionPolicySpec(Spec):
 
     on_collision: OnCollision = Field("throw", description="What happens where the incoming tool has no opinion.")
     honour_tool: Literal["sameOrHigherTrust", "always", "never"] = Field(
-        "sameOrHigherTrust", description="When the incoming tool's own onCollision counts."
+        "sameOrHigherTrust",
+        description="When the incoming tool's own onCollision counts. Whatever it says, a tool never replaces one that "
+        "is trusted more, or one of its own tier that can do less.",
     )
     order: Some[Literal["tools", "upstreams"]] = Field(
         ("tools", "upstreams"), description="Who registers first; the later one is incoming."

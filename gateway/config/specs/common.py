@@ -151,7 +151,11 @@ class Trust(Spec):
 
     tier: Maybe[Name] = Field(None, description="A TrustTier; without one, the default tier of the gateway.")
     trusted: bool = Field(False, description="Render results as trusted text; the tier must allow it.")
-    flags: Many[Name] = Field((), description="TrustFlags: what it can do.")
+    flags: Maybe[Many[Name]] = Field(
+        None,
+        description="TrustFlags: what it can do; [] declares no effects. Left out, the effects are unknown, which "
+        "counts as writes, destructive and egress.",
+    )
     reviewed: Maybe[Reviewed] = Field(None, description="When and by whom that was last judged.")
 
 

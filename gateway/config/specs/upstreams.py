@@ -130,6 +130,12 @@ class ResourceGroup(Spec):
     uris: Some[UriPattern] = Field(description="URIs, or patterns of them; * stands for any run of characters.")
 
 
+class ImportedTools(Spec):
+    """What tools of an upstream can do."""
+
+    flags: Many[Name] = Field(description="TrustFlags: what they can do; [] declares no effects.")
+
+
 class Import(Spec):
     """What is imported, and on which terms."""
 
@@ -139,6 +145,11 @@ class Import(Spec):
     resources: Many[ResourceGroup] = Field((), description="Resources that may be read, in groups; none without one.")
     select: Maybe[Select] = Field(None, description="Which operations of an OpenAPI document are looked at.")
     trust: Maybe[Trust] = Field(None, description="Trust of everything imported that no Tool document declares.")
+    tools: dict[Pattern, ImportedTools] = Field(
+        {},
+        description="Flags by name or pattern of the imported tools, in place of trust.flags and of what the method of "
+        "an operation implies; the pattern with the most letters counts.",
+    )
     on_change: Literal["quarantine", "accept"] = Field(
         "quarantine", description="What happens to a tool or prompt whose definition differs from the lock file."
     )

@@ -1,6 +1,6 @@
 """How more callers are let in, with more roles; and how the gateway and its upstreams are bound more loosely."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from gateway.review.controls.audit import changed_webhooks, weaker_audit
@@ -105,6 +105,7 @@ def weaker_upstream(before: Spec, after: Spec, *, ranks: Mapping[str, int]) -> I
         yield Weakness("upstream-changed", "transport" if differs(before, after, "transport") else "auth")
     yield from wider_networks(before, after, "transport.networks")
     yield from _import_trust(at(before, "import.trust", {}), at(after, "import.trust", {}), ranks)
+    yield from _import_flags(before, after)
 
 
 def _import_trust(old: Spec, new: Spec, ranks: Mapping[str, int]) -> Iterator[Weakness]:
@@ -116,3 +117,21 @@ def _import_trust(old: Spec, new: Spec, ranks: Mapping[str, int]) -> Iterator[We
         yield Weakness("result-trusted", "import.trust.trusted")
     if flags := dropped(old, new, "flags"):
         yield Weakness("flag-removed", "import.trust.flags", ", ".join(flags))
+    if at(old, "flags") is None and at(new, "flags") is not None:
+        yield Weakness("effects-declared", "import.trust.flags")
+
+
+def _import_flags(before: Spec, after: Spec) -> Iterator[Weakness]:
+    """What is said about the effects of many tools at once, tool by tool or by pattern."""
+    old, new = at(before, "import.tools", {}), at(after, "import.tools", {})
+    for pattern in sorted({*old, *new}):
+        path = f"import.tools.{pattern}.flags"
+        if pattern not in old:
+            yield Weakness("effects-declared", path, pattern)
+        elif flags := [flag for flag in at(old[pattern], "flags", ()) if flag not in _flags_of(new, pattern)]:
+            yield Weakness("flag-removed", path, ", ".join(flags))
+
+
+def _flags_of(tools: Spec, pattern: str) -> Collection[str]:
+    found: Collection[str] = at(tools[pattern], "flags", ()) if pattern in tools else ()
+    return found

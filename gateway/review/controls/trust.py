@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from gateway.governance.effects import in_effect_order
 from gateway.review.controls.common import Spec, Weakness, at, differs, dropped, is_further, is_longer
 from gateway.review.controls.networks import wider_networks
 from gateway.snapshot import IN_USE, DeclaredTool
@@ -54,8 +55,10 @@ def changed_tool(before: Spec, after: Spec) -> Iterator[Weakness]:
 
 
 def new_tool(tool: DeclaredTool) -> Iterator[Weakness]:
-    if flags := [flag for flag in GRAVE_FLAGS if flag in tool.trust.flags]:
+    if flags := [flag for flag in GRAVE_FLAGS if flag in tool.trust.known_flags]:
         yield Weakness("tool-hazardous", "trust.flags", ", ".join(flags))
+    if tool.trust.is_unknown:
+        yield Weakness("tool-unknown", "trust.flags")
     if tool.trust.trusted:
         yield Weakness("result-trusted", "trust.trusted")
 
@@ -63,12 +66,16 @@ def new_tool(tool: DeclaredTool) -> Iterator[Weakness]:
 def retrusted(before: DeclaredTool, after: DeclaredTool) -> Iterator[Weakness]:
     """What holds for a tool now and did not, whichever document it comes from."""
     old, new = before.trust, after.trust
-    for flag in sorted(new.flags - old.flags):
+    if new.is_unknown and not old.is_unknown:
+        yield Weakness("effects-unknown", "trust.flags")
+    if old.is_unknown and not new.is_unknown:
+        yield Weakness("effects-declared", "trust.flags", ", ".join(in_effect_order(old.flags - new.flags)))
+    for flag in sorted(new.known_flags - old.flags):
         if flag in GRAVE_FLAGS:
             yield Weakness(f"flag-{flag}", "trust.flags")
         else:
             yield Weakness("flag-added", "trust.flags", flag)
-    if flags := sorted(old.flags - new.flags):
+    if flags := sorted(old.known_flags - new.flags):
         yield Weakness("flag-removed", "trust.flags", ", ".join(flags))
     if new.tier.rank < old.tier.rank and new.tier.name != old.tier.name:
         yield Weakness("tool-more-trusted", "trust.tier", f"{old.tier.name} → {new.tier.name}")

@@ -119,6 +119,7 @@ def _governed(tool: DeclaredTool, names: Mapping[str, Listed]) -> dict[str, Any]
     found: dict[str, Any] = {
         "tier": tool.trust.tier.name,
         "flags": sorted(tool.trust.flags),
+        "effects": tool.trust.effects,
         "lifecycle": tool.lifecycle,
         "hints": dict(tool.hints),
         "artifact": tool.artifact,

@@ -128,7 +128,12 @@ _LISTED_TOOL: Final = {
     "inputSchema": ANYTHING,
     "outputSchema": {**ANYTHING, "description": "What `structuredContent` of a result fits, unless it is an error."},
     "tier": TEXT,
-    "flags": many(TEXT),
+    "flags": {**many(TEXT), "description": "What the tool counts as able to do."},
+    "effects": {
+        "enum": ["declared", "implied", "unknown"],
+        "description": "Who says what the tool does: a document, its HTTP method, or nobody. Unknown effects count as "
+        "the worst, and there are no hints.",
+    },
     "lifecycle": {"enum": ["active", "deprecated"]},
     "deprecation": closed({"since": TEXT, "removeAfter": TEXT, "use": TEXT}, optional=("use",)),
     "hints": {"type": "object", "additionalProperties": FLAG},
@@ -159,7 +164,7 @@ ANSWERS: Final[Mapping[str, Document]] = {
     "Catalogues": closed({"catalogues": many(ref("Catalogue")), "revision": TEXT}),
     "Tool": closed(
         _LISTED_TOOL,
-        optional=("title", "outputSchema", "tier", "flags", "lifecycle", "deprecation", "hints", "artifact"),
+        optional=("title", "outputSchema", "tier", "flags", "effects", "lifecycle", "deprecation", "hints", "artifact"),
     ),
     "Tools": closed(
         {

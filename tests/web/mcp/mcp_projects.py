@@ -42,7 +42,7 @@ def tool(name: str, schema: Mapping[str, Any] = NOTHING, *, run: str = "thread",
     spec = {
         "version": "1.0.0",
         "description": f"The tool {name}.",
-        "trust": {"tier": "internal"},
+        "trust": {"tier": "internal", "flags": []},
         "input": {"schema": dict(schema)},
         "backend": {"type": "python", "entrypoint": f"mcp_tools:{function}", "run": run},
     }
