@@ -82,6 +82,7 @@ def test_every_step_and_rule_of_a_held_call_is_told() -> None:
 
     assert answer.stdout == (
         "hold: user:ana calls refund_pay in desk; decided by gate large-refunds\n"
+        "effects: declared: writes\n"
         "\n"
         "  audience   allow  desk is for role:clerk                                   configs/catalogues.yaml:3\n"
         "  tool       allow  the caller may know of it                                configs/tools.yaml:14\n"
@@ -96,6 +97,33 @@ def test_every_step_and_rule_of_a_held_call_is_told() -> None:
         "                       asked because args.amount > 500 is true for amount 900\n"
     )
     assert (answer.exit_code, answer.stderr) == (0, "")
+
+
+def test_rule_that_matches_because_effects_are_unknown_says_so(larger: Path) -> None:
+    more = larger / "configs" / "more.yaml"
+    text = more.read_text(encoding="utf-8").replace("{tier: internal, flags: [writes]}", "{tier: internal}")
+    writers = """
+---
+apiVersion: gateway/v1
+kind: GateRule
+metadata: {name: writers, owner: team-finance}
+spec:
+  description: What writes waits.
+  match: {flags: [writes]}
+  check: {type: approval, from: [role:lead], timeout: 30m, reason: It writes}
+"""
+    more.write_text(text + writers, encoding="utf-8")
+    catalogue = larger / "configs" / "catalogues.yaml"
+    without = catalogue.read_text(encoding="utf-8").replace("  forbidTogether:\n    - [private-data, egress]\n", "")
+    catalogue.write_text(without, encoding="utf-8")
+    asked = ("call", "order_tag", "--as", "user:ana", "--in", "desk", *MONDAY)
+
+    told, data = run(*asked, folder=larger), json.loads(run(*asked, "--output", "json", folder=larger).stdout)
+
+    assert "effects: unknown, which counts as the worst: writes, destructive, egress\n" in told.stdout, told.output
+    assert "matches because the effects are unknown, which counts as writes" in told.stdout
+    assert data["effects"].startswith("unknown")
+    assert data["gateRules"][0]["notes"] == ["matches because the effects are unknown, which counts as writes"]
 
 
 def test_steps_after_the_refusal_are_not_asked() -> None:

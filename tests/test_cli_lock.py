@@ -170,3 +170,41 @@ def test_lock_of_the_page_is_that_of_the_example() -> None:
     [shown] = re.findall(r"```yaml\nversion: 1\n---\n(.*?)```", DOCUMENT, re.DOTALL)
 
     assert shown in LOCKED
+
+
+def test_flags_are_proposed_for_tools_of_unknown_effects_and_applied_nowhere(project: Path) -> None:
+    notes = project / "configs" / "upstreams" / "notes.yaml"
+    notes.write_text(
+        """\
+apiVersion: gateway/v1
+kind: Upstream
+metadata: {name: notes, owner: team-devex}
+spec:
+  transport: {type: stdio, argv: ["${GATEWAY_PYTHON:-/usr/bin/python3}", -m, gateway.examples.wiki]}
+  import: {include: ["*"], trust: {tier: internal}}
+""",
+        encoding="utf-8",
+    )
+    before = notes.read_text(encoding="utf-8")
+
+    locked = run(project, "lock", "-u", "notes")
+    checked = run(project, "check", "--strict")
+    block = locked.stdout.partition("tools:\n")[2].partition("\n\n")[0]
+    proposed = yaml.safe_load(f"tools:\n{block}\n")
+
+    assert locked.returncode == 0, locked.stderr
+    assert "# Nobody has reviewed it." in locked.stdout
+    assert proposed["tools"]["read_page"] == {"flags": []}
+    assert notes.read_text(encoding="utf-8") == before
+    assert (checked.returncode, "effects-undeclared" in checked.stdout + checked.stderr) == (1, True)
+
+    indented = "\n".join(f"  {line}" for line in block.splitlines())
+    notes.write_text(
+        before.replace(
+            '  import: {include: ["*"], trust: {tier: internal}}',
+            '  import:\n    include: ["*"]\n    trust: {tier: internal}\n    tools:\n' + indented,
+        ),
+        encoding="utf-8",
+    )
+    assert "effects-undeclared" not in (again := run(project, "check", "--strict")).stdout + again.stderr
+    assert "Nobody has reviewed it" not in run(project, "lock", "-u", "notes").stdout

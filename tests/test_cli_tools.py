@@ -90,10 +90,23 @@ def test_the_only_catalogue_is_a_table_of_its_tools() -> None:
 
     assert (answer.returncode, answer.stderr) == (0, "")
     assert answer.stdout == (
-        "name        tier      flags         lifecycle  backend  owner         gates\n"
-        "order_read  internal  private-data  active     http     team-orders\n"
-        "refund_pay  partner   writes        active     http     team-finance  large-refunds\n"
+        "name        tier      flags         effects   lifecycle  backend  owner         gates\n"
+        "order_read  internal  private-data  declared  active     http     team-orders\n"
+        "refund_pay  partner   writes        declared  active     http     team-finance  large-refunds\n"
     )
+
+
+def test_unknown_effects_are_told_as_such(tmp_path: Path) -> None:
+    """People are not shown flags that nobody declared; programs are told what the tool counts as."""
+    project = tmp_path / "project"
+    shutil.copytree(SMALL, project)
+    tools = project / "configs" / "tools.yaml"
+    tools.write_text(tools.read_text().replace(", flags: [private-data]", ""), encoding="utf-8")
+
+    row = next(line for line in run(project=project).stdout.splitlines() if line.startswith("order_read"))
+    assert row.split()[:4] == ["order_read", "internal", "unknown", "active"]
+    read = next(each for each in told("--output", "json", project=project) if each["name"] == "order_read")
+    assert (read["effects"], read["flags"]) == ("unknown", ["destructive", "egress", "writes"])
 
 
 def test_several_catalogues_are_a_table_with_counts() -> None:

@@ -38,7 +38,7 @@ RULE: Final = document(
 )
 
 
-def brought(name: str, source: str = "wiki", **annotations: Any) -> ImportedDefinition:
+def brought(name: str, source: Any = "wiki", **annotations: Any) -> ImportedDefinition:
     given = {"name": name, "inputSchema": {"type": "object"}, "annotations": annotations}
     return ImportedDefinition(source, name, given, is_pinned=True)
 
@@ -284,7 +284,10 @@ def test_undeclared_imports_are_one_problem_with_a_block_to_paste() -> None:
 
 
 def test_declared_block_ends_the_problem() -> None:
-    terms = {"trust": MIDDLE, "tools": {"delete_page": {"flags": ["writes", "destructive"]}, "find": {"flags": []}}}
+    terms: dict[str, Any] = {
+        "trust": MIDDLE,
+        "tools": {"delete_page": {"flags": ["writes", "destructive"]}, "find": {"flags": []}},
+    }
     found = linked(
         upstream(**terms), catalogue(), imports=[brought("delete_page", destructiveHint=True), brought("find")]
     )
@@ -322,7 +325,7 @@ def test_tier_forbids_what_is_assumed_and_claimed_too(terms: dict[str, Any], cla
 
 def test_tier_forbids_what_a_method_implies() -> None:
     careful = tier("careful", forbids={"flags": ["writes"]})
-    terms = {"trust": {"tier": "careful"}}
+    terms: dict[str, Any] = {"trust": {"tier": "careful"}}
     found = linked(careful, service(**terms), catalogue(), imports=[operation("x", "POST"), operation("y", "POST")])
 
     error = problem(found, "tier-forbids-flag")
@@ -346,7 +349,7 @@ def test_rule_about_tools_that_are_not_there_yet_is_not_idle() -> None:
             "check": {"type": "rate", "limit": 5, "per": "1m"},
         },
     )
-    terms = {"trust": {"tier": "middle", "flags": []}, "tools": {"get_*": {"flags": ["private-data"]}}}
+    terms: dict[str, Any] = {"trust": {"tier": "middle", "flags": []}, "tools": {"get_*": {"flags": ["private-data"]}}}
 
     assert told(linked(tool(), upstream(**terms), about, catalogue())) == []
     assert told(linked(tool(), upstream(trust={"tier": "middle", "flags": []}), about, catalogue())) == ["idle-rule"]
@@ -395,7 +398,7 @@ def test_forgotten_tool_and_offers_are_what_they_were() -> None:
 
 def test_replacement_by_a_tool_of_unknown_effects_is_refused() -> None:
     newest = policy(onCollision="replace", honourTool="never", imports={"prefix": ""})
-    terms = {"trust": {"tier": "inner", "flags": None}}
+    terms: dict[str, Any] = {"trust": {"tier": "inner", "flags": None}}
     found = linked(tool("find"), upstream(**terms), catalogue(), names=[newest], imports=[brought("find")])
 
     error = problem(found, "name-collision")

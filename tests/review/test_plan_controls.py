@@ -37,6 +37,8 @@ spec:
   transport: {type: streamable-http, url: "https://wiki.example.com/mcp"}
   import: {include: [page_read], exclude: [page_drop], trust: {tier: community, flags: [egress]}}
 """
+UNDECLARED = UPSTREAM.replace(", flags: [egress]", "")
+BY_PATTERN = UPSTREAM.replace("exclude:", 'tools: {"page_*": {flags: [egress, writes]}}, exclude:')
 TELEMETRY = """
 ---
 apiVersion: gateway/v1
@@ -235,6 +237,12 @@ def test_wider_identity_is_named(tmp_path: Path, base: str, old: str, new: str, 
         pytest.param(UPSTREAM, "url:", "networks: [fd00:20::/32], url:", "network-widened", id="network"),
         pytest.param(UPSTREAM, "tier: community", "tier: internal", "tool-more-trusted", id="import-tier"),
         pytest.param(UPSTREAM, ", flags: [egress]", "", "flag-removed", id="import-flags"),
+        pytest.param(
+            UPSTREAM, "exclude:", 'tools: {"page_*": {flags: []}}, exclude:', "effects-declared", id="import-tools"
+        ),
+        pytest.param(UNDECLARED, "{tier: community}", "{tier: community, flags: []}", "effects-declared", id="effects"),
+        pytest.param(BY_PATTERN, "[egress, writes]", "[egress]", "flag-removed", id="pattern-flags"),
+        pytest.param(BY_PATTERN, 'tools: {"page_*": {flags: [egress, writes]}}, ', "", "flag-removed", id="no-pattern"),
         pytest.param(TELEMETRY, "arguments: keys", "arguments: values", "capture-widened", id="capture"),
         pytest.param(TELEMETRY, "type: console}}", "type: none}}", "telemetry-reduced", id="no-traces"),
         pytest.param(
@@ -249,6 +257,36 @@ def test_looser_binding_is_named(tmp_path: Path, base: str, old: str, new: str, 
         path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
 
     assert expected in {code for _, code in codes(planned(before, after))}
+
+
+def test_effects_that_become_unknown_or_declared_are_named(tmp_path: Path) -> None:
+    declared, unknown = copied(tmp_path / "declared"), copied(tmp_path / "unknown")
+    for folder in (declared, unknown):
+        edit(folder, "configs/catalogues.yaml", "  forbidTogether:\n    - [private-data, egress]\n", "")
+    edit(unknown, "configs/tools.yaml", ", flags: [private-data]", "")
+
+    lost = {each.code: each for each in planned(declared, unknown).findings if each.about == "Tool order_read"}
+    found = {each.code: each for each in planned(unknown, declared).findings if each.about == "Tool order_read"}
+
+    assert lost.keys() == {"effects-unknown", "flag-removed"}
+    assert lost["flag-removed"].note == "private-data"
+    assert found.keys() == {"effects-declared", "flag-private-data"}
+    assert found["effects-declared"].note == "writes, destructive, egress"
+
+
+def test_new_tool_of_unknown_effects_is_named(tmp_path: Path) -> None:
+    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    for folder in (before, after):
+        edit(folder, "configs/catalogues.yaml", "  forbidTogether:\n    - [private-data, egress]\n", "")
+    tools = after / "configs/tools.yaml"
+    first = tools.read_text(encoding="utf-8").partition("---\n")[0]
+    added = first.replace("order_read", "order_seek").replace(", flags: [private-data]", "")
+    tools.write_text(f"{tools.read_text(encoding='utf-8')}---\n{added}", encoding="utf-8")
+
+    plan = planned(before, after)
+
+    assert ("Tool order_seek", "tool-unknown") in codes(plan)
+    assert next(each.summary for each in plan.documents if each.name == "order_seek") == "internal · unknown effects"
 
 
 @pytest.mark.parametrize(

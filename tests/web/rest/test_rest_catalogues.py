@@ -58,6 +58,7 @@ async def test_own_listing_tells_what_documents_say(gateway: Gateway) -> None:
         },
         "tier": "open",
         "flags": [],
+        "effects": "declared",
         "lifecycle": "active",
         "hints": {"readOnly": True},
         "artifact": "text",
