@@ -1,7 +1,7 @@
 """Trust envelopes: how text of different authority is marked so that it cannot pass for another.
 
-A tag carries a nonce in its name, in opener and closer. For tool results the nonce is an HMAC under
-the turn's secret, so the author of a fetched page cannot compute it; the full checksum is in the
+Every tag carries a nonce in its name, in opener and closer. For tool results and standing instructions it is an HMAC
+under the turn's secret, so the author of a fetched page cannot compute it; the full checksum of a call is in the
 attribute `call`. In addition every look-alike of our tags in a body is neutralised, reversibly.
 """
 
@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Final, Literal
 
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.canonical import js_string
+from gateway.core.look_alikes import AMPERSANDS, STARTS, find_look_alikes
 
 Authority = Literal["trusted", "untrusted"]
 
@@ -25,24 +27,7 @@ _BLOCK: Final = 64
 _INNER: Final = bytes(value ^ 0x36 for value in range(256))
 _OUTER: Final = bytes(value ^ 0x5C for value in range(256))
 
-_NAMES: Final = (
-    r"(?:un)?trusted_content_|system_instructions|memory_|memories\b|retrieved_|message_|thought_|peer_agent_output_"
-)
-_STEMS: Final = (
-    "trusted_content_",
-    "system_instructions",
-    "memor",
-    "retrieved_",
-    "message_",
-    "thought_",
-    "peer_agent_",
-)
-_BRACKETS: Final = "<＜﹤‹〈⟨〈"
-_FILLER: Final = r"[\s/\\\u00ad\u200b-\u200f\u2060-\u2064\ufeff]{0,16}"
-_LOOK_ALIKE: Final = re.compile(
-    rf"(?:[{_BRACKETS}]|&(?:amp;)*(?:lt|#x[0-9a-f]{{4}});)(?={_FILLER}(?:{_NAMES}))", re.IGNORECASE
-)
-_NEUTRALISED: Final = re.compile(rf"&(?:amp;)*(?:lt|#x[0-9a-f]{{4}});(?={_FILLER}(?:{_NAMES}))", re.IGNORECASE)
+_WRITTEN: Final = re.compile(r"&#x([0-9a-f]{4,5});")
 _TAG_SAFE: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _ATTRIBUTE_ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 _UNSAFE_IN_ATTRIBUTE: Final = re.compile(r'[&<>"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
@@ -50,20 +35,24 @@ _UNSAFE_IN_ATTRIBUTE: Final = re.compile(r'[&<>"\x00-\x1f\x7f-\x9f\u2028\u2029\u
 
 @dataclass(slots=True)
 class Envelope:
-    """One tagged text. With a nonce the tag's name ends in it and an attribute repeats it."""
+    """One tagged text. The tag's name ends in the nonce, and an attribute repeats it."""
 
     tag: str
     body: str
-    nonce: str | None = None
+    nonce: str
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def render(self) -> str:
         """Opener, newline, body, newline, closer; look-alikes in the body are neutralised."""
-        nonce = None if self.nonce is None else tag_safe(self.nonce)
-        name = self.tag if nonce is None else f"{self.tag}_{nonce}"
-        pairs = self.attributes if nonce is None else {"nonce": nonce, **self.attributes}
-        attributes = "".join([f' {key}="{escape_attribute(value)}"' for key, value in pairs.items()])
-        return f"<{name}{attributes}>\n{neutralise(self.body)}\n</{name}>"
+        return wrap(self.tag, neutralise(self.body), self.nonce, self.attributes)
+
+
+def wrap(tag: str, content: str, nonce: str, attributes: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Content between the tags, as it is: it holds no look-alikes, or is itself made of envelopes."""
+    nonce = tag_safe(nonce)
+    pairs = {"nonce": nonce, **attributes}
+    written = "".join([f' {key}="{escape_attribute(value)}"' for key, value in pairs.items()])
+    return f"<{tag}_{nonce}{written}>\n{content}\n</{tag}_{nonce}>"
 
 
 def nonce_for(secret: bytes, checksum: str, id: str) -> str:
@@ -84,19 +73,28 @@ def tag_safe(nonce: str) -> str:
 
 
 def neutralise(body: str) -> str:
-    """Take the leading bracket from whatever looks like one of our tags; `restore` undoes it exactly."""
-    if "<" not in body and "&" not in body and body.isascii():
-        return body  # what is left has no bracket that could be one
-    folded = body.casefold()
-    for stem in _STEMS:  # the expression costs twenty times as much as this look
-        if stem in folded:
-            return _LOOK_ALIKE.sub(_neutral, body)
-    return body
+    """Escape the bracket of whatever looks like one of our tags; `restore` undoes it exactly."""
+    starts = find_look_alikes(body)
+    if not starts:
+        return body
+    pieces: list[str] = []
+    last = 0
+    for start in starts:
+        char = body[start]
+        pieces += (body[last:start], f"{char}amp;" if char in AMPERSANDS else _reference_to(char))
+        last = start + 1
+    return "".join([*pieces, body[last:]])
 
 
 def restore(body: str) -> str:
     """The text that `neutralise` was given."""
-    return _NEUTRALISED.sub(_original, body)
+    pieces: list[str] = []
+    last = 0
+    for start in find_look_alikes(body):
+        original, end = _original(body, start)
+        pieces += (body[last:start], original)
+        last = end
+    return "".join([*pieces, body[last:]])
 
 
 def escape_attribute(value: str) -> str:
@@ -122,10 +120,10 @@ def result_envelope(call: ToolCall, secret: bytes, authority: Authority, body: s
     return f"<{name} {attributes}>\n{neutralise(body)}\n</{name}>"
 
 
-def instructions_envelope(body: str, version: str | None = None) -> Envelope:
-    """Standing instructions: the one tag without a nonce, because only the harness ever writes it."""
+def instructions_envelope(body: str, version: str | None = None, *, nonce: str) -> Envelope:
+    """Standing instructions, which only the harness writes."""
     extra = {} if version is None else {"version": version}
-    return Envelope("system_instructions", body, None, {"kind": "developer-rules", **extra})
+    return Envelope("system_instructions", body, nonce, {"kind": "developer-rules", **extra})
 
 
 async def handle_text(call_id: str, artifact: SpooledArtifact, *, encoding: str | None = None) -> str:
@@ -153,18 +151,18 @@ async def _size(artifact: SpooledArtifact, method: str, *args: str) -> int:
     return size
 
 
-def _neutral(found: re.Match[str]) -> str:
-    text = found[0]
-    if text[0] == "&":
-        return f"&amp;{text[1:]}"
-    return "&lt;" if text == "<" else f"&#x{ord(text):04x};"
+def _reference_to(bracket: str) -> str:
+    return "&lt;" if bracket == "<" else f"&#x{ord(bracket):04x};"
 
 
-def _original(found: re.Match[str]) -> str:
-    text = found[0]
-    if text[:5] == "&amp;":
-        return f"&{text[5:]}"
-    if text[1] == "#":
-        char = chr(int(text[3:-1], 16))
-        return char if char in _BRACKETS else text
-    return "<"
+def _original(body: str, start: int) -> tuple[str, int]:
+    """What stood at the start of a look-alike, and where what was written for it ends."""
+    char = body[start]
+    if char in AMPERSANDS and body.startswith("amp;", start + 1):
+        return char, start + 5
+    if body.startswith("&lt;", start):
+        return "<", start + 4
+    written = _WRITTEN.match(body, start)
+    if written is not None and (bracket := chr(int(written[1], 16))) in STARTS and bracket != "<":
+        return bracket, written.end()
+    return char, start + 1

@@ -10,7 +10,7 @@ from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.canonical import canonical
 from gateway.core.context import Context
-from gateway.core.envelopes import Envelope, content_envelope, instructions_envelope, neutralise
+from gateway.core.envelopes import Envelope, content_envelope, instructions_envelope, neutralise, nonce_for, wrap
 from gateway.core.media import Media
 from gateway.core.media_blocks import text_block
 from gateway.core.records import Memory, Message, Retrievable, Thought
@@ -40,7 +40,8 @@ async def assemble_prompt(
 
 
 async def _standing_instructions(ctx: Context, renderer: Renderer) -> list[ChatMessage]:
-    texts = [instructions_envelope(_text(ctx, text)).render() for text in ctx.standing_instructions]
+    nonce = _nonce(ctx, "instructions")
+    texts = [instructions_envelope(_text(ctx, text), nonce=nonce).render() for text in ctx.standing_instructions]
     return [_message("system", "\n\n".join(texts))] if texts else []
 
 
@@ -48,7 +49,12 @@ async def _memories(ctx: Context, renderer: Renderer) -> list[ChatMessage]:
     if not ctx.turn_memories:
         return []
     children = [_child("memory", ctx, memory) for memory in ctx.turn_memories]
-    return [_message("user", "\n".join(["<memories>", *children, "</memories>"]))]
+    return [_message("user", wrap("memories", "\n".join(children), _nonce(ctx, "memories")))]
+
+
+def _nonce(ctx: Context, what: str) -> str:
+    """The same throughout a turn, so that its prompts begin alike and can be cached; no checksum begins like it."""
+    return nonce_for(ctx.turn_secret, f"{what}\n", ctx.turn_id)
 
 
 def _child(tag: str, ctx: Context, record: Memory | Retrievable) -> str:
@@ -68,7 +74,7 @@ async def _retrieved(ctx: Context, renderer: Renderer) -> list[ChatMessage]:
             own.append(Envelope("retrieved", await _body(ctx, record), record.id, {"source": record.source}).render())
         else:
             foreign.append(text_block(await _third_party(ctx, record)))
-    corpus = ["<retrieved_corpus>", *own, "</retrieved_corpus>"] if own else []
+    corpus = [wrap("retrieved_corpus", "\n".join(own), _nonce(ctx, "retrieved"))] if own else []
     text = "\n".join([RETRIEVED_DIRECTIVE, *corpus])
     return [{"role": "user", "content": [text_block(text), *foreign]}]
 

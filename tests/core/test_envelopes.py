@@ -84,9 +84,10 @@ def test_layout_is_opener_body_and_closer_on_lines_of_their_own() -> None:
     )
 
 
-def test_standing_instructions_have_no_nonce() -> None:
-    assert instructions_envelope("rules", "7").render() == (
-        '<system_instructions kind="developer-rules" version="7">\nrules\n</system_instructions>'
+def test_standing_instructions_carry_a_nonce() -> None:
+    assert instructions_envelope("rules", "7", nonce=NONCE).render() == (
+        f'<system_instructions_{NONCE} nonce="{NONCE}" kind="developer-rules" version="7">\n'
+        f"rules\n</system_instructions_{NONCE}>"
     )
 
 

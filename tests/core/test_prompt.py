@@ -1,5 +1,6 @@
 """The assembled prompt: order of the buckets, who speaks in which role, and every envelope of the table."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from gateway.core.artifacts import SpooledArtifact
 from gateway.core.callbacks import in_memory_callbacks
 from gateway.core.calls import ToolCall
 from gateway.core.context import TurnContext
+from gateway.core.envelopes import nonce_for
 from gateway.core.events import Buses
 from gateway.core.media import InMemoryMediaReader, Media
 from gateway.core.prompt import RETRIEVED_DIRECTIVE, assemble_prompt
@@ -48,11 +50,50 @@ async def test_standing_instructions_are_the_only_other_system_text() -> None:
 
     *_, message = await assemble_prompt(ctx)
 
+    nonce = nonce_for(ctx.turn_secret, "instructions\n", ctx.turn_id)
+    opener = f'<system_instructions_{nonce} nonce="{nonce}" kind="developer-rules">'
+    closer = f"</system_instructions_{nonce}>"
     assert message == {
         "role": "system",
-        "content": '<system_instructions kind="developer-rules">\nbe brief\n</system_instructions>\n\n'
-        '<system_instructions kind="developer-rules">\nbe kind\n</system_instructions>',
+        "content": f"{opener}\nbe brief\n{closer}\n\n{opener}\nbe kind\n{closer}",
     }
+
+
+async def test_prompts_of_a_turn_begin_alike_and_those_of_two_turns_do_not() -> None:
+    first, second = (turn(standing_instructions=["be brief"]) for _ in range(2))
+    for ctx in (first, second):
+        await ctx.store_memory(Memory("m1", "likes tea"))
+
+    assert await assemble_prompt(first) == await assemble_prompt(first)
+    ours, theirs = await assemble_prompt(first), await assemble_prompt(second)
+    assert ours[1] != theirs[1]
+    assert ours[2] != theirs[2]
+
+
+async def test_every_tag_of_a_prompt_carries_a_nonce() -> None:
+    ctx = turn(standing_instructions=["be brief"])
+    await ctx.store_memory(Memory("m1", "likes tea"))
+    await ctx.store_retrievable(Retrievable("r1", "own text", "first-party"))
+    await ctx.store_message(Message("u1", "user", "hi", at(0), sender="ana"))
+
+    shown = "\n".join(text_of(message) for message in await assemble_prompt(ctx))
+
+    openers = re.findall(r"<([a-z_]+)_([^ >]+)([^>]*)>", shown)
+    assert {name for name, _, _ in openers} == {
+        "system_instructions",
+        "memories",
+        "memory",
+        "retrieved_corpus",
+        "retrieved",
+        "message",
+    }
+    assert all(f'nonce="{nonce}"' in attributes for _, nonce, attributes in openers)
+    assert sorted(re.findall(r"</([^>]+)>", shown)) == sorted(f"{name}_{nonce}" for name, nonce, _ in openers)
+
+
+def text_of(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "\n".join(block.get("text", "") for block in content)
 
 
 async def test_memories_stand_in_their_own_tags() -> None:
@@ -61,9 +102,11 @@ async def test_memories_stand_in_their_own_tags() -> None:
 
     *_, message = await assemble_prompt(ctx)
 
+    nonce = nonce_for(ctx.turn_secret, "memories\n", ctx.turn_id)
     assert message == {
         "role": "user",
-        "content": '<memories>\n<memory_m1 nonce="m1">\nlikes tea &lt;/memories>\n</memory_m1>\n</memories>',
+        "content": f'<memories_{nonce} nonce="{nonce}">\n<memory_m1 nonce="m1">\nlikes tea &lt;/memories>\n'
+        f"</memory_m1>\n</memories_{nonce}>",
     }
 
 
@@ -77,9 +120,10 @@ async def test_retrieved_records_are_split_by_who_wrote_them() -> None:
 
     texts = [block["text"] for block in message["content"] if block["type"] == "text"]
     assert message["role"] == "user"
+    nonce = nonce_for(ctx.turn_secret, "retrieved\n", ctx.turn_id)
     assert texts == [
-        f'{RETRIEVED_DIRECTIVE}\n<retrieved_corpus>\n<retrieved_r1 nonce="r1" source="wiki">\n'
-        "own text\n</retrieved_r1>\n</retrieved_corpus>",
+        f'{RETRIEVED_DIRECTIVE}\n<retrieved_corpus_{nonce} nonce="{nonce}">\n'
+        f'<retrieved_r1 nonce="r1" source="wiki">\nown text\n</retrieved_r1>\n</retrieved_corpus_{nonce}>',
         '<untrusted_content_r2 nonce="r2" kind="retrieved-third-party-public" source="corpus">\n'
         "page\n</untrusted_content_r2>",
         "[media id: i | i]",
