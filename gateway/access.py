@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final, Literal
 
-from gateway.core.canonical import call_id
-from gateway.core.registry import copy_containers
+from gateway.core.exact_json import fingerprint_of
 from gateway.core.schemas import Schema
 from gateway.errors import NotPermitted, ValidationException
 from gateway.governance.cases import Because
@@ -38,7 +37,7 @@ _log: Final = logging.getLogger(__name__)
 class Call:
     """A call that is asked about. `tool` is the advertised name, `memory` what the turn remembers, if anything.
 
-    `checksum` tells the call from others of its turn; it follows from tool and arguments if it is not given.
+    `fingerprint` tells the call from others of its turn; it follows from tool and arguments if it is not given.
     """
 
     principal: Principal
@@ -47,7 +46,7 @@ class Call:
     at: datetime
     args: Mapping[str, Any] = field(default_factory=dict)
     memory: TurnMemory | None = None
-    checksum: str | None = None
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +280,7 @@ class Access:
         roles = sorted(held - {principal.subject})
         caller = {"subject": principal.subject, "roles": roles, "tenant": principal.tenant}
         turn = TurnMemory() if call.memory is None else call.memory
-        return Scope(arguments, caller, self._seen(tool), turn, call.at, checksum_of(call))
+        return Scope(arguments, caller, self._seen(tool), turn, call.at, fingerprint_of_call(call))
 
     def _seen(self, tool: DeclaredTool) -> Mapping[str, Any]:
         """The tool as conditions see it; remembered, because it is the same for every call."""
@@ -407,12 +406,12 @@ def _audience(catalogue: Catalogue | None, name: str, *, held: frozenset[str] | 
     return Step("audience", "allow", f"{name} is for {shared[0]}", catalogue.position)
 
 
-def checksum_of(call: Call) -> str:
+def fingerprint_of_call(call: Call) -> str:
     """What tells the call from others. Empty for arguments that are no JSON: such a call was never made before."""
-    if call.checksum is not None:
-        return call.checksum
+    if call.fingerprint is not None:
+        return call.fingerprint
     try:
-        return call_id(call.tool, copy_containers(call.args))  # what a snapshot holds is frozen
+        return fingerprint_of(call.tool, call.args)
     except (TypeError, ValueError):
         return ""
 

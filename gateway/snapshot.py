@@ -7,11 +7,9 @@ another snapshot with another revision. Nothing here knows YAML, and no decision
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from hashlib import sha256
 from typing import Any, Final, Literal
 
-from gateway.core.canonical import canonical
-from gateway.core.registry import copy_containers
+from gateway.core.exact_json import exact_digest
 from gateway.governance.cases import PolicyCase
 from gateway.governance.catalogues import Combination, GovernedTool
 from gateway.governance.collisions import Collision, CollisionRules
@@ -282,7 +280,7 @@ def revision_of(snapshot: Snapshot, rows: Sequence[Sequence[str]], *, aliases: M
         meaning["offers"] = {key: _offered(each) for key, each in snapshot.offers.items()}
         served = {each.name: [dict(each.prompts), sorted(each.resources)] for each in snapshot.catalogues.values()}
         meaning["offered"] = served
-    return sha256(canonical(copy_containers(meaning)).encode()).hexdigest()
+    return exact_digest(meaning)
 
 
 def _trusted(trust: EffectiveTrust) -> list[Any]:

@@ -383,7 +383,7 @@ def test_rules_see_what_the_turn_has_seen_and_who_calls(access: Access) -> None:
     assert scope is not None
     assert scope.caller == {"subject": "user:ana", "roles": ["role:clerk"], "tenant": "acme"}
     assert scope.turn is memory
-    assert scope.checksum == call_id("refund_pay", REFUND.args)
+    assert scope.fingerprint == call_id("refund_pay", REFUND.args)
     assert scope.tool["name"] == "refund_pay"
     assert scope.now == NOON
 

@@ -140,7 +140,7 @@ def test_loop_counts_the_very_same_call(access: Access) -> None:
 
     assert looping.call(replace(REFUND, memory=memory)).decision == "deny"
     assert looping.call(replace(REFUND, memory=memory, args={"order": "A2", "amount": 20})).decision == "allow"
-    assert looping.call(replace(REFUND, memory=memory, checksum="another")).decision == "allow"
+    assert looping.call(replace(REFUND, memory=memory, fingerprint="another")).decision == "allow"
 
 
 def test_arguments_that_cannot_be_hashed_were_never_called_with(access: Access) -> None:

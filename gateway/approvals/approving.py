@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 from gateway.approvals import deciding
 from gateway.approvals.deciding import Asking, Decided, Standing, differs, is_about, is_requester, renewed
-from gateway.approvals.digests import exact_json
 from gateway.approvals.refusals import (
     AlreadyDecided,
     ApprovalClosed,
@@ -31,6 +30,7 @@ from gateway.approvals.refusals import (
 from gateway.approvals.showing import Shown, excerpt, shown
 from gateway.approvals.waiting import Watch
 from gateway.core.events import now
+from gateway.core.exact_json import exact_json
 from gateway.core.ids import new_token
 from gateway.core.schemas import Schema
 from gateway.errors import GatewayError, NotPermitted, ValidationException

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gateway.approvals.digests import digest_of, exact_json
+from gateway.approvals.digests import digest_of
+from gateway.core.exact_json import exact_json
 from gateway.governance.approvals import ApprovalRecord
 
 _UNSEEN_LETTERS: Final = frozenset(

@@ -55,9 +55,11 @@ class ContentKey:
         self._name: Final = _Keyed(key, _NAME)
         self._token: Final = _Keyed(key, _TOKEN)
 
-    def arguments(self, checksum: bytes) -> str:
-        """By the checksum of the call, which covers them: equal calls have equal hashes, however they were written."""
-        return self._arguments.hash(checksum)
+    def arguments(self, fingerprint: bytes) -> str:
+        """By the exact digest of the call, which covers them: equal calls have equal hashes, however they were written,
+        and other calls have others.
+        """
+        return self._arguments.hash(fingerprint)
 
     def result(self, content: bytes) -> str:
         return self._result.hash(content)

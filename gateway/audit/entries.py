@@ -18,8 +18,8 @@ import orjson
 from gateway.audit.contents import ContentKey
 from gateway.audit.words import Effect, Event, Reason, State, Verdict
 
-VERSION: Final = 1
-"""Of the format. A verifier refuses to guess about others."""
+VERSION: Final = 2
+"""Of the format. In version 1 `call.arguments` was made of the checksum, which rounds integers past 2^53."""
 
 MAX_TEXT: Final = 512
 """Characters. Callers choose names and keys, and a log that they can fill is no log."""
@@ -253,8 +253,8 @@ OutcomeValues = tuple[State, str | None, int | None, str | None, bytes | None, s
 
 Told = tuple[Event, bytes, bytes, TargetValues, CallValues, DecisionValues | None, OutcomeValues | None, bytes | None]
 """An entry about a call before it is encoded: what happened; place and caller, as they are encoded; target, call,
-decision and outcome by their values, with the checksum of the call and the content of its result instead of their keyed
-hashes; and the gate, as it is encoded. It is plain, so that another process can hash and encode it.
+decision and outcome by their values, with the exact digest of the call and the content of its result instead of their
+keyed hashes; and the gate, as it is encoded. It is plain, so that another process can hash and encode it.
 """
 
 
@@ -263,8 +263,8 @@ def body_of(at: int, said: bytes | Told, key: ContentKey | None) -> bytes:
     if isinstance(said, bytes):
         return said
     assert key is not None, "contents are told to whoever has their key"  # noqa: S101 - nothing is encoded without
-    event, place, caller, target, (id, turn, idempotency_key, checksum, is_valid), decision, outcome, gate = said
-    arguments = key.arguments(checksum.encode()) if checksum else None
+    event, place, caller, target, (id, turn, idempotency_key, fingerprint, is_valid), decision, outcome, gate = said
+    arguments = key.arguments(fingerprint.encode()) if fingerprint else None
     body = _body(
         event,
         at,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from typer.core import TyperGroup
 
-from gateway.access import Access, Call, checksum_of
+from gateway.access import Access, Call, fingerprint_of_call
 from gateway.cli.callers import Roles, caller
 from gateway.cli.console import fail, note, out
 from gateway.cli.explanations import as_json, effects_told, print_explanation, rules_told
@@ -196,4 +196,4 @@ def _remember(memory: TurnMemory, access: Access, catalogue: str, tools: list[st
 
 def _repeat(memory: TurnMemory, call: Call, times: int) -> None:
     for _ in range(times):
-        memory.reserves(checksum_of(call))
+        memory.reserves(fingerprint_of_call(call))

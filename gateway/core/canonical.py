@@ -66,17 +66,14 @@ def canonical_of_texts(value: Any) -> str:
 
 def call_id(tool: str, args: Any) -> str:
     """SHA-256 of the canonical `{"tool": tool, "args": args}`, in lower-case hex."""
-    return identified(tool, args)[0]
-
-
-def identified(tool: str, args: Any) -> tuple[str, bytes]:
-    """The id of a call, and the canonical text of its arguments that it is made of."""
     if not isinstance(tool, str):
         raise TypeError(f"the name of a tool is a string, not {type(tool).__name__}")
-    # Callers may send any name, and only short ones are worth remembering.
-    suffix = _cached_suffix(tool) if len(tool) <= _CACHED_NAME else _suffix(tool)
-    text = _encode(args)
-    return sha256(b'{"args":' + text + suffix).hexdigest(), text
+    return hashed_call(tool, _encode(args))
+
+
+def hashed_call(tool: str, args: bytes) -> str:
+    """The hash of a call by the text of its arguments."""
+    return sha256(b'{"args":' + args + _tool_suffix(tool)).hexdigest()
 
 
 def pretty(value: Any, indent: int = 2) -> str:
@@ -108,6 +105,12 @@ def js_string(text: str) -> str:
     return '"' + _NEEDS_ESCAPE.sub(_escape, text) + '"'
 
 
+def _tool_suffix(tool: str) -> bytes:
+    """What follows the arguments in the text that a call is hashed as."""
+    # Callers may send any name, and only short ones are worth remembering.
+    return _cached_suffix(tool) if len(tool) <= _CACHED_NAME else _suffix(tool)
+
+
 def _suffix(tool: str) -> bytes:
     return b',"tool":' + js_string(tool).encode() + b"}"
 
@@ -115,13 +118,16 @@ def _suffix(tool: str) -> bytes:
 _cached_suffix: Final = lru_cache(maxsize=4096)(_suffix)
 
 
-def _encode(value: Any) -> bytes:
+def plain_text(value: Any) -> bytes | None:
+    """The canonical text where no number or key in the value needs a closer look; it is exact, too."""
     try:
-        if _orjson_agrees(value, 0):
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if _orjson_agrees(value, 0) else None
     except orjson.JSONEncodeError:  # lone surrogates, or nesting past orjson's own limit
-        pass
-    return _write(value, _Trail()).encode()
+        return None
+
+
+def _encode(value: Any) -> bytes:
+    return plain_text(value) or _write(value, _Trail()).encode()
 
 
 def _orjson_agrees(value: Any, depth: int) -> bool:

@@ -55,6 +55,10 @@ class RecordKeeping:
         """How many of the stored calls have that checksum; those of the turn so far are included."""
         return self._records.tool_calls.count(checksum)
 
+    def equal_call_count(self, fingerprint: str) -> int:
+        """The same by the exact digest of tool and arguments, in which no number is rounded."""
+        return self._records.tool_calls.count_exactly(fingerprint)
+
     def has_tool_call(self, id: str) -> bool:
         """Whether a call of that id is stored in this turn."""
         return self._records["tool_call"].find(id) is not None

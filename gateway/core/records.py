@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, Self
 
 from gateway.core.events import now
+from gateway.core.exact_json import fingerprint_of
 from gateway.core.media import Media, TrustTier
 
 RecordKind = Literal["message", "memory", "retrievable", "thought", "tool_call"]
@@ -115,6 +116,10 @@ class ToolCallSet(RecordSet):
 
     def count(self, checksum: str) -> int:
         return self._counts[checksum]
+
+    def count_exactly(self, fingerprint: str) -> int:
+        """How many of the calls have that exact digest. Few ask, so it is counted when somebody does."""
+        return sum(fingerprint_of(each.tool, each.args) == fingerprint for each in self)
 
     def remove(self, id: str) -> list[Any]:
         removed = super().remove(id)

@@ -44,14 +44,14 @@ _BY_TYPE: Final[Mapping[type[Exception], str]] = {
 
 
 class Scope(NamedTuple):
-    """What an expression, or a check, can see of one call. `checksum` tells it from other calls of its turn."""
+    """What an expression, or a check, can see of one call. `fingerprint` tells it from other calls of its turn."""
 
     args: Mapping[str, Any]
     caller: Mapping[str, Any]
     tool: Mapping[str, Any]
     turn: TurnMemory
     now: datetime
-    checksum: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

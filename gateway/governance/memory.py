@@ -26,7 +26,7 @@ _MAX_NAME: Final = 256
 _MAX_COUNT: Final = 2**53 - 1
 _FIELDS: Final = 9
 _KEY: Final = 16
-"""Characters of a checksum that tell calls apart. Two that share them count as one: that can only refuse more."""
+"""Characters of a fingerprint that tell calls apart. Two that share them count as one: that can only refuse more."""
 
 Made = Literal["allow", "hold", "deny"]
 
@@ -126,13 +126,13 @@ class TurnMemory:
             self._key = self._brought = None
         return self._seen
 
-    def times(self, checksum: str) -> int:
+    def times(self, fingerprint: str) -> int:
         """How often the same call was made; calls that were refused were not."""
-        return self._spread_out().same.get(checksum[:_KEY], 0)
+        return self._spread_out().same.get(fingerprint[:_KEY], 0)
 
-    def reserves(self, checksum: str) -> None:
+    def reserves(self, fingerprint: str) -> None:
         """Count a call that is about to be made, before anything is waited for: others may be judged meanwhile."""
-        key = checksum[:_KEY]
+        key = fingerprint[:_KEY]
         self.calls += 1
         if self._key is None and self._seen is None:
             self._key = key
@@ -142,9 +142,9 @@ class TurnMemory:
         if len(same) > DIFFERENT:
             del same[next(iter(same))]
 
-    def releases(self, checksum: str) -> None:
+    def releases(self, fingerprint: str) -> None:
         """Take a reservation back: the call was not made after all."""
-        key, same = checksum[:_KEY], self._spread_out().same
+        key, same = fingerprint[:_KEY], self._spread_out().same
         times = same.get(key, 0)
         if times > 1:
             same[key] = times - 1
@@ -180,9 +180,9 @@ class TurnMemory:
         """Bytes of a result."""
         self.bytes += count
 
-    def has_room(self, checksum: str, bounds: Bounds) -> bool:
+    def has_room(self, fingerprint: str, bounds: Bounds) -> bool:
         """Whether the call may be made once more."""
-        is_new = bounds.same is None or self.times(checksum) < bounds.same
+        is_new = bounds.same is None or self.times(fingerprint) < bounds.same
         return is_new and (bounds.calls is None or self.calls < bounds.calls)
 
     def absorbs(self, other: "TurnMemory", *, since: "TurnMemory") -> None:

@@ -118,9 +118,16 @@ class StoredCall:
     trace_id: str | None = None
     span_id: str | None = None
     args_text: str | None = field(default=None, repr=False, compare=False)
-    """The arguments as canonical JSON, where somebody has written them already."""
+    """The arguments as exact canonical JSON, if they are written already."""
+    exact: str | None = None
+    """The exact digest of tool and arguments, where it is not the checksum."""
     excerpt: ArgumentExcerpt | None = None
-    """With this, `args` is empty: the arguments are not kept. The checksum is still theirs."""
+    """With this, `args` is empty: the arguments are not kept. Checksum and digest are still theirs."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells the call from others of its tool, exactly."""
+        return self.exact or self.checksum
 
     @property
     def created_at(self) -> datetime:
@@ -179,7 +186,7 @@ class TurnMemories(Protocol):
     async def reserve_call(
         self,
         turn_id: str,
-        checksum: str,
+        fingerprint: str,
         *,
         bounds: Bounds,
         memory: bytes | None = None,

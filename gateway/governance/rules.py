@@ -180,7 +180,7 @@ class Loop:
     on_exceeded: Refusal = "deny"
 
     def judge(self, scope: Scope, may: MayDo) -> Judgement:
-        made = scope.turn.times(scope.checksum)
+        made = scope.turn.times(scope.fingerprint)
         if made < self.same_call:
             return Judgement("allow", f"the same call was made {made} of {self.same_call} times in this turn")
         return Judgement(self.on_exceeded, f"the same call was made {made} times in this turn")

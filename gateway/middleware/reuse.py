@@ -4,14 +4,13 @@ Keys that outlive a process, and outcomes replayed for them, are kept elsewhere;
 """
 
 import asyncio
-import json
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any, Final, Literal
 
+from gateway.core.exact_json import exact_digest
 from gateway.core.lines import encode
 from gateway.governance.effects import CHANGES
 from gateway.governance.ports import Invocation
@@ -46,15 +45,7 @@ def fingerprint(tool: str, args: Mapping[str, Any], principal: Principal) -> str
 
 
 def _digest(tool: str, args: Mapping[str, Any], who: Mapping[str, str | None]) -> str:
-    # Not canonical JSON, for which integers past 2^53 are equal: they are ids of different things.
-    meaning = {"tool": tool, "args": args, "who": who}
-    return sha256(json.dumps(meaning, sort_keys=True, separators=(",", ":"), default=_plain).encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is outside the JSON grammar")
+    return exact_digest({"tool": tool, "args": args, "who": who})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The memory of a turn that is only told about: what it has seen, and which calls it has made before the one asked."""
 
 from gateway.access import Access
-from gateway.core.canonical import call_id
-from gateway.core.registry import copy_containers
+from gateway.core.exact_json import fingerprint_of
 from gateway.governance.cases import PolicyCase
 from gateway.governance.memory import TurnMemory
 
@@ -15,9 +14,9 @@ def remembered(access: Access, case: PolicyCase) -> TurnMemory:
     for earlier in sorted(case.calls, key=lambda call: call.ago, reverse=True):
         tool = access.snapshot.tool_in(case.catalogue, earlier.tool)
         brought = access.brings(tool) if tool is not None else access.brought_by(earlier.tool)
-        checksum = call_id(earlier.tool, copy_containers(earlier.args))
+        fingerprint = fingerprint_of(earlier.tool, earlier.args)
         for _ in range(earlier.times):
-            memory.reserves(checksum)
+            memory.reserves(fingerprint)
             memory.notes(brought, "allow", at=case.at - earlier.ago)
         memory.receives(earlier.bytes * earlier.times)
     return memory

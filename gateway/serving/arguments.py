@@ -3,16 +3,15 @@
 from typing import Any
 
 from gateway.core.calls import decode_args
-from gateway.core.canonical import identified
+from gateway.core.exact_json import CallIdentity, call_identity
 
 
-def checked(name: str, args: dict[str, Any]) -> tuple[str, str | None]:
-    """The call's checksum and the text of its arguments; neither for arguments that cannot be hashed."""
+def identity_of(name: str, args: dict[str, Any]) -> CallIdentity | None:
+    """What identifies a call by its contents; nothing for arguments that cannot be hashed."""
     try:
-        checksum, text = identified(name, args)
+        return call_identity(name, args)
     except (TypeError, ValueError):
-        return "", None
-    return checksum, text.decode()
+        return None
 
 
 def decoded_args(args: dict[str, Any] | str | None) -> dict[str, Any]:

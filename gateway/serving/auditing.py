@@ -103,7 +103,7 @@ class Auditor:
             self._place(),
             self._caller_of(call),
             _target(earlier.tool, earlier.catalogue, earlier.identity, earlier.definition, None),
-            CallPart(earlier.id, earlier.turn_id, call.idempotency_key, self._arguments(earlier.checksum)),
+            CallPart(earlier.id, earlier.turn_id, call.idempotency_key, self._arguments(earlier.fingerprint)),
             outcome=OutcomePart("error" if earlier.is_error else "ok"),
         )
         return entry.at, entry.encode()
@@ -116,7 +116,7 @@ class Auditor:
             self._place(),
             _caller(call.principal),
             _target(call.tool, call.catalogue, call.identity, call.definition, None),
-            CallPart(call.id, call.turn_id, call.idempotency_key, self._arguments(call.checksum)),
+            CallPart(call.id, call.turn_id, call.idempotency_key, self._arguments(call.fingerprint)),
             outcome=OutcomePart("unknown"),
         )
         return entry.at, entry.encode()
@@ -183,7 +183,7 @@ class Auditor:
         outcome: OutcomeValues | None = None,
     ) -> AuditBody:
         turn = None if call.turn is None else call.turn.id
-        part = (call.id, turn, call.idempotency_key, call.checksum or None, _is_valid(call, decided))
+        part = (call.id, turn, call.idempotency_key, call.fingerprint or None, _is_valid(call, decided))
         identity = call.identity or (tool.name if tool is not None else None)
         tier = None if tool is None else tool.trust.tier.name
         target = (call.tool[:MAX_TEXT], call.catalogue, identity, call.definition, tier)
@@ -207,9 +207,9 @@ class Auditor:
         token = None if id is None else self._key.token(id)
         return Caller(subject, tenant, sorted(roles), credential.issuer, credential.method, token, told)
 
-    def _arguments(self, checksum: str) -> str | None:
-        """By the checksum of tool and arguments, which every call has already."""
-        return self._key.arguments(checksum.encode()) if checksum else None
+    def _arguments(self, fingerprint: str) -> str | None:
+        """By the exact digest of tool and arguments, which every call has already."""
+        return self._key.arguments(fingerprint.encode()) if fingerprint else None
 
     def _outcome(self, call: ServedCall, stored: StoredCall, effect: Effect) -> OutcomeValues:
         state: State = "ok"

@@ -23,7 +23,7 @@ async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | No
     claim = await store.claim(
         call.idempotency_key,
         turn.principal,
-        digest=f"{call.catalogue}:{claiming.checksum}",
+        digest=f"{call.catalogue}:{claiming.fingerprint}",
         call=claiming,
         until=now() + _life(turn, call),
         turn=None if turn.is_stored else turn.stored,

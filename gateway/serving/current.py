@@ -145,10 +145,12 @@ class ServedCall:
     turn: "Turn | None" = None
     checksum: str = ""
     args_text: str | None = None
-    """The arguments as canonical JSON, which the checksum was made of."""
+    """The arguments as exact canonical JSON."""
     holding: Holding = ORDINARY
     given: dict[str, Any] | str | None = None
     """The arguments as they came."""
+    exact: str | None = None
+    """The exact digest of tool and arguments, where it is not the checksum."""
     declared: DeclaredTool | None = None
     """What it calls; none for a query tool."""
     decision: Decision | None = None
@@ -195,6 +197,11 @@ class ServedCall:
     def memory(self) -> TurnMemory:
         assert self.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
         return self.turn.memory
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells the call from others of its tool, exactly. Empty for arguments that cannot be hashed."""
+        return self.exact or self.checksum
 
     def decide(self, decision: Decision, reason: str, because: str | None) -> None:
         self.decision, self.reason, self.because = decision, reason, because

@@ -18,6 +18,7 @@ from gateway.core.events import (
     ToolCallEvent,
     now,
 )
+from gateway.core.exact_json import fingerprint_of
 from gateway.core.ids import new_id
 from gateway.core.moments import clock
 from gateway.core.pipeline import Next, is_abort, is_being_cancelled
@@ -35,7 +36,7 @@ _EVENTS: Final = (DispatchStart, IterationStart, IterationEnd, DispatchEnd, Erro
 _OF_A_DISPATCH: Final = frozenset({"*", *(kind.name for kind in _EVENTS)})
 
 PROPOSED_CALLS: Final = "gateway.proposedCalls"
-"""Where middleware finds, in the stash of a dispatch, the checksums of calls that are about to be made."""
+"""Where middleware finds, in the stash of a dispatch, the exact digests of calls that are about to be made."""
 
 
 def settled_call(turn: Turn, call: ServedCall, *, inline: Inlining) -> Coroutine[Any, Any, ToolCall]:
@@ -58,7 +59,7 @@ async def dispatched(turn: Turn, call: ServedCall, *, inline: Inlining) -> ToolC
     dispatch_id: str | None = None
 
     async def announce(ctx: DispatchContext, next: Next) -> None:
-        ctx.stash.set(PROPOSED_CALLS, [call_id(call.tool, call.args)])
+        ctx.stash.set(PROPOSED_CALLS, [call.fingerprint or fingerprint_of(call.tool, call.args)])
         await next()
 
     async def execute(ctx: DispatchContext, reporter: Reporter) -> None:

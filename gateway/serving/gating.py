@@ -138,7 +138,7 @@ class Gate:
                 call.decide("allow", "rule-allowed", call.because)
             return counted
         except BaseException:
-            memory.releases(call.checksum)
+            memory.releases(call.fingerprint)
             if counted is not None:
                 await asyncio.shield(counted.give_back())
             raise
@@ -149,7 +149,7 @@ class Gate:
         if turn is None or turns is None or not self.looks_back:
             outcome = self._judged(call, args)
             self._refuse_denied(call, outcome)
-            call.memory.reserves(call.checksum)
+            call.memory.reserves(call.fingerprint)
             return outcome
         await turns.remind(turn)
         for _ in range(ATTEMPTS):
@@ -157,15 +157,15 @@ class Gate:
             self._refuse_denied(call, outcome)
             bounds = outcome.bounds
             if bounds is None:
-                call.memory.reserves(call.checksum)
+                call.memory.reserves(call.fingerprint)
                 return outcome
-            if await turns.reserve(turn, call.checksum, bounds):
+            if await turns.reserve(turn, call.fingerprint, bounds):
                 return outcome
         raise StoreUnavailable("too many calls are made in this turn at once", help="send fewer of them at a time")
 
     def _judged(self, call: ServedCall, args: Mapping[str, Any]) -> Outcome:
         at = now()
-        asked = Call(call.principal, self.catalogue, self.tool.name, at, args, call.memory, call.checksum)
+        asked = Call(call.principal, self.catalogue, self.tool.name, at, args, call.memory, call.fingerprint)
         outcome = self.access.judged(asked, self.tool, self.rules)
         call.observed = tuple(each.rule.name for each in outcome.observed)
         return outcome
@@ -296,11 +296,11 @@ class Gate:
             call.decide("deny", "approval-mismatch", "another revision was published")
             raise ApprovalVoid()
         self.authorise(call)
-        call.memory.releases(call.checksum)  # the call itself is none that was made before it
+        call.memory.releases(call.fingerprint)  # the call itself is none that was made before it
         try:
             self._refuse_denied(call, self._judged(call, args))
         finally:
-            call.memory.reserves(call.checksum)
+            call.memory.reserves(call.fingerprint)
 
     # --- limits ---
 

@@ -91,7 +91,7 @@ def handler_for(
             if rules or call.holding is not ORDINARY:  # what it was held for by a rule that is gone still counts
                 counted = await gate.passed(call, args)
             else:
-                memory.reserves(call.checksum)
+                memory.reserves(call.fingerprint)
         except Exception as error:
             call.error = _code_of(error)
             if call.decision == "allow":  # what decided last was not what refused: a check could not be made
@@ -141,7 +141,7 @@ async def _journaled(journal: Journal, call: ServedCall, tool: DeclaredTool, cou
             call.decide("deny", "audit-unavailable", call.error)
         if counted is not None:
             await asyncio.shield(counted.give_back())
-        call.memory.releases(call.checksum)
+        call.memory.releases(call.fingerprint)
         raise
 
 

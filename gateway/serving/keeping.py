@@ -10,11 +10,12 @@ from typing import Any, Final, Protocol
 from gateway.core.artifacts import is_artifact
 from gateway.core.calls import ToolCall
 from gateway.core.canonical import call_id
+from gateway.core.exact_json import fingerprint_of
 from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
 from gateway.core.moments import clock
 from gateway.core.spool import ByteStore, Content, SpoolReader, Stream
 from gateway.core.tokens import Tokenizable
-from gateway.errors import StorageError
+from gateway.errors import InvalidInitialToolCallValue, StorageError
 from gateway.governance.records import ArgumentExcerpt, StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ServedCall
@@ -67,6 +68,7 @@ def started(call: ServedCall, turn_id: str) -> StoredCall:
         idempotency_key=call.idempotency_key,
         trace_id=None if call.seen is None else call.seen.trace_id,
         span_id=None if call.seen is None else call.seen.span_id,
+        exact=call.exact,
     )
 
 
@@ -117,12 +119,19 @@ def settled(
         None if seen is None else seen.trace_id,
         None if seen is None else seen.span_id,
         None if excerpt is not None else call.args_text,
+        call.exact,
         excerpt,
     )
 
 
 async def restored(stored: StoredCall, types: ArtifactTypes, spool: Spool) -> ToolCall:
-    """The record again, its artifacts and media over the bytes that are still kept."""
+    """The record again, its artifacts and media over the bytes that are still kept.
+
+    Raises `InvalidInitialToolCallValue` if the arguments are not those that were stored.
+    """
+    args = dict(stored.args)
+    if stored.excerpt is None and not is_intact(stored):
+        raise InvalidInitialToolCallValue("the stored arguments are not those that the call was made with")
     tenant = stored.principal.tenant
     pieces = [await _restored(each, types, spool, tenant=tenant) for each in stored.results]
     lost = next((each for each in pieces if isinstance(each, Tokenizable)), None)
@@ -145,7 +154,7 @@ async def restored(stored: StoredCall, types: ArtifactTypes, spool: Spool) -> To
     return ToolCall(
         id=stored.id,
         tool=stored.tool,
-        args=dict(stored.args),
+        args=args,
         checksum=stored.checksum,
         is_complete=True,
         is_error=stored.is_error,
@@ -157,6 +166,19 @@ async def restored(stored: StoredCall, types: ArtifactTypes, spool: Spool) -> To
         updated_at=completed_at,
         completed_at=completed_at,
     )
+
+
+def is_intact(stored: StoredCall) -> bool:
+    """Whether the stored arguments have the digest that was stored with them, exactly."""
+    return recomputed(stored) == stored.fingerprint
+
+
+def recomputed(stored: StoredCall) -> str:
+    """The exact digest of what is stored now; empty if that is not JSON any more."""
+    try:
+        return fingerprint_of(stored.tool, stored.args)
+    except (TypeError, ValueError):
+        return ""
 
 
 def stored_piece(piece: Any, artifact: str) -> StoredResult:

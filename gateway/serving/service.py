@@ -27,7 +27,7 @@ from gateway.errors import (
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall
 from gateway.governance.refusals import MOST, RecordStore
-from gateway.serving.arguments import checked, decoded_args
+from gateway.serving.arguments import decoded_args, identity_of
 from gateway.serving.auditing import Auditor
 from gateway.serving.course import Course
 from gateway.serving.current import ORDINARY, Client, Holding, ServedCall
@@ -324,6 +324,10 @@ class Service:
             turn.reads(stored)
 
 
+_NO_IDENTITY: Final[tuple[str, None, None]] = ("", None, None)
+"""Of arguments that cannot be hashed; such a call is refused where it is settled."""
+
+
 def _served(
     turn: Turn,
     name: str,
@@ -334,7 +338,7 @@ def _served(
     holding: Holding,
 ) -> ServedCall:
     decoded = decoded_args(args)
-    checksum, text = checked(name, decoded)
+    checksum, text, exact = identity_of(name, decoded) or _NO_IDENTITY
     stored, revision = turn.stored, turn.published.snapshot.revision
     return ServedCall(
         turn.free_id(id),
@@ -350,6 +354,7 @@ def _served(
         text,
         holding,
         args,
+        exact,
     )
 
 

@@ -24,15 +24,15 @@ class SharedTurns:
         if turn.is_stored:  # else nobody else can have heard of it
             turn.is_reminded(await self._memories.memory_of_turn(turn.id))
 
-    async def reserve(self, turn: Turn, checksum: str, bounds: Bounds) -> bool:
+    async def reserve(self, turn: Turn, fingerprint: str, bounds: Bounds) -> bool:
         """Count a call that is about to be made; `False` if other processes have used up what there is."""
         if not turn.is_stored:
-            turn.memory.reserves(checksum)
+            turn.memory.reserves(fingerprint)
             return True
         memory, knowing = turn.memory.to_write()
         try:
             reserved = await self._memories.reserve_call(
-                turn.id, checksum, bounds=bounds, memory=memory, knowing=knowing
+                turn.id, fingerprint, bounds=bounds, memory=memory, knowing=knowing
             )
         except StoreUnavailable:
             turn.memory.was_not_written(memory, knowing)

@@ -19,7 +19,7 @@ from gateway.storage.inserting import Insertion
 from gateway.storage.keys import beginning_of_turn, is_small
 from gateway.storage.prepared import Prepared
 from gateway.storage.putting_away import Moves
-from gateway.storage.rows import arguments_text, json_text, results_text
+from gateway.storage.rows import arguments_text, checksum_text, json_text, results_text
 from gateway.storage.schema import calls, fresh, pieces, turns
 
 _DIALECT: Final = dialect(paramstyle="qmark")
@@ -69,7 +69,7 @@ def fresh_values(call: StoredCall, turn: StoredTurn, *, process: str, memory: by
         call.identity,
         (
             arguments_text(call),
-            call.checksum,
+            checksum_text(call),
             call.catalogue,
             call.revision,
             call.created,

@@ -72,7 +72,7 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
         "tool": writable(call.tool),
         "identity": writable(call.identity),
         "args": arguments_text(call),
-        "checksum": call.checksum,
+        "checksum": checksum_text(call),
         "catalogue": call.catalogue,
         "revision": call.revision,
         "created_at": call.created,
@@ -93,15 +93,21 @@ def call_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[str,
     }
 
 
+def checksum_text(call: StoredCall) -> str:
+    """The checksum, and after a space the exact digest if it differs: the checksum rounds a number then."""
+    return call.checksum if call.exact is None else f"{call.checksum} {call.exact}"
+
+
 def call_from(row: Row) -> StoredCall:
     args, excerpt = _arguments(row["args"])
+    checksum, _, exact = row["checksum"].partition(" ")
     return StoredCall(
         id=row["id"],
         turn_id=row["turn_id"],
         tool=row["tool"],
         identity=row["identity"],
         args=args,
-        checksum=row["checksum"],
+        checksum=checksum,
         principal=_principal(row),
         catalogue=row["catalogue"],
         revision=row["revision"],
@@ -119,6 +125,7 @@ def call_from(row: Row) -> StoredCall:
         idempotency_key=row["idempotency_key"],
         trace_id=row["trace_id"],
         span_id=row["span_id"],
+        exact=exact or None,
         excerpt=excerpt,
     )
 

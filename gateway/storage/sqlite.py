@@ -264,13 +264,13 @@ class SqliteStore:
     async def reserve_call(
         self,
         turn_id: str,
-        checksum: str,
+        fingerprint: str,
         *,
         bounds: Bounds,
         memory: bytes | None = None,
         knowing: bytes | None = None,
     ) -> Reserved:
-        reservation = Reservation(turn_id, checksum, bounds)
+        reservation = Reservation(turn_id, fingerprint, bounds)
 
         def reserve(connection: sqlite3.Connection) -> Reserved:
             put_turn_away(connection, MOVES, turn_id)

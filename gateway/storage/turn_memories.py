@@ -25,9 +25,9 @@ def recalled(connection: sqlite3.Connection, turn_id: str) -> bytes | None:
 class Reservation:
     """One more call of a turn, if there is room for it; taken back if its caller never learned of it."""
 
-    def __init__(self, turn_id: str, checksum: str, bounds: Bounds) -> None:
+    def __init__(self, turn_id: str, fingerprint: str, bounds: Bounds) -> None:
         self._turn_id = turn_id
-        self._checksum = checksum
+        self._fingerprint = fingerprint
         self._bounds = bounds
         self._is_made = False
 
@@ -38,9 +38,9 @@ class Reservation:
             raise RecordConflict("the turn is not kept any more")
         stored = recalled(connection, self._turn_id)
         memory = memory_of(stored)
-        if not memory.has_room(self._checksum, self._bounds):
+        if not memory.has_room(self._fingerprint, self._bounds):
             return Reserved(False, stored)
-        memory.reserves(self._checksum)
+        memory.reserves(self._fingerprint)
         kept = memory.to_json()
         _write(connection, self._turn_id, kept)
         self._is_made = True
@@ -49,7 +49,7 @@ class Reservation:
     def undo(self, connection: sqlite3.Connection) -> None:
         if self._is_made:
             memory = memory_of(recalled(connection, self._turn_id))
-            memory.releases(self._checksum)
+            memory.releases(self._fingerprint)
             _write(connection, self._turn_id, memory.to_json())
 
 

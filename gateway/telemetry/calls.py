@@ -255,9 +255,9 @@ class CallSpan(Context):
 
     def _argument_digest(self) -> bytes:
         call, telemetry = self._call, self._telemetry
-        if not (call.is_logged and call.checksum):
+        if not (call.is_logged and call.fingerprint):
             return b""
-        return telemetry.hashes.arguments(call.checksum.encode()).encode()[: telemetry.common.limit]
+        return telemetry.hashes.arguments(call.fingerprint.encode()).encode()[: telemetry.common.limit]
 
     def _results(self, results: Sequence[StoredResult]) -> tuple[bytes, ...]:
         size, key, is_spooled, content = 0, "", False, None

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.approvals.deciding import differs
-from gateway.approvals.digests import digest_of, exact_json
+from gateway.approvals.digests import digest_of
+from gateway.core.exact_json import exact_json
 from gateway.governance.principals import Principal
 
 VALUES = st.recursive(

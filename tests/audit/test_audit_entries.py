@@ -120,7 +120,7 @@ def test_entry_that_is_told_by_its_values_is_hashed_and_encoded_alike(
 def test_entry_says_what_it_was_given(entry: Entry) -> None:
     body = json.loads(entry.encode())
 
-    assert (body["event"], body["at"], body["v"]) == (entry.event, entry.at, 1)
+    assert (body["event"], body["at"], body["v"]) == (entry.event, entry.at, 2)
     assert (entry.caller is None) == ("caller" not in body)
     if entry.caller is not None:
         assert body["caller"]["subject"] == bounded(entry.caller.subject)
@@ -166,7 +166,7 @@ def test_whole_entry_is_what_the_document_shows() -> None:
             "tier": "internal",
             "tool": "order_refund",
         },
-        "v": 1,
+        "v": 2,
     }
 
 

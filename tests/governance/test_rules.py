@@ -253,7 +253,7 @@ def test_only_limits_that_apply_are_taken_and_observing_ones_stop_nobody() -> No
     ],
 )
 def test_loop_stops_the_same_call(made: int, decision: Decision, reason: str) -> None:
-    again = scope()._replace(turn=turn(same=made, other=50), checksum="same")
+    again = scope()._replace(turn=turn(same=made, other=50), fingerprint="same")
 
     assert Loop(3).judge(again, nobody) == Judgement(decision, reason)
     assert Loop(3, "hold").judge(again, nobody).decision == ("allow" if decision == "allow" else "hold")

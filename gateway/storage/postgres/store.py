@@ -309,13 +309,13 @@ class PostgresStore:
     async def reserve_call(
         self,
         turn_id: str,
-        checksum: str,
+        fingerprint: str,
         *,
         bounds: Bounds,
         memory: bytes | None = None,
         knowing: bytes | None = None,
     ) -> Reserved:
-        reservation = Reservation(turn_id, checksum, bounds)
+        reservation = Reservation(turn_id, fingerprint, bounds)
 
         def reserve(connection: Any) -> Reserved:
             if memory is not None:

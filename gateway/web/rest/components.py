@@ -260,8 +260,12 @@ ANSWERS: Final[Mapping[str, Document]] = {
             "turn": TEXT,
             "checksum": TEXT,
             "computed": {"type": ["string", "null"], "description": "Null for a refused call: its arguments are gone."},
+            "digest": TEXT,
+            "computedDigest": {"type": ["string", "null"]},
             "isIntact": {"type": ["boolean", "null"]},
-        }
+            "detail": TEXT,
+        },
+        optional=("detail",),
     ),
     "Rendering": closed({"messages": many(ANYTHING)}),
     "Query": closed({"tool": TEXT, "method": TEXT, "description": TEXT, "inputSchema": ANYTHING}),

@@ -1,12 +1,13 @@
 """Records of calls: those of the caller, and nobody else's. A record exists once its call is over."""
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.canonical import call_id
 from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, UnknownCall
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall
+from gateway.serving.keeping import is_intact, recomputed
 from gateway.web.problems import Response
 from gateway.web.rest.answers import answer
 from gateway.web.rest.asking import Asked
@@ -14,6 +15,11 @@ from gateway.web.rest.operations import Rest
 from gateway.web.rest.refusals import InvalidRequest
 from gateway.web.rest.shapes import record_data, result, summary
 from gateway.web.rest.turns import seen_turn
+
+_ROUNDED: Final = (
+    "the arguments differ from the recorded ones in digits that the checksum does not cover, "
+    "or a version of the gateway that kept no exact digest wrote the record"
+)
 
 
 async def list_calls(rest: Rest, asked: Asked) -> Response:
@@ -35,16 +41,24 @@ async def get_turn_call(rest: Rest, asked: Asked) -> Response:
 
 
 async def verify_call(rest: Rest, asked: Asked) -> Response:
-    """The checksum, computed again from what is stored. Of refused calls too little is, so that nobody can tell."""
+    """Both digests, computed again from what is stored. The checksum rounds integers past 2^53; the other decides.
+
+    Too little is stored of a refused call, so nothing can be computed.
+    """
     stored = await rest.service.stored_call(asked.principal, asked.path["callId"], turn_id=asked.query.get("turn"))
-    computed = None if stored.excerpt is not None else call_id(stored.tool, dict(stored.args))
-    body = {
+    is_whole = stored.excerpt is None
+    computed = call_id(stored.tool, dict(stored.args)) if is_whole else None
+    body: dict[str, Any] = {
         "callId": stored.id,
         "turn": stored.turn_id,
         "checksum": stored.checksum,
         "computed": computed,
-        "isIntact": None if computed is None else computed == stored.checksum,
+        "digest": stored.fingerprint,
+        "computedDigest": recomputed(stored) if is_whole else None,
+        "isIntact": is_intact(stored) if is_whole else None,
     }
+    if computed == stored.checksum and not body["isIntact"]:
+        body["detail"] = _ROUNDED
     return answer(body)
 
 
