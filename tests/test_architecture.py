@@ -114,7 +114,7 @@ ARROWS: dict[str, set[str]] = {
         "runtime",
         "identity",
     }
-    | {"assembly", "audit", "bundles", "storage", "cli"},
+    | {"assembly", "audit", "bundles", "storage", "web", "cli"},
     "pytest_plugin": {"governance", "access", "review", "config", "assembly"},
     "middleware": {"errors", "core", "formats", "governance", "snapshot", "middleware"},
     "serving": {"errors", "core", "governance", "snapshot", "access", "approvals", "audit", "serving"},

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final
 
 from gateway.backends.refusals import type_name
@@ -104,12 +105,13 @@ def too_many_values(error: TooManyValues) -> BackendFailed:
 
 def _parsed(content: bytes) -> Any:
     check_values(content)
-    return json.loads(content, parse_constant=_not_json, parse_float=_read_float)
+    return json.loads(content, parse_constant=_not_json, parse_float=_finite)
 
 
-def _read_float(digits: str) -> float:
+def _finite(digits: str) -> float:
     """A function of Python's, so that other threads may run between two numbers."""
-    return float(digits)
+    number = float(digits)
+    return number if isfinite(number) else _not_json("a number past every double")
 
 
 def _not_json(name: str) -> Any:

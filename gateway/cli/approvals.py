@@ -13,6 +13,7 @@ import typer
 from gateway.cli.console import fail, note, out, print_line, print_pairs, print_table
 from gateway.cli.moments import shown_moment
 from gateway.cli.remote import DEFAULT_URL, Answered, Insecure, Remote, TokenFile, Url, remote_at
+from gateway.web.bodies import NotStrictJson, strict_json
 
 T = TypeVar("T")
 
@@ -344,6 +345,6 @@ def _noted(words: str | None) -> dict[str, Any]:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
-        fail("--resolution is not JSON", """write it as --resolution '{"approved": true}'""")
+        return strict_json(text.encode("utf-8", "surrogateescape"))
+    except NotStrictJson as error:
+        fail(f"--resolution cannot be read: {error}", """write it as --resolution '{"approved": true}'""")

@@ -1,12 +1,12 @@
 """`gateway call-id`: the checksum of a call, without any project."""
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from gateway.core.canonical import call_id, canonical
+from gateway.web.bodies import strict_json
 
 
 def print_call_id(
@@ -21,11 +21,11 @@ def print_call_id(
     """
     text = sys.stdin.read() if args == "-" else args
     try:
-        value = json.loads(text)
+        value = strict_json(text.encode("utf-8", "surrogateescape"))
         if not isinstance(value, dict):
             raise ValueError(f"a JSON object is needed, not {type(value).__name__}")
         answer = canonical({"tool": tool, "args": value}) if show else call_id(tool, value)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         typer.echo(f"error: the arguments cannot be used: {error}", err=True)
         raise typer.Exit(2) from error
     typer.echo(answer)

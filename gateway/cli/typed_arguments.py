@@ -1,16 +1,17 @@
 """Arguments of a call as people type them: `amount=900` becomes a number where the tool's schema asks for one."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.cli.console import fail
 from gateway.core.schema_coercion import coerced
 from gateway.core.schema_document import Subschemas
+from gateway.core.schema_problems import OF_CALLER
 from gateway.core.schemas import Schema
 from gateway.errors import ValidationException
 from gateway.governance.diagnostics import did_you_mean
 from gateway.snapshot import DeclaredTool
+from gateway.web.bodies import NotStrictJson, strict_json
 
 
 def typed_arguments(tool: DeclaredTool | None, pairs: Sequence[str], text: str | None) -> dict[str, Any]:
@@ -27,8 +28,8 @@ def typed_arguments(tool: DeclaredTool | None, pairs: Sequence[str], text: str |
 
 def json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = strict_json(text.encode("utf-8", "surrogateescape"))
+    except NotStrictJson as error:
         fail(f"--args cannot be read: {error}", "write a JSON object: '{\"amount\": 900}'")
     if not isinstance(value, dict):
         fail("--args is not a JSON object", "write one: '{\"amount\": 900}'")
@@ -75,7 +76,7 @@ def _fits(schema: Schema, name: str, value: Any) -> bool:
     try:
         schema.accepted({name: value})
     except ValidationException as error:
-        return all(list(problem["path"])[:1] != [name] for problem in error.details)
+        return all(list(problem["path"])[:1] not in ([name], [OF_CALLER]) for problem in error.details)
     return True
 
 
@@ -86,6 +87,6 @@ def _by_look(typed: Mapping[str, str]) -> dict[str, Any]:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return strict_json(text.encode("utf-8", "surrogateescape"))
+    except NotStrictJson:
         return text

@@ -352,7 +352,7 @@ def forge_tool(descriptor: ToolMethod, ids: Sequence[str] | None, owner: type) -
     async def handle(args: dict[str, Any], ctx: Any, meta: object) -> str:
         artifact = find_artifact(ctx, args["callId"], owner)
         if artifact is None or not _offers(artifact, descriptor.method):
-            return f"Error: no artifact with the id {args['callId']!r} is available in this turn."
+            return "Error: no artifact with this id is available in this turn."
         method = getattr(artifact, descriptor.method, None)
         if not callable(method):
             return f"Error: the artifact has no method {descriptor.method!r}."

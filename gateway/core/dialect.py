@@ -38,7 +38,6 @@ _CATEGORIES: Final = dict(
         "Other=C Control=Cc cntrl=Cc Format=Cf Surrogate=Cs Private_Use=Co",
     )
 )
-_SHOWN: Final = 40
 _PROPERTY_HELP: Final = r"use a general category such as \p{L} or a script such as \p{Script=Greek}"
 
 
@@ -136,7 +135,7 @@ class _Translation:
     def _group_name(self, name: str) -> None:
         if not name.replace("$", "_").isidentifier() or name in self._names:
             raise PatternNotSupported(
-                f"{name[:_SHOWN]!r} is not a free name for a group",
+                f"the name of the group before position {self._at} is not free",
                 help="use letters, digits and _, and each name once",
             )
         self._names.add(name)
@@ -314,9 +313,9 @@ def _property(letter: str, text: str) -> str:
     if key in ("", "General_Category", "gc"):
         name = _CATEGORIES.get(name, name)
     elif key not in ("Script", "sc"):
-        raise PatternNotSupported(f"the property {text[:_SHOWN]!r} is not supported", help=_PROPERTY_HELP)
+        raise PatternNotSupported("a property is not supported", help=_PROPERTY_HELP)
     if name == "ASCII" and not assigned:
         return r"\x{0}-\x{7f}" if letter == "p" else r"\x{80}-\x{10ffff}"
     if not name.replace("_", "").isalnum():
-        raise PatternNotSupported(f"the property {text[:_SHOWN]!r} is not valid", help=_PROPERTY_HELP)
+        raise PatternNotSupported("a property is not valid", help=_PROPERTY_HELP)
     return f"\\{letter}{{{name}}}"

@@ -9,6 +9,8 @@ Values are equal as JSON values are, by the value that the parser gives: `1`, `1
 more, so a fingerprint differs from the checksum only there.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import isfinite
@@ -17,6 +19,9 @@ from typing import Any, Final, NamedTuple
 from gateway.core.canonical import MAX_DEPTH, call_id, hashed_call, js_number, js_string, plain_text
 
 _SAFE: Final = 2**53
+_INTEGERS: Final = range(-(1 << 63), 1 << 64)
+_LONGEST: Final = 20
+_LONG_INTEGER: Final = re.compile(rb"[0-9]{19}")
 
 
 class CallIdentity(NamedTuple):
@@ -57,6 +62,23 @@ def call_identity(tool: str, args: Any) -> CallIdentity:
     text = _written(args, 0)
     checksum, exact = call_id(tool, args), hashed_call(tool, text.encode())
     return CallIdentity(checksum, text, None if exact == checksum else exact)
+
+
+def reads_exactly(content: bytes) -> bool:
+    """Whether no integer of a JSON text is longer than 64 bits: orjson reads such a one as the nearest float."""
+    if _LONG_INTEGER.search(content) is None:
+        return True
+    exact = True
+
+    def look(digits: str) -> None:
+        nonlocal exact
+        exact = exact and len(digits) <= _LONGEST and int(digits) in _INTEGERS
+
+    try:
+        json.loads(content, parse_int=look)
+    except (ValueError, RecursionError):
+        return False
+    return exact
 
 
 def _written(value: Any, depth: int) -> str:

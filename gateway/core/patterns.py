@@ -69,8 +69,9 @@ def _compile(source: str, flags: str) -> Any:
     try:
         return re2.compile(translate(source, flags).encode(), options)
     except re2.error as error:
-        reason = error.args[0].decode("utf-8", "replace")[:100]
-        raise PatternNotSupported(f"the pattern cannot be run: {reason}", help=_hint(reason)) from error
+        reason = error.args[0].decode("utf-8", "replace")  # what is wrong, a colon, and the piece of the pattern
+        words = reason.partition(":")[0][:100]
+        raise PatternNotSupported(f"the pattern cannot be run: {words}", help=_hint(reason)) from error
     finally:
         re2.purge()  # its own cache would keep 128 of them alive
 
@@ -78,9 +79,9 @@ def _compile(source: str, flags: str) -> Any:
 def _check_flags(flags: str) -> None:
     for flag in flags:
         if flag not in "imsu":
-            raise PatternNotSupported(f"unknown flag {flag!r}", help="use any of i, m, s, u")
+            raise PatternNotSupported("a flag is not known", help="use any of i, m, s, u")
         if flags.count(flag) > 1:
-            raise PatternNotSupported(f"the flag {flag!r} is repeated", help="give each flag once")
+            raise PatternNotSupported("a flag is repeated", help="give each flag once")
 
 
 def _hint(reason: str) -> str:

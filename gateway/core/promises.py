@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core.bounded_json import TooManyValues, read_json
+from gateway.core.exact_json import reads_exactly
 from gateway.core.schemas import Schema
 from gateway.errors import ValidationException
 
@@ -54,11 +55,12 @@ class Promise:
 
 
 def parsed(text: str | bytes) -> Any:
-    """The value of a JSON document, `NOTHING` for what is none, or has too many values."""
+    """The value of a JSON document. `NOTHING` for what is none, has too many values, or an integer that would be rounded."""
     try:
-        return read_json(text)
+        value = read_json(text)
     except (orjson.JSONDecodeError, TooManyValues):
         return NOTHING
+    return value if reads_exactly(text.encode() if isinstance(text, str) else text) else NOTHING
 
 
 def plain(value: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any, Final
 from gateway.core.schema_document import Document, Subschemas
 
 _TRUTH: Final = {"true": True, "false": False}
+_INTEGERS: Final = range(-(1 << 63), 1 << 64)
+_WHOLE: Final = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
@@ -74,7 +76,10 @@ def _coerced_text(text: str, wanted: set[str]) -> Any:
 
 
 def _number(text: str) -> Any:
-    """The number; a text that stands for one too large for a double stays a text."""
+    """The number; a text that stands for one too large for a double, or for a whole one of 64 bits, stays a text."""
+    if _WHOLE.fullmatch(text.strip()):
+        whole = int(text)
+        return whole if whole in _INTEGERS else text
     number = float(text)
     if not isfinite(number):
         return text

@@ -1,10 +1,13 @@
-"""What is wrong with a value, or with a schema, in words: one entry per problem, never an argument's value.
+"""What is wrong with a value, or with a schema, in words: one entry per problem, and nothing that the value says.
+
+Neither values nor names that a caller chose are repeated: messages name the fields and rules of the schema.
 
 The validator answers yes or no in time proportional to the value. Its list of errors is another
 matter: it is made at once, and alternatives within alternatives multiply it without bound. So it is asked
 for only where the number of checks is known to be small; else the places at fault are named.
 """
 
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -20,6 +23,14 @@ MAX_CHECKS: Final = 2_000
 
 _MAX_LISTED: Final = 100
 _MAX_TEXT: Final = 500
+_MAX_NAMED: Final = 20
+OF_CALLER: Final = "*"
+"""Stands in a path for a name that the caller chose."""
+
+_UNKNOWN: Final = (
+    jsonschema_rs.ValidationErrorKind.AdditionalProperties,
+    jsonschema_rs.ValidationErrorKind.UnevaluatedProperties,
+)
 _SHELL: Final = ("type", "required", "minProperties", "maxProperties", "dependentRequired")
 
 
@@ -60,9 +71,10 @@ def shell_of(root: Document) -> Document:
     return shell
 
 
-def listed(errors: list[jsonschema_rs.ValidationError]) -> list[Problem]:
-    """One entry per error, up to a limit."""
-    entries = [_entry(told) for error in errors for told in _told(error)]
+def listed(errors: list[jsonschema_rs.ValidationError], document: Document) -> list[Problem]:
+    """One entry per error, up to a limit. `document` is the schema."""
+    known = names_in(document)
+    entries = [_entry(told, document, known) for error in errors for told in _told(error)]
     more = len(entries) - _MAX_LISTED
     return entries[:_MAX_LISTED] + ([problem(f"{more} more problems", type="more")] if more > 0 else [])
 
@@ -107,11 +119,55 @@ def _told(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.Validation
     return [told for each in fitting[0] for told in _told(each)] if len(fitting) == 1 else [error]
 
 
-def _entry(error: jsonschema_rs.ValidationError) -> Problem:
-    path = list(error.instance_path)
+def names_in(document: Document) -> frozenset[str]:
+    """Every name that a schema gives a member, at any depth."""
+    found: set[str] = set()
+    waiting: list[Any] = [document]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            properties = node.get("properties")
+            found.update(properties if isinstance(properties, dict) else ())
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+    return frozenset(found)
+
+
+def masked(path: Iterable[str | int], known: Collection[str]) -> list[str | int]:
+    """A path in which names that are not the schema's are `*`."""
+    return [part if isinstance(part, int) or part in known else OF_CALLER for part in path]
+
+
+def _entry(error: jsonschema_rs.ValidationError, document: Document, known: Collection[str]) -> Problem:
+    path = masked(error.instance_path, known)
     where = _dotted(path)
-    message = f"{where!r}: {error.message}" if where else error.message
+    words = _words(error, document)
+    message = f"{where!r}: {words}" if where else words
     return problem(_shortened(message), path, error.kind.name, schemaPath=list(error.schema_path))
+
+
+def _words(error: jsonschema_rs.ValidationError, document: Document) -> str:
+    kind = error.kind
+    if isinstance(kind, _UNKNOWN):
+        count = len(kind.unexpected)
+        unknown = "a member is not known" if count == 1 else f"{count} members are not known"
+        takes = _taken(document, error.schema_path[:-1])
+        return f"{unknown}; it takes {', '.join(takes)}" if takes else unknown
+    if "propertyNames" in error.schema_path:
+        return f"the name of a member does not satisfy {str(error.schema_path[-1])!r}"
+    return error.message
+
+
+def _taken(document: Document, path: Sequence[str | int]) -> list[str]:
+    """The members that the subschema at a path names, some of many."""
+    node: Any = document
+    for part in path:
+        is_there = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+        node = node[part] if is_there else None
+    properties = node.get("properties") if isinstance(node, dict) else None
+    names = list(properties) if isinstance(properties, dict) else []
+    return names if len(names) <= _MAX_NAMED else [*names[:_MAX_NAMED], "…"]
 
 
 def _dotted(path: list[str | int]) -> str:

@@ -21,7 +21,16 @@ from gateway.core.schema_closing import close
 from gateway.core.schema_coercion import coerced
 from gateway.core.schema_document import Document, Subschemas, own_copy
 from gateway.core.schema_filling import Filling
-from gateway.core.schema_problems import Problem, is_explainable, listed, schema_defect, shell_of, unsatisfied
+from gateway.core.schema_problems import (
+    Problem,
+    is_explainable,
+    listed,
+    masked,
+    names_in,
+    schema_defect,
+    shell_of,
+    unsatisfied,
+)
 from gateway.errors import ValidationException, problem
 
 SchemaCheck = Callable[[Any], Awaitable[object] | object]
@@ -150,8 +159,9 @@ class Schema:
 
     def _problems(self, value: Any) -> list[Problem]:
         if is_explainable(self._subschemas, value):
-            return listed(list(self._compiled.iter_errors(value)))
-        found = listed(list(_compile(shell_of(self._document)).iter_errors(value)))
+            return listed(list(self._compiled.iter_errors(value)), self._document)
+        shell = shell_of(self._document)
+        found = listed(list(_compile(shell).iter_errors(value)), shell)
         return found + self._unsatisfied_properties(value) or [unsatisfied()]
 
     def _unsatisfied_properties(self, value: Any) -> list[Problem]:
@@ -223,6 +233,12 @@ def _not_json(error: Exception) -> ValidationException:
 
 
 def _model_check(model: ModelClass) -> SchemaCheck:
+    known = names_in(model.model_json_schema())
+
+    def problem_of(entry: dict[str, Any]) -> Problem:
+        path = masked(entry["loc"], known)
+        return problem(_model_message(path, str(entry["msg"])), path, entry["type"])
+
     def check(value: Any) -> None:
         try:
             # As JSON text: strictness then allows what JSON has no type for, such as moments and sets.
@@ -231,9 +247,7 @@ def _model_check(model: ModelClass) -> SchemaCheck:
             errors = getattr(error, "errors", None)
             if errors is None:
                 raise
-            raise ValidationException(
-                problem(_model_message(entry), entry["loc"], entry["type"]) for entry in errors()
-            ) from error
+            raise ValidationException(map(problem_of, errors())) from error
 
     return check
 
@@ -246,6 +260,6 @@ def _json_text(value: Any) -> str:
         raise _not_json(error) from error
 
 
-def _model_message(entry: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in entry["loc"])
-    return f"{where!r}: {entry['msg']}" if where else str(entry["msg"])
+def _model_message(path: Sequence[str | int], words: str) -> str:
+    where = ".".join(map(str, path))
+    return f"{where!r}: {words}" if where else words

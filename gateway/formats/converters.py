@@ -49,7 +49,7 @@ def _converter(name: str, source: Source, *, target: Source, write: Write) -> To
             return "Error: give either text or call_id, and not both."
         artifact = source(InMemoryReader(text)) if text.strip() else find_artifact(ctx, call_id, source)
         if artifact is None:
-            return f"Error: no {wanted} artifact with the id {call_id!r} is available in this turn."
+            return f"Error: no {wanted} artifact with this id is available in this turn."
         return await _converted(artifact, write)
 
     return Tool(

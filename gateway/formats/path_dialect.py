@@ -53,6 +53,10 @@ _HELP: Final = (
 )
 
 
+class PathRefused(JSONPathSyntaxError):
+    """What this dialect refuses, in words that repeat nothing of the path."""
+
+
 def compiled(source: str) -> JSONPath:
     """The parsed path; raises `JsonPathInvalid` with what is wrong in one line."""
     try:
@@ -67,7 +71,9 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, JSONPathError):  # a number, mostly, that the library cannot convert
         return "it contains something that is not part of a path"
     where = f" at character {error.token.index + 1}" if error.token and error.token.index >= 0 else ""
-    return f"{error.args[0]}{where}"
+    # The library's own messages quote pieces of the path; those of this dialect do not.
+    words = error.args[0] if isinstance(error, PathRefused) else "something is not as it must be"
+    return f"{words}{where}"
 
 
 def found(path: JSONPath, document: Any, *, budget: Budget) -> Iterator[Node]:
@@ -193,7 +199,7 @@ class _Parser(Parser):
     def parse_singular_query_selector(self, stream: TokenStream) -> Any:
         token = stream.next()
         if token.kind != TOKEN_NAME:
-            raise JSONPathSyntaxError("a path inside brackets is not supported", token=token)
+            raise PathRefused("a path inside brackets is not supported", token=token)
         return NameSelector(env=self.env, token=token, name=token.value)
 
     def parse_slice(self, stream: TokenStream) -> SliceSelector:
@@ -204,13 +210,13 @@ class _Parser(Parser):
     def parse_infix_expression(self, stream: TokenStream, left: BaseExpression) -> BaseExpression:
         token = stream.current()
         if token.kind not in self.BINARY_OPERATORS:  # the library would look the operator up and fail
-            raise JSONPathSyntaxError(f"unexpected {token.value!r}", token=token)
+            raise PathRefused("something unexpected", token=token)
         return super().parse_infix_expression(stream, left)
 
     def parse_relative_query(self, stream: TokenStream) -> BaseExpression:
         stream.eat(TOKEN_SELF)
         if stream.current().kind == TOKEN_NAME:  # `@parent` and the like; the library would read `@.parent`
-            raise JSONPathSyntaxError(f"'@{stream.current().value}' is not supported", token=stream.current())
+            raise PathRefused("a name right after @ is not supported", token=stream.current())
         return _RelativeQuery(JSONPath(env=self.env, segments=self.parse_query(stream)))
 
     def parse_absolute_query(self, stream: TokenStream) -> BaseExpression:

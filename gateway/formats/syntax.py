@@ -229,7 +229,7 @@ def references(root: Node, data: bytes, *, name: str, kinds: Collection[str]) ->
     line = column = last = 0
     for offset in _identifiers(root, data, name.encode(), kinds):
         if len(found) == MAX_ENTRIES:
-            raise TooManyEntries(f"the source mentions {name[:80]!r} more than {MAX_ENTRIES} times")
+            raise TooManyEntries(f"the source mentions the name more than {MAX_ENTRIES} times")
         between = data[last:offset]
         if newlines := between.count(b"\n"):
             line += newlines

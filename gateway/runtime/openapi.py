@@ -1,6 +1,5 @@
 """The backends of operations of OpenAPI documents: from an Upstream, a definition and perhaps a Tool document."""
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from ipaddress import ip_network
@@ -27,6 +26,7 @@ from gateway.serving.asking import log_message
 from gateway.serving.current import current_call
 from gateway.serving.relayed import NEXT, Aside
 from gateway.snapshot import DeclaredTool
+from gateway.web.bodies import NotStrictJson, strict_json
 
 _KINDS: Final[Mapping[str, MediaKind]] = {"image": "image", "audio": "audio", "video": "video"}
 
@@ -86,8 +86,8 @@ def _typed(value: str, schema: Any) -> Any:
     if kind not in ("integer", "number", "boolean"):
         return value
     try:
-        return json.loads(value)
-    except ValueError:
+        return strict_json(value.encode())
+    except (NotStrictJson, UnicodeEncodeError):
         return value
 
 

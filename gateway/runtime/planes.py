@@ -1,12 +1,15 @@
 """The apps of a running gateway: who is let in, what they are told about tokens, and whether calls are taken."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.errors import Unauthenticated
+from gateway.errors import StoreUnavailable, Unauthenticated
 from gateway.governance.principals import Principal
+from gateway.governance.quarantines import KillSwitch
 from gateway.identity.challenges import challenge, issuer_metadata, protected_resource_metadata
 from gateway.runtime.admitting import Admission
 from gateway.runtime.metering import Metering
@@ -27,6 +30,10 @@ from gateway.web.reloading import reload_routes
 from gateway.web.rest.routing import OPEN_PATHS, routes
 from gateway.web.rest.streams import EventLogs
 from gateway.web.status import status_routes
+
+_ENDPOINT: Final = re.compile(r"/?|(?:/[A-Za-z0-9_-][A-Za-z0-9._~-]*)*/mcp")
+"""Where MCP may be served, and the gateway as a whole."""
+_LONGEST_PATH: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +126,12 @@ def planes(
         issuer_metadata=lambda: issuer_metadata(running.providers),
     )
     entrances = route(paths)
+    is_stopped = partial(_is_stopped, running.controlled.quarantines)
 
     def behind_edge(app: App | None) -> App | None:
-        return None if app is None else Edge(app, rules, authenticate, recall)
+        return None if app is None else Edge(app, rules, authenticate, recall, is_stopped=is_stopped)
 
-    data = data_plane(entrances.public, authenticate, recall, rules=rules)
+    data = data_plane(entrances.public, authenticate, recall, rules=rules, is_stopped=is_stopped)
     metering = running.metering
 
     def administers(who: Principal) -> bool:
@@ -153,6 +161,14 @@ def planes(
         behind_edge(entrances.from_peers),
         behind_edge(entrances.from_workers),
     )
+
+
+def _is_stopped(quarantines: KillSwitch, principal: Principal) -> bool:
+    """Whether a principal is in quarantine, or nobody can tell."""
+    try:
+        return quarantines.stopped_by(tool="", subject=principal.subject, is_consequential=True) is not None
+    except StoreUnavailable:
+        return True
 
 
 def admission_of(settings: Settings) -> Admission:
@@ -189,10 +205,10 @@ def _challenges(running: Running, base_url: str) -> Any:
 
 def _metadata(running: Running, base_url: str) -> Any:
     def describe(path: str) -> Mapping[str, Any] | None:
-        """Of the gateway as a whole, and of each MCP endpoint; an unknown path is none of them."""
-        catalogues = running.service.published.snapshot.catalogues.values()
-        known = {"", "/", "/mcp", *(f"{each.path}/mcp" for each in catalogues if "mcp" in each.protocols)}
-        if path not in known:
+        """Of the gateway as a whole, and of every path that an MCP endpoint could have. Anybody may ask, so the answer
+        follows from the path alone and does not tell which catalogues there are.
+        """
+        if len(path) > _LONGEST_PATH or not _ENDPOINT.fullmatch(path):
             return None
         return protected_resource_metadata(f"{base_url}{path}", running.providers)
 

@@ -14,6 +14,7 @@ import orjson
 
 from gateway.backends.refusals import excerpt
 from gateway.core.bounded_json import LARGE, TooManyValues, read_apart, read_json
+from gateway.core.exact_json import reads_exactly
 from gateway.governance.ports import BackendFailed, ErrorWord
 from gateway.web.mcp.protocol import INVALID_PARAMS, MISSING_CAPABILITY
 
@@ -93,11 +94,14 @@ async def read(content: bytes) -> Any:
 def read_now(content: bytes) -> Any:
     """The same, in this thread."""
     try:
-        return read_json(content)
+        message = read_json(content)
     except TooManyValues as error:
         raise MessageTooManyValues(error) from None
     except orjson.JSONDecodeError as error:
         raise BackendFailed("failed", "the upstream server sent something that is not JSON") from error
+    if not reads_exactly(content):
+        raise BackendFailed("failed", "the upstream server sent an integer of more than 64 bits")
+    return message
 
 
 def answers(message: Any, id: int) -> bool:

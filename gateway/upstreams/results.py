@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 import orjson
 
 from gateway.backends.results import MediaTemplate, too_many_values
-from gateway.core.bounded_json import TooManyValues, read_json
+from gateway.core.bounded_json import TooManyValues, check_values
 from gateway.core.media import InMemoryMediaReader, Media, hazard_of
 from gateway.core.media_blocks import safe_mime
-from gateway.core.promises import NOTHING
+from gateway.core.promises import NOTHING, parsed
 from gateway.governance.ports import BackendFailed
 from gateway.serving.relayed import RAW_BLOCK, TEXT_BLOCK, Aside, foreign_meta
 from gateway.upstreams.messages import Json
@@ -80,14 +80,15 @@ def _json(result: Mapping[str, Any], blocks: Sequence[Json]) -> bytes:
     if "structuredContent" in result:
         return orjson.dumps(result["structuredContent"])
     text = text_of(blocks)
+    content = text.encode("utf-8", "replace")
     try:
-        read_json(text)
+        check_values(content)
     except TooManyValues as error:
         raise too_many_values(error) from None
-    except orjson.JSONDecodeError as error:
+    if parsed(content) is NOTHING:
         help = "give the tool another artifact class"
-        raise BackendFailed("failed", "the upstream server's result is not JSON", help=help) from error
-    return text.encode()
+        raise BackendFailed("failed", "the upstream server's result is not JSON that is read exactly", help=help)
+    return content
 
 
 def text_of(blocks: Sequence[Json]) -> str:

@@ -11,6 +11,7 @@ from gateway.serving.service import Service
 from gateway.web.cross_origin import CrossOrigin
 from gateway.web.edge import App, Authenticate, Edge, EdgeRules, Recall, Receive, Scope, Send, nobody_remembered
 from gateway.web.problems import bytes_response, json_response, problem_response, refusal
+from gateway.web.stream_watch import IsStopped
 
 Ready = Callable[[], Mapping[str, Any]]
 """What `/readyz` says: `ready` is whether calls are taken, the rest why not."""
@@ -41,9 +42,16 @@ def data_paths(
     return _Front(service, ready=ready, metadata=metadata, mcp=mcp, rest=others)
 
 
-def data_plane(paths: App, authenticate: Authenticate, recall: Recall = nobody_remembered, *, rules: EdgeRules) -> App:
+def data_plane(
+    paths: App,
+    authenticate: Authenticate,
+    recall: Recall = nobody_remembered,
+    *,
+    rules: EdgeRules,
+    is_stopped: IsStopped = lambda principal: False,
+) -> App:
     """What callers reach: the paths behind their edge, and what browsers have to be told."""
-    edge = Edge(paths, rules, authenticate, recall)
+    edge = Edge(paths, rules, authenticate, recall, is_stopped=is_stopped)
     return CrossOrigin(edge, rules) if rules.origins else edge
 
 

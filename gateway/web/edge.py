@@ -14,6 +14,7 @@ from gateway.governance.principals import Principal
 from gateway.serving.origins import comes_from
 from gateway.web.fields import FIELDS, Fields, RawHeaders
 from gateway.web.problems import Response, problem_response, refusal
+from gateway.web.stream_watch import IsStopped, StreamWatch, WatchedAnswer
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -56,9 +57,16 @@ def nobody_remembered(_credential: bytes | None) -> None:
 
 class Edge:
     def __init__(
-        self, app: App, rules: EdgeRules, authenticate: Authenticate, recall: Recall = nobody_remembered
+        self,
+        app: App,
+        rules: EdgeRules,
+        authenticate: Authenticate,
+        recall: Recall = nobody_remembered,
+        *,
+        is_stopped: IsStopped = lambda principal: False,
     ) -> None:
-        """`recall` is asked first."""
+        """`recall` is asked first. `is_stopped` tells whose event streams end although their credential is good."""
+        self._watch = StreamWatch(authenticate, recall, is_stopped)
         self._app = app
         self._recall = recall
         self._rules = rules
@@ -84,7 +92,7 @@ class Edge:
             return self._refused(error, scope)(scope, receive, send)
         if principal is None:
             return self._once_known(credential, scope, receive, send)
-        return self._let_in(principal, scope, receive, send)
+        return self._let_in(principal, credential, scope, receive, send)
 
     async def _once_known(self, credential: bytes | None, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -92,12 +100,18 @@ class Edge:
         except (Unauthenticated, CredentialUnknown) as error:
             await self._refused(error, scope)(scope, receive, send)
         else:
-            await self._let_in(principal, scope, receive, send)
+            await self._let_in(principal, credential, scope, receive, send)
 
-    def _let_in(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def _let_in(
+        self, principal: Principal, credential: bytes | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         scope[PRINCIPAL] = principal
         comes_from(principal.credential, scope.get("client"))
-        return self._app(scope, receive, send)
+        answer = WatchedAnswer(self._watch, principal, credential, receive, send)
+        try:
+            await self._app(scope, answer.receive, answer.send)
+        finally:
+            answer.leave()
 
     def _refused(self, error: Unauthenticated | CredentialUnknown, scope: Scope) -> Response:
         if isinstance(error, CredentialUnknown):

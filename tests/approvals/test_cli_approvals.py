@@ -383,4 +383,4 @@ def test_token_file_holds_one_token(tmp_path: Path, content: bytes | None) -> No
 def test_resolution_is_json() -> None:
     result = invoke("grant", "id", "--resolution", "{approved")
 
-    assert (result.exit_code, "--resolution is not JSON" in result.stderr) == (2, True)
+    assert (result.exit_code, "--resolution cannot be read: not JSON" in result.stderr) == (2, True)

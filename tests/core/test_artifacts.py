@@ -640,7 +640,7 @@ async def test_artifact_that_is_gone_is_an_answer() -> None:
 
     told = await head.executor(turn)({"callId": "c"})
 
-    assert told == "Error: no artifact with the id 'c' is available in this turn."
+    assert told == "Error: no artifact with this id is available in this turn."
     assert [event.name for event in turn.seen] == ["toolExecutionStart", "toolExecutionEnd"]
     assert not turn.seen[1].is_error
 
@@ -653,7 +653,7 @@ async def test_id_of_another_turn_is_never_resolved() -> None:
     head = SpooledArtifact.forge_tools(theirs).all()[0]
 
     assert await head.executor(mine)({"callId": "c"}) == "mine"
-    assert (await head.executor(mine)({"callId": "d"})).startswith("Error: no artifact with the id 'd'")
+    assert (await head.executor(mine)({"callId": "d"})).startswith("Error: no artifact with this id")
 
 
 @pytest.mark.parametrize("method", ["none", "reader"], ids=["missing", "no method"])
@@ -866,7 +866,7 @@ async def test_query_that_is_not_offered_answers_as_if_there_were_no_artifact() 
 
     answered = await head.executor(turn)({"callId": "guarded"})
 
-    assert answered == "Error: no artifact with the id 'guarded' is available in this turn."
+    assert answered == "Error: no artifact with this id is available in this turn."
 
 
 async def test_query_tools_without_ids_take_any_text() -> None:

@@ -285,7 +285,7 @@ async def test_every_problem_is_collected_with_its_place() -> None:
             schemaPath=["properties", "list", "items", "type"],
         ),
         problem(
-            "Additional properties are not allowed ('y' was unexpected)",
+            "a member is not known; it takes n, list",
             [],
             "additionalProperties",
             schemaPath=["additionalProperties"],
@@ -353,7 +353,7 @@ async def test_between_two_fitting_alternatives_none_is_chosen() -> None:
 async def test_unexpected_argument_of_a_tool_without_any_is_named() -> None:
     (found,) = await problems_of({"type": "object"}, {"a": 1})
 
-    assert found["message"] == "Additional properties are not allowed ('a' was unexpected)"
+    assert found["message"] == "a member is not known"
 
 
 @pytest.mark.parametrize("value", [{"n": 5.0}, {"n": 5}], ids=["5.0", "5"])
@@ -608,8 +608,8 @@ async def test_model_accepts_what_its_schema_advertises(value: dict[str, Any]) -
     ("value", "path", "text"),
     [
         pytest.param({"number": "2"}, ["number"], "not of type", id="no coercion"),
-        pytest.param({"number": 2, "other": 1}, [], "'other' was unexpected", id="closed"),
-        pytest.param({"number": 2, "options": {"x": 1}}, ["options"], "'x' was unexpected", id="closed below"),
+        pytest.param({"number": 2, "other": 1}, [], "a member is not known", id="closed"),
+        pytest.param({"number": 2, "options": {"x": 1}}, ["options"], "a member is not known", id="closed below"),
         pytest.param({"number": 3}, ["number"], "numbers are even", id="own validator"),
         pytest.param({"number": 2, "when": "soon"}, ["when"], "'when': ", id="moment"),
     ],

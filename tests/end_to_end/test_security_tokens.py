@@ -255,14 +255,43 @@ async def test_metadata_is_where_the_challenge_says_and_names_the_resource(path:
             assert refused.header("www-authenticate") == f"Bearer {metadata_of(path)}"
 
 
-@pytest.mark.parametrize("path", ["/nowhere/mcp", "/desk", "/desk/mcp/", "x", "/../mcp", "/mcp?x"])
-async def test_there_is_no_metadata_of_what_is_not_there(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/desk", "/nowhere", "/desk/mcp/", "x", "/../mcp", "/a b/mcp", f"/{'a' * 300}/mcp"])
+async def test_there_is_no_metadata_of_what_no_endpoint_is_called(path: str, tmp_path: Path) -> None:
     async with gateway_of(tmp_path) as (gateway, _):
         found = await gateway.caller(None).rest("GET", f"/.well-known/oauth-protected-resource{path}")
 
-        assert found.status == (200 if path == "/mcp?x" else 401 if path == "x" else 404)
+        assert found.status == (401 if path == "x" else 404)
         if found.status == 404:
             assert found.header("content-type") == "application/problem+json"
+            assert path.encode() not in found.body
+
+
+async def test_nobody_learns_which_catalogues_there_are(tmp_path: Path) -> None:
+    """Whatever somebody without a credential asks for, the answers for a catalogue and for none differ by its name."""
+    async with gateway_of(tmp_path) as (gateway, _):
+        nobody = gateway.caller(None)
+        paths = [
+            "/.well-known/oauth-protected-resource/{}/mcp",
+            "/.well-known/oauth-protected-resource/{}",
+            "/.well-known/oauth-protected-resource/{}/mcp/",
+            "/.well-known/oauth-authorization-server/{}/mcp",
+            "/.well-known/openid-configuration/{}/mcp",
+            "/{}/mcp",
+            "/{}",
+            "/v1/catalogues/{}",
+            "/v1/catalogues/{}/tools",
+            "/v1/catalogues/{}/tools/echo/call",
+            "/v1/docs/{}",
+            "/v1/openapi.json?catalogue={}",
+        ]
+        for path in paths:
+            for method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT"):
+                there = await nobody.raw(method, path.format("desk"))
+                gone = await nobody.raw(method, path.format("nope"))
+
+                assert there.status == gone.status, (method, path)
+                assert there.body.replace(b"desk", b"nope") == gone.body, (method, path)
+                assert str(there.headers).replace("desk", "nope") == str(gone.headers), (method, path)
 
 
 async def test_client_of_the_first_revision_is_sent_to_the_issuer(tmp_path: Path) -> None:

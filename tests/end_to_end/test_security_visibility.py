@@ -246,5 +246,14 @@ async def test_catalogue_of_one_protocol_does_not_exist_for_the_other(tmp_path: 
                 "nowhere", "busy", {}
             )
             metadata = "/.well-known/oauth-protected-resource/only-http/mcp"
-            assert (await caller.rest("GET", metadata)).status == 404
+            unknown = await caller.rest("GET", metadata.replace("only-http", "nowhere"))
+            told = await caller.rest("GET", metadata)
+            assert (told.status, told.headers) == (unknown.status, _same_length(unknown, told))
+            assert told.body == unknown.body.replace(b"nowhere", b"only-http")
             assert len(backend.requests) == 2
+
+
+def _same_length(one: Reply, other: Reply) -> tuple[tuple[str, str], ...]:
+    """The headers of one answer with the length of another."""
+    length = other.header("content-length")
+    return tuple((name, str(length) if name == "content-length" else value) for name, value in one.headers)

@@ -94,10 +94,7 @@ async def test_id_must_name_an_artifact_of_the_source_format(name: str) -> None:
     for id in ("plain", "unknown"):
         answer = await run(converter(name), turn, call_id=id)
 
-        assert (
-            answer
-            == f"Error: no {name.partition('_')[0].upper()} artifact with the id '{id}' is available in this turn."
-        )
+        assert answer == f"Error: no {name.partition('_')[0].upper()} artifact with this id is available in this turn."
 
 
 async def test_unknown_arguments_are_refused() -> None:

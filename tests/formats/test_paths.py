@@ -235,7 +235,7 @@ def test_what_is_not_a_path_is_refused(path: str) -> None:
 
 
 def test_refusal_says_where_and_what_is_possible() -> None:
-    with pytest.raises(JsonPathInvalid, match=r"unexpected '\*' at character 12") as refused:
+    with pytest.raises(JsonPathInvalid, match=r"something unexpected at character 12") as refused:
         Path("$[?(@.price*2 > 10)]")
 
     assert refused.value.help is not None

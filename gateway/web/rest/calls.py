@@ -1,6 +1,5 @@
 """Calling tools: one by one, each in a turn of its own, or in the turn that an earlier call gave the handle of."""
 
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -63,19 +62,22 @@ async def call_answer(rest: Rest, call: Callable[[Course], Awaitable[Settled]]) 
     return answer(body, status=status.code, headers=headers)
 
 
-def arguments(asked: Asked) -> dict[str, Any] | str | None:
-    """The arguments as they were sent. Text that is JSON must be as strict as the body; what is none is the call's."""
+def arguments(asked: Asked) -> dict[str, Any] | None:
+    """The arguments. Text is read as strictly as the body, here and nowhere else; blank text is no arguments."""
     given: dict[str, Any] | str | None = asked.body.get("arguments")
     if not isinstance(given, str):
         return given
+    if not given.strip():
+        return None
     try:
-        strict_json(given.encode())
+        read = strict_json(given.encode())
     except TooManyBodyValues as error:
         raise TooManyJsonValues(f"the arguments cannot be read: {error}") from None
     except NotStrictJson as error:
-        if _is_json(given):
-            raise InvalidRequest(f"the arguments cannot be read: {error}") from None
-    return given
+        raise InvalidRequest(f"the arguments cannot be read: {error}") from None
+    if not isinstance(read, dict):
+        raise InvalidRequest("the arguments are text, and what it says is not a JSON object")
+    return read
 
 
 def idempotency_key(asked: Asked) -> str | None:
@@ -83,12 +85,3 @@ def idempotency_key(asked: Asked) -> str | None:
     if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
         raise InvalidRequest(f"the header Idempotency-Key has 1 to {MAX_KEY} printable ASCII characters")
     return key
-
-
-def _is_json(text: str) -> bool:
-    """Whether a lenient reader would take it: one of them reads the arguments of the call."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
