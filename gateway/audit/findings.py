@@ -18,6 +18,7 @@ Fault = Literal[
     "anchor-key",
     "anchor-malformed",
     "anchor-missing",
+    "anchor-absent",
 ]
 
 

@@ -94,6 +94,7 @@ class _Verification:
     contradictions: list[tuple[Said, Finding]] = field(default_factory=list)
     pruned: dict[str, Said] = field(default_factory=dict)
     watched: dict[str, dict[int, list[Anchor | Said]]] = field(default_factory=dict)
+    unconfirmed: list[str] = field(default_factory=list)
     entries: int = 0
     is_read: bool = False
 
@@ -146,6 +147,7 @@ class _Verification:
     def report(self) -> Report:
         if self.is_read:
             self._find_what_is_gone()
+            self._find_what_is_unconfirmed()
         for said, finding in self.contradictions:
             if self._can_be_believed(said):
                 self.findings.append(finding)
@@ -162,9 +164,8 @@ class _Verification:
             for each in self.strands.values()
             if each.first is not None
         ]
-        return Report(
-            self.entries, tuple(shards), tuple(self.findings), self.anchors.count, (*self.anchors.notes, *notes)
-        )
+        told = (*self.anchors.notes, *notes, *self.unconfirmed)
+        return Report(self.entries, tuple(shards), tuple(self.findings), self.anchors.count, told)
 
     def _watch(self, known: Anchor | Said) -> None:
         self.watched.setdefault(known.shard, {}).setdefault(known.seq, []).append(known)
@@ -226,6 +227,20 @@ class _Verification:
             believed = [each for each in beyond if isinstance(each, Anchor) or self._can_be_believed(each)]
             if not strand.is_broken and believed and (self.scope.last is None or floor < self.scope.last):
                 self._break(strand, "truncated", floor + 1, _gone(floor + 1, max(believed, key=lambda each: each.seq)))
+
+    def _find_what_is_unconfirmed(self) -> None:
+        """Anchors that are given and tell of nothing confirm nothing: a file that was emptied is not a good one."""
+        if not self.anchors.are_given or self.findings:
+            return
+        looked_at = [shard for shard, strand in self.strands.items() if strand.first is not None]
+        without = [shard for shard in looked_at if not self.anchors.by_shard.get(shard)]
+        if without == looked_at:
+            what = (
+                "there are no anchors" if not self.anchors.count else "no anchor is about an entry that was looked at"
+            )
+            self.findings.append(Finding("anchor-absent", "?", 0, f"{what}, so nothing is confirmed"))
+        else:
+            self.unconfirmed += [f"no anchor tells of shard {shard}" for shard in without]
 
     def _can_be_believed(self, said: Said) -> bool:
         """Whether the entry that says so is itself good."""

@@ -10,9 +10,10 @@ from urllib.parse import quote
 
 import typer
 
-from gateway.cli.console import fail, note, out, print_line, print_pairs, print_table
+from gateway.cli.console import fail, note, out, print_json, print_line, print_pairs, print_table
 from gateway.cli.moments import shown_moment
 from gateway.cli.remote import DEFAULT_URL, Answered, Insecure, Remote, TokenFile, Url, remote_at
+from gateway.config.report_text import visible
 from gateway.web.bodies import NotStrictJson, strict_json
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ def list_approvals(
     remote = remote_at(url, token_file, insecure=insecure)
     found = _answered(lambda: list(_pages(remote, limit, state=state, role=role, tool=tool)))
     if output == "json":
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
         return
     if not found:
         note("nothing waits" if state == "pending" else "no approvals fit")
@@ -224,7 +225,7 @@ def _decide(
     digest = shown_digest or found["shownDigest"]
     decided = _answered(lambda: remote.post(f"{_path(id)}/{_VERBS[vote]}", {**body, "shownDigest": digest}), id=id)
     if output == "json":
-        typer.echo(json.dumps(decided, indent=2, ensure_ascii=False))
+        print_json(decided)
         return
     print_line(out(), f"{decided['tool']} for {decided['requester']}: ", (decided["state"], _colour(decided)))
     if decided["state"] == "pending":
@@ -234,7 +235,7 @@ def _decide(
 def _confirm(found: dict[str, Any], question: str) -> None:
     _print(found, "text")
     try:
-        agreed = typer.confirm(question, default=False, err=True)
+        agreed = typer.confirm(visible(question), default=False, err=True)
     except typer.Abort:
         fail("nobody answered", "look at it with `gateway approvals show`, then give --yes", code=1)
     if not agreed:
@@ -243,7 +244,7 @@ def _confirm(found: dict[str, Any], question: str) -> None:
 
 def _print(found: dict[str, Any], output: str) -> None:
     if output == "json":
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
         return
     agreed = f"{found['granted']} of {found['needed']}, by {', '.join(found['approvers'])}"
     pairs = [(name, _value(found, name)) for name in _PAIRS] + [("agreed", agreed)]
@@ -273,7 +274,7 @@ def _print_argument(argument: dict[str, Any]) -> None:
 
 def _tell(found: dict[str, Any], output: str) -> None:
     if output == "json":
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        print_json(found, indent=None)
         return
     asked, until = f"asked {_value(found, 'createdAt')}", f"until {_value(found, 'expiresAt')}"
     cells = [*_named(found, "tool", "requester", "excerpt", "reason"), _agreed(found), asked, until]

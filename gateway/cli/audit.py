@@ -4,9 +4,7 @@ Nothing here connects to anything or changes the log. A log is an exported file,
 while it runs.
 """
 
-import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -27,7 +25,7 @@ from gateway.audit.keys import PublicKey, SigningKey
 from gateway.audit.lines import LineFile
 from gateway.audit.verifying import Scope
 from gateway.audit.verifying import verify as verify_rows
-from gateway.cli.console import err, fail, note, out, print_line, print_table
+from gateway.cli.console import err, fail, note, out, print_json, print_line, print_table, write_lines
 from gateway.cli.moments import moment
 from gateway.errors import GatewayError
 from gateway.runtime.engines import postgres
@@ -94,7 +92,7 @@ def verify(
         with _opened(file, database, connection_env) as log, _shown_progress(log) as progress:
             report = verify_rows(log, anchors=known, keys=keys, scope=Scope(shard, first, last), progress=progress)
     if output == "json":
-        typer.echo(json.dumps(_data(report), indent=2))
+        print_json(_data(report))
     else:
         _print(report, has_anchors=anchors is not None)
     if report.findings:
@@ -137,9 +135,7 @@ def export(
     if format == "jsonl" and not selection.is_everything:
         note("a choice of entries cannot be verified as a chain; export everything for that")
     with _told_plainly(), _opened(file, database, connection_env) as log:
-        for line in exported(log, format, version=__version__, selection=selection):
-            sys.stdout.buffer.write(line)
-    sys.stdout.flush()
+        write_lines(exported(log, format, version=__version__, selection=selection), are_json=format != "cef")
 
 
 @app.command("keygen")

@@ -1,6 +1,5 @@
 """`gateway bundle`: a project as one file that can be signed, carried and verified."""
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from gateway.bundles.manifest import MOST_NUMBER, BundleRefused, Manifest, diges
 from gateway.bundles.packing import Bundle, packed, unpacked
 from gateway.bundles.signing import check, signature_of, signer
 from gateway.cli.audit import write_all
-from gateway.cli.console import err, fail, note, out, print_line, print_pairs
+from gateway.cli.console import err, fail, note, out, print_json, print_line, print_pairs
 from gateway.cli.moments import moment
 from gateway.cli.project import (
     DEFAULT_FOLDER,
@@ -144,7 +143,7 @@ def _tell(bundle: Bundle, keys: Sequence[PublicKey], *, is_json: bool) -> None:
         "verified": bool(keys),
     }
     if is_json:
-        typer.echo(json.dumps(told, indent=2))
+        print_json(told)
         return
     print_pairs(out(), [(name, str(value)) for name, value in told.items() if value is not None])
     if not keys:

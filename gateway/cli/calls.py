@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import typer
 
 from gateway.assembly import Assembled
-from gateway.cli.console import fail, note, out, print_pairs, print_table
+from gateway.cli.console import fail, note, out, print_json, print_pairs, print_table
 from gateway.cli.moments import moment, shown_moment
 from gateway.cli.project import (
     DEFAULT_FOLDER,
@@ -66,7 +66,7 @@ def list_calls(
     wanted = CallFilter(subject=subject, tool=tool, status=status)
     calls = _read(lambda: project_calls(found, secrets_of(folder, policies), wanted, since=since, limit=limit))
     if output == "json":
-        typer.echo(json.dumps([_data(call, arguments) for call in calls], indent=2, ensure_ascii=False))
+        print_json([_data(call, arguments) for call in calls])
         return
     if not calls:
         note("no calls fit")
@@ -97,7 +97,7 @@ def show_call(
         fail(f"there is no call {id!r}", "gateway calls list shows which ones there are", code=1)
     data = _data(call, arguments)
     if output == "json":
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        print_json(data)
         return
     print_pairs(out(), [(name, _words(value)) for name, value in data.items() if value not in (None, [], "")])
 

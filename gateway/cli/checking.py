@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from gateway.assembly import Assembled
-from gateway.cli.console import out, print_line, print_pairs
+from gateway.cli.console import out, print_document, print_line, print_pairs
 from gateway.cli.problems import print_problems
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, Today, assembled, project_at, sources_of
 from gateway.config.report import render, summary
@@ -33,7 +33,7 @@ def check(
     is_refused = found.has_errors or (strict and bool(found.diagnostics))
     if output != "text":
         report = render(found.diagnostics, sources=sources_of(project), output=output)
-        typer.echo(report, nl=not report.endswith("\n"))
+        print_document(report, is_json=output in ("json", "sarif"))
     else:
         console = out()
         print_problems(console, found.diagnostics, sources_of(project))

@@ -1,12 +1,15 @@
 """What people read: colours and folded tables in a terminal, the same words as plain lines everywhere else.
 
-Text that users wrote is never taken for markup, and nothing in it reaches the terminal as a command.
+Text that users wrote is never taken for markup, and nothing in it reaches the terminal as a command. Every command
+prints through this module, so that holds for all of them: for text, for JSON, and for files that go to a terminal.
 """
 
+import json
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Final, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any, Final, NoReturn
 
 import typer
 from rich.cells import cell_len
@@ -17,6 +20,7 @@ from rich.text import Text
 
 from gateway.config.report_text import visible
 
+_UNSEEN: Final = re.compile(r"[^\n\r\t\x20-\x7e]")
 _UNLIMITED: Final = 1_000_000
 _GAP: Final = "  "
 _NO_COLOURS: Final[Mapping[str, str]] = {}
@@ -64,6 +68,40 @@ def print_table(
             console.print(Text(line), soft_wrap=True)
 
 
+def print_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:
+    """A value for programs. What a terminal would obey or not show is escaped, which is the same JSON."""
+    print_document(json.dumps(value, indent=indent, ensure_ascii=False, default=default), is_json=True)
+
+
+def print_document(text: str, *, is_json: bool = False) -> None:
+    """A whole document for another program, with a line end after it. In a terminal it is neutralised."""
+    shown = text.removesuffix("\n")
+    if is_json:
+        shown = escaped_json(shown)
+    elif sys.stdout.isatty():
+        shown = "\n".join(map(visible, shown.split("\n")))
+    typer.echo(shown)
+
+
+def write_lines(lines: Iterable[bytes], *, are_json: bool) -> None:
+    """Lines of a file, byte for byte; in a terminal, which no program reads, they are neutralised."""
+    if not sys.stdout.isatty():
+        for line in lines:
+            sys.stdout.buffer.write(line)
+        sys.stdout.flush()
+        return
+    for line in lines:
+        text = line.decode("utf-8", "backslashreplace").removesuffix("\n")
+        typer.echo(escaped_json(text) if are_json else visible(text))
+
+
+def escaped_json(text: str) -> str:
+    """JSON text with an escape for every character that is not printable. Outside of strings JSON has none but its
+    layout.
+    """
+    return text if text.isascii() and "\x7f" not in text else _UNSEEN.sub(_escape, text)
+
+
 def print_pairs(console: Console, pairs: Iterable[tuple[str, str | tuple[str, ...]]]) -> None:
     """Names with what there is to say of each, folded beside the name; several things below each other."""
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -82,6 +120,14 @@ def fail(message: str, help: str | None = None, *, code: int = 2) -> NoReturn:
 def note(message: str) -> None:
     """Something worth knowing that is not the answer."""
     print_line(err(), ("note: ", "yellow"), message)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group()
+    if character.isprintable():
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def _console(stream: IO[str]) -> Console:

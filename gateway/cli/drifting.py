@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from gateway.cli.bringing import Upstreams, compare
-from gateway.cli.console import note, out, print_line
+from gateway.cli.console import note, out, print_json, print_line
 from gateway.cli.project import (
     DEFAULT_FOLDER,
     Environment,
@@ -61,7 +61,7 @@ def show_drift(
     changes = drift(found.locked, found.found)
     if output == "json":
         data = {"risk": gravest(changes), "changes": [each.as_data() for each in changes]}
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=True, default=str))
+        print_json(data, default=str)
     else:
         print_changes(out(), changes)
         names = ", ".join(found.chosen) or "none"
@@ -77,7 +77,7 @@ def _compare_served(
     here = snapshot_of(sound(assembled(project, environment=environment, today=None), project)).revision
     there = str(served_status(remote)["revision"])
     if output == "json":
-        typer.echo(json.dumps({"served": there, "project": here, "same": here == there}, indent=2))
+        print_json({"served": there, "project": here, "same": here == there})
     elif here == there:
         print_line(out(), f"revision {here[:12]} is served")
     else:

@@ -1,6 +1,5 @@
 """`gateway env`: what a configuration reads from outside itself, and whether it is there. Never a value."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from gateway.assembly import INTERPRETER, Project
-from gateway.cli.console import note, out, print_table
+from gateway.cli.console import note, out, print_json, print_table
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, assembled, project_at
 from gateway.config.folders import read_folder
 from gateway.config.loader import Loaded
@@ -54,7 +53,7 @@ def list_environment(
     loaded = assembled(project, environment=environment, today=None).loaded
     uses = sorted({*_variables(loaded), *_secrets(project, environment)})
     if output == "json":
-        typer.echo(json.dumps([use.row for use in uses], indent=2, ensure_ascii=False))
+        print_json([use.row for use in uses])
     else:
         rows = [list(use.row.values()) for use in uses]
         print_table(out(), ("name", "state", "kind", "where"), rows, colours={"set": "green", "not set": "yellow"})

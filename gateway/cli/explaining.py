@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from gateway.access import Access, Call, fingerprint_of_call
 from gateway.cli.callers import Roles, caller
-from gateway.cli.console import fail, note, out
+from gateway.cli.console import fail, note, out, print_document
 from gateway.cli.explanations import as_json, effects_told, print_explanation, rules_told
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, assembled, project_at, sound
 from gateway.cli.typed_arguments import typed_arguments
@@ -57,10 +57,10 @@ def explain_field(
 ) -> None:
     """Document a field of a YAML kind (what it is for, takes and defaults to), or the code of a problem."""
     if field in CODES:
-        typer.echo(f"{field}\n\n  {CODES[field]}")
+        print_document(f"{field}\n\n  {CODES[field]}")
         return
     try:
-        typer.echo(explain(field, recursive=recursive).rstrip("\n"))
+        print_document(explain(field, recursive=recursive).rstrip("\n"))
     except UnknownField as error:
         is_code = "-" in field and "." not in field
         fail(error.message, (did_you_mean(field, CODES) if is_code else None) or error.help)
@@ -127,7 +127,7 @@ def explain_call(
     answer = access.call(call)
     rules, effects = rules_told(access, call, answer), effects_told(access, call)
     if output == "json":
-        typer.echo(as_json(call, answer, rules, effects), nl=False)
+        print_document(as_json(call, answer, rules, effects), is_json=True)
     else:
         print_explanation(out(), call, answer, rules, effects)
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.console import fail, print_document
 from gateway.core.canonical import call_id, canonical
 from gateway.web.bodies import strict_json
 
@@ -26,6 +27,5 @@ def print_call_id(
             raise ValueError(f"a JSON object is needed, not {type(value).__name__}")
         answer = canonical({"tool": tool, "args": value}) if show else call_id(tool, value)
     except ValueError as error:
-        typer.echo(f"error: the arguments cannot be used: {error}", err=True)
-        raise typer.Exit(2) from error
-    typer.echo(answer)
+        fail(f"the arguments cannot be used: {error}", "write a JSON object: '{\"amount\": 900}'")
+    print_document(answer)

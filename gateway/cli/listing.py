@@ -3,7 +3,6 @@
 Prompts and resources are listed after the tools.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from gateway.access import Access
 from gateway.advertising import described
 from gateway.assembly import Assembled
 from gateway.cli.callers import As, Roles, caller
-from gateway.cli.console import fail, note, out, print_table
+from gateway.cli.console import fail, note, out, print_json, print_table
 from gateway.cli.project import (
     DEFAULT_FOLDER,
     Environment,
@@ -261,7 +260,7 @@ def _print_collisions(catalogues: Sequence[Catalogue], *, as_json: bool) -> None
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    print_json(value)
 
 
 def _cell(value: Any) -> str:

@@ -4,7 +4,6 @@ Exit codes: 0 nothing changes, 2 something does, 1 anything else: a side with er
 what `--accept` names. A wrong option is 1 and not 2, so that no typing error passes for a plan.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
@@ -17,7 +16,7 @@ from typer.core import TyperCommand
 
 from gateway.access import Access
 from gateway.assembly import Assembled, Project
-from gateway.cli.console import err, fail, out, print_line
+from gateway.cli.console import err, fail, out, print_json, print_line
 from gateway.cli.history import NotInHistory, project_in_commit
 from gateway.cli.problems import print_problems
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, Today, assembled, project_at, sources_of
@@ -185,7 +184,7 @@ def _end_unsound(before: Assembled, after: Assembled, *, against: str) -> NoRetu
 
 def _print(made: Plan, *, output: str, accept: Weight | None) -> None:
     if output == "json":
-        typer.echo(json.dumps(plan_data(made, accepted=accept), indent=2, ensure_ascii=False))
+        print_json(plan_data(made, accepted=accept))
         return
     console = out()
     for line in plan_lines(made, accepted=accept):

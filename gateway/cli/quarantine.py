@@ -3,7 +3,6 @@
 It works on the store itself, whether or not a gateway runs on it.
 """
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from gateway.cli.console import fail, note, out, print_line
+from gateway.cli.console import fail, note, out, print_json, print_line
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder
 from gateway.cli.stores import As, Database, For, Output, Reason, done, print_all, store_of, who
 from gateway.governance.quarantines import InvalidQuarantine, Quarantine, QuarantineChange, Target
@@ -127,7 +126,7 @@ def _tell(change: QuarantineChange, output: Output) -> None:
     quarantine = change.quarantine
     if output == "json":
         data = {"action": change.action, **quarantine.as_data()}
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        print_json(data)
         return
     until = quarantine.as_data()["until"]
     became = "is quarantined" if change.action == "add" else "is no longer quarantined"

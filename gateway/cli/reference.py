@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.console import fail, out, print_line
+from gateway.cli.console import fail, out, print_document, print_line
 from gateway.config.schema import editor_schema
 
 
@@ -16,7 +16,7 @@ def print_schema(
     """Print the JSON Schema of all kinds, for editors."""
     text = json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
     if write is None:
-        typer.echo(text, nl=False)
+        print_document(text, is_json=True)
         return
     try:
         write.parent.mkdir(parents=True, exist_ok=True)

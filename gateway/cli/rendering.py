@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from gateway.assembly import Project
+from gateway.cli.console import print_document
 from gateway.cli.project import (
     DEFAULT_FOLDER,
     Environment,
@@ -33,7 +34,7 @@ def render_project(
     project = project_at(folder, policies)
     found = sound(assembled(project, environment=environment, today=on), project)
     documents = [each.source for each in found.loaded.documents if _is_configuration(each.source, project)]
-    typer.echo(effective_yaml(documents, origins=origins), nl=False)
+    print_document(effective_yaml(documents, origins=origins))
 
 
 def _is_configuration(document: Document, project: Project) -> bool:

@@ -3,14 +3,13 @@
 They work on the store itself, whether or not a gateway runs on it.
 """
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from gateway.cli.console import fail, out, print_line
+from gateway.cli.console import fail, out, print_json, print_line
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder
 from gateway.cli.stores import As, Database, For, Output, Reason, done, print_all, store_of, who
 from gateway.governance.revocations import InvalidRevocation, Revocation, RevocationChange
@@ -100,7 +99,7 @@ async def _listed(database: Path | PostgresAddress) -> list[Revocation]:
 def _tell(change: RevocationChange, output: Output) -> None:
     if output == "json":
         data = {"action": change.action, **change.revocation.as_data()}
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        print_json(data)
         return
     became = "is revoked" if change.action == "revoke" else "counts again"
     print_line(out(), ("✓ ", "green"), f"{change.revocation.token_id} {became}")

@@ -1,12 +1,11 @@
 """`gateway status` and `gateway reload`: a running gateway, asked on its admin plane."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
 
-from gateway.cli.console import err, fail, out, print_line, print_pairs
+from gateway.cli.console import err, fail, out, print_json, print_line, print_pairs
 from gateway.cli.remote import Answered, Insecure, Remote, TokenFile, remote_at
 
 DEFAULT_URL: Final = "http://127.0.0.1:8081"
@@ -30,7 +29,7 @@ def show_status(
     """
     told = served_status(remote_at(url, token_file, insecure=insecure))
     if output == "json":
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=True))
+        print_json(told)
         return
     print_pairs(out(), status_pairs(told))
     for warning in told.get("warnings", ()):
@@ -60,7 +59,7 @@ def reload_gateway(
         if "outcome" not in told:
             fail_refused(refused, remote)
     if output == "json":
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=True))
+        print_json(told)
     else:
         print_line(out(), _outcome(told))
         for problem in told["problems"]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from gateway.audit.keys import PublicKey
-from gateway.cli.console import err, fail, note
+from gateway.cli.console import err, fail, note, print_document
 from gateway.cli.problems import print_problems
 from gateway.cli.project import sources_of
 from gateway.cli.unread import output_never_waits
@@ -103,7 +103,7 @@ def serve_gateway(
     given |= {"bundle_keys": tuple(map(str, given.pop("key")))} if key else {}
     settings = _settings({name: value for name, value in given.items() if name != "key"})
     if settings.workers == 1:
-        serve_here(settings, lambda: _bound(settings), say=typer.echo)
+        serve_here(settings, lambda: _bound(settings), say=print_document)
     else:
         code = _supervised(settings)
         if code:
@@ -150,7 +150,7 @@ def _supervised(settings: Settings) -> int:
     except GatewayError as error:
         fail(error.message, error.help, code=1)
     with output_never_waits():
-        return asyncio.run(Workers(settings, sockets, module=_WORKER, say=typer.echo).run())
+        return asyncio.run(Workers(settings, sockets, module=_WORKER, say=print_document).run())
 
 
 class CannotListen(ProgramError):

@@ -3,7 +3,6 @@
 The connection comes from the project's Storage, or from a variable; it is never an argument, which others could read.
 """
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from gateway.cli.console import fail, note, out, print_line, print_pairs
+from gateway.cli.console import fail, note, out, print_json, print_line, print_pairs
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, secrets_of
 from gateway.cli.results import copy_into_project, copy_results
 from gateway.errors import GatewayError
@@ -74,7 +73,7 @@ def check_database(
     except GatewayError as error:
         _failed(error)
     if output == "json":
-        typer.echo(json.dumps({**asdict(state), "is_good": state.is_good}, indent=2))
+        print_json({**asdict(state), "is_good": state.is_good})
     else:
         shown = {name.replace("_", " "): value for name, value in asdict(state).items() if value is not None}
         print_pairs(out(), [(name, str(value)) for name, value in shown.items()])

@@ -4,7 +4,6 @@ They must work when it matters: also while the configuration has errors, and wit
 """
 
 import asyncio
-import json
 import os
 import pwd
 import re
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import typer
 
-from gateway.cli.console import fail, note, out, print_table
+from gateway.cli.console import fail, note, out, print_json, print_table
 from gateway.cli.project import assembled, project_at, secrets_of
 from gateway.errors import GatewayError
 from gateway.runtime.engines import PostgresAddress
@@ -67,7 +66,7 @@ def print_all(found: Sequence[Listed], columns: Sequence[str], *, nothing: str, 
     """What is in force, as a table or as JSON."""
     rows = [each.as_data() for each in found]
     if output == "json":
-        typer.echo(json.dumps([dict(row) for row in rows], indent=2, ensure_ascii=False))
+        print_json([dict(row) for row in rows])
     elif not rows:
         note(nothing)
     else:

@@ -8,7 +8,7 @@ import typer
 
 from gateway.assembly import Assembled, Project
 from gateway.cli.case_reports import as_json, as_junit, place, print_results, summary
-from gateway.cli.console import fail, out, print_line, print_table
+from gateway.cli.console import fail, out, print_document, print_line, print_table
 from gateway.cli.project import (
     DEFAULT_FOLDER,
     Environment,
@@ -49,7 +49,7 @@ def run_tests(
     if output == "text":
         _print(found, results, covered, lists_coverage=coverage)
     else:
-        typer.echo(as_json(results, covered) if output == "json" else as_junit(results), nl=False)
+        print_document(as_json(results, covered) if output == "json" else as_junit(results), is_json=output == "json")
     if any(not result.passed for result in results) or (fail_on_empty and not results):
         raise typer.Exit(1)
 

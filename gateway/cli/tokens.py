@@ -1,11 +1,10 @@
 """`gateway token`: credentials for callers that cannot sign in, such as agents and pipelines; revoking is elsewhere."""
 
-import json
 from typing import Annotated, Literal
 
 import typer
 
-from gateway.cli.console import err, print_line
+from gateway.cli.console import err, out, print_json, print_line
 from gateway.cli.lazy import LazyGroup, Subcommand
 from gateway.identity.api_tokens import new_token
 
@@ -35,10 +34,10 @@ def new(
     """Print a fresh token, once, and its SHA-256. The token goes to the caller, only the digest to the gateway."""
     token, digest = new_token()
     if output == "json":
-        typer.echo(json.dumps({"token": token, "sha256": digest}))
+        print_json({"token": token, "sha256": digest}, indent=None)
         return
-    typer.echo(f"token   {token}")
-    typer.echo(f"sha256  {digest}")
+    print_line(out(), f"token   {token}")
+    print_line(out(), f"sha256  {digest}")
     for line in _HOW:
         print_line(err(), line)
 

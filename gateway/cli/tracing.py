@@ -1,6 +1,5 @@
 """`gateway trace`: one call as a tree, from the records of the project's own store."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -10,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from gateway.cli.call_trees import Node, turns_of
-from gateway.cli.console import fail, out
+from gateway.cli.console import fail, out, print_json
 from gateway.cli.project import (
     DEFAULT_FOLDER,
     Environment,
@@ -63,7 +62,7 @@ def trace_call(
     assert found.access is not None, "a sound project has one"  # noqa: S101 - `sound` ends the command otherwise
     turns = turns_of(traced, found.access.snapshot)
     if output == "json":
-        typer.echo(json.dumps([each.as_data() for each in turns], indent=2, ensure_ascii=False))
+        print_json([each.as_data() for each in turns])
         return
     console = out()
     for each in turns:

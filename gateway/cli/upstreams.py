@@ -1,7 +1,6 @@
 """`gateway upstreams`: how the servers behind a gateway stand, as it sees them, or as they are found from here."""
 
 import asyncio
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from gateway.cli.console import note, out, print_table
+from gateway.cli.console import note, out, print_json, print_table
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, sound
 from gateway.cli.remote import Insecure, TokenFile, remote_at
 from gateway.cli.served import DEFAULT_URL, AdminUrl, served_status
@@ -39,7 +38,7 @@ def list_upstreams(
     """
     found = _probed(folder, policies, environment) if probe else _told(admin_url, token_file, insecure=insecure)
     if output == "json":
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
     elif found:
         print_table(out(), _COLUMNS, [_row(each) for each in found], colours=_COLOURS)
     else:

@@ -55,7 +55,10 @@ class Promise:
 
 
 def parsed(text: str | bytes) -> Any:
-    """The value of a JSON document. `NOTHING` for what is none, has too many values, or an integer that would be rounded."""
+    """The value of a JSON document.
+
+    `NOTHING` for what is none, has too many values, or an integer that would be rounded.
+    """
     try:
         value = read_json(text)
     except (orjson.JSONDecodeError, TooManyValues):

@@ -31,9 +31,9 @@ from gateway.web.rest.routing import OPEN_PATHS, routes
 from gateway.web.rest.streams import EventLogs
 from gateway.web.status import status_routes
 
-_ENDPOINT: Final = re.compile(r"/?|(?:/[A-Za-z0-9_-][A-Za-z0-9._~-]*)*/mcp")
+_ENDPOINT: Final = re.compile(r"/?|(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/mcp")
 """Where MCP may be served, and the gateway as a whole."""
-_LONGEST_PATH: Final = 256
+_LONGEST_PATH: Final = 320
 
 
 @dataclass(frozen=True, slots=True)

@@ -500,3 +500,34 @@ def test_every_fault_is_put_to_the_test() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
 
     assert [fault for fault in get_args(Fault) if f' {fault}"' not in tests and f'"{fault}"' not in tests] == []
+
+
+# Anchors that tell of nothing
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param([], id="empty"),
+        pytest.param([NoAnchor(1, is_cut_off=True)], id="cut-off"),
+    ],
+)
+def test_anchors_that_are_none_confirm_nothing(given: list[SignedAnchor | NoAnchor]) -> None:
+    report = verify(Kept(ALPHA), anchors=given, keys=KEYS)
+
+    assert not report.is_good
+    assert str(report.findings[0]) == "?:0 anchor-absent: there are no anchors, so nothing is confirmed"
+    assert first(Kept([]), given) == "?:0 anchor-absent"
+
+
+def test_anchors_of_another_shard_confirm_nothing() -> None:
+    assert first(Kept(ALPHA, BETA), anchored(BETA[5]), Scope("alpha")) == "?:0 anchor-absent"
+    assert first(Kept(ALPHA), anchored(log("gamma", 3)[2])) == "gamma:1 truncated"
+    assert first(Kept([]), ANCHORS) == "alpha:1 truncated"
+
+
+def test_shard_that_no_anchor_tells_of_is_noted() -> None:
+    report = verify(Kept(ALPHA, BETA), anchors=anchored(ALPHA[7]), keys=KEYS)
+
+    assert report.is_good
+    assert "no anchor tells of shard beta" in report.notes

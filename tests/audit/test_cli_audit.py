@@ -313,3 +313,46 @@ def test_key_of_contents_is_usable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["verify", "export", "keygen"])
 def test_help_tells_the_exit_codes(command: str) -> None:
     assert "Exit codes: 0" in audit(command, "--help").output
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b" \n\t\n", b"# anchors\n", b"\x00" * 40, b'{"anchor":{"at":1'],
+    ids=["empty", "line", "blank", "comment", "zeros", "cut off"],
+)
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_anchors_file_that_tells_of_nothing_fails(
+    tmp_path: Path, anchors: list[object], content: bytes, output: str
+) -> None:
+    Path(str(anchors[1])).write_bytes(content)
+
+    answer = audit("verify", write_lines(tmp_path / "log", [*ALPHA, *BETA]), *anchors, "--format", output)
+
+    assert answer.exit_code == 1
+    assert "there are no anchors, so nothing is confirmed" in answer.stdout
+    if output == "json":
+        assert json.loads(answer.stdout)["good"] is False
+
+
+def test_anchors_of_another_log_fail(tmp_path: Path, anchors: list[object]) -> None:
+    answer = audit("verify", write_lines(tmp_path / "log", log("gamma")), *anchors)
+
+    assert answer.exit_code == 1
+    assert "✗ alpha:1 truncated" in answer.stdout
+
+
+def test_empty_log_fails_with_and_without_anchors(tmp_path: Path, anchors: list[object]) -> None:
+    empty = write_lines(tmp_path / "log", [])
+
+    assert audit("verify", empty, *anchors).exit_code == 1
+    assert audit("verify", empty).exit_code == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"-----BEGIN PUBLIC KEY-----\n"], ids=["empty", "blank", "cut off"])
+def test_key_file_without_a_key_fails(tmp_path: Path, anchors: list[object], content: bytes) -> None:
+    Path(str(anchors[3])).write_bytes(content)
+
+    answer = audit("verify", write_lines(tmp_path / "log", ALPHA), *anchors)
+
+    assert answer.exit_code == 2
+    assert "key" in answer.stderr

@@ -161,7 +161,8 @@ async def test_argument_text_that_is_no_object_is_refused(gateway: Gateway, text
 
 async def test_blank_argument_text_is_no_arguments(gateway: Gateway) -> None:
     async with gateway.client() as client:
-        told = [(await client.post(ECHO, json={"arguments": each})).json() for each in ("", " \n", {})]
+        blank: list[Any] = ["", " \n", {}]
+        told = [(await client.post(ECHO, json={"arguments": each})).json() for each in blank]
 
     assert len({each["checksum"] for each in told}) == 1
 
