@@ -41,7 +41,7 @@ ifdef COVERAGE
 endif
 
 .PHONY: test-long
-test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream servers 1,000 times; reload 100 times; trace 10,000 calls; results of a gigabyte; break 50,000 projects; compare ten million decisions with the reference (most of two hours)
+test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream servers 1,000 times; reload 100 times; trace 10,000 calls; results of a gigabyte; break 50,000 projects; send a million hostile requests; compare ten million decisions with the reference (most of two hours)
 	KILL_ROUNDS=200 $(BIN)/pytest -q tests/end_to_end/test_durability.py tests/end_to_end/test_audit_crashes.py
 	TELEMETRY_CALLS=10000 $(BIN)/pytest -q tests/end_to_end/test_telemetry_random.py
 	LARGE_BYTES=1073741824 $(BIN)/pytest -q tests/end_to_end/test_large.py tests/end_to_end/test_spool_s3_served.py -k memory
@@ -52,6 +52,7 @@ test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream se
 	$(BIN)/python tests/conformance/three_gateways.py
 	RESTART_ROUNDS=1000 $(BIN)/pytest -q tests/upstreams/test_stdio_upstreams.py -k left_behind
 	MUTANTS=50000 $(BIN)/pytest -q -n auto tests/config/test_mutants.py
+	FUZZ_CASES=1000000 $(BIN)/pytest -q -s tests/end_to_end/test_listener_fuzz.py tests/web/test_json_fuzz.py
 	$(BIN)/python tests/authz/long_differential.py
 
 .PHONY: conformance

@@ -43,7 +43,7 @@ def generous(*, streams: bool) -> Any:
             result |= {"content": [{"type": "text", "text": filling}], "parts": []}
         content = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
         if message["params"].get("arguments", {}).get("parts"):
-            content = content.replace(b'"parts": []', b'"parts": [%b[]]' % (b"[], " * 6_000_000))
+            content = content.replace(b'"parts": []', b'"parts": [%b[]]' % (b"[], " * 1_000_000))
         kind = b"text/event-stream" if streams else b"application/json"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
         for piece in [b"data: ", content, b"\n\n"] if streams else [content]:
@@ -84,10 +84,12 @@ async def test_large_results_come_whole_and_others_go_on(streams: bool) -> None:
     assert failed.value.help == "have the tool give less at a time, or a link to the rest"
 
 
-async def test_large_message_of_too_many_parts_is_refused() -> None:
-    async with connected(streams=False) as connection:
-        with pytest.raises(MessageTooLarge, match="too many parts"):
+@pytest.mark.parametrize("streams", [False, True], ids=["answer", "stream"])
+async def test_message_of_too_many_values_is_refused_before_they_are_built(streams: bool) -> None:
+    async with connected(streams=streams) as connection:
+        with pytest.raises(MessageTooLarge, match="more than 50000 JSON values"):
             await size_of(connection, 0, parts=True)
+        assert await size_of(connection, 0) == 0
 
 
 async def test_large_text_comes_whole_unless_its_tool_may_not(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ async def test_name_may_be_packed(wire: Wire) -> None:
         (b'{"a":"\xff"}', 400),
         (b'{"a":NaN}', 400),
         (b'{"a":"\\ud800"}', 400),
-        (b"[" * 100_000, 400),
+        (b"[" * 20_000, 400),
         (b"{}" + b" " * (5 << 20), 413),
     ],
     ids=["empty", "open", "key twice", "mark", "not utf-8", "nan", "lone surrogate", "deep", "large"],

@@ -13,7 +13,7 @@ from gateway.web.rest.endpoints import MAX_BODY
 pytestmark = pytest.mark.anyio
 
 ECHO = "/v1/catalogues/desk/tools/echo/call"
-DEEP = b'{"arguments": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
+DEEP = b'{"arguments": {"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}}"
 
 
 @pytest.fixture

@@ -1,0 +1,115 @@
+"""Bodies of the largest size against a real process: too many values are refused at once, and others are not delayed."""
+
+import http.client
+import json
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_watch import watched
+from secured import MODERN, Person, catalogue, environ_of, frame, http_tool, tokens_of, write_project
+from served import Served, served
+
+ANA = Person("ana", ("staff",))
+SIZE = (4 << 20) - 2048
+REST = "/v1/catalogues/desk/tools/echo/call"
+
+
+def listed(item: bytes, count: int) -> bytes:
+    return b"[" + b",".join([item] * count) + b"]"
+
+
+BOMBS = {
+    "arrays": listed(b"[]", SIZE // 3),
+    "objects": listed(b"{}", SIZE // 3),
+    "numbers": listed(b"1", SIZE // 2),
+    "members": b"{" + b",".join(b'"%d":1' % number for number in range(300_000)) + b"}",
+    "nested": b"[" * SIZE,
+}
+HEAVY = {
+    "one text": b'["' + b"a" * SIZE + b'"]',
+    "escapes": b'["' + b"\\n" * (SIZE // 2) + b'"]',
+    "characters": b'["' + "😀".encode() * (SIZE // 4) + b'"]',
+    "many texts": listed(b'"' + b"a" * 75 + b'"', 49_000),
+    "long numbers": listed(b"0." + b"123456789" * 8, 49_000),
+    "one number": b"[0." + b"1" * SIZE + b"]",
+    "long keys": b"{" + b", ".join(b'"%b%06d": 1' % (b"k" * 65, number) for number in range(49_000)) + b"}",
+    "objects": listed(b'{"a":"' + b"x" * 150 + b'"}', 24_000),
+    "nesting": b"[" + b",".join([b"[" * 120 + b"]" * 120] * 400) + b"]",
+    "small arrays": listed(b"[]", 49_000),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("bounds")
+    anything = {"schema": {"type": "object", "additionalProperties": True}}
+    documents = [*frame(["tokens"], catalogue="desk"), tokens_of([ANA]), http_tool("echo", 1, input=anything)]
+    documents.append(catalogue("desk", ["role:staff"], ["*"]))
+    project = write_project(folder / "p", documents, policy="p, role:staff, *, tool:*, invoke, internal, allow\n")
+    with served(project, folder / "data", env=environ_of([ANA])) as gateway:
+        yield gateway
+        assert gateway.process.poll() is None, "nothing here ends the process"
+
+
+def resident(gateway: Served) -> int:
+    pages = Path(f"/proc/{gateway.process.pid}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def post(gateway: Served, path: str, body: bytes, **headers: str) -> tuple[int, dict[str, object]]:
+    connection = http.client.HTTPConnection(gateway.url.removeprefix("http://"), timeout=60)
+    sent = {"Authorization": f"Bearer {ANA.token}", "Content-Type": "application/json", "Host": "localhost", **headers}
+    try:
+        connection.request("POST", path, body, sent)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def over_rest(gateway: Served, arguments: bytes) -> tuple[int, dict[str, object]]:
+    return post(gateway, REST, b'{"arguments":{"a":%b}}' % arguments)
+
+
+def over_mcp(gateway: Served, arguments: bytes) -> tuple[int, dict[str, object]]:
+    meta = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+    params = b'{"name":"echo","arguments":{"a":%b},"_meta":%b}' % (arguments, json.dumps(meta).encode())
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}' % params
+    headers = {"Mcp-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "echo"}
+    return post(gateway, "/desk/mcp", body, Accept="application/json, text/event-stream", **headers)
+
+
+@pytest.mark.parametrize("arguments", BOMBS.values(), ids=BOMBS)
+def test_too_many_values_are_refused_with_a_code(gateway: Served, arguments: bytes) -> None:
+    before = resident(gateway)
+    status, told = over_rest(gateway, arguments)
+    assert (status, told["code"]) == (413, "E_TOO_MANY_VALUES")
+    assert "50000" in str(told["detail"])
+    assert "GATEWAY_MAX_JSON_VALUES" in str(told["help"])
+
+    status, told = over_mcp(gateway, arguments)
+    assert status == 413
+    assert told["error"] == {
+        "code": -32600,
+        "message": "the JSON has more than 50000 values",
+        "data": {"code": "E_TOO_MANY_VALUES"},
+    }
+    assert resident(gateway) - before < 96 << 20
+
+
+def test_liveness_is_told_while_the_largest_bodies_are_read(gateway: Served) -> None:
+    with watched(gateway.url) as alone:
+        for arguments in (b"1", b"[]"):
+            over_rest(gateway, arguments)
+    took: dict[str, float] = {}
+    for name, arguments in {**BOMBS, **HEAVY}.items():
+        with watched(gateway.url) as live:
+            for call in (over_rest, over_mcp):
+                assert call(gateway, arguments)[0] < 500, name
+        took[name] = live.quantile(0.5)
+        print(f"{name}: half within {live.quantile(0.5):.3f} s, all within {live.quantile(1):.3f} s")
+    print(f"alone: half within {alone.quantile(0.5):.3f} s, all within {alone.quantile(1):.3f} s")
+    # on a machine that does nothing else every answer takes less; half of them hold on one that does
+    assert max(took.values()) < 0.1 + alone.quantile(0.5), took
