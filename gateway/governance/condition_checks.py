@@ -5,7 +5,7 @@ for every tool; a tool whose schema is not known, or that takes arguments which 
 have the argument. Nothing is evaluated here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
@@ -150,14 +150,10 @@ class _Checker:
         return None
 
     def _missing(self, node: FieldNode, bound: Mapping[str, Node]) -> Iterator[ConditionMistake]:
-        known: set[str] = set()
-        for tool in self._tools:
-            found = self._view(node, tool, bound)
-            if not isinstance(found, Missing) or isinstance(self._view(node.operand, tool, bound), Missing):
-                return
-            if not found.is_certain and not _near(node.name, found.known):
-                return
-            known |= found.known
+        missing = missing_everywhere(node.name, (self._view(node.operand, tool, bound) for tool in self._tools))
+        if missing is None:
+            return
+        known = missing.known
         path = path_text(node.operand)
         if path == "args":
             message = f"no tool of the rule takes an argument {node.name!r}"
@@ -324,6 +320,20 @@ def _is_reachable(view: SchemaView, operator: str, value: Any) -> bool | None:
     if (is_above and (is_equal or operator in (">", ">="))) or (is_below and (is_equal or operator in ("<", "<="))):
         return False
     return None
+
+
+def missing_everywhere(name: str, views: Iterable[SchemaView | Missing | None]) -> Missing | None:
+    """A field that none of the values has, or that none lists and is a slip of the pen; `None` if some may have it."""
+    known: frozenset[str] = frozenset()
+    is_certain, is_met = True, False
+    for view in views:
+        if isinstance(view, Missing) and view.is_certain:
+            continue
+        found = view.field(name) if isinstance(view, SchemaView) else None
+        if found is None or isinstance(found, SchemaView) or not (found.is_certain or _near(name, found.known)):
+            return None
+        known, is_certain, is_met = known | found.known, is_certain and found.is_certain, True
+    return Missing(known, is_certain) if is_met else None
 
 
 def _near(name: str, known: frozenset[str]) -> bool:

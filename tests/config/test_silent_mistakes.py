@@ -275,6 +275,22 @@ def test_matcher_that_chooses_nothing_says_why(match: dict[str, Any], message: s
     assert (told_problem.message, told_problem.help, told_problem.severity) == (message, help, "warning")
 
 
+def test_shown_argument_that_no_tool_takes_is_reported_through_references_and_open_schemas() -> None:
+    referred = {"type": "object", "allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"properties": {"order": {}}}}}
+    opened = {"type": "object", "properties": {"order": {"type": "string"}}, "additionalProperties": True}
+    approval = {"type": "approval", "from": ["role:clerk"], "timeout": "5m", "reason": "x"}
+
+    def shown(schema: dict[str, Any], *names: str) -> list[tuple[str, str, str | None]]:
+        gate = rule(match={"tools": ["order_read"]}, check={**approval, "show": list(names)})
+        found = linked(tool(input={"schema": schema}), catalogue(), gate)
+        return [(each.code, each.severity, each.help) for each in found.diagnostics]
+
+    assert shown(referred, "order") == []
+    assert shown(referred, "odrer") == [("unknown-argument", "error", "did you mean 'order'?")]
+    assert shown(opened, "order", "other") == []
+    assert shown(opened, "odrer") == [("unknown-argument", "warning", "did you mean 'order'?")]
+
+
 def test_rule_for_tools_that_nobody_knows_yet_or_drafts_is_not_idle() -> None:
     draft = tool("draft_tool", lifecycle="draft")
     texts = [catalogue(), catalogue("other", include=[{"tools": ["order_read"]}]), tool(), draft]

@@ -176,6 +176,7 @@ def test_tools_of_a_rule_count_together() -> None:
     assert mistakes("args.amuont > 5", REFUND, None) == [], "one that nobody knows may take it"
     assert [each.code for each in mistakes("args.amuont > 5", REFUND, other)] == ["unknown-argument"]
     assert [each.code for each in mistakes('args.amount == "5"', REFUND, other)] == ["argument-type"]
+    assert [each.code for each in mistakes("args.address.cty == ''", REFUND, other)] == ["unknown-argument"]
     assert mistakes("args.total > 5", opened) == [], "it takes what it does not list"
     assert [each.code for each in mistakes("args.sums == '5'", opened)] == ["unknown-argument"], "a slip of the pen"
     assert mistakes("args.sums == '5'", {"type": "object", "additionalProperties": True}) == []
@@ -392,6 +393,16 @@ def test_any_text_is_parsed_or_not_and_never_fails() -> None:
         if tree is not None:
             constant_value(tree)
             find_mistakes(source, [{"args": SchemaView(REFUND, REFUND)}])
+
+
+def test_alternatives_inside_one_another_are_followed() -> None:
+    nested: Json = {"type": "string"}
+    for _ in range(80):
+        nested = {"anyOf": [nested, {"type": "string"}]}
+
+    (found,) = mistakes("args.x == 5", {"type": "object", "properties": {"x": nested}})
+
+    assert found.code == "argument-type"
 
 
 def test_schema_that_refers_in_circles_or_elsewhere_is_unknown() -> None:

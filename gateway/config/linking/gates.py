@@ -13,8 +13,9 @@ from gateway.config.specs import gates as specs
 from gateway.config.specs.common import Selector as SelectorSpec
 from gateway.config.specs.gates import GateRuleDocument
 from gateway.governance.catalogues import GovernedTool, Selector
+from gateway.governance.condition_checks import missing_everywhere
 from gateway.governance.conditions import Condition, compile_condition
-from gateway.governance.diagnostics import Diagnostic, did_you_mean
+from gateway.governance.diagnostics import Diagnostic, Severity, did_you_mean
 from gateway.governance.effects import EFFECT_FLAGS
 from gateway.governance.expressions import flags_given_to_saw
 from gateway.governance.rules import (
@@ -31,6 +32,7 @@ from gateway.governance.rules import (
     Rate,
     Window,
 )
+from gateway.governance.schema_views import SchemaView
 from gateway.snapshot import DeclaredTool
 
 
@@ -53,7 +55,7 @@ def link_gates(
             chosen = [tool for tool, seen in governed if rule.match.chooses(seen)]
             problems += _forbidden(entry, chosen)
             is_known = not could_choose(rule.match, prospects)
-            if chosen:
+            if is_known:
                 problems += _unshown(entry, chosen)
             if entries.is_complete and is_known:
                 problems += conditions.problems(entry, chosen)
@@ -168,22 +170,17 @@ def _forbidden(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> It
 
 
 def _unshown(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:
-    """Arguments to show that no tool of the rule takes: people would decide without them."""
+    """Arguments to show that no tool of the rule takes: approvers would decide without them."""
     check = entry.document.spec.check
-    taken = [_arguments(tool) for tool in chosen]
-    if not isinstance(check, specs.ApprovalCheck | specs.ConfirmationCheck) or None in taken:
+    if not isinstance(check, specs.ApprovalCheck | specs.ConfirmationCheck):
         return
-    known = {name for names in taken if names for name in names}
+    schemas = [tool.input_schema for tool in chosen]
+    views = [None if schema is None else SchemaView(schema, schema) for schema in schemas]
     for index, name in enumerate(check.show):
-        if name not in known:
+        missing = missing_everywhere(name, views)
+        if missing is not None:
             message = f"no tool of the rule takes an argument {name!r}"
-            help = did_you_mean(name, known)
-            yield entry.problem("unknown-argument", message, ("spec", "check", "show", index), help=help)
-
-
-def _arguments(tool: DeclaredTool) -> frozenset[str] | None:
-    """The names of all arguments that the tool takes; `None` if it may take others, too."""
-    schema = tool.input_schema
-    if schema is None or schema.get("additionalProperties") is not False or "patternProperties" in schema:
-        return None
-    return frozenset(schema.get("properties", ()))
+            help = did_you_mean(name, missing.known)
+            severity: Severity = "error" if missing.is_certain else "warning"
+            path = ("spec", "check", "show", index)
+            yield entry.problem("unknown-argument", message, path, help=help, severity=severity)
