@@ -12,10 +12,10 @@ from secured import Reply
 pytestmark = pytest.mark.anyio
 
 
-async def until(status: int, ask: Callable[[], Awaitable[Reply]]) -> Reply:
+async def until(status: int, ask: Callable[[], Awaitable[Reply]], words: bytes = b"") -> Reply:
     """What is known is trusted for some milliseconds before anybody looks again."""
     with anyio.fail_after(20):
-        while (reply := await ask()).status != status:
+        while (reply := await ask()).status != status or words not in reply.body:
             await anyio.sleep(0)
     return reply
 
@@ -28,7 +28,7 @@ async def test_unknown_revocations_are_the_gateways_fault_not_the_callers(tmp_pa
         notices = tmp_path / "data" / "gateway.db-notices"
         os.truncate(notices, 0)
 
-        refused = await until(503, lambda: pay(ana))
+        refused = await until(503, lambda: pay(ana), b"E_CREDENTIAL_UNKNOWN")
         ready = await nobody.rest("GET", "/readyz")
         over_mcp = await ana.modern("desk", "tools/list")
         without = await pay(nobody)

@@ -229,7 +229,7 @@ async def test_whatever_is_written_is_for_the_gateway_alone(tmp_path: Path) -> N
     before = os.umask(0)
     try:
         async with started(start.write(), start.data, environ=start.env) as gateway:
-            assert (await gateway.caller(ANA).rest_call("desk", "echo", {"text": "x" * 200_000})).status == 200
+            assert (await gateway.caller(ANA).rest_call("desk", "echo", {"text": "x" * 200_000})).status == 424
             found = {path: stat.S_IMODE(path.lstat().st_mode) for path in start.data.rglob("*")}
     finally:
         os.umask(before)

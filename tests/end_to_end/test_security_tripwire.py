@@ -132,8 +132,8 @@ async def wired(
             await backends.close()
 
 
-async def call_everything(gateway: Started, person: Person) -> None:
-    """Every tool over every wire, alone, in turns and in sessions."""
+async def call_everything(gateway: Started, person: Person, status: int) -> None:
+    """Every tool over every wire, alone, in turns and in sessions; REST answers with that status."""
     caller = gateway.caller(person)
     arguments = {"text": "x"}
     turn = (await caller.rest("POST", "/v1/turns", {"catalogue": "desk"})).json["id"]
@@ -147,15 +147,16 @@ async def call_everything(gateway: Started, person: Person) -> None:
             await caller.rest_call("desk", name, arguments, idempotency_key=f"{person.name}-{name}-rest"),
             await caller.rest("POST", f"/v1/turns/{turn}/calls", {"tool": name, "arguments": arguments}),
         ]
-        assert {each.status for each in answers} == {200}, answers
+        assert {each.status for each in answers[:3]} == {200}, answers
+        assert {each.status for each in answers[3:]} == {status}, answers
 
 
 async def test_no_backend_runs_without_a_decision_for_that_very_call(tmp_path: Path) -> None:
     async with counting() as backend, wired(tmp_path, backend) as (gateway, log):
-        await call_everything(gateway, SEES)
+        await call_everything(gateway, SEES, 403)
         assert (log.ran, log.tripped, backend.requests) == ([], [], [])
 
-        await call_everything(gateway, FULL)
+        await call_everything(gateway, FULL, 200)
         assert log.tripped == []
         assert len(log.ran) == len(backend.requests) == 18
 
@@ -182,8 +183,8 @@ def _loaded(name: str, source: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
 
 async def test_tripwire_notices_handlers_that_ask_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with counting() as backend, wired(tmp_path, backend, mutated(monkeypatch)) as (gateway, log):
-        await call_everything(gateway, SEES)
-        await call_everything(gateway, FULL)
+        await call_everything(gateway, SEES, 424)
+        await call_everything(gateway, FULL, 424)
 
         assert len(log.tripped) == 36
         assert (log.ran, backend.requests) == ([], [])

@@ -137,7 +137,8 @@ class Proof:
                 assert len(self.backend.requests) == before
                 self.refused += 1
                 continue
-            assert [each.status for each in answers] == [200, 200], (place, name, answers)
+            denied = answers[1].json["isError"]
+            assert [each.status for each in answers] == [200, 403 if denied else 200], (place, name, answers)
             assert name in shown or name in self.hidden[place], (place, name)
             self.same_outcome(name, answers, before)
 

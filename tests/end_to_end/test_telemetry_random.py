@@ -92,7 +92,9 @@ def _all_are_told_rightly(collector: Collector, stored: dict[tuple[str | None, s
     assert len(ended) < len(executions)
     requests = {each.address: each for each in collector.spans if each.name.startswith("tools/call")}
     for each in ended:
-        assert requests[each.trace, each.parent].is_error == each.is_error
+        request = requests[each.trace, each.parent]
+        is_unavailable = request[names.ERROR_TYPE] == "503"  # a busy machine: the call is refused and did not run
+        assert request.is_error == (each.is_error or is_unavailable)
 
 
 async def _many(chance: random.Random, ana: Caller, liz: Caller, count: int, *, cancels: bool = False) -> int:

@@ -10,8 +10,7 @@ from math import ceil
 from typing import Any, Final, Literal, NamedTuple
 
 from gateway.core.moments import clock
-from gateway.errors import GatewayError
-from gateway.serving.course import Fault
+from gateway.errors import GatewayError, LoopStopped
 from gateway.serving.settled import Settled
 
 Outcome = Literal["done", "pending", "denied", "missing", "invalid", "failed", "limited", "unavailable"]
@@ -98,7 +97,7 @@ def _wait(settled: Settled) -> int:
     told = settled.pending or settled.limited
     if told is not None:
         return int(told["retryAfter"])
-    if settled.reason in _OF_A_TURN:
+    fault = settled.fault
+    if settled.reason in _OF_A_TURN or (fault is not None and fault.code == LoopStopped.code):
         return max(_SOON, ceil((settled.turn.stored.expires - clock()) / 1_000_000))
-    fault: Fault | None = settled.fault
     return _SOON if fault is None or fault.retry_after is None else fault.retry_after

@@ -80,7 +80,7 @@ class RestTalk(Talk):
         own = f', "id": {json.dumps(id)}' if id else ""
         body = f'{{"tool": {json.dumps(tool)}, "arguments": {arguments}{own}}}'
         heard = await self._post(f"/v1/turns/{quote(turn)}/calls", body)
-        if heard.status not in (200, 202):
+        if "callId" not in heard.json:
             return Said(refused=f"{heard.status} {heard.json.get('detail') or heard.json.get('title')}", turn=turn)
         told = heard.json
         return Said(told["rendered"], told["isError"], told["callId"], told["turn"], [told["result"]])

@@ -81,7 +81,7 @@ TABLE: dict[str, tuple[Settled, int, int | None]] = {
     "rate": (settled(429, reason="rate-exceeded", limited=LIMITED), 429, 42),
     "quota that holds": (settled(429, reason="quota-exceeded", limited=LIMITED), 429, 42),
     "loop rule": (settled(403, reason="loop-stopped"), 429, 90),
-    "loop guard": (settled(429), 429, 1),
+    "loop guard": (settled(fault=Fault("E_LOOP_STOPPED", 429)), 429, 90),
     "budget": (settled(403, reason="budget-spent"), 429, 90),
     "too many approvals": (settled(429, reason="check-failed"), 429, 1),
     "too many at once": (settled(429, reason="backend-spared"), 429, 1),
