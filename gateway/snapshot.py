@@ -211,6 +211,8 @@ class Catalogue:
     hidden: frozenset[str] = frozenset()
     protocols: tuple[str, ...] = ("mcp", "http")
     render: Literal["envelope", "plain"] = "envelope"
+    structured: Literal["raw", "off"] = "raw"
+    """Whether the JSON of a result is sent beside its text."""
     instructions: str | None = None
     collisions: tuple[Collision, ...] = ()
     combinations: tuple[Combination, ...] = ()

@@ -157,6 +157,8 @@ _CATALOGUES: Final = {
     "on another mount.",
     "store-in-clear": "Results are sent to the object store without encryption, so whoever is on the way can read "
     "them. Write https://.",
+    "unmarked-json": "JSON of tools that are not trusted (structuredContent) goes out beside the envelope, unmarked. "
+    "Set publish.structured: off, unless only programs read it.",
     "redact-hides": "Only JSON and YAML can be masked in parts; of other results nothing is shown. Use another base.",
     "unpublished-tool": "No catalogue publishes the tool, so nobody can call it. Include it, or make it a draft.",
     "past-removal": "The deprecated tool's last day is over. Remove the document, or set lifecycle: retired.",

@@ -88,7 +88,7 @@ def _snapshot(
         return None, problems
     pipelines, policies = link_pipelines(found), link_collision_policies(found)
     named = (defaults.pipeline, defaults.collision_policy)
-    parts = Parts(tools, scale.tiers, pipelines, policies, *named, prospects, offers)
+    parts = Parts(tools, scale.tiers, pipelines, policies, *named, prospects, offers, artifacts)
     catalogues, of_catalogues = link_catalogues(found, parts)
     problems += of_catalogues
     problems += unreached_rules(found, gates, tools, catalogues, prospects)

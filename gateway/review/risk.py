@@ -87,6 +87,7 @@ RISKS: Final[Mapping[str, Risk]] = {
     "exclude-removed": Risk("medium", "tools are no longer kept out"),
     "audience-widened": Risk("medium", "more people may connect"),
     "envelope-dropped": Risk("high", "results go out without their trust envelope"),
+    "json-unmarked": Risk("medium", "JSON of results goes out beside the envelope"),
     "protocol-added": Risk("low", "served over another protocol"),
     # Results and what is kept of them.
     "redact-removed": Risk("high", "a value is no longer masked"),

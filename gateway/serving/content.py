@@ -53,7 +53,8 @@ def artifact_uri(turn_id: str, call_id: str, piece: int | None = None) -> str:
 
 def output_schema(published: Published, catalogue: str, tool: DeclaredTool) -> Mapping[str, Any] | None:
     """What clients are promised of a result's JSON; nothing where it may be left out of an answer."""
-    if not tool.inline or published.catalogues[catalogue].inlining is not None:
+    served = published.catalogues[catalogue]
+    if not tool.inline or served.inlining is not None or served.catalogue.structured == "off":
         return None
     if tool.output_schema is not None or tool.brought_output is None:
         return tool.output_schema
@@ -109,12 +110,16 @@ class Contents:
         """Nothing where a class masks what it shows: nobody has masked what stands beside."""
         if settled.aside is None:
             return None
+        if settled.turn.catalogue.catalogue.structured == "off":
+            return Aside(meta=settled.aside.meta)
         declared = settled.turn.published.tool(settled.turn.stored.catalogue, settled.record.tool)
         is_bare = declared is not None and not settled.turn.published.types.is_masked(declared.artifact)
         return settled.aside if is_bare else None
 
     async def _with_json(self, settled: Settled, results: Any, blocks: list[Block], promise: Promise | None) -> Content:
         turn, record, beside = settled.turn, settled.record, self._beside(settled)
+        if turn.catalogue.catalogue.structured == "off":
+            return Content(blocks, aside=beside)
         value = await _json_value(results, limit=MAX_STRUCTURED if promise is None else MAX_PROMISED)
         if value is ABSENT and beside is not None:
             value = beside.structured

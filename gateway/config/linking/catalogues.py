@@ -22,7 +22,7 @@ from gateway.governance.catalogues import (
 from gateway.governance.diagnostics import Diagnostic, Position, did_you_mean
 from gateway.governance.globs import glob_matches
 from gateway.governance.trust import Tier
-from gateway.snapshot import Catalogue, CollisionPolicy, DeclaredTool, Offer, Pipeline
+from gateway.snapshot import ArtifactClass, Catalogue, CollisionPolicy, DeclaredTool, Offer, Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Parts:
     default_policy: str
     prospects: Sequence[GovernedTool] = ()
     offers: Mapping[str, Offer] = field(default_factory=dict)
+    artifacts: Mapping[str, ArtifactClass] = field(default_factory=dict)
 
 
 def link_catalogues(entries: Entries, parts: Parts) -> tuple[dict[str, Catalogue], list[Diagnostic]]:
@@ -73,6 +74,7 @@ def _catalogue(
     problems += of_prompts
     tools = list(named.tools.values())
     problems += pipeline_problems(entry, pipeline, tools)
+    problems += _unmarked(entry, [tool for tool in tools if _is_foreign(tool) and _has_json(tool, parts)])
     combinations, found = _combinations(entry, entries, [*tools, *offers])
     problems += found
     if entries.is_complete:
@@ -110,9 +112,35 @@ def _linked(
         hidden=frozenset(hidden),
         protocols=spec.publish.as_,
         render=spec.publish.render,
+        structured=spec.publish.structured,
         instructions=spec.instructions,
         combinations=tuple(combinations),
     )
+
+
+def _unmarked(entry: Entry[CatalogueDocument], untrusted: Sequence[DeclaredTool]) -> Iterator[Diagnostic]:
+    """JSON that a model may read without the envelope that the catalogue's texts have."""
+    publish = entry.document.spec.publish
+    if not untrusted or (publish.render, publish.structured) != ("envelope", "raw") or "mcp" not in publish.as_:
+        return
+    names = [tool.name for tool in untrusted]
+    more = f" and of {len(names) - 1} more" if names[1:] else ""
+    message = f"the JSON of {names[0]!r}{more} is sent without an envelope, and a third party writes it"
+    help = "set publish.structured: off, unless only programs read structuredContent"
+    place = ("spec", "publish", "structured" if "structured" in publish.model_fields_set else "path")
+    related = [(f"{tool.trust.tier.name!r} is a tier of third parties", tool.position) for tool in untrusted[:1]]
+    yield entry.problem("unmarked-json", message, place, help=help, related=related, severity="warning")
+
+
+def _is_foreign(tool: DeclaredTool) -> bool:
+    return not tool.trust.trusted and tool.trust.tier.origin != "first-party"
+
+
+def _has_json(tool: DeclaredTool, parts: Parts) -> bool:
+    if tool.output_schema is not None or tool.brought_output is not None or tool.upstream is not None:
+        return True
+    declared = parts.artifacts.get(tool.artifact)
+    return tool.artifact == "json" if declared is None else hasattr(declared.constructor, "json_type")
 
 
 def _selectors(specs: Sequence[CatalogueSelector], parts: Parts) -> list[Selector]:

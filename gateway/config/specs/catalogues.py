@@ -52,6 +52,9 @@ class Publish(Spec):
     render: Literal["envelope", "plain"] = Field(
         "envelope", description="Whether text results go out in the trust envelope or bare."
     )
+    structured: Literal["raw", "off"] = Field(
+        "raw", description="Whether programs get JSON results beside the text; no envelope marks that JSON."
+    )
 
     def broken_rules(self) -> Iterable[Broken]:
         if self.path.split("/")[1] in RESERVED_PATHS:

@@ -20,6 +20,8 @@ def weaker_catalogue(before: Spec, after: Spec) -> Iterator[Weakness]:
         yield Weakness("audience-widened", "audience", ", ".join(names))
     if at(after, "publish.render", "envelope") == "plain" and at(before, "publish.render", "envelope") != "plain":
         yield Weakness("envelope-dropped", "publish.render")
+    if at(after, "publish.structured", "raw") == "raw" and at(before, "publish.structured", "raw") != "raw":
+        yield Weakness("json-unmarked", "publish.structured")
     protocols = ("mcp", "http")
     if names := sorted(set(at(after, "publish.as", protocols)) - set(at(before, "publish.as", protocols))):
         yield Weakness("protocol-added", "publish.as", ", ".join(names))
