@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.core.canonical import MAX_DEPTH, call_id, canonical
-from gateway.core.exact_json import call_identity, exact_digest, exact_json, fingerprint_of
+from gateway.core.exact_json import call_identity, exact_digest, exact_json, fingerprint_of, reads_exactly
 
 EDGE = 2**53
 NUMBERS = st.one_of(
@@ -140,3 +140,21 @@ def test_depth_has_the_bound_of_the_checksum() -> None:
         exact_json([deep])
     with pytest.raises(ValueError, match="nested deeper"):
         exact_json({"a": deep})
+
+
+@pytest.mark.parametrize(
+    ("content", "exact"),
+    [
+        (b'{"a": 1, "b": "text"}', True),
+        (b'{"a": 18446744073709551615, "b": -9223372036854775808}', True),
+        (b'{"a": 18446744073709551616}', False),
+        (b'{"a": -9223372036854775809}', False),
+        (b'[1, {"b": ' + b"9" * 5000 + b"}]", False),
+        (b'{"a": "18446744073709551616999"}', True),
+        (b'{"a": 0.18446744073709551616999}', True),
+        (b"[" * 100_000 + b"1" * 20 + b"]" * 100_000, False),
+    ],
+    ids=["small", "64 bits", "65 bits", "65 bits below", "digits", "text", "fraction", "deep"],
+)
+def test_integers_that_would_be_rounded_are_noticed(content: bytes, exact: bool) -> None:
+    assert reads_exactly(content) is exact

@@ -70,7 +70,7 @@ def alphabet(random_: random.Random) -> Callable[[str], str]:
 
     def spelled(char: str) -> str:
         if char == "_":
-            return random_.choice(UNDERSCORES)
+            return str(random_.choice(UNDERSCORES))
         return str(table.get(char, char)) if random_.random() < share else char
 
     return spelled

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from gateway.core.callbacks import CALLBACKS, call, in_memory_callbacks
 from gateway.core.calls import ToolCall
+from gateway.core.canonical import call_id
 from gateway.core.events import now
+from gateway.core.exact_json import fingerprint_of
 from gateway.core.media import InMemoryMediaReader, Media
 from gateway.core.records import (
     RECORD_KINDS,
@@ -237,3 +239,12 @@ async def test_callbacks_may_be_sync_or_async() -> None:
 
     assert await call(lambda n: n + 1, 1) == 2
     assert await call(later, 1) == 2
+
+
+def test_calls_are_counted_exactly() -> None:
+    first, second = 2**53, 2**53 + 1
+    calls = ToolCallSet([settled("a", first), settled("b", second), settled("c", second)])
+
+    assert calls.count(call_id("echo", {"n": first})) == 3
+    assert calls.count_exactly(fingerprint_of("echo", {"n": first})) == 1
+    assert calls.count_exactly(fingerprint_of("echo", {"n": second})) == 2

@@ -683,6 +683,8 @@ async def test_foreign_refusal_of_a_model_passes_through() -> None:
         ({"type": "boolean"}, "false", False),
         ({"type": "integer"}, "5", 5),
         ({"type": "integer"}, " -5.0 ", -5),
+        ({"type": "integer"}, "9007199254740993", 2**53 + 1),
+        ({"type": "integer"}, "-9223372036854775808", -(2**63)),
         ({"type": "number"}, "1.5e2", 150),
         ({"type": "number"}, "1.5", 1.5),
         ({"type": ["integer", "null"]}, "5", 5),
@@ -717,6 +719,7 @@ def test_texts_become_what_the_schema_asks_for(described: dict[str, Any], text: 
         ({"type": "number"}, "inf"),
         ({"type": "number"}, "1e999"),
         ({"type": "number"}, "9" * 5_000),
+        ({"type": "integer"}, "18446744073709551616"),
         ({"type": "object"}, "{}"),
     ],
     ids=lambda value: repr(value)[:30],
@@ -879,3 +882,45 @@ def test_what_is_advertised_is_what_is_enforced(data: st.DataObject, document: D
     value = data.draw(matching(document) | VALUES)
 
     assert schema.is_valid(value) == accepts(schema.describe(), value)
+
+
+CANARY = "canary-of-the-caller"
+
+
+@pytest.mark.parametrize(
+    ("document", "value", "told"),
+    [
+        (an_object(a={}), {CANARY: 1, "b": 2}, "2 members are not known; it takes a"),
+        (
+            an_object(d={"anyOf": [an_object(q={}), {"type": "null"}]}),
+            {"d": {CANARY: 1}},
+            "'d': a member is not known; it takes q",
+        ),
+        (
+            {**an_object(d={"$ref": "#/$defs/x"}), "$defs": {"x": an_object(q={})}},
+            {"d": {CANARY: 1}},
+            "'d': a member is not known",
+        ),
+        (
+            an_object(n={"type": "object", "additionalProperties": {"type": "integer"}}),
+            {"n": {CANARY: CANARY}},
+            "'n.*': value is not of type \"integer\"",
+        ),
+        (
+            an_object(n={"type": "object", "propertyNames": {"maxLength": 3}, "additionalProperties": True}),
+            {"n": {CANARY: 1}},
+            "'n': the name of a member does not satisfy 'maxLength'",
+        ),
+        (
+            an_object(**{f"p{number}": {} for number in range(30)}),
+            {CANARY: 1},
+            "a member is not known; it takes " + ", ".join([*(f"p{number}" for number in range(20)), "…"]),
+        ),
+    ],
+    ids=["several", "alternative", "reference", "name in a path", "name of a member", "many"],
+)
+async def test_names_that_the_caller_chose_are_not_repeated(document: Any, value: Any, told: str) -> None:
+    found = await problems_of(document, value)
+
+    assert found[0]["message"].startswith(told)
+    assert CANARY not in str(found)

@@ -18,7 +18,7 @@ from gateway.core.canonical import canonical
 from gateway.errors import StoreUnavailable
 from gateway.governance.records import CallFilter
 from gateway.governance.refusals import Refusal
-from gateway.serving.arguments import checked
+from gateway.serving.arguments import identity_of
 from gateway.serving.current import ServedCall
 from gateway.serving.excerpts import LONGEST, excerpt_of
 from gateway.serving.keeping import restored
@@ -40,9 +40,9 @@ SCHEMA: dict[str, Any] = {
 
 
 def call(args: dict[str, Any], *, schema: Any = SCHEMA) -> ServedCall:
-    checksum, text = checked("pay", args)
+    checksum, text, exact = identity_of("pay", args) or ("", None, None)
     tool = replace(declared("pay"), input_schema=schema)
-    return ServedCall("c", "pay", args, ANA, "desk", "r", checksum=checksum, args_text=text, declared=tool)
+    return ServedCall("c", "pay", args, ANA, "desk", "r", checksum=checksum, args_text=text, declared=tool, exact=exact)
 
 
 def kind(**fields: Any) -> ArtifactClass:
