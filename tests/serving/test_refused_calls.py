@@ -14,7 +14,7 @@ from serving_gateway import ANA, HERE, Plan, declared, running
 from test_call_auditing import audited, gate
 
 from gateway.core.artifacts import SpooledArtifact
-from gateway.core.canonical import canonical
+from gateway.core.exact_json import exact_json
 from gateway.errors import StoreUnavailable
 from gateway.governance.records import CallFilter
 from gateway.governance.refusals import Refusal
@@ -68,7 +68,7 @@ def kind(**fields: Any) -> ArtifactClass:
 def test_excerpt_shows_what_is_declared_and_no_secret(args: dict[str, Any], shown: str) -> None:
     found = excerpt_of(call(args), None)
 
-    text = canonical(args).encode()
+    text = exact_json(args).encode()
     assert (found.text, found.bytes, found.sha256) == (shown, len(text), sha256(text).hexdigest())
 
 
