@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from time import process_time
 from traceback import format_exception
@@ -98,7 +99,7 @@ class Workshop:
     def _judge(
         self, mutant: Mutant, root: Path, *, serve: bool
     ) -> Literal["diagnostics", "refused", "valid", "served"]:
-        settings = Settings.model_validate({"configs": root, "environment": mutant.environment})
+        settings = _settings(root, mutant.environment)
         try:
             ready = prepared(settings, environ=self.environ(), today=TODAY)
         except ConfigInvalid as invalid:
@@ -117,6 +118,11 @@ class Workshop:
     def _write(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+
+@cache
+def _settings(root: Path, environment: str | None) -> Settings:
+    return Settings.model_validate({"configs": root, "environment": environment})
 
 
 def _reported(diagnostics: Sequence[Diagnostic], seed: int) -> Literal["diagnostics"]:

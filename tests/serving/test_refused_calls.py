@@ -112,7 +112,7 @@ def test_what_must_not_be_traced_is_not_shown() -> None:
 def test_arguments_that_cannot_be_hashed_have_no_size() -> None:
     found = excerpt_of(call({"text": "\ud800"}), None)
 
-    assert found.bytes in (0, len(canonical({"text": "\ud800"}).encode("utf-8", "surrogatepass")))
+    assert found.bytes in (0, len(exact_json({"text": "\ud800"}).encode("utf-8", "surrogatepass")))
     assert found.text == 'text="\\ud800"'
 
 
