@@ -18,6 +18,7 @@ from gateway.audit.entries import (
     Caller,
     CallPart,
     Client,
+    CountPart,
     DecisionPart,
     Entry,
     GateEntry,
@@ -70,6 +71,7 @@ entries = st.builds(
     st.none() | st.builds(KeyPart, text, text, text, text),
     st.none() | st.builds(Opening, text, st.lists(marks, max_size=3)),
     st.none() | marks,
+    st.none() | st.builds(CountPart, moments, moments, moments),
 )
 
 

@@ -16,6 +16,7 @@ from gateway.audit.entries import (
     Caller,
     CallPart,
     Client,
+    CountPart,
     DecisionPart,
     Entry,
     GateEntry,
@@ -343,3 +344,19 @@ def test_call_of_nobody_known_has_an_endpoint_all_the_same() -> None:
 
     assert event["src_endpoint"] == {"name": "unknown"}
     assert event["api"]["service"] == {"name": "agent-gateway"}
+
+
+def test_number_of_counted_refusals_is_exported() -> None:
+    entry = Entry(
+        "refusals-counted",
+        NOON,
+        PLACE,
+        Caller("user:ana"),
+        decision=DecisionPart("deny", "not-permitted"),
+        counted=CountPart(240, NOON, NOON + 60_000_000),
+    )
+    row = row_of_entry(entry)
+
+    told = json.loads(lines([row], "ocsf")[0])
+    assert (told["count"], told["activity_name"], told["severity_id"]) == (240, "Count refusals", 3)
+    assert b" cnt=240 " in lines([row], "cef")[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from serving_gateway import ANA, BOB, EVE, HERE, Gateway, Grants, Plan, running, trust
 
+from gateway.core.canonical import call_id
 from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
 from gateway.core.tokens import Tokenizable
 from gateway.errors import (
@@ -239,7 +240,9 @@ async def test_call_that_a_pipeline_does_not_let_through_is_an_error_on_record(h
 
     assert ran == []
     assert settled.record.is_error
-    assert (record.decision, record.status, record.args) == ("deny", "settled", {"a": 1})
+    assert (record.decision, record.status, record.args) == ("deny", "settled", {})
+    assert record.excerpt is not None
+    assert (record.excerpt.bytes, record.checksum) == (len('{"a":1}'), call_id("echo", {"a": 1}))
     assert isinstance(settled.record.results, Tokenizable)
     assert ("not today" in str(settled.record.results)) is (how == "refuses")
 
