@@ -1,4 +1,4 @@
-"""Bodies of the largest size against a real process: too many values are refused at once, and others are not delayed."""
+"""Bodies of the largest size against a real process: too many values are refused, and others are not delayed."""
 
 import http.client
 import json
@@ -35,7 +35,7 @@ HEAVY = {
     "long numbers": listed(b"0." + b"123456789" * 8, 49_000),
     "one number": b"[0." + b"1" * SIZE + b"]",
     "long keys": b"{" + b", ".join(b'"%b%06d": 1' % (b"k" * 65, number) for number in range(49_000)) + b"}",
-    "objects": listed(b'{"a":"' + b"x" * 150 + b'"}', 24_000),
+    "objects of texts": listed(b'{"a":"' + b"x" * 150 + b'"}', 24_000),
     "nesting": b"[" + b",".join([b"[" * 120 + b"]" * 120] * 400) + b"]",
     "small arrays": listed(b"[]", 49_000),
 }

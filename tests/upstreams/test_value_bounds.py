@@ -1,0 +1,94 @@
+"""Too many JSON values from a program, a service or a function: the call fails, and nothing is built of them."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from upstream_gateway import gateway, project, tool, upstream
+
+from gateway.backends.python import _received
+from gateway.backends.results import parsed_json
+from gateway.backends.workers import Answer
+from gateway.core.promises import NOTHING, parsed
+from gateway.errors import JsonParseError
+from gateway.formats.json_text import parse_json, parse_lines
+from gateway.governance.ports import BackendFailed
+from gateway.openapi.reading import MAX_VALUES, read
+from gateway.openapi.refusals import OpenApiInvalid
+from gateway.upstreams.programs import ids_in
+from gateway.upstreams.results import value_of
+
+pytestmark = pytest.mark.anyio
+
+MANY = b"[" + b"[]," * 60_000 + b"[]]"
+MODERN = "2026-07-28"
+PROGRAM = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    result = {"resultType": "complete"}
+    if message["method"] == "server/discover":
+        result |= {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+    elif message["method"] == "tools/list":
+        result |= {"tools": []}
+    else:
+        many = message["params"]["arguments"].get("many", 0)
+        result |= {"content": [{"type": "text", "text": "done"}], "more": [[]] * many}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+
+
+async def test_program_that_sends_too_many_values_fails_that_call_alone(tmp_path: Path) -> None:
+    script = tmp_path / "many.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    remote = upstream("remote", {"type": "stdio", "argv": [sys.executable, str(script)]})
+    folder = project(tmp_path / "project", remote, tool("give", "many:int"))
+    async with gateway(folder) as started, Client(started.url, mode=MODERN) as client:
+        calls = [client.call_tool("give", {"many": many}) for many in (1, 60_000, 2)]
+        fine, failed, also_fine = await asyncio.gather(*calls)
+
+    assert (fine.is_error, also_fine.is_error) == (False, False)
+    assert failed.is_error
+    assert "more than 50000 JSON values" in str(failed.content)
+
+
+@pytest.mark.parametrize(
+    ("line", "ids"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"result":{"id": 8}}', {7, 8}),
+        (b'{"result":[' + b"[]," * 1000 + b'],"id" : 9}', {9}),
+        (b'{"id":"7"}', set()),
+        (b'{"id":7.5}', {7}),
+        (b"", set()),
+    ],
+)
+def test_requests_that_a_line_may_answer(line: bytes, ids: set[int]) -> None:
+    assert ids_in(line) == ids
+
+
+async def test_results_of_tools_are_bounded() -> None:
+    with pytest.raises(BackendFailed, match="more than 50000 JSON values"):
+        await parsed_json(MANY)
+    with pytest.raises(BackendFailed, match="more than 50000 JSON values"):
+        _received(Answer({"kind": "json"}, (MANY,)), limit=1 << 20)
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": MANY.decode()}]
+    with pytest.raises(BackendFailed, match="more than 50000 JSON values"):
+        value_of({"content": blocks}, blocks, json_results=True)
+    assert parsed(MANY) is NOTHING
+    assert await parsed_json(b"[1.5, 2]" + b" " * 100_000) == [1.5, 2]
+
+
+def test_documents_have_bounds_of_their_own() -> None:
+    with pytest.raises(JsonParseError, match="more than 1000000 values"):
+        parse_json("[" + "[]," * 1_000_000 + "[]]")
+    for lines in ("[]\n" * 1_000_001, "[[],[]]\n" * 400_001):
+        with pytest.raises(JsonParseError, match="more than 1000000 values"):
+            parse_lines(lines)
+    assert len(parse_json("[" + "[]," * 60_000 + "[]]")) == 60_001
+    with pytest.raises(OpenApiInvalid, match=f"more than {MAX_VALUES} values"):
+        read(b'{"openapi":"3.1.0","x":[' + b"[]," * MAX_VALUES + b"[]]}")
