@@ -1,4 +1,4 @@
-"""Bodies of the largest size against a real process: too many values are refused, and others are not delayed."""
+"""Bodies of the largest size against a real process: too many values are refused at once; others are not delayed."""
 
 import http.client
 import json
