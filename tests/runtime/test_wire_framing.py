@@ -135,7 +135,7 @@ def statuses(answers: bytes) -> list[int]:
     ],
     ids=str,
 )
-async def test_length_that_can_be_read_in_two_ways_is_refused_before_an_application_sees_it(headers: list[str]) -> None:
+async def test_length_that_can_be_read_in_two_ways_is_refused(headers: list[str]) -> None:
     async with serving() as app:
         answers = await app.told(request("POST /x HTTP/1.1", *headers, body=b"0\r\n\r\n") + LAST)
 
