@@ -30,7 +30,15 @@ from gateway.governance.locks import Lock
 from gateway.snapshot import DeclaredTool, Snapshot, revision_of
 
 INTERPRETER: Final = "GATEWAY_PYTHON"
-"""Documents may start programs with the interpreter that runs the gateway; its path is given under this name."""
+_FOLDERS: Final = ("GATEWAY_PYTHON_PREFIX", "GATEWAY_PYTHON_BASE", "GATEWAY_PACKAGES")
+GIVEN: Final = (INTERPRETER, *_FOLDERS)
+"""What documents may use without its being set: the interpreter that runs the gateway, and the folders that a program
+reads to run with it (its environment, its library, the packages of the gateway)."""
+
+
+def _given() -> dict[str, str]:
+    values = (sys.executable, sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+    return dict(zip(GIVEN, values, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,7 @@ def assemble(
     folders = [
         folder for folder in (project.configs, project.policies) if folder == project.configs or _has_tests(folder)
     ]
-    loaded = load(folders, environ={INTERPRETER: sys.executable, **environ}, environment=environment)
+    loaded = load(folders, environ={**_given(), **environ}, environment=environment)
     lock, of_lock = read_lock(project.configs)
     is_whole = not any(found.is_error for found in of_lock)
     locked, idle = locked_imports(loaded, lock, environment=environment, is_whole=is_whole)
@@ -99,7 +107,12 @@ def assemble(
     if linked.snapshot is None or any(found.is_error for found in diagnostics):
         return Assembled(None, loaded, policies, tuple(diagnostics), lock, tuple(known))
     diagnostics = in_order([*diagnostics, *_unapproved(linked.snapshot, policies, today)])
-    aliases = {} if INTERPRETER in environ else {sys.executable: f"${{{INTERPRETER}}}"}
+    # folders of one Python may be one or several: they are one name, so that the revision is the same everywhere
+    aliases = {
+        value: f"${{{INTERPRETER if name == INTERPRETER else _FOLDERS[0]}}}"
+        for name, value in _given().items()
+        if name not in environ
+    }
     access = _access(linked.snapshot, policies, lock, aliases=aliases)
     return Assembled(access, loaded, policies, tuple(diagnostics), lock, tuple(known))
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from python_folders import PYTHON_FOLDERS
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
@@ -16,7 +17,7 @@ apiVersion: gateway/v1
 kind: Upstream
 metadata: {{name: wiki, owner: team-docs}}
 spec:
-  transport: {{type: stdio, argv: ["{python}", -m, gateway.examples.wiki]}}
+  transport: {{type: stdio, argv: ["{python}", -m, gateway.examples.wiki], sandbox: {{readable: {readable}}}}}
   import: {{include: [search_pages], trust: {{tier: internal, flags: []}}}}
 ---
 apiVersion: gateway/v1
@@ -40,7 +41,9 @@ def project(tmp_path: Path) -> Path:
             copy = folder / path.relative_to(SMALL)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
-    (folder / "configs" / "upstreams.yaml").write_text(WIKI.format(python=sys.executable))
+    (folder / "configs" / "upstreams.yaml").write_text(
+        WIKI.format(python=sys.executable, readable=json.dumps(PYTHON_FOLDERS))
+    )
     return folder
 
 

@@ -37,6 +37,8 @@ def test_example_loads_without_a_word(environment: str | None, today: date) -> N
 def test_revision_is_the_same_wherever_python_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     here = access_to(example()).snapshot.revision
     monkeypatch.setattr("sys.executable", "/opt/another/bin/python3")
+    monkeypatch.setattr("sys.prefix", "/opt/another")
+    monkeypatch.setattr("sys.base_prefix", "/opt/another")
 
     assert access_to(example()).snapshot.revision == here
     told = assemble(Project.at(ROOT), environ={"GATEWAY_PYTHON": "/opt/third/bin/python3"}, today=TODAY)

@@ -1,8 +1,9 @@
 """Tools that are programs on this host: started without a shell, confined, streamed into the spool, ended as a group.
 
 `launcher` says how each limit is enforced and what it does not cover. A limit that this host cannot enforce is refused
-when the backend is built; whoever wants to go without says so: `network: host`, `writable: [/]`. A program that starts
-another one in a session of its own can leave it behind; everything in its own session ends with the call.
+when the backend is built; a document that wants to go without says so: `network: host`, `readable: [/]`,
+`writable: [/]`. A program that starts another one in a session of its own can leave it behind; everything in its own
+session ends with the call.
 """
 
 import asyncio
@@ -41,6 +42,7 @@ class Command:
     ok: tuple[int, ...] = (0,)
     failed: tuple[int, ...] = ()
     network: Literal["none", "host"] = "none"
+    readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     cpu: timedelta = timedelta(seconds=60)
     memory: int = 1 << 30
@@ -58,7 +60,7 @@ class Command:
             "RLIMIT_FSIZE": self.max_file if self.writable else 0,
             "RLIMIT_CORE": 0,
         }
-        return Confinement(network=self.network, writable=self.writable, limits=limits)
+        return Confinement(network=self.network, readable=self.readable, writable=self.writable, limits=limits)
 
 
 class CommandBackend:
@@ -148,4 +150,5 @@ async def _output(
         raise BackendFailed("failed", told or f"the program failed with status {code}")
     why = f"it ended with status {code}" if code >= 0 else _SIGNALS.get(-code, f"signal {-code} ended it")
     told = excerpt(complaints, secrets=secrets)
-    raise BackendFailed("failed", f"the program failed: {why}{': ' if told else ''}{told}")
+    advice = child.confinement.advice(told)
+    raise BackendFailed("failed", f"the program failed: {why}{': ' if told else ''}{told}{advice}")

@@ -8,6 +8,7 @@ anything it was told to enforce cannot be enforced, the program does not start.
     environment               the declared names only                -
     network: none             a network namespace, or, where that    Unix sockets; in the file system only, if it is
                               is forbidden, a filter of sockets      a namespace
+    readable folders          Landlock, kernel 6.2 or newer          names, sizes and times of files; Unix sockets
     writable folders          Landlock, kernel 6.2 or newer          modes, owners and times of files
     other processes           Landlock: memory, environment          signals, before kernel 6.12
     cpu, memory, file size    rlimits, per process                   the sum over all processes it starts
@@ -20,6 +21,7 @@ import errno
 import marshal
 import os
 import resource
+import stat
 import sys
 
 FAILED = 125
@@ -34,6 +36,8 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_READS_OF_FILES, _READ_FOLDER = 1 | 1 << 2, 1 << 3  # executing and reading, listing
+_READS = _READS_OF_FILES | _READ_FOLDER
 _KNOWS_SCOPES, _SCOPE_SIGNAL = 6, 1 << 1
 _KNOWS_REFER, _REFER = 2, 1 << 13
 _WRITES = _WRITE_FILE | _TRUNCATE | _REFER | sum(1 << bit for bit in range(4, 13))  # removing and making anything
@@ -99,13 +103,7 @@ def _confine(settings: dict[str, object]) -> None:
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if settings["network"] != "host":
         _leave_network(settings["network"])
-    writable = settings["writable"]
-    if isinstance(writable, list):
-        _restrict(_WRITES, writable=writable)
-    elif sys.platform == "linux" and landlock_version() >= _KNOWS_REFER:
-        # being restricted at all is what keeps other processes' memory and environment out of reach; moving a file to
-        # another folder is forbidden to whoever is restricted, unless it is allowed
-        _restrict(_REFER, writable=["/"])
+    _restrict(settings["readable"], settings["writable"])
     if sys.platform == "linux":
         _drop_capabilities()
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)  # late: a change of credentials undoes it
@@ -183,7 +181,15 @@ def _can_leave_network() -> bool:
     return True
 
 
-def _restrict(handled: int, *, writable: "list[str]") -> None:
+def _restrict(readable: object, writable: object) -> None:
+    """Enter a ruleset: each argument lists what is allowed, `None` stands for everything.
+
+    A program that may use everything is restricted, too: that keeps the memory and the environment of other processes
+    out of its reach. The kernel forbids a restricted program to move files between folders unless that is allowed.
+    """
+    handled = (_READS if isinstance(readable, list) else 0) | (_WRITES if isinstance(writable, list) else _REFER)
+    if handled == _REFER and (sys.platform != "linux" or landlock_version() < _KNOWS_REFER):
+        return
     libc = _libc()
     scopes = landlock_version() >= _KNOWS_SCOPES
     ruleset = _Ruleset(handled, 0, _SCOPE_SIGNAL if scopes else 0)
@@ -191,22 +197,29 @@ def _restrict(handled: int, *, writable: "list[str]") -> None:
     rules = _checked(
         libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), size, ctypes.c_uint32(0)), "creating a Landlock ruleset"
     )
-    if handled & _WRITE_FILE:
+    if isinstance(writable, list):
         _allow(rules, _ALWAYS_WRITABLE, access=_WRITE_FILE)
-    for path in writable:
-        _allow(rules, path, access=handled)
+        for path in writable:
+            _allow(rules, path, access=handled & (_WRITES | _READS))
+    else:
+        _allow(rules, "/", access=_REFER)
+    if isinstance(readable, list):
+        for path in readable:
+            _allow(rules, path, access=_READS)
     _checked(libc.syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0)), "entering a Landlock ruleset")
     os.close(rules)
 
 
 def _allow(rules: int, path: str, *, access: int) -> None:
-    folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        rule = _PathBeneath(access, folder)
+        if not stat.S_ISDIR(os.fstat(handle).st_mode):
+            access &= _READS_OF_FILES | _WRITE_FILE | _TRUNCATE
+        rule = _PathBeneath(access, handle)
         call = (ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0))
-        _checked(_libc().syscall(_ADD_RULE, *call), f"allowing writes to {path}")
+        _checked(_libc().syscall(_ADD_RULE, *call), f"allowing the use of {path}")
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 def _prctl(option: int, value: int) -> None:

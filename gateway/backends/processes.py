@@ -5,6 +5,7 @@ What a child may use is said by a `Confinement`; whether this host can enforce i
 
 import asyncio
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -26,7 +27,32 @@ STDERR_KEPT: Final = 8 << 10
 
 _LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
 _PROBE_SECONDS: Final = 10
+_REFUSED: Final = re.compile(
+    r"EACCES|EPERM|PermissionError|permission denied|not permitted|no module named|cannot find module"
+    r"|cannot open shared object",
+    re.IGNORECASE,
+)
 _EVERYTHING: Final = "/"
+
+SYSTEM_READABLE: Final = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/localtime"),
+    *(
+        "/etc/ssl/certs",
+        "/etc/ssl/cert.pem",
+        "/etc/ssl/openssl.cnf",
+        "/etc/pki/tls/certs",
+        "/etc/pki/ca-trust/extracted",
+    ),
+    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
+)
+"""What every program may read and execute: programs, libraries and certificates of the system."""
+NETWORK_READABLE: Final = (
+    *("/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services"),
+    "/etc/protocols",
+)
+"""What a program with a network reads besides, to find other hosts by name."""
+_MOST_INTERPRETERS: Final = 4
+"""The kernel follows no more scripts that are run by scripts, either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +77,29 @@ class HostControls:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a child may use. `writable` with `/` in it means every folder; `limits` are names of rlimits."""
+    """What a child may use; `limits` are names of rlimits.
+
+    `/` among folders means every folder. What is writable is readable, and so is what every program needs to run.
+    """
 
     network: Literal["none", "host"] = "none"
+    readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def writes_anywhere(self) -> bool:
         return _EVERYTHING in self.writable
+
+    @property
+    def reads_anywhere(self) -> bool:
+        return _EVERYTHING in self.readable
+
+    def all_readable(self, program: str, folder: str | None) -> list[str]:
+        """Everything that a program may read and execute; what is not there is left out."""
+        own = [*program_files(program), *((folder,) if folder not in (None, _EVERYTHING) else ())]
+        system = [*SYSTEM_READABLE, *(NETWORK_READABLE if self.network == "host" else ())]
+        return [*self.readable, *dict.fromkeys(each for each in (*own, *system) if Path(each).exists())]
 
     def problems(self, host: HostControls) -> list[tuple[str, str]]:
         """What this host cannot enforce, each with what to do about it."""
@@ -78,12 +118,43 @@ class Confinement:
                     "use a kernel with Landlock (6.2 or newer), or say 'writable: [/]' and mean it",
                 )
             )
-        found += [
-            (f"{folder} is no folder", "create it, or correct 'writable'")
-            for folder in self.writable
-            if not Path(folder).is_dir()
-        ]
+        if not self.reads_anywhere and host.landlock < NEEDED_LANDLOCK:
+            found.append(
+                (
+                    "this host cannot keep a program from reading files",
+                    "use a kernel with Landlock (6.2 or newer), or say 'readable: [/]' and mean it",
+                )
+            )
+        for name, folders in (("readable", self.readable), ("writable", self.writable)):
+            found += [
+                (f"{folder} is no folder", f"create it, or correct '{name}'")
+                for folder in folders
+                if not Path(folder).is_dir()
+            ]
         return found
+
+    def advice(self, complaint: str) -> str:
+        """What to look at if a program complains that it was refused something, or could not even begin."""
+        if self.reads_anywhere or not _REFUSED.search(complaint):
+            return ""
+        return " (it may read system folders and what 'sandbox.readable' lists)"
+
+
+def program_files(program: str) -> list[str]:
+    """The file that runs, by its real name, and those of the interpreters that scripts name."""
+    found: list[str] = []
+    while len(found) <= _MOST_INTERPRETERS:
+        found.append(os.path.realpath(program))
+        try:
+            with open(program, "rb") as file:
+                first = file.readline(256)
+        except OSError:
+            break
+        words = first[2:].split() if first.startswith(b"#!") else []
+        if not words:
+            break
+        program = os.fsdecode(words[0])
+    return found
 
 
 class Pipe:
@@ -117,8 +188,9 @@ class Pipe:
 class Child:
     """One running process and everything in its group. Made by `start`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], mark: str, confinement: Confinement) -> None:
         self._process = process
+        self.confinement = confinement
         self.stdout, self.stderr = Pipe(process.stdout), Pipe(process.stderr)
         self._mark = mark
         loop = asyncio.get_running_loop()
@@ -166,7 +238,8 @@ class Child:
         """Raises if the launcher gave up before the program began."""
         if code == FAILED and stderr.startswith(self._mark.encode()):
             reason = excerpt(stderr[len(self._mark) :], limit=300)
-            raise BackendFailed("failed", f"the program could not be started: {reason}")
+            advice = self.confinement.advice(reason)
+            raise BackendFailed("failed", f"the program could not be started: {reason}{advice}")
 
     def _reap(self) -> None:
         if self._exit.done():
@@ -191,6 +264,7 @@ def start(
         "mark": mark,
         "environment": list(environment),
         "network": confinement.network,
+        "readable": None if confinement.reads_anywhere else confinement.all_readable(argv[0], folder),
         "writable": None if confinement.writes_anywhere else list(confinement.writable),
         "limits": dict(confinement.limits),
     }
@@ -208,7 +282,7 @@ def start(
         )
     except (OSError, ValueError) as error:
         raise BackendFailed("failed", "the program could not be started") from error
-    return Child(process, mark)
+    return Child(process, mark, confinement)
 
 
 async def beginning_of(pipe: Pipe, limit: int = STDERR_KEPT) -> bytes:

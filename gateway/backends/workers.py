@@ -28,7 +28,7 @@ HARMLESS: Final = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "PATH", "TZ")
 """What a worker gets of the gateway's own environment."""
 
 _PROGRAM: Final = str(Path(__file__).with_name("worker.py"))
-_ANYTHING: Final = Confinement(network="host", writable=("/",))
+_ANYTHING: Final = Confinement(network="host", readable=("/",), writable=("/",))
 _MAX_HEAD: Final = 1 << 20
 _LENGTH: Final = 8
 _AT_ONCE: Final = timedelta(0)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gateway.assembly import INTERPRETER, Project
+from gateway.assembly import GIVEN, Project
 from gateway.cli.console import note, out, print_json, print_table
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Folder, Policies, assembled, project_at
 from gateway.config.folders import read_folder
@@ -71,7 +71,7 @@ def _variables(loaded: Loaded) -> Iterator[_Use]:
 
 
 def _state(use: EnvUse) -> State:
-    if use.name == INTERPRETER and INTERPRETER not in os.environ:
+    if use.name in GIVEN and use.name not in os.environ:
         return "default"  # the gateway fills it in
     return "set" if use.is_set else "not set" if use.default is None else "default"
 

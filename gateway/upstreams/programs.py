@@ -57,6 +57,7 @@ class Program:
     environment: Mapping[str, str | Callable[[], str]] = field(default_factory=dict, repr=False)
     folder: str | None = None
     network: Literal["none", "host"] = "none"
+    readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     cpu: timedelta | None = None
     memory: int | None = None
@@ -69,7 +70,7 @@ class Program:
         limits |= {} if self.writable else {"RLIMIT_FSIZE": 0}
         limits |= {} if self.cpu is None else {"RLIMIT_CPU": 1 + max(1, math.ceil(self.cpu.total_seconds()))}
         limits |= {} if self.memory is None else {"RLIMIT_AS": self.memory}
-        return Confinement(network=self.network, writable=self.writable, limits=limits)
+        return Confinement(network=self.network, readable=self.readable, writable=self.writable, limits=limits)
 
     def problems(self, host: HostControls) -> list[tuple[str, str]]:
         """What is wrong with it on this host, each with what to do about it."""
@@ -184,7 +185,10 @@ class RunningProgram:
     def last_words(self) -> str:
         """The last line of its error output, for operators: it is not for those who call."""
         lines = [line for line in self._last.splitlines() if line.strip()]
-        return excerpt(lines[-1], secrets=self._secrets, limit=_LONGEST_LINE) if lines else ""
+        if not lines:
+            return ""
+        words = excerpt(lines[-1], secrets=self._secrets, limit=_LONGEST_LINE)
+        return words + self._child.confinement.advice(words)
 
     async def end(self, grace: timedelta) -> None:
         """Ask it to end by closing its input, then make it and everything it has started."""

@@ -66,7 +66,7 @@ async def main(kind: str) -> None:
             backend = HttpBackend(HttpRequest("GET", f"http://127.0.0.1:{server.getsockname()[1]}/"), connections)
         else:
             argv = ("/usr/bin/head", "-c", str(SIZE), "/dev/zero")
-            backend = CommandBackend(Command(argv, network="host", writable=("/",)), HostControls())
+            backend = CommandBackend(Command(argv, network="host", readable=("/",), writable=("/",)), HostControls())
         call = replace(invocation({}), keep=counter.keep)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
         before = memory("VmRSS")

@@ -51,7 +51,7 @@ async def given_up(backend: Backend, args: dict[str, Any]) -> None:
 
 
 async def command() -> None:
-    made = Command(("/bin/echo", "hi"), network="host", writable=("/",))
+    made = Command(("/bin/echo", "hi"), network="host", readable=("/",), writable=("/",))
     await given_up(CommandBackend(made, HostControls()), {})
 
 

@@ -78,7 +78,8 @@ OPTIONS = ["-", "--", "-o", "--upload-pack=touch MARKER", "--output=MARKER", "-o
 
 def python(code: str, *rest: str, **settings: Any) -> Command:
     return Command(
-        (sys.executable, "-I", "-S", "-c", code, *rest), **{"network": "host", "writable": ("/",), **settings}
+        (sys.executable, "-I", "-S", "-c", code, *rest),
+        **{"network": "host", "readable": ("/",), "writable": ("/",), **settings},
     )
 
 
@@ -215,7 +216,11 @@ def test_template_that_is_not_fixed_is_refused(argv: tuple[str, ...]) -> None:
 async def test_environment_is_exactly_the_declared_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_DATABASE_PASSWORD", "hunter22")
     command = Command(
-        ("/usr/bin/env",), environment={"A": "1", "TOKEN": lambda: "s3cret"}, network="host", writable=("/",)
+        ("/usr/bin/env",),
+        environment={"A": "1", "TOKEN": lambda: "s3cret"},
+        network="host",
+        readable=("/",),
+        writable=("/",),
     )
 
     assert sorted((await kept(command, {})).splitlines()) == [b"A=1", b"TOKEN=s3cret"]
@@ -291,7 +296,7 @@ async def test_output_becomes_declared_media() -> None:
 
 
 async def test_program_starts_with_the_usual_signals() -> None:
-    command = Command(("/bin/grep", "SigIgn", "/proc/self/status"), network="host", writable=("/",))
+    command = Command(("/bin/grep", "SigIgn", "/proc/self/status"), network="host", readable=("/",), writable=("/",))
 
     _, ignored = (await kept(command, {})).split()
 
@@ -304,7 +309,7 @@ async def test_launcher_that_fails_says_so(tmp_path: Path) -> None:
     program.write_text("#!/nowhere/interpreter\n", encoding="ascii")
     program.chmod(0o755)
 
-    failed = await failure(Command((str(program),), network="host", writable=("/",)))
+    failed = await failure(Command((str(program),), network="host", readable=("/",), writable=("/",)))
 
     assert failed.message.startswith("the program could not be started: FileNotFoundError")
 
@@ -321,8 +326,10 @@ async def test_program_cannot_pass_for_the_launcher() -> None:
         ({"network": "none", "writable": ("/",)}, "keep a program off the network"),
         ({"network": "host", "writable": ()}, "keep a program from writing files"),
         ({"network": "host", "writable": ("/tmp",)}, "keep a program from writing files"),
+        ({"network": "host", "readable": ()}, "keep a program from reading files"),
+        ({"network": "host", "readable": ("/tmp",)}, "keep a program from reading files"),
     ],
-    ids=["network", "nothing writable", "one folder"],
+    ids=["network", "nothing writable", "one folder", "nothing readable", "one readable folder"],
 )
 def test_limit_that_cannot_be_enforced_is_refused(settings: dict[str, Any], missing: str) -> None:
     with pytest.raises(BackendUnusable) as caught:
@@ -354,7 +361,8 @@ async def test_program_without_network_reaches_nobody() -> None:
 
 @confined
 def test_program_behind_a_filter_opens_unix_sockets_only() -> None:
-    settings: dict[str, Any] = {"environment": [], "network": "filtered", "writable": None, "limits": {}}
+    settings: dict[str, Any] = {"environment": [], "network": "filtered", "limits": {}}
+    settings |= {"readable": None, "writable": None}
     code = (
         "import socket, subprocess, sys\n"
         "def tried(family):\n"
@@ -539,7 +547,7 @@ async def test_program_does_not_outlive_a_gateway_that_was_killed(network: str) 
         "from gateway.backends.processes import Confinement, start\n"
         "async def main():\n"
         "    argv = [sys.executable, '-c', 'import time; print(flush=True); time.sleep(600)']\n"
-        "    child = start(argv, Confinement(network=sys.argv[1]), environment={})\n"
+        "    child = start(argv, Confinement(network=sys.argv[1], readable=('/',)), environment={})\n"
         "    await child.stdout.read()\n"
         "    print(child.pid, flush=True)\n"
         "    await child.exited()\n"

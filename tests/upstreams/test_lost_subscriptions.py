@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from python_folders import PYTHON_FOLDERS
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -139,7 +140,7 @@ async def test_subscription_that_is_refused_the_second_time_stops_nobody() -> No
 
 
 async def test_subscriptions_are_renewed_with_a_program_that_is_started_again() -> None:
-    program = Program((sys.executable, STUBBORN), {})
+    program = Program((sys.executable, STUBBORN), {}, readable=PYTHON_FOLDERS)
     connection = StdioConnection("program", program, HostControls.of_this_host(), ids=count(1))
     heard: list[str] = []
     connection.on_notification(lambda method, params: heard.append(method))

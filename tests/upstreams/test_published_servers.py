@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -15,6 +16,7 @@ import anyio
 import pytest
 from mcp import Client
 from mcp_types import ElicitResult
+from python_folders import PYTHON_FOLDERS
 from upstream_gateway import TERMS, gateway, project, upstream
 
 pytestmark = pytest.mark.anyio
@@ -69,13 +71,23 @@ def installed(name: str, command: list[str]) -> Path:
     return folder
 
 
-def server(servers: Path, name: str, *arguments: str, env: Any = None, writable: Path | None = None) -> dict[str, Any]:
+def server(
+    servers: Path,
+    name: str,
+    *arguments: str,
+    env: Any = None,
+    writable: Path | None = None,
+    readable: Sequence[str] = (),
+) -> dict[str, Any]:
     node = str(Path(shutil.which("node") or "node").resolve())
     transport: dict[str, Any] = {
         "type": "stdio",
         "argv": [node, str(servers / f"server-{name}" / "dist" / "index.js"), *arguments],
         "env": env or {},
-        "sandbox": {"writable": [str(writable)] if writable else []},
+        "sandbox": {
+            "readable": [str(servers), str(Path(node).parents[1]), *readable],
+            "writable": [str(writable)] if writable else [],
+        },
     }
     offers = {"prompts": ["*"], "resources": [{"name": "demo", "uris": ["demo://*"]}]} if name == "everything" else {}
     return upstream(name, transport, **{"import": {**TERMS, **offers}})
@@ -87,7 +99,7 @@ async def test_published_servers_work_behind_the_gateway(servers: Path, tmp_path
     (shelf / "note.txt").write_text("water the plants")
     documents = [
         server(servers, "everything"),
-        server(servers, "filesystem", str(shelf)),
+        server(servers, "filesystem", str(shelf), readable=[str(shelf)]),
         server(servers, "memory", env={"MEMORY_FILE_PATH": str(shelf / "memory.jsonl")}, writable=shelf),
     ]
     made = project(tmp_path / "project", *documents)
@@ -145,7 +157,15 @@ async def test_published_python_servers_work_behind_the_gateway(python_servers: 
     subprocess.run([*git, "-C", str(repository), "commit", "-q", "--allow-empty", "-m", "plant a tree"], check=True)
     env = {"PYTHONPATH": str(python_servers), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     documents = [
-        upstream(name, {"type": "stdio", "argv": [sys.executable, "-m", f"mcp_server_{name}", *arguments], "env": env})
+        upstream(
+            name,
+            {
+                "type": "stdio",
+                "argv": [sys.executable, "-m", f"mcp_server_{name}", *arguments],
+                "env": env,
+                "sandbox": {"readable": [*PYTHON_FOLDERS, str(tmp_path)]},
+            },
+        )
         for name, arguments in (("git", ["--repository", str(repository)]), ("time", []))
     ]
 

@@ -16,6 +16,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp import Client
+from python_folders import PYTHON_FOLDERS
 from upstream_gateway import gateway, project, tool, upstream
 
 from gateway.backends.processes import HostControls
@@ -26,6 +27,7 @@ from gateway.upstreams.stdio import StdioConnection
 
 pytestmark = pytest.mark.anyio
 
+SANDBOX = {"readable": list(PYTHON_FOLDERS)}
 STUBBORN = str(Path(__file__).with_name("stubborn_upstream.py"))
 HOST = HostControls.of_this_host()
 RESTARTS = int(os.environ.get("RESTART_ROUNDS", "6"))
@@ -33,7 +35,9 @@ RESTARTS = int(os.environ.get("RESTART_ROUNDS", "6"))
 
 @asynccontextmanager
 async def started(**environment: str | Callable[[], str]) -> AsyncIterator[StdioConnection]:
-    connection = StdioConnection("program", Program((sys.executable, STUBBORN), environment), HOST, ids=count(1))
+    connection = StdioConnection(
+        "program", Program((sys.executable, STUBBORN), environment, readable=PYTHON_FOLDERS), HOST, ids=count(1)
+    )
     try:
         yield connection
     finally:
@@ -68,7 +72,7 @@ async def test_server_killed_in_a_call_is_told_and_started_again() -> None:
 
 
 async def test_call_whose_server_is_killed_fails_with_the_reason_and_others_follow(tmp_path: Path) -> None:
-    transport = {"type": "stdio", "argv": [sys.executable, STUBBORN]}
+    transport = {"type": "stdio", "argv": [sys.executable, STUBBORN], "sandbox": SANDBOX}
     tools = [tool(name, upstream="program") for name in ("die", "pid")]
     folder = project(tmp_path / "project", upstream("program", transport), *tools)
     async with gateway(folder) as started, Client(started.url) as client:
@@ -132,7 +136,12 @@ async def test_environment_is_the_declared_one() -> None:
 
 
 async def test_secrets_of_the_gateway_are_not_inherited(tmp_path: Path) -> None:
-    transport = {"type": "stdio", "argv": [sys.executable, STUBBORN], "env": {"API_KEY": {"fromEnv": "WIKI_KEY"}}}
+    transport = {
+        "type": "stdio",
+        "argv": [sys.executable, STUBBORN],
+        "env": {"API_KEY": {"fromEnv": "WIKI_KEY"}},
+        "sandbox": SANDBOX,
+    }
     documents = [upstream("remote", transport), tool("env")]
     environ = {"WIKI_KEY": "for-the-wiki", "OTHER_KEY": "for-nobody-else"}
     async with (
@@ -206,8 +215,11 @@ async def elicited(context: Any, params: Any) -> Any:
 async def test_programs_of_either_era_ask_callers_of_either_era(tmp_path: Path, mode: Any) -> None:
     reference = str(Path(__file__).with_name("reference_upstream.py"))
     documents = [
-        upstream("older", {"type": "stdio", "argv": [sys.executable, STUBBORN]}),
-        upstream("modern", {"type": "stdio", "argv": [sys.executable, reference], "env": {"LANG": "C.UTF-8"}}),
+        upstream("older", {"type": "stdio", "argv": [sys.executable, STUBBORN], "sandbox": SANDBOX}),
+        upstream(
+            "modern",
+            {"type": "stdio", "argv": [sys.executable, reference], "env": {"LANG": "C.UTF-8"}, "sandbox": SANDBOX},
+        ),
         tool("ask", upstream="older"),
         tool("greet", upstream="modern"),
     ]
@@ -226,7 +238,7 @@ async def test_programs_of_either_era_ask_callers_of_either_era(tmp_path: Path, 
 
 
 async def test_wiki_is_searched_and_read_through_the_gateway(tmp_path: Path) -> None:
-    transport = {"type": "stdio", "argv": [sys.executable, "-m", "gateway.examples.wiki"]}
+    transport = {"type": "stdio", "argv": [sys.executable, "-m", "gateway.examples.wiki"], "sandbox": SANDBOX}
     documents: list[dict[str, Any]] = [
         upstream("wiki", transport),
         tool("wiki_search", "query", upstream="wiki", remote="search_pages"),

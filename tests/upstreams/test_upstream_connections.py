@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from python_folders import PYTHON_FOLDERS
 from reference_upstream import server
 from upstream_serving import App, Era, legacy_only, listening, reference
 
@@ -61,7 +62,7 @@ async def connected(era: Era) -> AsyncIterator[HttpConnection]:
 
 @asynccontextmanager
 async def started(*argv: str, **environment: str) -> AsyncIterator[StdioConnection]:
-    program = Program((sys.executable, *argv), environment)
+    program = Program((sys.executable, *argv), environment, readable=PYTHON_FOLDERS)
     connection = StdioConnection("program", program, HOST, ids=count(1))
     try:
         yield connection

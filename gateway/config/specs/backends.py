@@ -128,7 +128,10 @@ class Sandbox(Spec):
     network: Literal["none", "host"] = Field("none", description="Network it can reach.")
     cpu: Maybe[Duration] = Field(None, description="Processor time.")
     memory: Maybe[Size] = Field(None, description="Memory.")
-    writable: Many[AbsolutePath] = Field((), description="Folders it may write to.")
+    readable: Many[AbsolutePath] = Field(
+        (), description="Folders it may read and run programs from, besides the system's own; [/] is everything."
+    )
+    writable: Many[AbsolutePath] = Field((), description="Folders it may write to and read; [/] is everything.")
 
 
 class CommandBackend(Spec):
