@@ -279,7 +279,7 @@ async def test_long_complaint_is_cut() -> None:
 
 async def test_declared_json_is_checked() -> None:
     assert await kept(python("print('{\"a\": 1}')", output="json"), {}) == b'{"a": 1}\n'
-    for text in ("{", "", "NaN", "[" * 100_000):
+    for text in ("{", "", "NaN", "[" * 20_000):
         assert (await failure(python(f"print({text!r})", output="json"))).message == "the result is not JSON"
 
 
