@@ -285,7 +285,7 @@ async def test_result_is_picked_from_the_answer(json_results: bool, body: str, e
     [
         (b"{", "the result is not JSON"),
         (b"\xff\xfe\x00", "the result is not JSON"),
-        (b"[" * 100_000, "the result is not JSON"),
+        (b"[" * 20_000, "the result is not JSON"),
         (b'{"items": []}', "the answer has nothing where the result should be"),
         (b'"' + b"x" * 2000 + b'"', "the result has more than 1000 bytes"),
     ],
