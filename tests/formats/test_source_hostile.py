@@ -143,7 +143,7 @@ def test_more_references_than_an_answer_carries_are_refused() -> None:
     text = "a;" * (MAX_ENTRIES + 1)
 
     assert answer({"language": "js", "name": "a"}, text.encode()) == {
-        "refused": f"the source mentions 'a' more than {MAX_ENTRIES} times"
+        "refused": f"the source mentions the name more than {MAX_ENTRIES} times"
     }
 
 
