@@ -159,6 +159,8 @@ _CATALOGUES: Final = {
     "them. Write https://.",
     "unmarked-json": "JSON of tools that are not trusted (structuredContent) goes out beside the envelope, unmarked. "
     "Set publish.structured: off, unless only programs read it.",
+    "reads-gateway": "A program may read the gateway's own records or secrets, because it may read a folder that holds "
+    "them. Name the folders it needs.",
     "redact-hides": "Only JSON and YAML can be masked in parts; of other results nothing is shown. Use another base.",
     "unpublished-tool": "No catalogue publishes the tool, so nobody can call it. Include it, or make it a draft.",
     "past-removal": "The deprecated tool's last day is over. Remove the document, or set lifecycle: retired.",

@@ -23,6 +23,7 @@ from gateway.config.linking.naming import link_collision_policies, prefix_of
 from gateway.config.linking.offers import link_offers
 from gateway.config.linking.pipelines import link_pipelines
 from gateway.config.linking.prospects import find_prospects
+from gateway.config.linking.reach import programs_in_reach
 from gateway.config.linking.reviewing import review_imports
 from gateway.config.linking.rule_matches import unreached_rules
 from gateway.config.linking.stores import stores_in_clear
@@ -83,6 +84,7 @@ def _snapshot(
         *expired_tokens(found),
         *anchors_within_reach(found),
         *stores_in_clear(found),
+        *programs_in_reach(found),
     ]
     if gateway is None or defaults is None:
         return None, problems

@@ -51,7 +51,7 @@ def catalogue(name: str = "desk", **spec: Any) -> str:
     given = {
         "audience": ["role:clerk"],
         "include": [{"tools": ["*"]}],
-        "publish": {"path": f"/{name}"},
+        "publish": {"path": f"/{name}", "structured": "off"},
         **spec,
     }
     return document("Catalogue", name, given)

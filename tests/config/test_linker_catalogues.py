@@ -4,7 +4,19 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
-from linking_projects import TODAY, catalogue, document, linked, pipeline, problem, snapshot_of, told, tool, upstream
+from linking_projects import (
+    TODAY,
+    catalogue,
+    document,
+    linked,
+    pipeline,
+    problem,
+    snapshot_of,
+    tier,
+    told,
+    tool,
+    upstream,
+)
 
 from gateway.config.linker import Linked
 from gateway.governance.imports import imported_tool
@@ -295,3 +307,33 @@ def test_pipeline_of_the_catalogue_is_the_one_that_refuses() -> None:
 
     assert told(found) == ["pipeline-refuses"]
     assert problem(found, "pipeline-refuses").position.width == len('"strict"')
+
+
+@pytest.mark.parametrize(
+    ("publish", "own", "warned"),
+    [
+        ({"structured": "raw"}, {}, True),
+        ({}, {}, True),
+        ({"structured": "off"}, {}, False),
+        ({"render": "plain"}, {}, False),
+        ({"as": ["http"]}, {}, False),
+        ({}, {"output": {"artifact": "text"}}, False),
+        ({}, {"output": {"artifact": "text", "schema": {"type": "object"}}}, True),
+        ({}, {"output": {"artifact": "records"}}, True),
+        ({}, {"trust": {"tier": "ours"}}, False),
+    ],
+    ids=["raw", "default", "off", "plain", "rest-alone", "text", "promised", "class", "own-tier"],
+)
+def test_json_of_third_parties_beside_an_envelope_is_told(
+    publish: dict[str, Any], own: dict[str, Any], warned: bool
+) -> None:
+    spec = {"trust": {"tier": "theirs"}, "output": {"artifact": "json"}, **own}
+    found = linked(
+        tier("theirs", origin="third-party-public"),
+        tier("ours"),
+        document("ArtifactClass", "records", {"base": "json", "description": "Records."}),
+        tool("find", **spec),
+        catalogue(publish={"path": "/desk", **publish}),
+    )
+
+    assert told(found) == (["unmarked-json"] if warned else [])

@@ -206,3 +206,10 @@ def test_nonce_is_the_hmac_of_the_call_under_a_secret_of_any_length(secret: byte
     expected = hmac.digest(secret, f"{checksum}{id}".encode(), "sha256").hex()
 
     assert expected.startswith(nonce_for(secret, checksum, id))
+
+
+@pytest.mark.parametrize(
+    "text", ["<system_instructions>", "«thought_1>", "&#60;memory_1>", "&#x3c;memory_1>", "&LT;memories>"]
+)
+def test_a_tag_that_was_never_neutralised_is_left_as_it_is(text: str) -> None:
+    assert restore(text) == text
