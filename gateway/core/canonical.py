@@ -99,6 +99,10 @@ def js_number(number: int | float) -> str:
 
 def js_string(text: str) -> str:
     """A JSON string literal as JavaScript's `JSON.stringify` writes it."""
+    try:
+        return orjson.dumps(text).decode()
+    except orjson.JSONEncodeError:  # half a surrogate pair
+        pass
     if not text.isascii():
         # Two separate surrogate code points that form a pair are one character.
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

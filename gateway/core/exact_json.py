@@ -16,6 +16,8 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from gateway.core.canonical import MAX_DEPTH, call_id, hashed_call, js_number, js_string, plain_text
 
 _SAFE: Final = 2**53
@@ -54,14 +56,27 @@ def fingerprint_of(tool: str, args: Any) -> str:
     return hashed_call(tool, exact_json(args).encode())
 
 
+def plain_identity(tool: str, args: Any) -> CallIdentity | None:
+    """What identifies a call, at once; `None` if a number or key of its arguments needs a closer look."""
+    plain = plain_text(args)
+    return None if plain is None else CallIdentity(hashed_call(tool, plain), plain.decode(), None)
+
+
 def call_identity(tool: str, args: Any) -> CallIdentity:
     """Everything that identifies a call by its contents. Raises as `exact_json` does."""
-    plain = plain_text(args)
-    if plain is not None:
-        return CallIdentity(hashed_call(tool, plain), plain.decode(), None)
+    if (plain := plain_identity(tool, args)) is not None:
+        return plain
     text = _written(args, 0)
     checksum, exact = call_id(tool, args), hashed_call(tool, text.encode())
     return CallIdentity(checksum, text, None if exact == checksum else exact)
+
+
+def is_short(value: Any, most: int) -> bool:
+    """Whether the JSON text of a value has at most that many bytes; not for a value that orjson does not write."""
+    try:
+        return len(orjson.dumps(value)) <= most
+    except orjson.JSONEncodeError:
+        return False
 
 
 def reads_exactly(content: bytes) -> bool:

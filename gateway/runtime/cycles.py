@@ -17,6 +17,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+UNREAD_SECONDS: Final = 30.0
+"""How long an answer waits for a client that reads nothing of it."""
+
 
 class _Written(tuple[None, ...]):
     """What is awaited of something that was done at once."""
@@ -131,7 +134,12 @@ class Cycle(RequestResponseCycle):
         return _WRITTEN
 
     async def _send_later(self, message: Any) -> None:
-        await self.flow.drain()
+        try:
+            async with asyncio.timeout(UNREAD_SECONDS):
+                await self.flow.drain()
+        except TimeoutError:  # its client reads nothing: what it holds is given to others
+            self.transport.abort()
+            return
         await self.send(message)
 
     def _begin(self, status: int, headers: Any) -> None:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Final
 
 from gateway.runtime.peer_proof import PROOF_SECONDS, ChannelKey, ChannelRefused, Kind, ServerProof
-from gateway.runtime.wire import BoundedHttp
+from gateway.runtime.wire import MAX_FIELDS, BoundedHttp
 from gateway.web.edge import App, Receive, Scope, Send
 
 CALLER: Final = b"gateway-caller"
@@ -47,6 +47,8 @@ class Door:
 class ProvenHttp(BoundedHttp):
     """One connection of another process."""
 
+    max_fields = MAX_FIELDS + 1
+    """A forwarded request has a header more than its caller sent."""
     _proof: ServerProof | None = None
     _is_counted = False
     _deadline: asyncio.TimerHandle | None = None

@@ -5,13 +5,17 @@ Before the sealed part of a state stands, in the open, which gateway and which w
 left out.
 """
 
+import asyncio
 import re
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final
 
 from gateway.web.edge import Receive, Scope
 
 _LOOKED_INTO: Final = 256 << 10
+_WITHIN: Final = 10.0
+"""Seconds in which a body comes whose state is looked for."""
 OF_GATEWAY: Final = re.compile(rb'"requestState"\s*:\s*"([0-9a-f]{12})\.')
 """In JSON such a quote is no part of a text. Whoever writes it elsewhere is answered by another gateway, no more."""
 OF_WORKER: Final = re.compile(rb'"requestState"\s*:\s*"(?:[0-9a-f]{12}\.)?w([0-9]{1,3})\.')
@@ -35,11 +39,13 @@ async def owner_in_body(receive: Receive, pattern: re.Pattern[bytes]) -> tuple[b
     heard: deque[Any] = deque()
     body = b""
     more = True
-    while more and len(body) <= _LOOKED_INTO:
-        message = await receive()
-        heard.append(message)
-        body += message.get("body", b"")
-        more = message["type"] == "http.request" and message.get("more_body", False)
+    with suppress(TimeoutError):  # the application waits for the rest, and answers when that does not come either
+        async with asyncio.timeout(_WITHIN):
+            while more and len(body) <= _LOOKED_INTO:
+                message = await receive()
+                heard.append(message)
+                body += message.get("body", b"")
+                more = message["type"] == "http.request" and message.get("more_body", False)
     found = pattern.search(body)
 
     async def again() -> Any:

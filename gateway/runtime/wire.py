@@ -44,6 +44,7 @@ class BoundedHttp(HttpToolsProtocol):
     cycle: Cycle
     max_head: ClassVar = 64 << 10
     """Bytes of a request line and headers. What is read as headers has a smaller bound, with an answer of its own."""
+    max_fields: ClassVar = MAX_FIELDS
     head_seconds: ClassVar = 15.0
     linger_seconds: ClassVar = 5.0
     """How long an answered client may go on sending: a connection that is closed at once takes the answer with it."""
@@ -153,8 +154,8 @@ class BoundedHttp(HttpToolsProtocol):
             return
         name = name.lower()
         self.headers.append((name, value))
-        if len(self.headers) > MAX_FIELDS:
-            raise _Refused(f"The request has more than {MAX_FIELDS} headers.", status=431)
+        if len(self.headers) > self.max_fields:
+            raise _Refused(f"The request has more than {self.max_fields} headers.", status=431)
         if name in _FRAMING:
             self._note(name, value)
 

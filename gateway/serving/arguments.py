@@ -1,15 +1,27 @@
-"""Arguments as they came: what cannot be read or hashed is told where the call is settled, not here."""
+"""Arguments of a call as they came, and what identifies the call by them.
 
-from typing import Any
+Arguments that cannot be read or hashed are refused where the call runs, not here.
+"""
 
+from typing import Any, Final
+
+from gateway.core.bounded_json import read_apart
 from gateway.core.calls import decode_args
-from gateway.core.exact_json import CallIdentity, call_identity
+from gateway.core.exact_json import CallIdentity, call_identity, is_short, plain_identity
+
+_SHORT: Final = 4 << 10
+"""Bytes of arguments that are hashed on the event loop even if each number needs a closer look."""
 
 
-def identity_of(name: str, args: dict[str, Any]) -> CallIdentity | None:
-    """What identifies a call by its contents; nothing for arguments that cannot be hashed."""
+async def identity_of(name: str, args: dict[str, Any]) -> CallIdentity | None:
+    """What identifies a call by its contents; nothing for arguments that cannot be hashed.
+
+    The closer look is slow, so the event loop does not wait for it unless the arguments are short.
+    """
     try:
-        return call_identity(name, args)
+        if (plain := plain_identity(name, args)) is not None:
+            return plain
+        return call_identity(name, args) if is_short(args, _SHORT) else await read_apart(call_identity, name, args)
     except (TypeError, ValueError):
         return None
 

@@ -15,6 +15,13 @@ KEY_LIFE: Final = timedelta(days=1)
 
 RUNNING: Final = "E_IDEMPOTENCY_RUNNING"
 
+MAX_KEY: Final = 255
+
+
+def is_key(text: str) -> bool:
+    """Whether a caller may use it as a key: 1 to `MAX_KEY` printable ASCII characters."""
+    return 0 < len(text) <= MAX_KEY and text.isascii() and text.isprintable()
+
 
 async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | None:
     """`None` if the call may run; the settled call if it ran before."""

@@ -58,7 +58,7 @@ def started(call: ServedCall, turn_id: str) -> StoredCall:
         call.tool,
         call.identity or call.tool,
         call.args,
-        call_id(call.tool, call.args),
+        call.checksum or call_id(call.tool, call.args),
         call.principal,
         call.catalogue,
         call.revision,

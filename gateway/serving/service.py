@@ -170,7 +170,7 @@ class Service:
         is_admitted: bool = False,
     ) -> Settled:
         """`is_admitted`: it was asked in the same moment whether its caller is in the audience."""
-        call = _served(turn, name, args, id, key, client, holding)
+        call = await _served(turn, name, args, id, key, client, holding)
         if course is not None:
             call.course = course
         try:
@@ -328,7 +328,7 @@ _NO_IDENTITY: Final[tuple[str, None, None]] = ("", None, None)
 """Of arguments that cannot be hashed; such a call is refused where it is settled."""
 
 
-def _served(
+async def _served(
     turn: Turn,
     name: str,
     args: dict[str, Any] | str | None,
@@ -338,7 +338,7 @@ def _served(
     holding: Holding,
 ) -> ServedCall:
     decoded = decoded_args(args)
-    checksum, text, exact = identity_of(name, decoded) or _NO_IDENTITY
+    checksum, text, exact = await identity_of(name, decoded) or _NO_IDENTITY
     stored, revision = turn.stored, turn.published.snapshot.revision
     return ServedCall(
         turn.free_id(id),

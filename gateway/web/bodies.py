@@ -8,6 +8,7 @@ them is built, and large bodies are parsed outside of the event loop.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from decimal import Decimal
 from typing import Any, Final
 
 import orjson
@@ -27,6 +28,8 @@ MAX_SECONDS: Final = 30.0
 _CONTAINERS: Final = frozenset({dict, list})
 _INTEGERS: Final = range(-(1 << 63), 1 << 64)
 """What is read exactly; beyond it readers round, each in its own way."""
+_EXACT_DIGITS: Final = 15
+"""Digits of a number that every double holds."""
 
 
 class BodyTooLarge(Exception):
@@ -137,11 +140,18 @@ def _refuse_depth(value: Any, left: int) -> None:
 
 
 def _refuse_ambiguity(body: bytes) -> None:
-    json.loads(body, object_pairs_hook=_unique, parse_int=_exact, parse_float=_unread)
+    json.loads(body, object_pairs_hook=_unique, parse_int=_exact, parse_float=_unrounded)
 
 
-def _unread(_digits: str) -> None:
-    """The parser has read it; to read it again takes longer than everything else here."""
+def _unrounded(digits: str) -> None:
+    """Refuse an integer that is written as a fraction or with an exponent, and would be rounded: 9007199254740993.0.
+
+    Other numbers are what the nearest double is. Few digits are exact.
+    """
+    if len(digits) > _EXACT_DIGITS:
+        number = Decimal(digits)
+        if abs(number) < _INTEGERS.stop and number == number.to_integral_value() and number != Decimal(float(digits)):
+            raise NotStrictJson("an integer would be rounded; write it without a fraction and an exponent")
 
 
 def _exact(digits: str) -> None:

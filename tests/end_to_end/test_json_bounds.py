@@ -38,6 +38,12 @@ HEAVY = {
     "objects of texts": listed(b'{"a":"' + b"x" * 150 + b'"}', 24_000),
     "nesting": b"[" + b",".join([b"[" * 120 + b"]" * 120] * 400) + b"]",
     "small arrays": listed(b"[]", 49_000),
+    # what JavaScript prints in another way than the parser, so that identifying the call takes longest
+    "large exponents": listed(b"1.5e300", 49_000),
+    "small exponents": listed(b"1.5e-7", 49_000),
+    "long integers": listed(b"1234567890123456789", 49_000),
+    "keys above ASCII": b"{" + b",".join('"😀%d":1'.encode() % number for number in range(49_000)) + b"}",
+    "escapes beside a long integer": b'[1234567890123456789,"' + 'é\\\\\\"'.encode() * (SIZE // 6) + b'"]',
 }
 
 

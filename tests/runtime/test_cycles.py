@@ -1,6 +1,7 @@
 """Answers on a connection: byte for byte what the server that ours is made from would send."""
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.runtime import cycles
 from gateway.runtime.wire import BoundedHttp
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +64,29 @@ def request(line: str, *headers: str) -> bytes:
 
 
 LAST = request("GET /last HTTP/1.1")
+
+
+async def test_client_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cycles, "UNREAD_SECONDS", 0.2)
+    ended = asyncio.Event()
+
+    async def endless(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(2000):  # more than any buffer on the way holds
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+        ended.set()
+
+    config = uvicorn.Config(endless, http=BoundedHttp, ws="none", lifespan="off", log_config=None, access_log=False)
+    config.load()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: BoundedHttp(config=config, server_state=ServerState(), app_state={}), "127.0.0.1", 0
+    )
+    with socket.create_connection(server.sockets[0].getsockname()) as client:
+        client.sendall(request("GET /endless HTTP/1.1"))
+        async with asyncio.timeout(20):
+            await ended.wait()
+    server.close()
+    await server.wait_closed()
 
 
 @pytest.mark.parametrize("path", [each.replace("/a b", "/a%20b?c=%20") for each in ANSWERS])

@@ -14,11 +14,10 @@ from serving_gateway import ANA, HERE, Plan, declared, running
 from test_call_auditing import audited, gate
 
 from gateway.core.artifacts import SpooledArtifact
-from gateway.core.exact_json import exact_json
+from gateway.core.exact_json import call_identity, exact_json
 from gateway.errors import StoreUnavailable
 from gateway.governance.records import CallFilter
 from gateway.governance.refusals import Refusal
-from gateway.serving.arguments import identity_of
 from gateway.serving.current import ServedCall
 from gateway.serving.excerpts import LONGEST, excerpt_of
 from gateway.serving.keeping import restored
@@ -40,7 +39,10 @@ SCHEMA: dict[str, Any] = {
 
 
 def call(args: dict[str, Any], *, schema: Any = SCHEMA) -> ServedCall:
-    checksum, text, exact = identity_of("pay", args) or ("", None, None)
+    try:
+        checksum, text, exact = call_identity("pay", args)
+    except ValueError:
+        checksum, text, exact = "", "", None
     tool = replace(declared("pay"), input_schema=schema)
     return ServedCall("c", "pay", args, ANA, "desk", "r", checksum=checksum, args_text=text, declared=tool, exact=exact)
 

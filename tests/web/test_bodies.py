@@ -70,6 +70,8 @@ ACCEPTED = {
     "largest integers": b"[ 18446744073709551615, -9223372036854775808 ]",
     "minus zero": b"-0",
     "small exponent": b"1E-2",
+    "integer as a fraction that is exact": b"[9007199254740992.0, 1.8446744073709551e3, 1e19]",
+    "doubles": b"[6.02214076e23, 0.1000000000000000055511151231257827, 1.7976931348623157e308, 4.9406564584124654e-324]",
     "top level text": b'"a"',
     "deep enough": b"[" * MAX_DEPTH + b"]" * MAX_DEPTH,
 }
@@ -93,6 +95,8 @@ REFUSED = {
     "hexadecimal": b"0x1",
     "integer of 65 bits": b'{"a":18446744073709551616}',
     "integer below 64 bits": b'{"a":-9223372036854775809}',
+    "integer as a fraction that is rounded": b'{"a":9007199254740993.0}',
+    "integer with an exponent that is rounded": b'{"a":-9.007199254740993e15}',
     "integer of 10000 digits": b'{"a":' + b"1" * 10_000 + b"}",
     "duplicate key": b'{"a":1,"a":1}',
     "duplicate by escape": b'{"a":1,"\\u0061":2}',

@@ -9,6 +9,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+import orjson
+
 from gateway.core.artifacts import is_artifact
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
@@ -36,6 +38,9 @@ from gateway.web.mcp.results import dumped
 from gateway.web.mcp.serving import Served, progress_token, protocol_error, request_seen
 from gateway.web.mcp.sessions import LegacyExchange, Session, Sessions, TooManySessions
 from gateway.web.mcp.streams import Send, end_stream, event_of, start_stream
+
+_LONGEST_INTRODUCTION: Final = 16 << 10
+"""Bytes of what a client says of itself. Its session keeps them."""
 
 MOST_IN_A_BATCH: Final = 100
 BATCHING: Final = "2025-03-26"
@@ -142,10 +147,17 @@ class LegacyWire:
             wrong = ProtocolError(INVALID_PARAMS, "initialize needs an id, protocolVersion and capabilities")
             await Reply(send).answer(error_bytes(id, wrong), status=400 if id is None else 200)
             return
+        info = params.get("clientInfo")
+        if len(orjson.dumps([capabilities, info])) > _LONGEST_INTRODUCTION:
+            wrong = ProtocolError(
+                INVALID_PARAMS, f"capabilities and clientInfo have more than {_LONGEST_INTRODUCTION} bytes"
+            )
+            await Reply(send).answer(error_bytes(id, wrong), status=200)
+            return
         version = asked if asked in LEGACY_VERSIONS else NEWEST_LEGACY
         try:
             session = self._sessions.open(principal, version, capabilities)
-            session.info = params.get("clientInfo")
+            session.info = info
         except TooManySessions:
             await json_error(send, 503, INTERNAL_ERROR, "too many sessions are open", id=id)
             return

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gateway.errors import GatewayError, UnknownTool, UnknownTurn
 from gateway.governance.principals import Principal
+from gateway.serving.claims import MAX_KEY, is_key
 from gateway.serving.content import Content, Contents
 from gateway.serving.current import Holding
 from gateway.serving.observing import Observer, SeenRequest
@@ -98,7 +99,7 @@ class Served:
         """
         calls_itself(meta.get(META_CLIENT_INFO))
         client.meta = meta
-        handle, own = turn_id or text_of(meta, META_TURN), text_of(meta, META_KEY)
+        handle, own = turn_id or text_of(meta, META_TURN), key_of(meta)
         return self.service.call_alone(
             principal,
             self.catalogue,
@@ -128,7 +129,7 @@ class Served:
         name, args = called(params)
         meta = params.get("_meta")
         client.meta = meta if isinstance(meta, dict) else {}
-        key = text_of(meta or {}, META_KEY)
+        key = key_of(meta or {})
         settled = await self.service.call(turn, name, args, key=key, client=client, request=seen)
         return self.told(await self.contents.of(settled), settled, client, version), settled
 
@@ -205,6 +206,14 @@ def protocol_error(error: Exception) -> ProtocolError:
         return ProtocolError(INTERNAL_ERROR, error.message, {"code": error.code, **help})
     _log.error("a request failed", exc_info=error)
     return ProtocolError(INTERNAL_ERROR, "the gateway failed")
+
+
+def key_of(meta: Mapping[str, Any]) -> str | None:
+    """The idempotency key of a call. Raises for one that REST refuses, too."""
+    key = text_of(meta, META_KEY)
+    if key is not None and not is_key(key):
+        raise ProtocolError(INVALID_PARAMS, f"_meta[{META_KEY!r}] has 1 to {MAX_KEY} printable ASCII characters")
+    return key
 
 
 def text_of(meta: Mapping[str, Any], key: str) -> str | None:

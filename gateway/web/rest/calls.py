@@ -4,9 +4,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from gateway.serving.claims import MAX_KEY, is_key
 from gateway.serving.course import Course
 from gateway.serving.settled import Settled
-from gateway.web.bodies import NotStrictJson, TooManyBodyValues, strict_json
+from gateway.web.bodies import NotStrictJson, TooManyBodyValues, parsed_strictly
 from gateway.web.problems import Response
 from gateway.web.rest.answers import answer
 from gateway.web.rest.asking import Asked
@@ -16,14 +17,12 @@ from gateway.web.rest.refusals import InvalidRequest, TooManyJsonValues
 from gateway.web.rest.shapes import called
 from gateway.web.rest.statuses import OutcomeLost, status_of
 
-MAX_KEY: Final = 255
-
 _log: Final = logging.getLogger(__name__)
 
 
 async def call_tool(rest: Rest, asked: Asked) -> Response:
     catalogue = catalogue_for(rest.service, asked.principal, asked.path["catalogue"])
-    given, key = arguments(asked), idempotency_key(asked)
+    given, key = await arguments(asked), idempotency_key(asked)
 
     def call(course: Course) -> Awaitable[Settled]:
         return rest.service.call_alone(
@@ -62,7 +61,7 @@ async def call_answer(rest: Rest, call: Callable[[Course], Awaitable[Settled]]) 
     return answer(body, status=status.code, headers=headers)
 
 
-def arguments(asked: Asked) -> dict[str, Any] | None:
+async def arguments(asked: Asked) -> dict[str, Any] | None:
     """The arguments. Text is read as strictly as the body, here and nowhere else; blank text is no arguments."""
     given: dict[str, Any] | str | None = asked.body.get("arguments")
     if not isinstance(given, str):
@@ -70,7 +69,7 @@ def arguments(asked: Asked) -> dict[str, Any] | None:
     if not given.strip():
         return None
     try:
-        read = strict_json(given.encode())
+        read = await parsed_strictly(given.encode())
     except TooManyBodyValues as error:
         raise TooManyJsonValues(f"the arguments cannot be read: {error}") from None
     except NotStrictJson as error:
@@ -82,6 +81,6 @@ def arguments(asked: Asked) -> dict[str, Any] | None:
 
 def idempotency_key(asked: Asked) -> str | None:
     key = asked.header(b"idempotency-key")
-    if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+    if key is not None and not is_key(key):
         raise InvalidRequest(f"the header Idempotency-Key has 1 to {MAX_KEY} printable ASCII characters")
     return key

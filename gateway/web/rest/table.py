@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from gateway.serving.claims import MAX_KEY
 from gateway.web.rest import artifacts, calls, catalogues, records, turns
 from gateway.web.rest.components import ENDINGS
 from gateway.web.rest.examples import called_example
@@ -19,7 +20,7 @@ _KEY: Final = Parameter(
     "A call with a key runs once, however often it is sent while the key is kept: as long as the catalogue's pipeline "
     "says, a day if it says nothing. The first outcome is answered again. "
     "Calls that were held or refused have not run: their key is free.",
-    {"type": "string", "minLength": 1, "maxLength": calls.MAX_KEY, "pattern": "^[ -~]*$"},
+    {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[ -~]*$"},
 )
 _ANY_TEXT: Final = {"type": "string"}
 _KNOWN: Final = Parameter("If-None-Match", "The ETag of what the client has; 304 if that is still it.", _ANY_TEXT)

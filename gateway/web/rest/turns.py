@@ -42,7 +42,7 @@ async def list_turn_tools(rest: Rest, asked: Asked) -> Response:
 async def call_in_turn(rest: Rest, asked: Asked) -> Response:
     turn = await _open(rest, asked)
     rest.logs.of(turn.buses)  # another process may have opened it
-    given, key = arguments(asked), idempotency_key(asked)
+    given, key = await arguments(asked), idempotency_key(asked)
 
     def call(course: Course) -> Awaitable[Settled]:
         return rest.service.call(

@@ -52,6 +52,16 @@ async def test_handshake_without_its_fields_is_refused(wire: Wire, params: dict[
     assert "mcp-session-id" not in answer.headers
 
 
+@pytest.mark.parametrize("large", [{"capabilities": {"x": [{"a": 1}] * 4000}}, {"clientInfo": {"name": "n" * 20_000}}])
+async def test_client_that_says_too_much_of_itself_gets_no_session(wire: Wire, large: dict[str, Any]) -> None:
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, **large}
+
+    answer = await LegacyClient(wire).request("initialize", params)
+
+    assert answer.error["code"] == -32602
+    assert "mcp-session-id" not in answer.headers
+
+
 async def test_session_is_one_turn_whose_tools_grow(client: LegacyClient) -> None:
     before = [tool["name"] for tool in (await client.request("tools/list")).result["tools"]]
     made = (await client.call("report", {"lines": 5})).result

@@ -329,6 +329,13 @@ async def test_call_with_a_key_runs_once(wire: Wire) -> None:
     assert other.error["data"]["code"] == "E_IDEMPOTENCY_CONFLICT"
 
 
+@pytest.mark.parametrize("key", ["", "k" * 256, "k\n", "k\x1b[2J", "é"])
+async def test_key_is_short_and_printable(wire: Wire, key: str) -> None:
+    answer = await wire.call("report", {"lines": 1}, meta={"gateway/idempotencyKey": key})
+
+    assert answer.error["code"] == -32602
+
+
 async def test_text_that_is_not_unicode_can_be_answered(wire: Wire) -> None:
     answer = await wire.call("echo", {"text": "é\u0000 \U0001f600"})
 
