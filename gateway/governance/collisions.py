@@ -41,7 +41,7 @@ class NamedTool:
     effects: Effects = "declared"
     flags: frozenset[str] = frozenset()
     is_imported: bool = False
-    """Whether an upstream brings it: which of two upstreams comes first is only a matter of their names."""
+    """Whether an upstream brings it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +139,13 @@ def lower_standing(one: NamedTool, other: NamedTool) -> str | None:
 
 
 def _refusal(existing: NamedTool, incoming: NamedTool, wanted: Outcome) -> str | None:
-    """Why the tool that would get the name must not have it.
-
-    A name that is kept stays with the tool of the source that the policy puts first. Between two tools of one source
-    nobody chose that order, so that there a less trusted one must not keep a name either.
-    """
+    """Why the tool that would get the name must not have it: trust decides over every policy and order."""
     if wanted == "replace":
         if why := lower_standing(incoming, existing):
             return f"a less trusted tool may not replace a more trusted one: {why}"
         if incoming.rank == existing.rank and (more := incoming.flags - existing.flags):
             return f"a tool may not replace one of the same tier that can do less: it adds {', '.join(sorted(more))}"
-    is_chosen = existing.is_imported != incoming.is_imported
-    if wanted == "keep" and not is_chosen and (why := lower_standing(existing, incoming)):
+    if wanted == "keep" and (why := lower_standing(existing, incoming)):
         return f"a less trusted tool may not keep a name from a more trusted one: {why}"
     return None
 

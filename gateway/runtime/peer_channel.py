@@ -125,7 +125,7 @@ async def _prove(bound: socket.socket, proof: ClientProof) -> None:
     answer = b""
     while len(answer) < ANSWER_SIZE:
         piece = await loop.sock_recv(bound, ANSWER_SIZE - len(answer))
-        if not piece:  # it may have too many strangers to attend to
-            raise TimeoutError("it closes the connection")
+        if not piece:
+            raise ChannelRefused("it closes the connection")
         answer += piece
     await loop.sock_sendall(bound, proof.take(answer))

@@ -146,11 +146,12 @@ def _refuse_ambiguity(body: bytes) -> None:
 def _unrounded(digits: str) -> None:
     """Refuse an integer that is written as a fraction or with an exponent, and would be rounded: 9007199254740993.0.
 
-    Other numbers are what the nearest double is. Few digits are exact.
+    Other numbers are the nearest double, and so is what programs write for one. Few digits are exact.
     """
     if len(digits) > _EXACT_DIGITS:
         number = Decimal(digits)
-        if abs(number) < _INTEGERS.stop and number == number.to_integral_value() and number != Decimal(float(digits)):
+        is_integer = abs(number) < _INTEGERS.stop and number == number.to_integral_value()
+        if is_integer and number != Decimal(repr(float(digits))):
             raise NotStrictJson("an integer would be rounded; write it without a fraction and an exponent")
 
 

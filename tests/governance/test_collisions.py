@@ -82,8 +82,7 @@ def test_no_combination_lets_a_less_trusted_tool_take_a_name(
         if wanted == "replace":
             is_refused = is_less_trusted(incoming, existing) or gains
         else:
-            by_chance = existing.is_imported == incoming.is_imported
-            is_refused = wanted == "keep" and by_chance and is_less_trusted(existing, incoming)
+            is_refused = wanted == "keep" and is_less_trusted(existing, incoming)
         assert collision.outcome == ("throw" if is_refused else wanted)
         assert collision.is_about_trust == is_refused
         if collision.outcome == "replace":

@@ -133,18 +133,6 @@ async def test_number_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -
             assert (await session.get("http://worker-1/")).status == 200
 
 
-async def test_process_that_has_no_place_for_a_connection_is_not_taken_for_one_that_is_gone() -> None:
-    """It closes the connection before it answers, as it does while too many strangers have not proved themselves."""
-
-    async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
-        async with asking("forward", {"worker-1": server.sockets[0].getsockname()}) as session:
-            with pytest.raises(ChannelSilent):
-                await session.get("http://worker-1/")
-
-
 async def test_process_that_does_not_answer_is_not_taken_for_one_that_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
