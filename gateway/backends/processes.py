@@ -125,12 +125,16 @@ class Confinement:
                     "use a kernel with Landlock (6.2 or newer), or say 'readable: [/]' and mean it",
                 )
             )
-        for name, folders in (("readable", self.readable), ("writable", self.writable)):
-            found += [
-                (f"{folder} is no folder", f"create it, or correct '{name}'")
-                for folder in folders
-                if not Path(folder).is_dir()
-            ]
+        found += [
+            (f"{path} is not there", "create it, or correct 'readable'")
+            for path in self.readable
+            if not Path(path).exists()
+        ]
+        found += [
+            (f"{folder} is no folder", "create it, or correct 'writable'")
+            for folder in self.writable
+            if not Path(folder).is_dir()
+        ]
         return found
 
     def advice(self, complaint: str) -> str:

@@ -188,7 +188,7 @@ class RunningProgram:
         if not lines:
             return ""
         words = excerpt(lines[-1], secrets=self._secrets, limit=_LONGEST_LINE)
-        return words + self._child.confinement.advice(words)
+        return words + self._child.confinement.advice(self._last.decode("utf-8", "replace"))
 
     async def end(self, grace: timedelta) -> None:
         """Ask it to end by closing its input, then make it and everything it has started."""

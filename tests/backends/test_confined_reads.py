@@ -173,6 +173,17 @@ async def test_the_working_folder_is_readable_unless_it_is_the_root(shared: Path
 
 
 @confined
+async def test_a_single_file_can_be_declared(secret: Path) -> None:
+    other = secret.with_name("other")
+    other.write_text(CANARY, encoding="ascii")
+
+    assert (await printed(python(READ, str(secret), str(other), readable=(str(secret),)))).split() == [
+        CANARY,
+        "refused",
+    ]
+
+
+@confined
 async def test_everything_is_readable_where_that_is_said(secret: Path) -> None:
     assert CANARY in await printed(python(READ, str(secret), readable=("/",)))
 
@@ -217,7 +228,7 @@ async def test_environment_holds_the_declared_variables_alone(monkeypatch: pytes
 
 
 def test_folders_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendUnusable, match="is no folder"):
+    with pytest.raises(BackendUnusable, match="is not there"):
         CommandBackend(Command(("/bin/true",), readable=(str(tmp_path / "none"),)), HostControls(7, True))
 
 

@@ -85,7 +85,7 @@ def server(
         "argv": [node, str(servers / f"server-{name}" / "dist" / "index.js"), *arguments],
         "env": env or {},
         "sandbox": {
-            "readable": [str(servers), str(Path(node).parents[1]), *readable],
+            "readable": [str(servers.parents[1]), str(Path(node).parents[1]), *readable],
             "writable": [str(writable)] if writable else [],
         },
     }
@@ -156,6 +156,7 @@ async def test_published_python_servers_work_behind_the_gateway(python_servers: 
     subprocess.run([*git, "init", "-q", str(repository)], check=True)
     subprocess.run([*git, "-C", str(repository), "commit", "-q", "--allow-empty", "-m", "plant a tree"], check=True)
     env = {"PYTHONPATH": str(python_servers), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    env |= {"GIT_CONFIG_NOSYSTEM": "1"}  # git gives up on a configuration that it finds and may not read
     documents = [
         upstream(
             name,
@@ -163,7 +164,7 @@ async def test_published_python_servers_work_behind_the_gateway(python_servers: 
                 "type": "stdio",
                 "argv": [sys.executable, "-m", f"mcp_server_{name}", *arguments],
                 "env": env,
-                "sandbox": {"readable": [*PYTHON_FOLDERS, str(tmp_path)]},
+                "sandbox": {"readable": [*PYTHON_FOLDERS, str(python_servers), str(tmp_path)]},
             },
         )
         for name, arguments in (("git", ["--repository", str(repository)]), ("time", []))

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -259,3 +260,21 @@ async def test_wiki_is_searched_and_read_through_the_gateway(tmp_path: Path) -> 
     assert missing.is_error
     assert "there is no such page" in str(missing.content)
     assert (state["state"], state["era"], state["server"]["name"]) == ("up", "legacy", "acme-wiki")
+
+
+async def test_server_reads_only_what_it_may_and_its_failure_says_what_to_look_at(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("canary-4711", encoding="ascii")
+    complaints: list[tuple[str, str]] = []
+    program = Program(("/bin/cat", str(tmp_path / "secret")))
+
+    running = await program.started("program", lambda what, why: complaints.append((what, why)))
+    messages = [message async for message in running.messages()]
+    ended = await running.farewell()
+    words = running.last_words
+    await running.end(timedelta(seconds=1))
+
+    assert messages == []
+    assert complaints == []  # a line of the file would be one that is not JSON
+    assert "status 1" in ended.message
+    assert "ermission denied" in words
+    assert "sandbox.readable" in words

@@ -129,7 +129,7 @@ class Sandbox(Spec):
     cpu: Maybe[Duration] = Field(None, description="Processor time.")
     memory: Maybe[Size] = Field(None, description="Memory.")
     readable: Many[AbsolutePath] = Field(
-        (), description="Folders it may read and run programs from, besides the system's own; [/] is everything."
+        (), description="Folders and files it may read and run, besides the system's own; [/] is everything."
     )
     writable: Many[AbsolutePath] = Field((), description="Folders it may write to and read; [/] is everything.")
 
