@@ -83,7 +83,9 @@ def find_look_alikes(text: str) -> list[int]:
     if "&" in text:
         found.update(match.start() for match in _ESCAPED_PLAIN.finditer(text))
     if "&" in text or not is_ascii:
-        for prospects in _ASCII_PROSPECTS if is_ascii else _PROSPECTS:
+        has_foreign = not is_ascii and any(each in text for each in AMPERSANDS[1:])
+        foreign = (_FOREIGN_REFERENCES,) if has_foreign else ()
+        for prospects in _ASCII_PROSPECTS if is_ascii else (*_PROSPECTS, *foreign):
             found.update(match.start() for match in prospects.finditer(text) if _is_tag(text, match.start()))
     return sorted(found)
 
@@ -175,8 +177,8 @@ _PROSPECTS: Final = (
     *_ASCII_PROSPECTS,
     re.compile(f"{_class(characters(BRACKETS))}{_LONG_ENOUGH}"),
     re.compile(f"&(?=[#0-9A-Za-z;]*+{_FOREIGN_IN_REFERENCE}){_IN_REFERENCE}{{2}}{_LONG_ENOUGH}"),
-    re.compile(f"[{AMPERSANDS[1:]}]{_IN_REFERENCE}{{2}}{_LONG_ENOUGH}"),
 )
+_FOREIGN_REFERENCES: Final = re.compile(f"[{AMPERSANDS[1:]}]{_IN_REFERENCE}{{2}}{_LONG_ENOUGH}")
 _RUN: Final = re.compile(f"{_IN_REFERENCE}++")
 _TAG: Final = re.compile("<" + _tag_expression({"-": "[-_]", "head": f"[{_IN_HEAD}]"}, " *+", r"(?![^\W_])"))
 """The skeleton of a tag."""
