@@ -72,7 +72,7 @@ def _reason(error: Exception) -> str:
         return "it contains something that is not part of a path"
     where = f" at character {error.token.index + 1}" if error.token and error.token.index >= 0 else ""
     # The library's own messages quote pieces of the path; those of this dialect do not.
-    words = error.args[0] if isinstance(error, PathRefused) else "something is not as it must be"
+    words = error.args[0] if isinstance(error, PathRefused) else "it is not well formed"
     return f"{words}{where}"
 
 

@@ -13,7 +13,7 @@ WORDS: Final = ("throw", "replace", "keep")
 HONOURS: Final = ("always", "sameOrHigherTrust", "never")
 
 # What becomes of the name, by (honourTool, the incoming tool's word): one outcome per policy word throw, replace, keep.
-SAME_OR_MORE_TRUSTED: Final = {
+AS_TRUSTED: Final = {
     ("always", "throw"): ("throw", "replace", "keep"),
     ("always", "replace"): ("replace", "replace", "replace"),
     ("always", "keep"): ("keep", "keep", "keep"),
@@ -24,8 +24,11 @@ SAME_OR_MORE_TRUSTED: Final = {
     ("never", "replace"): ("throw", "replace", "keep"),
     ("never", "keep"): ("throw", "replace", "keep"),
 }
+MORE_TRUSTED: Final = {  # nothing keeps a name from it
+    key: tuple("throw" if word == "keep" else word for word in words) for key, words in AS_TRUSTED.items()
+}
 LESS_TRUSTED: Final = {
-    key: tuple("throw" if word == "replace" else word for word in words) for key, words in SAME_OR_MORE_TRUSTED.items()
+    key: tuple("throw" if word == "replace" else word for word in words) for key, words in AS_TRUSTED.items()
 }
 
 
@@ -35,7 +38,7 @@ def names_in(found: Linked, name: str = "desk") -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("tier", "table"),
-    [("inner", SAME_OR_MORE_TRUSTED), ("middle", SAME_OR_MORE_TRUSTED), ("outer", LESS_TRUSTED)],
+    [("inner", MORE_TRUSTED), ("middle", AS_TRUSTED), ("outer", LESS_TRUSTED)],
     ids=["more trusted", "as trusted", "less trusted"],
 )
 @pytest.mark.parametrize(("own", "honour", "decided"), list(product(WORDS, HONOURS, WORDS)))
