@@ -180,7 +180,11 @@ apiVersion: gateway/v1
 kind: Upstream
 metadata: {name: notes, owner: team-devex}
 spec:
-  transport: {type: stdio, argv: ["${GATEWAY_PYTHON:-/usr/bin/python3}", -m, gateway.examples.wiki]}
+  transport:
+    type: stdio
+    argv: ["${GATEWAY_PYTHON:-/usr/bin/python3}", -m, gateway.examples.wiki]
+    sandbox:
+      readable: ["${GATEWAY_PYTHON_PREFIX:-/usr}", "${GATEWAY_PYTHON_BASE:-/usr}", "${GATEWAY_PACKAGES:-/usr}"]
   import: {include: ["*"], trust: {tier: internal}}
 """,
         encoding="utf-8",

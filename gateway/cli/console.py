@@ -18,12 +18,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gateway.config.report_text import visible
-
 _UNSEEN: Final = re.compile(r"[^\n\r\t\x20-\x7e]")
 _UNLIMITED: Final = 1_000_000
 _GAP: Final = "  "
 _NO_COLOURS: Final[Mapping[str, str]] = {}
+
+
+def visible(words: str) -> str:
+    """The text with an escape for each character that a terminal would obey or not show."""
+    if words.isprintable():
+        return words
+    from gateway.config.report_text import visible as escaped  # commands that print plain words do without it
+
+    return escaped(words)
 
 
 def out() -> Console:

@@ -63,7 +63,7 @@ async def test_mail_after_a_ticket_was_read_waits_for_people(forks: Forking, tmp
     assert first.is_error
     assert "an approver refused this call: 'who asked for that'" in text_of(first)
     assert not second.is_error
-    assert second.structured_content["number"].startswith("M-")
+    assert '"number":"M-' in text_of(second).replace(" ", "")
 
 
 async def test_mail_without_a_ticket_goes_through(forks: Forking, tmp_path: Path) -> None:

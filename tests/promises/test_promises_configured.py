@@ -253,7 +253,7 @@ def test_configured_promise_098_meta_is_kept_and_not_interpreted(tmp_path: Path)
 
 def test_configured_promise_099_three_flags_reach_the_tool(tmp_path: Path) -> None:
     more = "  ephemeral: true\n  onCollision: replace"
-    trusting = tool("probe", more=more).replace("{tier: internal}", "{tier: internal, trusted: true}")
+    trusting = tool("probe", more=more).replace("{tier: internal, ", "{tier: internal, trusted: true, ")
     found = configured(tmp_path, trusting)
     assert found.access is not None, found.diagnostics
 

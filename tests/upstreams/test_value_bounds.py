@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from mcp import Client
+from python_folders import PYTHON_FOLDERS
 from upstream_gateway import gateway, project, tool, upstream
 
 from gateway.backends.python import _received
@@ -46,7 +47,8 @@ for line in sys.stdin:
 async def test_program_that_sends_too_many_values_fails_that_call_alone(tmp_path: Path) -> None:
     script = tmp_path / "many.py"
     script.write_text(PROGRAM, encoding="utf-8")
-    remote = upstream("remote", {"type": "stdio", "argv": [sys.executable, str(script)]})
+    sandbox = {"readable": [*PYTHON_FOLDERS, str(tmp_path)]}
+    remote = upstream("remote", {"type": "stdio", "argv": [sys.executable, str(script)], "sandbox": sandbox})
     folder = project(tmp_path / "project", remote, tool("give", "many:int"))
     async with gateway(folder) as started, Client(started.url, mode=MODERN) as client:
         calls = [client.call_tool("give", {"many": many}) for many in (1, 60_000, 2)]

@@ -253,7 +253,7 @@ async def test_error_before_the_tool_began_keeps_its_own_status(
     async def broken(*_: Any, **__: Any) -> None:
         raise StoreUnavailable()
 
-    for name in ("start_call", "settle_call", "settle_alone", "claim"):
+    for name in ("start_call", "settle_call", "settle_alone", "claim", "refuse"):
         monkeypatch.setattr(gateway.store, name, broken)
     async with gateway.client() as client:
         answers = [
