@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gateway.backends.argv import argv_problems, filled
+from gateway.backends.grants import Grants
 from gateway.backends.processes import Child, Confinement, HostControls, beginning_of, start
 from gateway.backends.refusals import EXCERPT, BackendUnusable, excerpt, within
 from gateway.backends.results import MediaTemplate, collected, parsed_json
@@ -62,13 +63,21 @@ class Command:
         }
         return Confinement(network=self.network, readable=self.readable, writable=self.writable, limits=limits)
 
+    @property
+    def grants(self) -> Grants:
+        return self.confinement.grants(self.argv[0], self.folder)
+
 
 class CommandBackend:
     def __init__(self, command: Command, host: HostControls) -> None:
         for message, help in _problems(command, host):
             raise BackendUnusable(message, help=help)
+        grants = command.grants
+        for message, help in grants.refusals:
+            raise BackendUnusable(message, help=help)
         self._command = command
         self._confinement = command.confinement
+        self._grants = grants
         self._running: set[Child] = set()
 
     async def run(self, call: Invocation) -> Any:
@@ -95,7 +104,7 @@ class CommandBackend:
 
     @asynccontextmanager
     async def _child(self, argv: list[str], environment: Mapping[str, str]) -> AsyncIterator[Child]:
-        child = start(argv, self._confinement, environment=environment, folder=self._command.folder)
+        child = start(argv, self._confinement, self._grants, environment=environment)
         self._running.add(child)
         try:
             yield child

@@ -10,7 +10,11 @@ anything it was told to enforce cannot be enforced, the program does not start.
                               is forbidden, a filter of sockets      a namespace
     readable folders          Landlock, kernel 6.2 or newer          names, sizes and times of files; Unix sockets
     writable folders          Landlock, kernel 6.2 or newer          modes, owners and times of files
+    folders made into links   real paths, opened without following   a program with writable: [/], once the gateway
+                              any link                               starts again
     other processes           Landlock: memory, environment          signals, before kernel 6.12
+    their limits, priority,   a filter of calls that name another    machines other than x86_64, aarch64 and riscv64,
+    scheduling                process, or any thread by its number   kernels without seccomp
     cpu, memory, file size    rlimits, per process                   the sum over all processes it starts
     privileges                no capabilities, no_new_privs          root without CAP_SETPCAP keeps its capabilities
     the gateway's end         killed with it                         what it has started itself
@@ -43,12 +47,36 @@ _KNOWS_REFER, _REFER = 2, 1 << 13
 _WRITES = _WRITE_FILE | _TRUNCATE | _REFER | sum(1 << bit for bit in range(4, 13))  # removing and making anything
 _ALWAYS_WRITABLE = "/dev/null"
 
+_WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC  # opens a link itself, or fails
+
 _ARCHITECTURES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198), "riscv64": (0xC00000F3, 198)}
 """For each machine its number and that of `socket`."""
 _IO_URING_SETUP = 425  # could open sockets, too
 _FOREIGN_CALLS = 0x40000000  # a second numbering of the same calls on x86
-_LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_OF_ONE_PROCESS = {
+    0xC000003E: (302, 142, 144, 203, 314),
+    0x40000003: (340, 154, 156, 241, 351),
+    0xC00000B7: (261, 118, 119, 122, 274),
+    0x40000028: (369, 154, 156, 241, 380),
+    0xC00000F3: (261, 118, 119, 122, 274),
+    0x400000F3: (261, 118, 119, 122, 274),
+}
+"""`prlimit64`, `sched_setparam`, `sched_setscheduler`, `sched_setaffinity` and `sched_setattr`: first a process."""
+_OF_PROCESSES = {
+    0xC000003E: ((141, 2), (251, 3)),
+    0x40000003: ((97, 2), (289, 3)),
+    0xC00000B7: ((140, 2), (30, 3)),
+    0x40000028: ((97, 2), (314, 3)),
+    0xC00000F3: ((140, 2), (30, 3)),
+    0x400000F3: ((140, 2), (30, 3)),
+}
+"""`setpriority` and `ioprio_set`, each with the number that means all processes of a user."""
+_NARROW = {0xC000003E: 0x40000003, 0xC00000B7: 0x40000028, 0xC00000F3: 0x400000F3}
+"""The 32-bit programs that a machine runs, too."""
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54
+_FIRST_ARGUMENT, _SECOND_ARGUMENT = 16, 24  # their lower halves
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | errno.EACCES, 0x80000000
+_NOT_PERMITTED = 0x00050000 | errno.EPERM
 
 
 class _Instruction(ctypes.Structure):
@@ -101,9 +129,13 @@ def landlock_version() -> int:
 def _confine(settings: dict[str, object]) -> None:
     if sys.platform == "linux":
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _spare_other_processes()
+    folder = settings["folder"]
+    if isinstance(folder, str):
+        _enter(folder)
     if settings["network"] != "host":
         _leave_network(settings["network"])
-    _restrict(settings["readable"], settings["writable"])
+    _restrict(settings["readable"], settings["files"], settings["writable"])
     if sys.platform == "linux":
         _drop_capabilities()
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)  # late: a change of credentials undoes it
@@ -158,10 +190,46 @@ def _forbid_sockets() -> None:
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _REFUSE),
     ]
-    instructions = (_Instruction * len(program))(*(_Instruction(*step) for step in program))
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _filter(program, "forbidding sockets")
+
+
+def _spare_other_processes() -> None:
+    """Calls that change limits, priority or scheduling of a process work on the caller alone: number 0."""
+    architecture, _ = _ARCHITECTURES.get(os.uname().machine, (0, 0))
+    if not architecture:
+        return
+    narrow, wide = _refusals_of_calls(_NARROW[architecture]), _refusals_of_calls(architecture)
+    program = [
+        (_LOAD, 0, 0, 4),
+        (_IF_EQUAL, 2 + len(narrow), 0, architecture),
+        (_IF_EQUAL, 1, 0, _NARROW[architecture]),
+        (_RETURN, 0, 0, _KILL),
+        *narrow,
+        *wide,
+    ]
+    try:
+        _filter(program, "sparing other processes")
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):  # this kernel has no filters
+            raise
+
+
+def _refusals_of_calls(architecture: int) -> list[tuple[int, int, int, int]]:
+    steps = [(_LOAD, 0, 0, 0), (_AND, 0, 0, ~_FOREIGN_CALLS & 0xFFFFFFFF)]
+    mine = [(_IF_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _NOT_PERMITTED)]
+    for call in _OF_ONE_PROCESS[architecture]:
+        steps += [(_IF_EQUAL, 0, 4, call), (_LOAD, 0, 0, _FIRST_ARGUMENT), *mine]
+    for call, of_user in _OF_PROCESSES[architecture]:
+        steps += [(_IF_EQUAL, 0, 6, call), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_IF_EQUAL, 3, 0, of_user)]
+        steps += [(_LOAD, 0, 0, _SECOND_ARGUMENT), *mine]
+    return [*steps, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _filter(program: "list[tuple[int, int, int, int]]", what: str) -> None:
+    instructions = (_Instruction * len(program))(*(_Instruction(*step) for step in program))
     call = (ctypes.c_ulong(_FILTER_MODE), ctypes.byref(_Filter(len(program), instructions)), 0, 0)
-    _checked(_libc().prctl(_PR_SET_SECCOMP, *call), "forbidding sockets")
+    _checked(_libc().prctl(_PR_SET_SECCOMP, *call), what)
 
 
 def _enter_namespace() -> None:
@@ -181,8 +249,8 @@ def _can_leave_network() -> bool:
     return True
 
 
-def _restrict(readable: object, writable: object) -> None:
-    """Enter a ruleset: each argument lists what is allowed, `None` stands for everything.
+def _restrict(readable: object, files: object, writable: object) -> None:
+    """Enter a ruleset: each argument lists what is allowed, `None` stands for everything. `files` are readable, too.
 
     A program that may use everything is restricted, too: that keeps the memory and the environment of other processes
     out of its reach. The kernel forbids a restricted program to move files between folders unless that is allowed.
@@ -198,28 +266,56 @@ def _restrict(readable: object, writable: object) -> None:
         libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), size, ctypes.c_uint32(0)), "creating a Landlock ruleset"
     )
     if isinstance(writable, list):
-        _allow(rules, _ALWAYS_WRITABLE, access=_WRITE_FILE)
+        _allow(rules, _ALWAYS_WRITABLE, is_folder=False, access=_WRITE_FILE)
         for path in writable:
-            _allow(rules, path, access=handled & (_WRITES | _READS))
+            _allow(rules, path, is_folder=True, access=handled & (_WRITES | _READS))
     else:
-        _allow(rules, "/", access=_REFER)
-    if isinstance(readable, list):
+        _allow(rules, "/", is_folder=True, access=_REFER)
+    if isinstance(readable, list) and isinstance(files, list):
         for path in readable:
-            _allow(rules, path, access=_READS)
+            _allow(rules, path, is_folder=True, access=_READS)
+        for path in files:
+            _allow(rules, path, is_folder=False, access=_READS_OF_FILES)
     _checked(libc.syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0)), "entering a Landlock ruleset")
     os.close(rules)
 
 
-def _allow(rules: int, path: str, *, access: int) -> None:
-    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+def _allow(rules: int, path: str, *, is_folder: bool, access: int) -> None:
+    handle = _opened(path, is_folder=is_folder)
     try:
-        if not stat.S_ISDIR(os.fstat(handle).st_mode):
-            access &= _READS_OF_FILES | _WRITE_FILE | _TRUNCATE
         rule = _PathBeneath(access, handle)
         call = (ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0))
         _checked(_libc().syscall(_ADD_RULE, *call), f"allowing the use of {path}")
     finally:
         os.close(handle)
+
+
+def _enter(folder: str) -> None:
+    handle = _opened(folder, is_folder=True)
+    try:
+        os.fchdir(handle)
+    finally:
+        os.close(handle)
+
+
+def _opened(path: str, *, is_folder: bool) -> int:
+    """A handle of a real path. A link anywhere in it is an error: someone made it after the path was resolved."""
+    handle = os.open("/", _WALK)
+    try:
+        for name in filter(None, path.split("/")):
+            above, handle = handle, os.open(name, _WALK, dir_fd=handle)
+            os.close(above)
+            mode = os.fstat(handle).st_mode
+            if stat.S_ISLNK(mode):
+                raise OSError(errno.ELOOP, f"{path} has become a link, or passes through one; put the folder back")
+        if stat.S_ISDIR(os.fstat(handle).st_mode) != is_folder:
+            raise OSError(errno.ENOTDIR, f"{path} is {'no folder any more' if is_folder else 'a folder now'}")
+    except BaseException as error:
+        os.close(handle)
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(error.errno, f"{path} is gone") from error
+        raise
+    return handle
 
 
 def _prctl(option: int, value: int) -> None:

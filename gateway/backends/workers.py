@@ -29,6 +29,7 @@ HARMLESS: Final = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "PATH", "TZ")
 
 _PROGRAM: Final = str(Path(__file__).with_name("worker.py"))
 _ANYTHING: Final = Confinement(network="host", readable=("/",), writable=("/",))
+_GRANTS: Final = _ANYTHING.grants(sys.executable, None)
 _MAX_HEAD: Final = 1 << 20
 _LENGTH: Final = 8
 _AT_ONCE: Final = timedelta(0)
@@ -105,7 +106,7 @@ class _Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             argv = [sys.executable, "-I", _PROGRAM]
-            child = start(argv, _ANYTHING, environment=environment, stdin=theirs.fileno(), stdout=DEVNULL)
+            child = start(argv, _ANYTHING, _GRANTS, environment=environment, stdin=theirs.fileno(), stdout=DEVNULL)
         try:
             return cls(child, await asyncio.open_connection(sock=ours, limit=CHUNK), limit=limit)
         except BaseException:

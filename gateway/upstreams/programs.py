@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, Final, Literal
 
 from gateway.backends.command import environment_of
+from gateway.backends.grants import Grants
 from gateway.backends.processes import Child, Confinement, HostControls, start
 from gateway.backends.refusals import excerpt
 from gateway.governance.ports import BackendFailed
@@ -62,6 +63,10 @@ class Program:
     cpu: timedelta | None = None
     memory: int | None = None
     max_message: int = MAX_MESSAGE
+    grants: Grants = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grants", self.confinement.grants(self.argv[0], self.folder))
 
     @property
     def confinement(self) -> Confinement:
@@ -79,14 +84,14 @@ class Program:
             found.append((f"{self.argv[0]} is no program", "install it, or correct 'argv'"))
         if self.folder is not None and not Path(self.folder).is_dir():
             found.append((f"{self.folder} is no folder", "create it, or correct 'workdir'"))
-        return [*found, *self.confinement.problems(host)]
+        return [*found, *self.confinement.problems(host), *self.grants.refusals]
 
     async def started(self, name: str, complain: Complain) -> "RunningProgram":
         """`name` is the upstream's, for the log. Raises `BackendFailed`."""
         environment, secrets = environment_of(self.environment)
         theirs, ours = os.pipe()
         try:
-            child = start(self.argv, self.confinement, environment=environment, folder=self.folder, stdin=theirs)
+            child = start(self.argv, self.confinement, self.grants, environment=environment, stdin=theirs)
         except BaseException:
             os.close(ours)
             raise

@@ -362,7 +362,7 @@ async def test_program_without_network_reaches_nobody() -> None:
 @confined
 def test_program_behind_a_filter_opens_unix_sockets_only() -> None:
     settings: dict[str, Any] = {"environment": [], "network": "filtered", "limits": {}}
-    settings |= {"readable": None, "writable": None}
+    settings |= {"readable": None, "files": [], "writable": None, "folder": None}
     code = (
         "import socket, subprocess, sys\n"
         "def tried(family):\n"
@@ -441,6 +441,43 @@ async def test_program_cannot_look_into_or_signal_the_gateway() -> None:
     assert (await kept(python(code, network="none", writable=()), {})).split(b"\n")[0] == b"could not"
     seen = await kept(python(code), {})
     assert seen == b"could not\ncould not\n" or HOST.landlock < 6
+
+
+@pytest.mark.skipif(
+    os.uname().machine not in ("x86_64", "aarch64", "riscv64") or sys.platform != "linux", reason="no filter is known"
+)
+@pytest.mark.parametrize("network", ["host", "none"])
+async def test_program_changes_limits_and_scheduling_of_itself_alone(network: str) -> None:
+    code = (
+        "import ctypes, os, resource\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "own = {'x86_64': (314, 251)}.get(os.uname().machine, (274, 30))\n"
+        "attributes = (ctypes.c_uint32 * 12)(48, 0, 0, 0, 5)\n"
+        "def call(number, *args):\n"
+        "    if libc.syscall(number, *args) < 0: raise OSError(ctypes.get_errno(), 'refused')\n"
+        "attempts = (\n"
+        "    lambda pid: resource.prlimit(pid, resource.RLIMIT_NOFILE),\n"
+        "    lambda pid: resource.prlimit(pid, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)),\n"
+        "    lambda pid: os.sched_setaffinity(pid, os.sched_getaffinity(0)),\n"
+        "    lambda pid: os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0)),\n"
+        "    lambda pid: os.sched_setparam(pid, os.sched_param(0)),\n"
+        "    lambda pid: os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0)),\n"
+        "    lambda pid: os.setpriority(os.PRIO_USER if pid else os.PRIO_PGRP, 0, 1),\n"
+        "    lambda pid: call(own[0], pid, attributes, 0),\n"
+        "    lambda pid: call(own[1], 1, pid, 2 << 13 | 4),\n"
+        "    lambda pid: call(own[1], 3 if pid else 2, 0, 2 << 13 | 4),\n"
+        ")\n"
+        "def tried(attempt, pid):\n"
+        "    try:\n        attempt(pid); return 'could'\n"
+        "    except PermissionError:\n        return 'refused'\n"
+        "for pid in (0, os.getppid()):\n"
+        "    print(*[tried(attempt, pid) for attempt in attempts])"
+    )
+
+    mine, others = (await kept(python(code, network=network), {})).decode().splitlines()
+
+    assert mine.split() == ["could"] * 10
+    assert others.split() == ["refused"] * 10
 
 
 async def test_program_has_no_capabilities() -> None:
@@ -547,7 +584,8 @@ async def test_program_does_not_outlive_a_gateway_that_was_killed(network: str) 
         "from gateway.backends.processes import Confinement, start\n"
         "async def main():\n"
         "    argv = [sys.executable, '-c', 'import time; print(flush=True); time.sleep(600)']\n"
-        "    child = start(argv, Confinement(network=sys.argv[1], readable=('/',)), environment={})\n"
+        "    confinement = Confinement(network=sys.argv[1], readable=('/',))\n"
+        "    child = start(argv, confinement, confinement.grants(argv[0], None), environment={})\n"
         "    await child.stdout.read()\n"
         "    print(child.pid, flush=True)\n"
         "    await child.exited()\n"

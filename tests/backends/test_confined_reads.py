@@ -11,7 +11,8 @@ import pytest
 from invocations import Spool, invocation
 
 from gateway.backends.command import Command, CommandBackend
-from gateway.backends.processes import NETWORK_READABLE, SYSTEM_READABLE, Confinement, HostControls, program_files
+from gateway.backends.grants import NETWORK_READABLE, SYSTEM_READABLE, program_files
+from gateway.backends.processes import Confinement, HostControls
 from gateway.backends.refusals import BackendUnusable
 from gateway.governance.ports import BackendFailed
 
@@ -240,25 +241,169 @@ def test_system_folders_hold_nothing_of_the_gateway_or_of_its_users() -> None:
 
 
 def test_files_of_a_network_come_with_a_network_alone() -> None:
-    with_network = Confinement(network="host").all_readable("/bin/true", None)
-    without = Confinement(network="none").all_readable("/bin/true", None)
+    with_network: Any = Confinement(network="host").grants("/bin/true", None).launcher_settings()
+    without: Any = Confinement(network="none").grants("/bin/true", None).launcher_settings()
 
-    assert "/etc/hosts" in with_network
-    assert "/etc/hosts" not in without
-    assert all(Path(each).exists() for each in with_network)
+    hosts = os.path.realpath("/etc/hosts")
+    assert hosts in with_network["files"]
+    assert hosts not in without["files"]
+    assert all(Path(each).is_dir() for each in with_network["readable"])
+    assert all(Path(each).exists() and not Path(each).is_dir() for each in with_network["files"])
 
 
 def test_scripts_that_run_each_other_are_followed_only_so_far(tmp_path: Path) -> None:
     script = tmp_path / "round"
     script.write_text(f"#!{script}\n", encoding="ascii")
 
-    assert program_files(str(script)) == [str(script)] * 5
-    assert program_files(str(tmp_path / "none")) == [str(tmp_path / "none")]
+    assert program_files(str(script), ()) == [str(script)] * 5
+    assert program_files(str(script), (str(tmp_path),)) == [str(script)]
+    assert program_files(str(tmp_path / "none"), ()) == []
     script.write_text("#!\n", encoding="ascii")
-    assert program_files(str(script)) == [str(script)]
+    assert program_files(str(script), ()) == [str(script)]
+
+
+@pytest.mark.parametrize(
+    ("first_line", "interpreter"),
+    [
+        (b"#!%s\n", "sh"),
+        (b"#! \t%s -e\n", "sh"),
+        (b"#!%s\t-e", "sh"),
+        (b"#!%s\0\n", "sh"),
+        (b"#!%s\x0b\n", "sh\x0b"),
+        (b"#!%s\x0c -e\n", None),
+        (b"#!%s\r\n", None),
+        (b"#!\x0b%s\n", None),
+        (b"#!" + b" " * 250 + b"%s\n", None),
+    ],
+)
+def test_first_lines_are_read_as_the_kernel_reads_them(
+    tmp_path: Path, first_line: bytes, interpreter: str | None
+) -> None:
+    (tmp_path / "sh").touch()
+    (tmp_path / "sh\x0b").touch()
+    script = tmp_path / "script"
+    script.write_bytes(first_line % os.fsencode(tmp_path / "sh"))
+
+    expected = [] if interpreter is None else [str(tmp_path / interpreter)]
+    assert program_files(str(script), ()) == [str(script), *expected]
+
+
+def test_interpreters_are_regular_files(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    for interpreter in ("/", "/dev/null", "relative", str(tmp_path)):
+        script.write_text(f"#!{interpreter}\n", encoding="ascii")
+        assert program_files(str(script), ()) == [str(script)]
 
 
 def test_advice_is_given_where_reads_are_confined_and_something_was_refused() -> None:
     assert Confinement().advice("cat: x: Permission denied")
     assert not Confinement().advice("no such order")
     assert not Confinement(readable=("/",)).advice("cat: x: Permission denied")
+
+
+PLANT = """
+import os, sys
+secret, replaced = sys.argv[1:]
+try:
+    print(open(secret).read())
+except PermissionError:
+    print("refused")
+if not os.path.islink(replaced):
+    os.rename(replaced, replaced + "-before")
+    os.symlink("/", replaced)
+"""
+
+
+@confined
+@pytest.mark.parametrize("granted", ["workdir", "readable", "writable", "above the workdir", "above a folder"])
+async def test_a_folder_that_a_program_replaces_with_a_link_grants_nothing(
+    tmp_path: Path, secret: Path, granted: str
+) -> None:
+    own = tmp_path / "own"
+    inner = own / "replaced" / "tmp" if "above" in granted else own / "replaced"
+    inner.mkdir(parents=True)
+    settings: dict[str, dict[str, Any]] = {
+        "workdir": {"folder": str(inner)},
+        "readable": {"readable": (str(inner),)},
+        "writable": {"writable": (str(own), str(inner))},
+        "above the workdir": {"folder": str(inner)},
+        "above a folder": {"readable": (str(inner),)},
+    }
+    declared = {"writable": (str(own),), **settings[granted]}
+    command = python(PLANT, str(secret), str(own / "replaced"), **declared)
+    backend = CommandBackend(command, HOST)
+
+    spool = Spool()
+    await backend.run(invocation({}, spool))
+    assert spool.kept[0] == b"refused\n"
+    with pytest.raises(BackendFailed, match="has become a link"):
+        await backend.run(invocation({}, Spool()))
+    with pytest.raises(BackendUnusable, match="which the program itself can change") as caught:
+        CommandBackend(command, HOST)
+    assert caught.value.help is not None
+
+
+@confined
+async def test_links_of_other_people_are_followed_when_a_tool_is_loaded(tmp_path: Path, shared: Path) -> None:
+    (tmp_path / "link").symlink_to(shared)
+    own = tmp_path / "own"
+    own.mkdir()
+    through = str(tmp_path / "link")
+
+    command = python(READ, "note", folder=through, readable=(through,), writable=(str(own),))
+
+    assert await printed(command) == "a note\n"
+
+
+@confined
+async def test_a_script_that_rewrites_itself_is_granted_no_interpreter(tmp_path: Path, secret: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    script = own / "script"
+    (own / "link").symlink_to("/")
+    (own / "link\x0b").symlink_to("/bin/sh")
+    read = f"cat {secret} || true\n"
+    rewrite = f"printf '#!{own}/link\\013\\n' > {own}/new; echo '{read.strip()}' >> {own}/new\n"
+    script.write_text(f"#!/bin/sh\n{read}{rewrite}cat {own}/new > {script}\n", encoding="ascii")
+    script.chmod(0o755)
+    command = Command((str(script),), writable=(str(own),), environment={"PATH": os.defpath})
+    backend = CommandBackend(command, HOST)
+
+    for _ in range(2):
+        spool = Spool()
+        await backend.run(invocation({}, spool))
+        assert CANARY.encode() not in b"".join(spool.kept)
+    assert b"link\x0b" in script.read_bytes()
+    assert CANARY not in await printed(command)
+
+
+@confined
+@pytest.mark.parametrize("where", ["system", "declared", "elsewhere"])
+async def test_interpreters_of_a_script_in_its_own_folder(tmp_path: Path, where: str) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    shutil.copy("/bin/cat", other / "cat")
+    script = own / "script"
+    interpreter = "/bin/cat" if where == "system" else str(other / "cat")
+    script.write_text(f"#!{interpreter}\nits text\n", encoding="ascii")
+    script.chmod(0o755)
+    command = Command((str(script),), writable=(str(own),), readable=(str(other),) if where == "declared" else ())
+
+    if where == "elsewhere":
+        with pytest.raises(BackendFailed, match=r"PermissionError.*sandbox\.readable"):
+            await printed(command)
+    else:
+        assert "its text" in await printed(command)
+
+
+@confined
+async def test_a_file_that_becomes_a_folder_is_not_granted(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    shutil.copy("/bin/true", program)
+    backend = CommandBackend(Command((str(program),)), HOST)
+    program.unlink()
+    program.mkdir()
+
+    with pytest.raises(BackendFailed, match="is a folder now"):
+        await backend.run(invocation({}, Spool()))

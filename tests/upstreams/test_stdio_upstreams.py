@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -206,6 +207,26 @@ async def test_calls_that_come_at_once_start_one_process() -> None:
 def test_program_that_is_none_is_refused_when_it_is_declared() -> None:
     with pytest.raises(BackendUnusable, match="is no program"):
         StdioConnection("program", Program(("/no/such/program",)), HOST, ids=count(1))
+
+
+@pytest.mark.skipif(HOST.landlock < 3 or not HOST.network, reason="the kernel has no Landlock")
+async def test_program_that_replaces_its_folder_with_a_link_is_not_started_again(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "work").mkdir(parents=True)
+    script = f"mv {own}/work {own}/old; ln -s / {own}/work"
+    program = Program(("/bin/sh", "-c", script), {"PATH": os.defpath}, folder=str(own / "work"), writable=(str(own),))
+    connection = StdioConnection("wiki", program, HOST, ids=count(1))
+
+    with pytest.raises(BackendFailed, match="has become a link"):  # it is started twice
+        await text(connection, "pid")
+    await connection.close()
+    assert (own / "work").is_symlink()
+
+    declared_again = replace(program)
+    with pytest.raises(BackendUnusable, match="which the program itself can change"):
+        StdioConnection("wiki", declared_again, HOST, ids=count(1))
+    with pytest.raises(BackendFailed, match="which the program itself can change"):
+        await declared_again.started("wiki", lambda *_: None)
 
 
 async def elicited(context: Any, params: Any) -> Any:
