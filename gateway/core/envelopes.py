@@ -5,11 +5,13 @@ under the turn's secret, so the author of a fetched page cannot compute it; the 
 attribute `call`. In addition every look-alike of our tags in a body is neutralised, reversibly.
 """
 
+import asyncio
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, Literal
@@ -23,6 +25,8 @@ Authority = Literal["trusted", "untrusted"]
 
 _NONCE_HEX: Final = 32
 """128 bits."""
+LARGE: Final = 1 << 16
+"""Characters of a body that is neutralised in a thread: a hostile one of this size takes tens of milliseconds."""
 _BLOCK: Final = 64
 _INNER: Final = bytes(value ^ 0x36 for value in range(256))
 _OUTER: Final = bytes(value ^ 0x5C for value in range(256))
@@ -118,6 +122,19 @@ def result_envelope(call: ToolCall, secret: bytes, authority: Authority, body: s
     # A record computes its checksum, which is hexadecimal digits; its name is whatever the tool is called by.
     attributes = f'nonce="{nonce}" kind="{kind}" tool="{_escaped_name(call.tool)}" call="{checksum}"'
     return f"<{name} {attributes}>\n{neutralise(body)}\n</{name}>"
+
+
+async def render_apart(render: Callable[[str], str], body: str) -> str:
+    """What a function renders of a body; a large one never keeps the event loop waiting."""
+    if len(body) < LARGE:
+        return render(body)
+    return await asyncio.get_running_loop().run_in_executor(_renderer(), render, body)
+
+
+@cache
+def _renderer() -> ThreadPoolExecutor:
+    """One thread: more would only compete with the event loop for the interpreter."""
+    return ThreadPoolExecutor(1, thread_name_prefix="envelopes")
 
 
 def instructions_envelope(body: str, version: str | None = None, *, nonce: str) -> Envelope:

@@ -6,18 +6,21 @@ letters of other alphabets count as the Latin letters they look like. White spac
 
 Expressions find the few places where a tag could begin; from there the skeleton is made up to the next character that
 no tag can hold. A bracket is such a character, so nothing is read for two tags: time is linear, whatever the text is.
+Texts with many such places are flattened first: a copy of the same length, in which each character is the ASCII
+character it looks like, lets one expression dismiss nearly all of the places.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from html.entities import html5
-from typing import Final, cast
+from typing import Final
 
 from gateway.core.confusables import BRACKETS, DASHES, IGNORABLE, LETTERS, SLASHES, UNDERSCORES
 
 AMPERSANDS: Final = "&\uff06\ufe60"
+_EACH_AMPERSAND: Final = tuple(AMPERSANDS)
 
 _NAMES: Final = (
     "trusted-content",
@@ -54,6 +57,11 @@ _MARKS: Final = "300-30ff a640-abff fb1e fe20-fe2f 10000-1efff"
 _IN_HEAD: Final = "/!? "
 _FIRST_PIECE: Final = 32
 _LARGEST_PIECE: Final = 4096
+_FLATTENED_AT_ONCE: Final = 1 << 15
+"""Characters; one call that flattens more would keep other threads waiting."""
+_FLAT_PER_PLACE: Final = 64
+"""Flattening so many characters takes about as long as examining one place."""
+_LONGEST_KEPT: Final = 32
 
 _ESCAPES: Final = r"(?:(?:amp|AMP|#0*+38(?![0-9])|#[xX]0*+26(?![0-9A-Fa-f]));?)*+"
 """An ampersand that was escaped any number of times."""
@@ -85,8 +93,9 @@ def find_look_alikes(text: str) -> list[int]:
     if "&" in text or not is_ascii:
         has_foreign = not is_ascii and any(each in text for each in AMPERSANDS[1:])
         foreign = (_FOREIGN_REFERENCES,) if has_foreign else ()
-        for prospects in _ASCII_PROSPECTS if is_ascii else (*_PROSPECTS, *foreign):
-            found.update(match.start() for match in prospects.finditer(text) if _is_tag(text, match.start()))
+        expressions = _ASCII_PROSPECTS if is_ascii else (*_PROSPECTS, *foreign)
+        prospects = [match.start() for each in expressions for match in each.finditer(text)]
+        found.update(_tags_among(text, prospects))
     return sorted(found)
 
 
@@ -125,18 +134,27 @@ def _spelled(name: str, spelling: Mapping[str, str], blank: str, end: str) -> st
     return blank.join(parts)
 
 
+def _any_of(words: Iterable[str]) -> str:
+    """An expression for the longest of some words, which reads each character once."""
+    tails: dict[str, list[str]] = {}
+    is_optional = False
+    for word in words:
+        if word:
+            tails.setdefault(word[0], []).append(word[1:])
+        is_optional = is_optional or not word
+    branches = "|".join(f"{first}{_any_of(rest)}" for first, rest in sorted(tails.items()))
+    return f"(?:{branches}){'?' if is_optional else ''}" if branches else ""
+
+
 def _bracket_reference() -> str:
     """What stands behind the ampersand of a reference to a bracket."""
-    names: dict[str, set[str]] = {}
-    for name, text in html5.items():
-        if text[0] in STARTS:
-            names.setdefault(name[0], set()).add(name[1:].removesuffix(";"))
-    longest_first = {first: sorted(rest, key=lambda each: (-len(each), each)) for first, rest in names.items()}
-    named = "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in sorted(longest_first.items()))
+    named = _any_of({name.removesuffix(";") for name, text in html5.items() if text[0] in STARTS})
     points = {ord(char) for char in STARTS} | {0x8B}  # which browsers read as Windows does
-    decimal = "|".join(map(str, sorted(points)))
-    hexadecimal = "|".join("".join(f"[{each}{each.upper()}]" for each in f"{point:x}") for point in sorted(points))
-    return rf"{_ESCAPES}(?:#0*+(?:{decimal})(?![0-9])|#[xX]0*+(?:{hexadecimal})(?![0-9A-Fa-f])|{named});?"
+    decimal = _any_of(map(str, points))
+    hexadecimal = re.sub(
+        "[a-f]", lambda found: f"[{found[0]}{found[0].upper()}]", _any_of(f"{each:x}" for each in points)
+    )
+    return rf"{_ESCAPES}(?:#0*+{decimal}(?![0-9])|#[xX]0*+{hexadecimal}(?![0-9A-Fa-f])|{named});?"
 
 
 _ASCII_BLANK: Final = r"\x00-\x20\x7f"
@@ -161,7 +179,8 @@ _ESCAPED_PLAIN: Final = re.compile(f"&{_TO_BRACKET}{_ASCII_TAG}")
 """The same behind a reference."""
 
 _ANY_START: Final = _class([*STARTS, *AMPERSANDS])[1:-1]
-_FOREIGN_IN_REFERENCE: Final = _class(characters(f"{IGNORABLE} ff03 fe5f ff10-ff19 ff21-ff3a ff41-ff5a ff1b fe54"))
+_FOREIGN_RANGES: Final = f"{IGNORABLE} ff03 fe5f ff10-ff19 ff21-ff3a ff41-ff5a ff1b fe54"
+_FOREIGN_IN_REFERENCE: Final = _class(characters(_FOREIGN_RANGES))
 _FOLDED_LATER: Final = (
     rf"(?=[{_ASCII_BLANK}{_ASCII_HEAD}_\-{''.join(_ASCII_LETTERS.values())}]*+(?:&(?!{_TO_BRACKET})|[^\x00-\x7f]))"
 )
@@ -179,6 +198,18 @@ _PROSPECTS: Final = (
     re.compile(f"&(?=[#0-9A-Za-z;]*+{_FOREIGN_IN_REFERENCE}){_IN_REFERENCE}{{2}}{_LONG_ENOUGH}"),
 )
 _FOREIGN_REFERENCES: Final = re.compile(f"[{AMPERSANDS[1:]}]{_IN_REFERENCE}{{2}}{_LONG_ENOUGH}")
+_FLAT_TAG: Final = re.compile(
+    _tag_expression(
+        {
+            **{letter: f"(?:[{spelled}]|(?=&))" for letter, spelled in {**_ASCII_LETTERS, "_": "_"}.items()},
+            "-": "[-_]",
+            "head": f"[{_ASCII_BLANK}{_ASCII_HEAD}]",
+        },
+        f"[{_ASCII_BLANK}]*+",
+        "",
+    )
+)
+"""What follows the bracket of a tag in a flat text. An ampersand may stand for anything that follows."""
 _RUN: Final = re.compile(f"{_IN_REFERENCE}++")
 _TAG: Final = re.compile("<" + _tag_expression({"-": "[-_]", "head": f"[{_IN_HEAD}]"}, " *+", r"(?![^\W_])"))
 """The skeleton of a tag."""
@@ -214,10 +245,36 @@ def _fold(char: str) -> str:
     return "".join(each for each in folded if unicodedata.category(each)[0] != "M").casefold()
 
 
-def _is_tag(text: str, start: int) -> bool:
-    """Whether a bracket is there and what follows is one of our names, once everything is decoded."""
-    char, end = _reference(text, start) if text[start] in AMPERSANDS else (text[start], start + 1)
-    return char[:1] in STARTS and _TAG.match("<" + "".join(_skeleton(text, end))) is not None
+@cache
+def _flat() -> dict[int, int]:
+    """The ASCII character that each other one looks like: DEL if it is not seen, an ampersand if it is several."""
+    table = {point: ord(meant) if len(meant) == 1 else 0x7F for point, meant in _skeletons().items() if point > 0x7F}
+    return table | dict.fromkeys(map(ord, [*AMPERSANDS, *_LIGATURES]), 0x26)
+
+
+def _flattened(text: str) -> str:
+    if text.isascii():
+        return text
+    table, step = _flat(), _FLATTENED_AT_ONCE
+    return "".join([text[at : at + step].translate(table) for at in range(0, len(text), step)])
+
+
+def _tags_among(text: str, prospects: list[int]) -> Iterator[int]:
+    """The places where a bracket is and one of our names follows, once everything is decoded."""
+    flat = _flattened(text) if len(prospects) * _FLAT_PER_PLACE > len(text) else ""
+    for start in prospects:
+        char, end = _reference(text, start) if text[start] in AMPERSANDS else (text[start], start + 1)
+        if char[:1] not in STARTS or (flat and not _may_follow(text, flat, end)):
+            continue
+        if _TAG.match("<" + "".join(_skeleton(text, end))):
+            yield start
+
+
+def _may_follow(text: str, flat: str, position: int) -> bool:
+    """Whether a flat text has one of our names at a place, as far as it can be read there."""
+    if text.startswith(_EACH_AMPERSAND, position):
+        return _referred(_reference(text, position)[0]) is not None
+    return _FLAT_TAG.match(flat, position) is not None
 
 
 def _skeleton(text: str, position: int) -> Iterator[str]:
@@ -226,10 +283,10 @@ def _skeleton(text: str, position: int) -> Iterator[str]:
     while position < len(text):
         if text[position] in AMPERSANDS:
             char, position = _reference(text, position)
-            piece = char.translate(table)
-            if not char or _NOT_IN_SKELETON.search(piece):
+            referred = _referred(char)
+            if referred is None:
                 return
-            yield piece
+            yield referred
             continue
         ampersand = _AMPERSAND.search(text, position, position + size)
         end = position + size if ampersand is None else ampersand.start()
@@ -242,22 +299,59 @@ def _skeleton(text: str, position: int) -> Iterator[str]:
         position, size = end, min(2 * size, _LARGEST_PIECE)
 
 
+@lru_cache(maxsize=4096)
+def _referred(char: str) -> str | None:
+    """The skeleton of what a reference stands for; None if no tag can hold it."""
+    piece = char.translate(_skeletons())
+    return piece if char and not _NOT_IN_SKELETON.search(piece) else None
+
+
 def _reference(text: str, start: int) -> tuple[str, int]:
     """What the reference at a place stands for, and where it ends. It stands for nothing if no tag can hold it."""
     run = _RUN.match(text, start + 1)
     if run is None:
         return "", start + 1
-    written, places = run[0], cast("Sequence[int]", range(run.start(), run.end()))
-    if not written.isascii():
-        folded = [(unicodedata.normalize("NFKC", char), at) for char, at in zip(written, places, strict=True)]
-        kept = [(char, at) for char, at in folded if char.isascii()]
-        written, places = "".join(char for char, _ in kept), [at for _, at in kept]
-    found = _REFERENCE.match(written)
+    written = run[0]
+    char, length = _kept_decoded(written) if len(written) <= _LONGEST_KEPT else _decoded(written)
+    return char, start + 1 + length
+
+
+def _decoded(written: str) -> tuple[str, int]:
+    """What a reference stands for that begins a text, and its length."""
+    plain = written if written.isascii() else _plain(written)
+    found = _REFERENCE.match(plain)
     if found is None:
-        return "", start + 1
+        return "", 0
     char, end = _meant(found)
-    end += written.startswith(";", end)
-    return char, places[end - 1] + 1
+    end += plain.startswith(";", end)
+    return char, end if plain is written else _length_of(written, end)
+
+
+_kept_decoded: Final = lru_cache(maxsize=4096)(_decoded)
+
+
+def _plain(written: str) -> str:
+    """The ASCII characters of a reference, without those that nobody sees."""
+    table, step = _plain_characters(), _FLATTENED_AT_ONCE
+    return "".join([written[at : at + step].translate(table) for at in range(0, len(written), step)])
+
+
+@cache
+def _plain_characters() -> dict[int, str]:
+    folded = {char: unicodedata.normalize("NFKC", char) for char in characters(_FOREIGN_RANGES)}
+    return {ord(char): plain if plain.isascii() else "" for char, plain in folded.items()}
+
+
+def _length_of(written: str, count: int) -> int:
+    """How many characters the first ASCII characters of a reference take."""
+    at = 0
+    while count > (held := len(_plain(piece := written[at : at + _LARGEST_PIECE]))):
+        count, at = count - held, at + len(piece)
+    table = _plain_characters()
+    while count:
+        count -= table.get(ord(written[at]), "seen") != ""
+        at += 1
+    return at
 
 
 def _meant(found: re.Match[str]) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
-from gateway.core.envelopes import Authority, handle_text, nonce_for, result_envelope
+from gateway.core.envelopes import Authority, handle_text, nonce_for, render_apart, result_envelope
 from gateway.core.media import Media
 from gateway.core.media_blocks import FALLBACK_KEYS, Block, UnsupportedPolicy, openai_blocks, text_block
 from gateway.core.tokens import Tokenizable
@@ -64,13 +64,13 @@ class Renderer:
         else:
             body = await handle_text(call.id, results, encoding=self.handle_encoding)
             return result_envelope(call, ctx.turn_secret, "untrusted", body, "artifact-handle")
-        return shown_whole(ctx, call, authority, body)
+        return await shown_whole(ctx, call, authority, body)
 
 
-def shown_whole(ctx: Showing, call: ToolCall, authority: Authority, body: str) -> str:
+async def shown_whole(ctx: Showing, call: ToolCall, authority: Authority, body: str) -> str:
     """A text that nothing was left out of, in its envelope."""
     kind = "trusted-tool-result" if authority == "trusted" else "tool-result"
-    return result_envelope(call, ctx.turn_secret, authority, body, kind)
+    return await render_apart(lambda text: result_envelope(call, ctx.turn_secret, authority, text, kind), body)
 
 
 def authority_of(ctx: Showing, call: ToolCall) -> Authority:

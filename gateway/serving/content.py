@@ -13,7 +13,7 @@ from urllib.parse import quote
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.bounded_json import LARGE, TooManyValues, check_values, read_apart
 from gateway.core.calls import ToolCall
-from gateway.core.envelopes import handle_text, result_envelope
+from gateway.core.envelopes import Authority, handle_text, render_apart, result_envelope
 from gateway.core.media import Media
 from gateway.core.media_blocks import Block, mcp_block, safe_mime, safe_name, text_block
 from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
@@ -81,7 +81,7 @@ class Contents:
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
         if is_artifact and declared is not None and record.inline and _is_enveloped(turn):  # what most results are
             authority = authority_of(turn, record)
-            text = shown_whole(turn, record, authority, str(await results.as_string()))
+            text = await shown_whole(turn, record, authority, str(await results.as_string()))
             vouched = _vouched_for(declared, is_trusted=authority == "trusted")
         else:
             text, vouched = await shown_text(turn, record), _vouched(turn, record, declared)
@@ -191,7 +191,7 @@ async def _query_text(turn: Turn, record: ToolCall) -> str:
     results: Any = record.results
     if not isinstance(results, Tokenizable):
         return await _RENDERER.text(turn, record)
-    return result_envelope(record, turn.turn_secret, "untrusted", results.render(turn.ctx), "tool-result")
+    return await _enveloped(turn, record, "untrusted", results.render(turn.ctx))
 
 
 async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> list[Block]:
@@ -221,18 +221,22 @@ async def _relayed_block(turn: Turn, record: ToolCall, media: Media) -> Block:
     content = await media.as_bytes()
     vouched = vouching(turn, record)
     if media.source == TEXT_BLOCK:
-        return {**text_block(_enveloped(turn, record, content.decode("utf-8", "replace"))), "_meta": vouched}
+        return {**text_block(await _relayed_text(turn, record, content.decode("utf-8", "replace"))), "_meta": vouched}
     block: Block = json.loads(content)
     resource = block.get("resource")
     if isinstance(resource, dict) and isinstance(resource.get("text"), str):
-        block["resource"] = {**resource, "text": _enveloped(turn, record, resource["text"])}
+        block["resource"] = {**resource, "text": await _relayed_text(turn, record, resource["text"])}
     return {**block, "_meta": {**foreign_meta(block.get("_meta")), **vouched}}
 
 
-def _enveloped(turn: Turn, record: ToolCall, text: str) -> str:
-    if not _is_enveloped(turn):
-        return text
-    return result_envelope(record, turn.turn_secret, authority_of(turn, record), text, "tool-result")
+async def _relayed_text(turn: Turn, record: ToolCall, text: str) -> str:
+    return await _enveloped(turn, record, authority_of(turn, record), text) if _is_enveloped(turn) else text
+
+
+async def _enveloped(turn: Turn, record: ToolCall, authority: Authority, text: str) -> str:
+    return await render_apart(
+        lambda body: result_envelope(record, turn.turn_secret, authority, body, "tool-result"), text
+    )
 
 
 def _is_enveloped(turn: Turn) -> bool:

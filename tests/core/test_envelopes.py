@@ -2,12 +2,14 @@
 
 import hmac
 import re
+import threading
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.core.envelopes import (
+    LARGE,
     Envelope,
     content_envelope,
     escape_attribute,
@@ -15,6 +17,7 @@ from gateway.core.envelopes import (
     instructions_envelope,
     neutralise,
     nonce_for,
+    render_apart,
     restore,
     tag_safe,
 )
@@ -213,3 +216,14 @@ def test_nonce_is_the_hmac_of_the_call_under_a_secret_of_any_length(secret: byte
 )
 def test_a_tag_that_was_never_neutralised_is_left_as_it_is(text: str) -> None:
     assert restore(text) == text
+
+
+@pytest.mark.anyio
+async def test_large_body_is_rendered_in_a_thread_and_a_small_one_is_not() -> None:
+    def rendered(body: str) -> str:
+        return f"{neutralise(body)[:12]} {threading.current_thread() is threading.main_thread()}"
+
+    small, large = "<memory_1>", "<memory_1>" * (LARGE // 10 + 1)
+
+    assert await render_apart(rendered, small) == "&lt;memory_1 True"
+    assert await render_apart(rendered, large) == "&lt;memory_1 False"

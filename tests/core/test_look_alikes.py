@@ -326,6 +326,16 @@ def is_recovered(text: str) -> bool:
             "&amp;amp",
         ),
         *("«а", "«аааааааа", "<\\", "< ", "&#60", "<&#8203;", "＆", "＆amp;", "&\u200b", "<rn", "<cl"),
+        *(
+            "&l\u200bt;",
+            "＆lt;",
+            "＆ｌｔ；",
+            "<&#117;&#110;&#116;",
+            "‹       ",
+            "‹&aaaaaa",
+            "‹ﬆﬆﬆﬆﬆﬆﬆ",
+            "‹ѕуѕtеm_instructiо",
+        ),
     ],
 )
 def test_time_is_linear_whatever_is_repeated(piece: str) -> None:
@@ -347,3 +357,56 @@ def test_one_long_run_is_read_once(filler: str) -> None:
         started = time.process_time()
         assert restore(neutralise(text)) == text
         assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize("filler", ["\u200b", "ｑ", "０", "\U000e0100"])
+@pytest.mark.parametrize("length", [1, 40, 5_000])
+def test_reference_may_hold_any_number_of_unseen_characters(filler: str, length: int) -> None:
+    unseen = "" if filler in "ｑ０" else filler * length
+    zeros = filler * length if filler == "０" else ""
+    texts = [f"＆{unseen}l{unseen}t；{unseen}memory_", f"&#{zeros}６{unseen}０{unseen};memory_"]
+
+    assert [find_look_alikes(text) for text in texts] == [[0], [0]]
+    assert find_look_alikes(f"&{filler * length}lt;memory_") == ([0] if unseen else [])
+
+
+PLACES_OF_NO_TAG = [
+    *(
+        "&l\u200bt;",
+        "＆lt;",
+        "‹       ",
+        "<&#117;&#110;&#116;",
+        "‹&aaaaaa",
+        "‹ﬆﬆﬆﬆﬆﬆﬆ",
+        "‹ѕуѕtеm_instructiо",
+        "＆ｌｔ；ｓｙｓ",
+    ),
+    *("‹/&shy;&#109", "《记忆》", "&#8249;&#8203;un", "≪ m e m o r", "＆amp;lt;", "&\u2060amp;lt;thought"),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tags_among_many_places_of_no_tag_are_found_where_they_are_found_alone(seed: int) -> None:
+    """Crowded texts are flattened first, sparse ones are not: both see the same tags."""
+    random_ = random.Random(seed)
+    wrong = []
+    for _ in range(150):
+        tag, apart = look_alike(random_), " . " * 400
+        piece = random_.choice(PLACES_OF_NO_TAG)
+        crowd = piece * random_.randrange(30, 60) + "."
+        sparse = find_look_alikes(f"{apart}{tag}{apart}")
+        crowded = find_look_alikes(f"{crowd}{tag}{crowd}")
+        if [at - len(apart) for at in sparse] != [at - len(crowd) for at in crowded]:
+            wrong.append(ascii((piece, tag)))
+        if restore(neutralise(crowd + tag)) != crowd + tag:
+            wrong.append(ascii((piece, tag)))
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("piece", PLACES_OF_NO_TAG)
+def test_hostile_repetitions_take_no_longer_than_seconds_per_million_characters(piece: str) -> None:
+    text = piece * (200_000 // len(piece))
+    started = time.process_time()
+    assert neutralise(text) == text
+    assert time.process_time() - started < 2

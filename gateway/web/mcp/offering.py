@@ -7,7 +7,7 @@ Things that are hidden from a caller are answered with the bytes of things that 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from gateway.core.envelopes import Authority, content_envelope, neutralise
+from gateway.core.envelopes import Authority, content_envelope, neutralise, render_apart
 from gateway.core.ids import new_token
 from gateway.core.media_blocks import safe_mime
 from gateway.governance.ports import BackendFailed
@@ -104,7 +104,7 @@ class Offering:
             raise ProtocolError(INVALID_PARAMS, "there is no such prompt") from None
         asked = {"name": offer.remote_name, **({} if arguments is None else {"arguments": arguments})}
         result = await self._asked(offers, offer, "prompts/get", asked, principal, client)
-        messages = self._messages(offer, result)
+        messages = await self._messages(offer, result)
         await self._service.having.told(self._by(principal, f"prompt:{name}"), offer, into=into)
         described = result.get("description")
         told = {"description": _line(described)} if isinstance(described, str) else {}
@@ -128,7 +128,7 @@ class Offering:
                 await self._refused(principal, f"resource:{uri}", NotOffered())
                 raise NotOffered() from None
             raise
-        contents = self._contents(offer, result)
+        contents = await self._contents(offer, result)
         await self._service.having.told(self._by(principal, f"resource:{uri}"), offer, into=into)
         return contents
 
@@ -209,54 +209,57 @@ class Offering:
                 raise ProtocolError(INVALID_PARAMS, _line(error.message)) from error
             raise ProtocolError(INTERNAL_ERROR, _line(error.message), {"code": error.code}) from error
 
-    def _messages(self, offer: Offer, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def _messages(self, offer: Offer, result: Mapping[str, Any]) -> list[dict[str, Any]]:
         messages = result.get("messages")
         if not isinstance(messages, list) or len(messages) > MOST_MESSAGES:
             raise _unreadable()
-        return [self._message(offer, each) for each in messages]
+        return [await self._message(offer, each) for each in messages]
 
-    def _message(self, offer: Offer, message: Any) -> dict[str, Any]:
+    async def _message(self, offer: Offer, message: Any) -> dict[str, Any]:
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, dict) or message.get("role") not in ("user", "assistant"):
             raise _unreadable()
-        return {"role": message["role"], "content": self._block(offer, content)}
+        return {"role": message["role"], "content": await self._block(offer, content)}
 
-    def _block(self, offer: Offer, block: Mapping[str, Any]) -> dict[str, Any]:
+    async def _block(self, offer: Offer, block: Mapping[str, Any]) -> dict[str, Any]:
         told = {**block, "_meta": {**foreign_meta(block.get("_meta")), **_vouched(offer)}}
         if block.get("type") == "text":
             if not isinstance(block.get("text"), str):
                 raise _unreadable()
-            told["text"] = self._shown(offer, block["text"])
+            told["text"] = await self._shown(offer, block["text"])
         elif isinstance(inside := block.get("resource"), dict) and isinstance(inside.get("text"), str):
-            told["resource"] = {**inside, "text": self._shown(offer, inside["text"])}
+            told["resource"] = {**inside, "text": await self._shown(offer, inside["text"])}
         return told
 
-    def _contents(self, offer: Offer, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def _contents(self, offer: Offer, result: Mapping[str, Any]) -> list[dict[str, Any]]:
         contents = result.get("contents")
         if not isinstance(contents, list) or len(contents) > MOST_CONTENTS:
             raise _unreadable()
-        return [self._content(offer, each) for each in contents]
+        return [await self._content(offer, each) for each in contents]
 
-    def _content(self, offer: Offer, content: Any) -> dict[str, Any]:
+    async def _content(self, offer: Offer, content: Any) -> dict[str, Any]:
         if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
             raise _unreadable()
         told = {**content, "_meta": {**foreign_meta(content.get("_meta")), **_vouched(offer)}}
         if isinstance(mime := content.get("mimeType"), str):
             told["mimeType"] = safe_mime(mime)
         if isinstance(content.get("text"), str):
-            told["text"] = self._shown(offer, content["text"])
+            told["text"] = await self._shown(offer, content["text"])
         elif not isinstance(content.get("blob"), str):
             raise _unreadable()
         return told
 
-    def _shown(self, offer: Offer, text: str) -> str:
+    async def _shown(self, offer: Offer, text: str) -> str:
         """A text of theirs as models are shown it: inside an envelope that only we can have written."""
         catalogue = self._service.published.snapshot.catalogues[self._catalogue]
         if catalogue.render != "envelope":
             return text
         authority: Authority = "trusted" if offer.trust.trusted else "untrusted"
         attributes = {"kind": offer.kind, "tool": offer.name}
-        return content_envelope(authority, text, nonce=new_token(16), attributes=attributes).render()
+        nonce = new_token(16)
+        return await render_apart(
+            lambda body: content_envelope(authority, body, nonce=nonce, attributes=attributes).render(), text
+        )
 
 
 def _told(offer: Offer, given: Mapping[str, Any], members: Sequence[str]) -> dict[str, Any]:

@@ -87,7 +87,9 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway_of(folder: Path, project: Path = PROJECT) -> AsyncIterator[Gateway]:
-    settings = Settings.model_validate({"configs": project, "python_packages": ("promised_tools",)})
+    # Hundreds of calls are refused in a minute here, and each keeps its turn.
+    fields = {"configs": project, "python_packages": ("promised_tools",), "max_refusals": 1_000_000}
+    settings = Settings.model_validate(fields)
     environ = {**ENVIRON, "GATEWAY_DATA_DIR": str(folder)}
     async with running(settings, environ=environ) as started:
         assert started.unworkable == ()
