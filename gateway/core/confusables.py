@@ -54,7 +54,7 @@ LETTERS: Final = {
         "1f15c 1f17c 1f1f2"
     ),
     "n": (
-        "14a-14b 19d-19e 1cb 220 235 272-274 376-377 39d 3b7 418 438 542 548 54c 572 578 57c 1d0e 1d3b 1d70 "
+        "14a-14b 19d-19e 1cb 220 235 272-274 376-377 39d 3b7 3c0 418 438 43f 542 548 54c 572 578 57c 1d0e 1d3b 1d70 "
         "1d87 1dae-1db0 2c9a-2c9b a4e0 a790-a791 a7a4-a7a5 ab3b 1018e 10425 1044d 10513 1cce3 1d6b4 1d6c8 "
         "1d6ee 1d702 1d728 1d73c 1d762 1d776 1d79c 1d7b0 1f15d 1f17d 1f1f3"
     ),
@@ -85,7 +85,7 @@ LETTERS: Final = {
         "1f1f8"
     ),
     "t": (
-        "166-167 1ab-1ae 236 23e 287-288 3a4 3c4 422 442 4ac-4ad 13a2 1c84-1c85 1d1b 1d75 1db5 20ae 22a4 2361 "
+        "166-167 1ab-1ae 236 23e 287-288 3a4 3c4 422 442 4ac-4ad 13a2 1c84-1c85 1d1b 1d75 1db5 2020 20ae 22a4 2361 "
         "27d9 2c66 2ca6-2ca7 a4d4 a786-a787 a7b1 ab72 10297 102b1 10315 107af 118bc 16f0a 1cce9 1d6bb 1d6d5 "
         "1d6f5 1d70f 1d72f 1d749 1d769 1d783 1d7a3 1d7bd 1df09 1df0d 1f163 1f183 1f1f9 1f768"
     ),
@@ -119,7 +119,7 @@ SLASHES: Final = (
     "1d20f 1d23a-1d23b"
 )
 IGNORABLE: Final = (
-    "ad 34f 61c 115f-1160 17b4-17b5 180b-180f 200b-200f 202a-202e 2060-206f 2800 3164 fe00-fe0f feff ffa0 fff0-fffb "
-    "1bca0-1bca3 1d173-1d17a e0000-e0fff"
+    "ad 34f 600-605 61c 6dd 70f 8e2 115f-1160 17b4-17b5 180b-180f 200b-200f 202a-202e 2060-206f 2800 3164 d800-dfff "
+    "fdd0-fdef fe00-fe0f feff ffa0 fff0-fffb fffe-ffff 110bd 110cd 13430-1343f 1bca0-1bca3 1d173-1d17a e0000-e0fff"
 )
-"""Unicode's Default_Ignorable_Code_Point, and two more that nobody sees: the blank of Braille, interlinear marks."""
+"""Unicode's Default_Ignorable_Code_Point, other format characters, the blank of Braille, and what is no character."""

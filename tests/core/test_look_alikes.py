@@ -174,6 +174,11 @@ def test_named_references_count(written: str) -> None:
         "&lt;memories&#60;",
         "<m\n e\t mory_1>",
         "≮thought_1>",
+        "<memo\u0600ry_1>",
+        "<memo\u070f\U000110bd\U00013430ry_1>",
+        "<me\ufdd0mo\ufffe\uffffry_1>",
+        "&l\ufdd0t;me\ud800mory_1>",
+        "<uп†rus†ed_coπtent_1>",
         "<th&#111ught_1>".replace("&#111", "&#111;"),
     ],
 )
