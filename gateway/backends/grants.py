@@ -81,10 +81,11 @@ class Grants:
         real_folder = next(real((folder,) if folder is not None else (), "workdir"), None)
         own = (real_folder,) if real_folder not in (None, EVERYTHING) else ()
         real_readable, real_writable = (*real(readable, "readable"), *own), tuple(real(writable, "writable"))
+        single = tuple(path for path in real_readable if os.path.isfile(path))
         return cls(
             folder=real_folder,
-            readable=None if EVERYTHING in readable else real_readable,
-            files=tuple(program_files(program, distrusted)),
+            readable=None if EVERYTHING in readable else tuple(path for path in real_readable if path not in single),
+            files=(*single, *program_files(program, distrusted)),
             writable=None if EVERYTHING in writable else real_writable,
             has_network=has_network,
             distrusted=distrusted,
