@@ -16,6 +16,7 @@ MAX_LIST_INDEX: Final = 9_999
 
 _IGNORED_SEGMENTS: Final = frozenset({"__proto__", "prototype", "constructor"})
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_PLAIN: Final = frozenset({dict, list})
 _CONTAINERS: Final = (dict, list, tuple, set, bytearray)
 _INDEX_DIGITS: Final = 12
 """Enough to see that a number is too large, without converting thousands of digits."""
@@ -122,7 +123,9 @@ def _copy(value: Any, seen: dict[int, Any], depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError(f"the value is nested deeper than {MAX_DEPTH} levels")
     copied: Any = value
-    if isinstance(value, dict):
+    if kind in _PLAIN and _SCALARS.issuperset(map(type, value.values() if kind is dict else value)):
+        copied = seen[id(value)] = value.copy()
+    elif isinstance(value, dict):
         copied = seen[id(value)] = {}
         for key, item in value.items():
             copied[key] = _copy(item, seen, depth + 1)

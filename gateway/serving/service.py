@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import Any, Final
 
+from gateway.core.bounded_json import LARGE
 from gateway.core.calls import ToolCall
 from gateway.core.events import Buses, now
 from gateway.core.ids import new_id
@@ -171,6 +172,8 @@ class Service:
     ) -> Settled:
         """`is_admitted`: it was asked in the same moment whether its caller is in the audience."""
         call = await _served(turn, name, args, id, key, client, holding)
+        if call.args_text is not None and len(call.args_text) >= LARGE:
+            await asyncio.sleep(0)  # others had to wait for the hash, and would have to for the checks, too
         if course is not None:
             call.course = course
         try:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.core.canonical import MAX_DEPTH, call_id, canonical
-from gateway.core.exact_json import call_identity, exact_digest, exact_json, fingerprint_of, reads_exactly
+from gateway.core.exact_json import call_identity, exact_digest, exact_json, fingerprint_of, is_short, reads_exactly
 
 EDGE = 2**53
 NUMBERS = st.one_of(
@@ -158,3 +158,10 @@ def test_depth_has_the_bound_of_the_checksum() -> None:
 )
 def test_integers_that_would_be_rounded_are_noticed(content: bytes, exact: bool) -> None:
     assert reads_exactly(content) is exact
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "short"), [({"a": 1}, 7, True), ({"a": 1}, 6, False), ({"a": "\ud800"}, 100, False)]
+)
+def test_length_of_a_text_is_known_before_a_slow_look(value: Any, most: int, short: bool) -> None:
+    assert is_short(value, most) is short
