@@ -35,8 +35,9 @@ async def test_operator_sees_what_runs_and_how_much_is_kept(tmp_path: Path, fork
     assert told["storage"]["databaseBytes"] > 0
     assert told["storage"]["spoolBytes"] > 100_000
     assert told["circuits"] == {}
-    assert len(told["warnings"]) == 2  # about a decision log without a key and without anchors
-    assert all("audit" in warning for warning in told["warnings"])
+    about_the_log = [warning for warning in told["warnings"] if "audit" in warning]
+    assert len(about_the_log) == 2  # it has no key and no anchors
+    assert all("may read every file" in each for each in told["warnings"] if each not in about_the_log)
     assert (told["stopped"]["quarantines"], told["anchors"]) == ([], [])
     assert wrong == 405
 

@@ -34,7 +34,9 @@ async def test_every_start_has_an_end_or_is_told_to_be_unknown(tmp_path: Path) -
     chance = random.Random(7)
     async with collecting() as collector, counting() as backend, aiohttp.ClientSession() as session:
         folder = write(tmp_path / "p", _documents(backend.port))
-        with served(folder, tmp_path / "data", env={**environ_of(PEOPLE), **sending_to(collector)}) as gateway:
+        # each refused call is to be on record, however many there are in a minute
+        environ = {**environ_of(PEOPLE), **sending_to(collector), "GATEWAY_MAX_REFUSALS": "1000000"}
+        with served(folder, tmp_path / "data", env=environ) as gateway:
             ask = over_http(session, gateway.url)
             ana, liz = Caller(ask, ANA.token), Caller(ask, LIZ.token)
             made = await _many(chance, ana, liz, CALLS // 2)
@@ -47,7 +49,7 @@ async def test_every_start_has_an_end_or_is_told_to_be_unknown(tmp_path: Path) -
         assert backend.goes_on is not None
         backend.goes_on.set()
         known = sending_to(collector)
-        async with started(folder, tmp_path / "data", people=PEOPLE, environ=known) as again:
+        async with started(folder, tmp_path / "data", people=PEOPLE, environ=known, max_refusals=1_000_000) as again:
             ana, liz = again.caller(ANA), again.caller(LIZ)
             made += held + await _many(chance, ana, liz, CALLS - CALLS // 2, cancels=True)
             stored = await _stored(again)
