@@ -103,9 +103,8 @@ def js_string(text: str) -> str:
         return orjson.dumps(text).decode()
     except orjson.JSONEncodeError:  # half a surrogate pair
         pass
-    if not text.isascii():
-        # Two separate surrogate code points that form a pair are one character.
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    # Two separate surrogate code points that form a pair are one character.
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return '"' + _NEEDS_ESCAPE.sub(_escape, text) + '"'
 
 
