@@ -58,7 +58,10 @@ MayApprove = Callable[[Principal, Action], bool]
 """Whether the policy lets somebody decide about an action. Rules say who is asked, the policy who may answer."""
 
 MOST_PENDING: Final = 100
-"""Approvals one requester may wait for: more is noise that makes people agree without looking."""
+"""Approvals one requester may wait for: more is noise that makes people agree without looking.
+
+One that was taken back counts until it would have expired, so that asking and taking back fills no disk.
+"""
 
 MOST_NOTICES: Final = 10_000
 """Notices that may wait for one webhook; what happens while more wait is not told."""

@@ -94,7 +94,8 @@ class TooManyPending(Refused):
 
     def __init__(self, most: int) -> None:
         super().__init__(
-            f"{most} calls of this caller wait for approval already", help="wait until some of them are decided"
+            f"{most} calls of this caller wait for approval already, or were taken back a short time ago",
+            help="wait until some of them are decided or expire",
         )
 
 

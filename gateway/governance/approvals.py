@@ -156,7 +156,7 @@ class ApprovalTable(Protocol):
         ...
 
     def pending_of(self, principal: Principal, at: datetime) -> int:
-        """How many the principal waits for."""
+        """How many the principal waits for, or has taken back before they would have expired."""
         ...
 
     def overdue(self, at: datetime, *, limit: int) -> Sequence[ApprovalRecord]:

@@ -28,7 +28,7 @@ Locate = Callable[[str], Address | None]
 
 
 class ChannelSilent(aiohttp.ClientConnectionError):
-    """The other side is there, but does not answer in time. Nothing was sent."""
+    """The other side accepts connections, but does not answer, or not in time. Nothing was sent."""
 
 
 class ChannelConnector(aiohttp.BaseConnector):
@@ -64,12 +64,9 @@ class ChannelConnector(aiohttp.BaseConnector):
             bound.close()
             self._tell(address)
             raise aiohttp.ClientConnectorError(req.connection_key, PermissionError(str(error))) from error
-        except TimeoutError as error:
+        except OSError as error:  # too late, or cut off: where strangers hold every place, it has none for us
             bound.close()
             raise ChannelSilent("the other process does not answer") from error
-        except OSError as error:
-            bound.close()
-            raise aiohttp.ClientConnectorError(req.connection_key, error) from error
         except BaseException:
             bound.close()
             raise
@@ -126,6 +123,6 @@ async def _prove(bound: socket.socket, proof: ClientProof) -> None:
     while len(answer) < ANSWER_SIZE:
         piece = await loop.sock_recv(bound, ANSWER_SIZE - len(answer))
         if not piece:
-            raise ChannelRefused("it closes the connection")
+            raise ChannelRefused("it does not speak the protocol") if answer else ConnectionResetError("no answer")
         answer += piece
     await loop.sock_sendall(bound, proof.take(answer))

@@ -75,7 +75,7 @@ RESEMBLING: Final = Prepared(
 PENDING_OF: Final = Prepared(
     select(func.count().label("pending"))
     .select_from(approvals)
-    .where(approvals.c.owner == bindparam("owner"), _is("pending"), approvals.c.expires_at > _AT)
+    .where(approvals.c.owner == bindparam("owner"), _is("pending", "withdrawn"), approvals.c.expires_at > _AT)
 )
 PENDING: Final = Prepared(
     select(approvals.c.rule, func.count().label("pending"))

@@ -252,6 +252,20 @@ async def test_requester_waits_for_so_many_and_no_more(tmp_path: Path) -> None:
     assert (others.state, later.state) == ("pending", "pending")
 
 
+async def test_asking_and_taking_back_has_the_same_bound(tmp_path: Path) -> None:
+    async with desk_at(tmp_path / "gateway.db", most_pending=2) as desk:
+        for amount in (1, 2):
+            asked = await desk.pending(refund(action(arguments={"amount": amount})))
+            await desk.approvals.withdraw(ADA, [asked])
+
+        with pytest.raises(TooManyPending):
+            await desk.again()
+        desk.clock.advance(minutes=30)
+        later = await desk.again()
+
+    assert later.state == "pending"
+
+
 async def test_call_held_by_two_rules_needs_both(desk: Desk) -> None:
     requests = [refund(), refund(rule="large-sums", approvers=("user:liv",))]
     standing = await desk.approvals.ask(requests)

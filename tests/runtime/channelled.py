@@ -52,6 +52,7 @@ class Canary:
             self.heard[number] += data
             if len(self.heard[number]) > 32:
                 break
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         writer.close()
 
 

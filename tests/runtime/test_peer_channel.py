@@ -126,6 +126,9 @@ async def test_number_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -
             while door.unproved < 3:
                 await asyncio.sleep(0.01)
             assert await sent(port) == b""
+            async with asking("forward", {"worker-1": ("127.0.0.1", port)}) as session:
+                with pytest.raises(ChannelSilent):
+                    await session.get("http://worker-1/")
         for _, writer in waiting:
             writer.close()
         await _until_zero(door)
