@@ -1,5 +1,7 @@
 """Tools: their lives around the last day, the code behind them, and what they carry into the snapshot."""
 
+import sys
+from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -115,13 +117,16 @@ MODULES = {
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     package = tmp_path / "acme_linking"
     package.mkdir()
     (package / "__init__.py").touch()
     for name, text in MODULES.items():
         (package / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in [each for each in sys.modules if each.partition(".")[0] == package.name]:
+        del sys.modules[name]  # their folder goes with the test
 
 
 @pytest.mark.usefixtures("acme")
