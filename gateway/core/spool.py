@@ -219,7 +219,8 @@ async def _append(file: BinaryIO, index: LineIndex, chunk: bytes) -> None:
 
 def _published(part: Path, index: LineIndex, *, folder: Path) -> Path:
     for _ in range(_ATTEMPTS - 1):
-        with suppress(FileNotFoundError):  # another process deleted the id, and removed its folder between two steps
+        # Another process deleted the id, and removed its folder between two steps; `mkdir` has two steps, too.
+        with suppress(FileNotFoundError, FileExistsError):
             return _publish(part, index, folder=folder)
     return _publish(part, index, folder=folder)
 
