@@ -9,9 +9,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from gateway.core.exact_json import fingerprint_of
+from gateway.core.moments import microseconds
 from gateway.core.schemas import Schema
 from gateway.errors import NotPermitted, ValidationException
 from gateway.governance.cases import Because
@@ -38,6 +40,7 @@ class Call:
     """A call that is asked about. `tool` is the advertised name, `memory` what the turn remembers, if anything.
 
     `fingerprint` tells the call from others of its turn; it follows from tool and arguments if it is not given.
+    `sightings` are when the caller saw flags last; if they are not given, the caller has just seen what the turn saw.
     """
 
     principal: Principal
@@ -47,6 +50,7 @@ class Call:
     args: Mapping[str, Any] = field(default_factory=dict)
     memory: TurnMemory | None = None
     fingerprint: str | None = None
+    sightings: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,12 @@ class Access:
         denied = next((each for each in found if not each.allowed and each.row is not None), None)
         return denied or next((each for each in found if each.allowed), found[0])
 
+    @cached_property
+    def watched_flags(self) -> frozenset[str]:
+        """Flags whose sightings by callers some rule asks for."""
+        rules = self.snapshot.gates.values()
+        return frozenset(flag for rule in rules for flag in rule.watched_flags)
+
     def rules_about(self, tool: DeclaredTool, catalogue: str) -> list[GateRule]:
         """The gate rules that have a say in calls of the tool through the catalogue, by name, whatever the arguments.
 
@@ -280,7 +290,10 @@ class Access:
         roles = sorted(held - {principal.subject})
         caller = {"subject": principal.subject, "roles": roles, "tenant": principal.tenant}
         turn = TurnMemory() if call.memory is None else call.memory
-        return Scope(arguments, caller, self._seen(tool), turn, call.at, fingerprint_of_call(call))
+        sightings = call.sightings
+        if sightings is None:
+            sightings = dict.fromkeys(turn.flags, microseconds(call.at))
+        return Scope(arguments, caller, self._seen(tool), turn, call.at, fingerprint_of_call(call), sightings)
 
     def _seen(self, tool: DeclaredTool) -> Mapping[str, Any]:
         """The tool as conditions see it; remembered, because it is the same for every call."""

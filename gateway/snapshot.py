@@ -213,6 +213,8 @@ class Catalogue:
     render: Literal["envelope", "plain"] = "envelope"
     structured: Literal["raw", "off"] = "raw"
     """Whether the JSON of a result is sent beside its text."""
+    implicit: timedelta | None = timedelta(minutes=30)
+    """How long an implicit turn goes on without a call; nothing: calls without a handle have none."""
     instructions: str | None = None
     collisions: tuple[Collision, ...] = ()
     combinations: tuple[Combination, ...] = ()

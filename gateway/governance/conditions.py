@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from posixpath import normpath
 from typing import Any, Final, NamedTuple
 
+from gateway.core.moments import microseconds
 from gateway.governance.cel_extension import CEL
 from gateway.governance.expression_checks import (
     CALL_FIELDS,
@@ -25,9 +27,10 @@ from gateway.governance.expression_checks import (
     problems_of,
     syntax_problems,
 )
-from gateway.governance.expressions import Text, looked_at, looked_at_in_calls
+from gateway.governance.expressions import Text, flags_given_to_caller, looked_at, looked_at_in_calls
 from gateway.governance.globs import glob_matches
 from gateway.governance.memory import TurnMemory
+from gateway.governance.sightings import is_recent
 
 MAX_VALUES: Final = 20_000
 """Values of arguments that an expression is shown, at about two microseconds each."""
@@ -52,6 +55,8 @@ class Scope(NamedTuple):
     turn: TurnMemory
     now: datetime
     fingerprint: str = ""
+    sightings: Mapping[str, int] = {}
+    """When the caller saw each flag last, in microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,11 @@ class Condition:
     def looks_back(self) -> bool:
         """Whether it looks at what the turn has seen and done."""
         return "turn" in self._needs.variables
+
+    @property
+    def watched_flags(self) -> frozenset[str]:
+        """Flags that it asks whether the caller has seen, in whichever turn."""
+        return self._needs.watched
 
     def applies(self, scope: Scope) -> Evaluation:
         """Whether a rule narrowed by this condition is about the call; it is, if that cannot be told."""
@@ -141,6 +151,7 @@ class _Needs:
     call_fields: frozenset[str]
     literals: int
     power: int
+    watched: frozenset[str]
 
     def shown(self, scope: Scope) -> dict[str, Any]:
         """Raises `_TooMuch` for what could keep the evaluation busy for long."""
@@ -161,7 +172,7 @@ class _Needs:
         if largest**self.power > MAX_STEPS:
             raise _TooMuch("there is more to go through than one evaluation may")
         if self.functions:
-            functions = {"under": under, "glob": glob_matches, "saw": lambda _, flag: flag in scope.turn.flags}
+            functions = {"under": under, "glob": glob_matches, "saw": partial(_saw, scope)}
             found.update((name, functions[name]) for name in self.functions)
         return found
 
@@ -195,7 +206,15 @@ def _needs(text: Text, program: Any) -> _Needs:
         frozenset(CALL_FIELDS) if in_calls is None else in_calls.intersection(CALL_FIELDS),
         text.literals,
         text.power,
+        frozenset(flags_given_to_caller(text)),
     )
+
+
+def _saw(scope: Scope, _: Any, flag: Any, within: str | None = None) -> bool:
+    """`turn.saw(flag)`, or with a duration `caller.saw(flag, within)`."""
+    if within is None:
+        return flag in scope.turn.flags
+    return is_recent(scope.sightings.get(flag), microseconds(scope.now), within)
 
 
 def _besides_saw(text: Text) -> frozenset[str] | None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.governance.diagnostics import did_you_mean
-from gateway.governance.expressions import MACROS, Comprehension, Text, fields_of, line_and_column
+from gateway.governance.expressions import MACROS, Comprehension, Text, fields_of, line_and_column, looks_of
+from gateway.governance.sightings import LONGEST, parse_duration
 
 MAX_LENGTH: Final = 4_096
 MAX_DEPTH: Final = 2
@@ -66,6 +67,7 @@ def problems_of(text: Text, program: Any) -> list[ConditionProblem]:
         *_unknown_variables(text, program.variables()),
         *_unknown_functions(text, program.functions()),
         *_unknown_fields(text),
+        *_unclear_looks(text),
         *_without_bound(text),
     ]
 
@@ -101,6 +103,17 @@ def _unknown_fields(text: Text) -> Iterator[ConditionProblem]:
     for each in text.comprehensions:
         if each.is_over_calls:
             yield from _misspelt(text, each.name, "calls have no", known=CALL_FIELDS, start=each.start, end=each.end)
+
+
+def _unclear_looks(text: Text) -> Iterator[ConditionProblem]:
+    """What is asked of `saw` is known when it is declared: only that is kept of what callers have seen."""
+    for place, within in looks_of(text):
+        span = None if within is None else parse_duration(within)
+        if span is None:
+            help = 'write turn.saw("untrusted-output"), or caller.saw("untrusted-output", "1h")'
+            yield _problem(text, "saw asks the turn for a flag, or the caller for a flag and a time", place, 3, help)
+        elif span > LONGEST:
+            yield _problem(text, "caller.saw looks back 30 days at most", place, 3, None)
 
 
 def _misspelt(

@@ -25,7 +25,12 @@ _GONE_THROUGH: Final = re.compile(rf"\s*\.\s*(?:{'|'.join(MACROS)}|size)\s*\(")
 _SIZED: Final = re.compile(r"(?<!\w)size\s*\(\s*turn\s*\.\s*calls$")
 _FIELD: Final = re.compile(r"\s*\.\s*([A-Za-z_]\w*)\b(?!\s*\()")
 _INDEX: Final = re.compile(r"""\s*\[\s*(?:"([\w.-]+)"|'([\w.-]+)')\s*\]""")
-_SAW: Final = re.compile(r"(?<![\w.])turn\s*\.\s*saw\s*\(\s*(\"[^\"\\\n]*\"|'[^'\\\n]*')\s*\)")
+_TEXT: Final = r"(?:\"[^\"\\\n]*\"|'[^'\\\n]*')"
+_SAW: Final = re.compile(rf"(?<![\w.])turn\s*\.\s*saw\s*\(\s*(?P<flag>{_TEXT})\s*\)")
+_CALLER_SAW: Final = re.compile(
+    rf"(?<![\w.])caller\s*\.\s*(?P<name>saw)\s*\(\s*(?P<flag>{_TEXT})\s*,\s*(?P<within>{_TEXT})\s*\)"
+)
+_SAW_MENTIONED: Final = re.compile(r"(?:(?<![\w.])(?P<root>\w+)\s*\.\s*)?(?<!\w)(?P<name>saw)\s*\(")
 _NOT_NEWLINE: Final = re.compile(r"[^\n]")
 
 
@@ -113,9 +118,41 @@ def looked_at_in_calls(text: Text) -> frozenset[str] | None:
 
 
 def flags_given_to_saw(source: str) -> Iterator[tuple[str, int]]:
-    """Flags written out in `turn.saw("…")`, and where each stands."""
-    for match in _SAW.finditer(source):
-        yield match[1][1:-1], match.start(1)
+    """Flags written out in `turn.saw("…")` and `caller.saw("…", "…")`, and where each stands."""
+    for pattern in (_SAW, _CALLER_SAW):
+        for match in pattern.finditer(source):
+            yield match["flag"][1:-1], match.start("flag")
+
+
+def flags_given_to_caller(text: Text) -> Iterator[str]:
+    """Flags written out in `caller.saw("…", "…")`."""
+    for match in _CALLER_SAW.finditer(text.source):
+        yield match["flag"][1:-1]
+
+
+def looks_of(text: Text) -> Iterator[tuple[int, str | None]]:
+    """Each use of `saw` but `turn.saw(…)` with one value: where it stands, and how far back `caller.saw` looks.
+
+    `None` for any other way to write it.
+    """
+    whole = {match.start("name"): match["within"][1:-1] for match in _CALLER_SAW.finditer(text.source)}
+    for mention in _SAW_MENTIONED.finditer(text.plain):
+        place = mention.start("name")
+        is_turn = mention["root"] == "turn" and not _has_two(text.plain, mention.end())
+        if not is_turn:
+            yield place, whole.get(place)
+
+
+def _has_two(plain: str, start: int) -> bool:
+    """Whether a comma stands between brackets that open just before `start`."""
+    depth = 0
+    for character in plain[start:]:
+        if character == "," and not depth:
+            return True
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return False
+    return False
 
 
 def line_and_column(source: str, start: int) -> tuple[int, int]:

@@ -200,6 +200,32 @@ class TurnMemory:
         ours.newest = sorted(both.elements(), key=lambda call: call.at)[-NEWEST:]
         ours.same = _counted_by_both(ours.same, theirs.same, since._spread_out().same)
 
+    def learns(self, stored: bytes | None) -> None:
+        """Know, too, what other processes wrote down meanwhile. Raises `MemoryUnreadable`."""
+        if stored is not None and stored != self.known:
+            self.absorbs(TurnMemory.from_json(stored), since=memory_of(self.known))
+            self.known = stored
+
+    def has_seen(self, brought: Brought) -> bool:
+        """Whether the turn knows all of that already."""
+        seen = self._spread_out()
+        is_known = brought.tier in seen.tiers and seen.flags.issuperset(brought.flags)
+        return is_known and (brought.artifact is None or brought.artifact in seen.classes)
+
+    def beginning_with(self, fingerprint: str, *, tool: str, size: int) -> bytes:
+        """What a conversation starts with that goes on from one call: all that was seen, and that call alone."""
+        ours = self._spread_out()
+        begun = TurnMemory()
+        seen = begun._spread_out()
+        seen.flags, seen.tiers, seen.classes = ours.flags, ours.tiers, ours.classes
+        made = next((each for each in reversed(ours.newest) if each.tool == tool), None)
+        if made is not None:
+            seen.newest.append(made)
+            if made.decision == "allow":
+                begun.calls, begun.bytes = 1, size
+                seen.same[fingerprint[:_KEY]] = 1
+        return begun.to_json()
+
     def to_write(self) -> tuple[bytes, bytes | None]:
         """What is about to be written where all processes find it, and what was known to be there before."""
         knowing, self.known = self.known, self.to_json()

@@ -178,6 +178,13 @@ class Reserved(NamedTuple):
     memory: bytes | None
 
 
+class KeptTurn(NamedTuple):
+    """Whether a turn begins with this call, and what it remembers if it does not."""
+
+    is_new: bool
+    memory: bytes | None = None
+
+
 class TurnMemories(Protocol):
     """What turns remember, as every process that serves them comes to know it. Raises as `Store` does."""
 
@@ -218,6 +225,12 @@ class Store(Protocol):
         ...
 
     async def end_turn(self, id: str, ending: TurnEnding, at: datetime, *, stash: Mapping[str, Any]) -> None: ...
+
+    async def keep_turn(self, turn: StoredTurn) -> KeptTurn:
+        """Have a turn without calls live until `expires`; one of that id that is over begins anew."""
+        ...
+
+    async def memory_of_turn(self, turn_id: str) -> bytes | None: ...
 
     async def start_call(
         self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()

@@ -245,8 +245,20 @@ class GateRule:
     @property
     def looks_back(self) -> bool:
         """Whether what it says depends on what the turn has seen and done."""
-        conditions = (self.when, getattr(self.check, "require", None))
-        return isinstance(self.check, Loop | Budget | Flow) or any(each and each.looks_back for each in conditions)
+        looks = isinstance(self.check, Loop | Budget | Flow)
+        return looks or any(each.looks_back for each in self.conditions)
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        found = (self.when, getattr(self.check, "require", None))
+        return tuple(each for each in found if each is not None)
+
+    @property
+    def watched_flags(self) -> frozenset[str]:
+        """Flags that it asks whether the caller has seen."""
+        if self.mode == "disabled":
+            return frozenset()
+        return frozenset(flag for each in self.conditions for flag in each.watched_flags)
 
     @property
     def place(self) -> str:

@@ -1,6 +1,6 @@
 """Turns that go in circles: the same call, again and again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gateway.core.context import Context
@@ -9,6 +9,9 @@ from gateway.errors import LoopStopped
 
 PROPOSED_CALLS: Final = "gateway.proposedCalls"
 """Where the stash of a dispatch holds the exact digests of calls that are about to be made, as a list."""
+
+EARLIER_CALLS: Final = "gateway.earlierCalls"
+"""And how often calls were made that the turn itself holds no record of, by digest."""
 
 Proposed = Callable[[Context], Sequence[str]]
 
@@ -32,7 +35,8 @@ class LoopGuard:
 
     def check(self, ctx: Context, fingerprint: str, *, pending: int = 0) -> None:
         """Raises `LoopStopped` if the turn has had enough of the call; `pending` ones count, though not settled yet."""
-        made = ctx.equal_call_count(fingerprint) + pending
+        earlier: Mapping[str, int] = ctx.stash.get(EARLIER_CALLS, {})
+        made = ctx.equal_call_count(fingerprint) + earlier.get(fingerprint, 0) + pending
         if made >= self._same_call:
             times = "once" if made == 1 else f"{made} times"
             error = LoopStopped(

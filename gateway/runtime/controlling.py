@@ -41,6 +41,7 @@ from gateway.storage.approvals import Noted, SqliteApprovals
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.quarantines import SqliteQuarantines
 from gateway.storage.revocations import SqliteRevocations
+from gateway.storage.sightings import StoredSightings
 
 _SWEEP_EVERY: Final = 15.0
 _MOST_PLACES: Final = 16
@@ -182,8 +183,12 @@ def controlling(
     notifying = Notifying(asked, webhooks, base_url=base_url)
     shared = SharedTurns(store)
     validity = validity or Validity()
+    sightings = StoredSightings(store.writer, store.reader, clock=now)
     controls = Controls(
-        *(approvals, limits, quarantines, lambda: published().snapshot.revision), turns=shared, validity=validity
+        *(approvals, limits, quarantines, lambda: published().snapshot.revision),
+        turns=shared,
+        sightings=sightings,
+        validity=validity,
     )
     place = (_node(), None, None, auditing.key.id)
     shard = shard_name(_node(), clock(), unique=token_hex(8))

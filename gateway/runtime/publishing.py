@@ -16,6 +16,7 @@ from gateway.config.specs.backends import UpstreamBackend
 from gateway.config.specs.common import Limits as LimitsSpec
 from gateway.config.specs.tools import ToolDocument, ToolSpec
 from gateway.config.specs.upstreams import UpstreamDocument, UpstreamSpec
+from gateway.core.moments import microseconds_in
 from gateway.core.pipeline import Middleware
 from gateway.core.schemas import Schema
 from gateway.core.tool_registry import ToolRegistry
@@ -155,8 +156,19 @@ def _catalogue(catalogue: Catalogue, parts: _Parts) -> PublishedCatalogue:
         dispatch_input=stages("dispatchInput"),
         dispatch_output=stages("dispatchOutput"),
         turn_output=stages("turnOutput"),
+        implicit=_implicit(catalogue, pipeline, parts.access),
         inlining=_inlining(pipeline, parts.types),
     )
+
+
+def _implicit(catalogue: Catalogue, pipeline: Pipeline, access: Access) -> int | None:
+    """Where nothing looks back, calls without a handle have nothing to share."""
+    if catalogue.implicit is None:
+        return None
+    guards = pipeline.stage("loop-guard") is not None
+    tools = (access.snapshot.tools[identity] for identity in catalogue.tools.values())
+    looks_back = guards or any(rule.looks_back for tool in tools for rule in access.rules_about(tool, catalogue.name))
+    return microseconds_in(catalogue.implicit) if looks_back else None
 
 
 def _tool(

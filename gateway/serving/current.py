@@ -188,6 +188,8 @@ class ServedCall:
     """What became durable of it, as far as somebody observes."""
     is_logged: bool = False
     """Whether there is an entry about it for the decision log."""
+    sightings: Mapping[str, int] | None = None
+    """When its caller saw which flags last, if a rule asks for that."""
     course: Course = field(default_factory=Course)
     """How far it has come."""
     fault: Fault | None = None

@@ -38,6 +38,9 @@ _OF_A_DISPATCH: Final = frozenset({"*", *(kind.name for kind in _EVENTS)})
 PROPOSED_CALLS: Final = "gateway.proposedCalls"
 """Where middleware finds, in the stash of a dispatch, the exact digests of calls that are about to be made."""
 
+EARLIER_CALLS: Final = "gateway.earlierCalls"
+"""And how often each was made in the implicit turn, by its digest."""
+
 
 def settled_call(turn: Turn, call: ServedCall, *, inline: Inlining) -> Coroutine[Any, Any, ToolCall]:
     """The record of a call, which is durable."""
@@ -59,7 +62,10 @@ async def dispatched(turn: Turn, call: ServedCall, *, inline: Inlining) -> ToolC
     dispatch_id: str | None = None
 
     async def announce(ctx: DispatchContext, next: Next) -> None:
-        ctx.stash.set(PROPOSED_CALLS, [call.fingerprint or fingerprint_of(call.tool, call.args)])
+        fingerprint = call.fingerprint or fingerprint_of(call.tool, call.args)
+        ctx.stash.set(PROPOSED_CALLS, [fingerprint])
+        if turn.implicit is not None:
+            ctx.stash.set(EARLIER_CALLS, {fingerprint: turn.memory.times(fingerprint)})
         await next()
 
     async def execute(ctx: DispatchContext, reporter: Reporter) -> None:

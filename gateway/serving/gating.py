@@ -29,8 +29,10 @@ from gateway.core.events import now
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.governance.approvals import Action, ApprovalRequest
 from gateway.governance.limits import CountedCall, LimitExceeded, Limits, Quota, Taken
+from gateway.governance.memory import Brought
 from gateway.governance.quarantines import KillSwitch, Quarantined
 from gateway.governance.rules import Approval, Budget, Confirmation, Flow, GateRule, Loop, Outcome, Verdict, Window
+from gateway.governance.sightings import Sightings
 from gateway.governance.validity import ConfigExpired, Validity
 from gateway.serving.confirming import confirmation_of
 from gateway.serving.current import ServedCall
@@ -68,6 +70,8 @@ class Controls:
     """What upstreams have changed. Without it nobody compares, and their tools are called as they are."""
     turns: SharedTurns | None = None
     """For turns that other processes may serve, too; where it is missing, none does."""
+    sightings: Sightings | None = None
+    """Which flags callers have seen."""
     validity: Validity | None = None
     """Until when what is served counts; where it is missing, for ever."""
 
@@ -145,13 +149,14 @@ class Gate:
 
     async def _placed(self, call: ServedCall, args: Mapping[str, Any]) -> Outcome:
         """What the rules say of a call that none of them denies, and that is counted in its turn from here on."""
+        await self._look_at_caller(call)
         turn, turns = call.turn, self.controls.turns
         if turn is None or turns is None or not self.looks_back:
             outcome = self._judged(call, args)
             self._refuse_denied(call, outcome)
             call.memory.reserves(call.fingerprint)
             return outcome
-        await turns.remind(turn)
+        await turns.remind(turn.remembers)
         for _ in range(ATTEMPTS):
             outcome = self._judged(call, args)
             self._refuse_denied(call, outcome)
@@ -159,14 +164,47 @@ class Gate:
             if bounds is None:
                 call.memory.reserves(call.fingerprint)
                 return outcome
-            if await turns.reserve(turn, call.fingerprint, bounds):
+            if await turns.reserve(turn.remembers, call.fingerprint, bounds):
                 return outcome
         raise StoreUnavailable("too many calls are made in this turn at once", help="send fewer of them at a time")
 
+    async def _look_at_caller(self, call: ServedCall) -> None:
+        """Ask what the caller has seen in whichever turn, if a rule depends on it."""
+        if any(rule.watched_flags for rule in self.rules):
+            call.sightings = await self._sightings().of(call.principal)
+
+    def _sightings(self) -> Sightings:
+        if self.controls.sightings is None:
+            raise StoreUnavailable("what callers have seen is not kept here", help="serve with a store that keeps it")
+        return self.controls.sightings
+
+    async def expect(self, call: ServedCall, brought: Brought, counted: Counted | None) -> None:
+        """Make durable what the call brings into an implicit turn and shows its caller, before it runs.
+
+        Any process may serve the next call.
+        """
+        turn, turns = call.turn, self.controls.turns
+        implicit = None if turn is None or turns is None else turn.implicit
+        watched = self.access.watched_flags.intersection(brought.flags)
+        is_new = implicit is not None and not call.memory.has_seen(brought)
+        if not watched and not is_new:
+            return
+        try:
+            if watched:
+                await self._sightings().note(call.principal, sorted(watched))
+            if turns is not None and implicit is not None and is_new:
+                call.memory.reads(brought)
+                await turns.keep(implicit)
+        except BaseException:
+            call.memory.releases(call.fingerprint)
+            if counted is not None:
+                await asyncio.shield(counted.give_back())
+            raise
+
     def _judged(self, call: ServedCall, args: Mapping[str, Any]) -> Outcome:
         at = now()
-        asked = Call(call.principal, self.catalogue, self.tool.name, at, args, call.memory, call.fingerprint)
-        outcome = self.access.judged(asked, self.tool, self.rules)
+        about = (call.principal, self.catalogue, self.tool.name, at, args, call.memory, call.fingerprint)
+        outcome = self.access.judged(Call(*about, call.sightings or {}), self.tool, self.rules)
         call.observed = tuple(each.rule.name for each in outcome.observed)
         return outcome
 
@@ -290,7 +328,8 @@ class Gate:
     async def _recheck(self, call: ServedCall, args: Mapping[str, Any]) -> None:
         """Ask everything again that may have changed while people were asked."""
         if call.turn is not None and self.controls.turns is not None and self.looks_back:
-            await self.controls.turns.remind(call.turn)
+            await self.controls.turns.remind(call.turn.remembers)
+        await self._look_at_caller(call)
         revision = self.controls.revision
         if revision is not None and revision() != call.revision:
             call.decide("deny", "approval-mismatch", "another revision was published")

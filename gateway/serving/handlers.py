@@ -92,6 +92,7 @@ def handler_for(
                 counted = await gate.passed(call, args)
             else:
                 memory.reserves(call.fingerprint)
+            await gate.expect(call, brought, counted)
         except Exception as error:
             call.error = _code_of(error)
             if call.decision == "allow":  # what decided last was not what refused: a check could not be made

@@ -51,7 +51,7 @@ class Having:
         audit = [] if self._auditor is None else [self._auditor.had(asked.as_call(into), offer)]
         if into is not None:
             into.memory.reads(into.published.access.brought_with(offer))
-            if into.is_stored:
+            if into.remembers.is_stored:
                 await self._remember(into, audit)
                 return
         if audit:

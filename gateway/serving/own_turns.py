@@ -15,6 +15,8 @@ from gateway.core.pipeline import run_pipeline
 from gateway.errors import UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.governance.records import Store, StoredCall, TurnEnding
+from gateway.serving.implicit_turns import PREFIX as IMPLICIT
+from gateway.serving.implicit_turns import ImplicitTurn, ImplicitTurns
 from gateway.serving.keeping import restored
 from gateway.serving.published import Published
 from gateway.serving.rights import admit, still_readable
@@ -39,6 +41,7 @@ class OwnTurns:
         self._store = store
         self._around = around
         self._in_memory = OpenTurns(most, store.find_turn if are_shared else None)
+        self._implicit = ImplicitTurns(store, are_shared=are_shared)
         self._lives = microseconds_in(lives)
         self._lives_alone = longer(self._lives)
         """Of a turn that is stored with its call: a little longer, so that the call, which ends later, leaves it."""
@@ -69,14 +72,27 @@ class OwnTurns:
             self._in_memory.put(turn)
         return turn
 
-    def begin_alone(self, principal: Principal, catalogue: str) -> Turn:
-        """One for a single call, which it is stored with. Raises `UnknownCatalogue`."""
+    async def begin_alone(self, principal: Principal, catalogue: str) -> Turn:
+        """One for a single call, which it is stored with; rules find what the caller's implicit turn remembers.
+
+        Raises `UnknownCatalogue`.
+        """
         turn = self._begun(principal, catalogue, self._lives_alone)
         turn.is_alone = True
+        idle = turn.catalogue.implicit
+        if idle is not None:
+            revision = turn.published.snapshot.revision
+            turn.implicit = await self._implicit.of(principal, catalogue, revision, idle)
         return turn
+
+    async def remembering(self, principal: Principal, catalogue: str) -> ImplicitTurn | None:
+        """The implicit turn of a caller, if rules of the catalogue look back. Raises `UnknownCatalogue`."""
+        return (await self.begin_alone(principal, catalogue)).implicit
 
     async def find(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
         """The caller's own open turn, from memory or from the store. Raises `UnknownTurn`."""
+        if id.startswith(IMPLICIT):
+            raise UnknownTurn()
         turn = await self._in_memory.current(id) or await self._reopened(principal, id)
         if not _is_own(turn, principal) or turn.is_over(clock()) or catalogue not in (None, turn.stored.catalogue):
             raise UnknownTurn()
@@ -88,7 +104,7 @@ class OwnTurns:
         try:
             return await self.find(principal, id)
         except UnknownTurn:
-            turn = await self._from_store(principal, id)
+            turn = None if id.startswith(IMPLICIT) else await self._from_store(principal, id)
         if not _is_own(turn, principal):
             raise UnknownTurn()
         admit(self.published, principal, turn.stored.catalogue)

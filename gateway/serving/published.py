@@ -31,6 +31,8 @@ class PublishedCatalogue:
     dispatch_input: Sequence[Middleware] = ()
     dispatch_output: Sequence[Middleware] = ()
     turn_output: Sequence[Middleware] = ()
+    implicit: int | None = None
+    """How long an implicit turn goes on without a call, in microseconds. None where nothing looks back."""
     inlining: Inlining | None = None
     """Decides by its size whether a result is shown whole; without it the tool's document does."""
 

@@ -241,13 +241,13 @@ class Service:
             if handle:
                 turn = await self.turns.find(principal, handle, catalogue=catalogue)
             else:
-                turn = self.turns.begin_alone(principal, catalogue)
+                turn = await self.turns.begin_alone(principal, catalogue)
         except UnknownCatalogue:
             revision = self.published.snapshot.revision
             asked = ServedCall(new_id(), name, {}, principal, catalogue, revision)
             await self._writing.refused(asked, "not-in-audience")
             raise
-        is_admitted = not handle
+        is_admitted = not handle and turn.implicit is None  # that was asked for, which takes its time
         if is_admitted and turn.catalogue.turn_input:
             await passed(turn, turn.catalogue.turn_input)
             is_admitted = False  # that may have taken its time
@@ -296,7 +296,7 @@ class Service:
     async def read_into(self, turn: Turn, stored: StoredCall) -> None:
         """Have a turn remember what was read without a call. It is durable: any process may serve its next call."""
         turn.reads(stored)
-        if turn.is_stored:
+        if turn.remembers.is_stored:
             await self._writing.remember(turn)
 
     # --- inside ---

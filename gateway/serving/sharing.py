@@ -4,27 +4,44 @@ What a process remembers of a turn is what it saw itself. Before anything is dec
 for; and calls that rules count are counted where all processes count, so that no two take the same place.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from gateway.errors import StoreUnavailable
 from gateway.governance.memory import Bounds
-from gateway.governance.records import TurnMemories
+from gateway.governance.records import AuditBody, TurnMemories
+from gateway.serving.implicit_turns import ImplicitTurn
 from gateway.serving.turns import Turn
 
 ATTEMPTS: Final = 3
 """How often a call is judged anew because others were counted meanwhile; then it is refused."""
 
 
+class Memories(TurnMemories, Protocol):
+    async def note(
+        self, audit: Sequence[AuditBody], *, turn_id: str | None, memory: bytes | None, knowing: bytes | None
+    ) -> None: ...
+
+
 class SharedTurns:
-    def __init__(self, memories: TurnMemories) -> None:
+    def __init__(self, memories: Memories) -> None:
         self._memories = memories
 
-    async def remind(self, turn: Turn) -> None:
+    async def keep(self, turn: Turn | ImplicitTurn) -> None:
+        """Make durable what a turn remembers. Raises `StoreUnavailable`."""
+        memory, knowing = turn.memory.to_write()
+        try:
+            await self._memories.note((), turn_id=turn.id, memory=memory, knowing=knowing)
+        except StoreUnavailable:
+            turn.memory.was_not_written(memory, knowing)
+            raise
+
+    async def remind(self, turn: Turn | ImplicitTurn) -> None:
         """Have a turn know what it has come to know elsewhere. Raises `StoreUnavailable` and `MemoryUnreadable`."""
         if turn.is_stored:  # else nobody else can have heard of it
-            turn.is_reminded(await self._memories.memory_of_turn(turn.id))
+            turn.memory.learns(await self._memories.memory_of_turn(turn.id))
 
-    async def reserve(self, turn: Turn, fingerprint: str, bounds: Bounds) -> bool:
+    async def reserve(self, turn: Turn | ImplicitTurn, fingerprint: str, bounds: Bounds) -> bool:
         """Count a call that is about to be made; `False` if other processes have used up what there is."""
         if not turn.is_stored:
             turn.memory.reserves(fingerprint)
@@ -37,5 +54,5 @@ class SharedTurns:
         except StoreUnavailable:
             turn.memory.was_not_written(memory, knowing)
             raise
-        turn.is_reminded(reserved.memory)
+        turn.memory.learns(reserved.memory)
         return reserved.is_made

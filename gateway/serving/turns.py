@@ -23,6 +23,7 @@ from gateway.core.tools import Tool
 from gateway.governance.memory import TurnMemory, memory_of
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall, StoredTurn
+from gateway.serving.implicit_turns import ImplicitTurn
 from gateway.serving.keeping import Spool, TurnStore
 from gateway.serving.published import Published
 
@@ -70,6 +71,7 @@ class Turn:
             "_spool",
             "catalogue",
             "id",
+            "implicit",
             "is_alone",
             "is_stored",
             "principal",
@@ -87,6 +89,8 @@ class Turn:
         self.is_stored = False
         self.is_alone = False
         """Whether it is that of a single call, and nobody can name it before that one is answered."""
+        self.implicit: ImplicitTurn | None = None
+        """What remembers its call, if that has no handle and rules look back."""
         self.running: set[str] = set()
         """Ids of calls that have begun and not settled."""
         self._alone: ToolCall | None = None
@@ -120,6 +124,8 @@ class Turn:
     @property
     def memory(self) -> TurnMemory:
         """Raises `MemoryUnreadable`: nothing may be allowed by what a turn no longer knows."""
+        if self.implicit is not None:
+            return self.implicit.memory
         if self._memory is None:
             self._memory = memory_of(self.stored.memory)
         return self._memory
@@ -138,12 +144,16 @@ class Turn:
         artifact = next((piece.type for piece in stored.results), None)
         self.memory.reads(self.published.access.brought_by(stored.identity, artifact=artifact))
 
-    def is_reminded(self, stored: bytes | None) -> None:
-        """Learn what other processes have the turn remember. Raises `MemoryUnreadable`."""
-        memory = self.memory
-        if stored is not None and stored != memory.known:
-            memory.absorbs(TurnMemory.from_json(stored), since=memory_of(memory.known))
-            memory.known = stored
+    @property
+    def remembers(self) -> "Turn | ImplicitTurn":
+        """What its calls are remembered by: itself, or the implicit turn of calls without a handle."""
+        return self.implicit or self
+
+    def to_write(self, fingerprint: str, *, tool: str, size: int) -> tuple[bytes, bytes | None]:
+        """What is written of its memory with a call, and what is known to be stored; see `TurnMemory.to_write`."""
+        if self.implicit is None:
+            return self.memory.to_write()
+        return self.implicit.memory.beginning_with(fingerprint, tool=tool, size=size), None
 
     def adopt(self, record: ToolCall) -> None:
         """Know a call that was settled without a context; another one may have settled meanwhile."""

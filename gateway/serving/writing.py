@@ -3,7 +3,9 @@
 Nothing consequential runs, and nothing is answered, before it is durable.
 """
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, Final
@@ -103,7 +105,8 @@ class Writing:
             retain += microseconds(max(each.expires_at for each in call.approvals)) - clock()
         as_stored = turn.stored
         is_longer = turn.lives_on(record.completed, retain)
-        memory, knowing = remembered.to_write()
+        memory, knowing = turn.to_write(call.fingerprint, tool=call.identity or call.tool, size=size)
+        keeping = None if turn.implicit is None else asyncio.ensure_future(self._keep_implicit(turn))
         began = perf_counter()
         try:
             if reason is not None:
@@ -127,6 +130,9 @@ class Writing:
             if self._meter is not None:
                 self._meter.wrote_nothing()
             raise
+        finally:
+            if keeping is not None:
+                await asyncio.shield(keeping)
         if self._meter is not None:
             self._meter.wrote(perf_counter() - began)
             self._meter.kept(call.catalogue, size)
@@ -170,7 +176,13 @@ class Writing:
         """Write down what the turn remembers by now, without a call that it is about."""
         memory, knowing = turn.memory.to_write()
         try:
-            await self._store.note(audit, turn_id=turn.id, memory=memory, knowing=knowing)
+            await self._store.note(audit, turn_id=turn.remembers.id, memory=memory, knowing=knowing)
         except StoreUnavailable:
             turn.memory.was_not_written(memory, knowing)
             raise
+
+    async def _keep_implicit(self, turn: Turn) -> None:
+        """What an implicit turn counted, beside the record of the call. What it saw is durable before the call runs;
+        what cannot be written now is written with the next call."""
+        with suppress(StoreUnavailable):
+            await self.remember(turn)

@@ -248,6 +248,15 @@ refusals: Final = Table(
     Index("refusals_by_moment", "since"),
 )
 
+sightings: Final = Table(
+    "sightings",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("flag", Text, primary_key=True),
+    Column("seen_at", BigInteger, nullable=False),
+    Index("sightings_by_moment", "seen_at"),
+)
+
 quarantines: Final = Table(
     "quarantines",
     METADATA,

@@ -20,6 +20,7 @@ from gateway.governance.records import (
     AuditBody,
     CallFilter,
     Claim,
+    KeptTurn,
     Reserved,
     StoredCall,
     StoredResult,
@@ -27,7 +28,7 @@ from gateway.governance.records import (
     TurnEnding,
 )
 from gateway.governance.refusals import Refusal
-from gateway.storage import changes, refusals, statements
+from gateway.storage import changes, refusals, sightings, statements
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.columns import is_storable
 from gateway.storage.finding_fresh import (
@@ -62,7 +63,7 @@ from gateway.storage.rows import (
     turn_row,
 )
 from gateway.storage.schema import calls, fresh
-from gateway.storage.turn_memories import Reservation, remember
+from gateway.storage.turn_memories import Reservation, keep_going, remember
 
 _PRUNED_AT_ONCE: Final = 200
 _BEFORE_RUNNING: Final = 1.0
@@ -121,6 +122,10 @@ class SqliteStore:
                 statements.INSERT_TURN.run(connection, row)
 
         await self._writer.run(insert)
+
+    async def keep_turn(self, turn: StoredTurn) -> KeptTurn:
+        row, at = turn_row(turn), microseconds(self._clock())
+        return await self._writer.run(lambda connection: keep_going(connection, row, at), within=_BEFORE_RUNNING)
 
     async def find_turn(self, id: str, principal: Principal) -> StoredTurn | None:
         if not is_storable(id):
@@ -378,6 +383,7 @@ class SqliteStore:
         pruned += await self._writer.run(
             lambda connection: refusals.prune(connection, at=wanted["at"], is_told=is_told)
         )
+        pruned += await self._writer.run(lambda connection: sightings.prune(connection, at=wanted["at"]))
         while went := await self._writer.run(lambda connection: forget_expired(connection, **wanted)):
             pruned += 2 * went  # a call and its turn
         for run in await self._reader.run(empty_runs):

@@ -1,10 +1,11 @@
 """What turns remember, changed by one process at a time: as functions of a connection, inside one transaction."""
 
 import sqlite3
+from typing import Any
 
 from gateway.errors import RecordConflict
 from gateway.governance.memory import Bounds, both_remembered, memory_of
-from gateway.governance.records import Reserved
+from gateway.governance.records import KeptTurn, Reserved
 from gateway.storage import statements
 
 
@@ -14,6 +15,17 @@ def remember(connection: sqlite3.Connection, turn_id: str, memory: bytes, knowin
         others = found["memory"]
         kept = memory if others is None or others == knowing else both_remembered(memory, others, since=knowing)
         _write(connection, turn_id, kept)
+
+
+def keep_going(connection: sqlite3.Connection, turn: dict[str, Any], at: int) -> KeptTurn:
+    """A turn that has no calls goes on until its `expires_at`. One that is over begins anew, and remembers nothing."""
+    wanted = {"id": turn["id"], "owner": turn["owner"], "at": at}
+    for found in statements.FIND_TURN.rows(connection, wanted):
+        statements.ENSURE_TURN.run(connection, turn)
+        return KeptTurn(False, found["memory"])
+    statements.PRUNE_TURN.run(connection, {"turn": turn["id"]})
+    statements.INSERT_TURN.run(connection, turn)
+    return KeptTurn(True)
 
 
 def recalled(connection: sqlite3.Connection, turn_id: str) -> bytes | None:

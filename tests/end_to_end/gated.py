@@ -50,12 +50,15 @@ def desk(
     tools: Sequence[Document] = (),
     rules: Sequence[Document] = (),
     people: Sequence[Person] = PEOPLE,
+    implicit: str = "30m",
 ) -> list[Document]:
     """Two catalogues with the same tools. `plain` and `pay` are always there; `pay` writes."""
     made = [http_tool("plain", port), http_tool("pay", port, flags=["writes"]), *tools]
     names = [each["metadata"]["name"] for each in made]
     every = ["role:agent", "role:lead"]
     placed = [catalogue("desk", every, names), catalogue("other", every, names)]
+    for each in placed:
+        each["spec"]["turns"] = {"implicit": implicit}
     seen = {"hint": {"openWorld": True}}
     flags = [document("TrustFlag", name, {"description": f"{name}.", **seen}) for name in FLAGS]
     return [*frame(["tokens"]), tokens_of(people), *flags, *made, *placed, *rules]
@@ -67,12 +70,12 @@ def write(folder: Path, documents: Sequence[Document], *, policy: str = POLICY, 
 
 @asynccontextmanager
 async def gated(
-    tmp_path: Path, *rules: Document, tools: Sequence[Any] = (), **settings: Any
+    tmp_path: Path, *rules: Document, tools: Sequence[Any] = (), implicit: str = "30m", **settings: Any
 ) -> AsyncIterator[tuple[Started, Counting]]:
     """A gateway in this process. `tools` are made with the port of the backend."""
     async with counting() as backend:
         made = [make(backend.port) for make in tools]
-        project = write(tmp_path / "p", desk(backend.port, tools=made, rules=rules))
+        project = write(tmp_path / "p", desk(backend.port, tools=made, rules=rules, implicit=implicit))
         async with started(project, tmp_path / "data", people=PEOPLE, **settings) as gateway:
             yield gateway, backend
 

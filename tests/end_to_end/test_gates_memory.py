@@ -35,8 +35,11 @@ def sending(port: int) -> Document:
 
 
 @asynccontextmanager
-async def mailing(tmp_path: Path, *rules: Document) -> AsyncIterator[tuple[Started, Counting, Caller]]:
-    async with gated(tmp_path, *(rules or (TRIFECTA,)), tools=[reading, kept, sending]) as (gateway, backend):
+async def mailing(
+    tmp_path: Path, *rules: Document, implicit: str = "30m"
+) -> AsyncIterator[tuple[Started, Counting, Caller]]:
+    tools = [reading, kept, sending]
+    async with gated(tmp_path, *(rules or (TRIFECTA,)), tools=tools, implicit=implicit) as (gateway, backend):
         yield gateway, backend, gateway.caller(ANA)
 
 
@@ -72,7 +75,7 @@ async def test_handle_of_a_turn_carries_what_it_saw(tmp_path: Path) -> None:
         handle = read["_meta"]["gateway/turn"]
 
         held = await in_turn(ana, "send", handle)
-        elsewhere = await in_turn(ana, "send")
+        elsewhere = (await ana.modern_call("other", "send", {"text": "x"})).json["result"]
         await grant(gateway.caller(LIZ), held["_meta"]["gateway/pending"]["approvals"][0]["id"])
         approved = await in_turn(ana, "send", handle)
 
@@ -110,7 +113,7 @@ async def test_reading_a_resource_of_another_turn_taints_a_session(tmp_path: Pat
 
 
 async def test_reading_a_resource_with_a_handle_taints_its_turn(tmp_path: Path) -> None:
-    async with mailing(tmp_path) as (_, backend, ana):
+    async with mailing(tmp_path, TRIFECTA, implicit="off") as (_, backend, ana):
         made = await in_turn(ana, "keep")
         uri = f"artifact://calls/{made['_meta']['gateway/turn']}/{made['_meta']['gateway/call']}"
         handle = (await in_turn(ana, "send"))["_meta"]["gateway/turn"]

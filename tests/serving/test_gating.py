@@ -662,6 +662,8 @@ class Full:
         self.asked += 1
         return Reserved(False, None)
 
+    async def note(self, *_: Any, **__: Any) -> None: ...
+
 
 async def test_call_that_others_are_always_faster_than_does_not_run(tmp_path: Path) -> None:
     full = Full()

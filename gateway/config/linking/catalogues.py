@@ -9,7 +9,7 @@ from gateway.config.linking.naming import NamedTools, name_prompts, name_tools, 
 from gateway.config.linking.pipelines import pipeline_problems
 from gateway.config.linking.prospects import could_choose
 from gateway.config.nodes import Path
-from gateway.config.specs.catalogues import CatalogueDocument, CatalogueSelector
+from gateway.config.specs.catalogues import IMPLICIT, CatalogueDocument, CatalogueSelector
 from gateway.governance.catalogues import (
     Combination,
     GovernedTool,
@@ -113,6 +113,7 @@ def _linked(
         protocols=spec.publish.as_,
         render=spec.publish.render,
         structured=spec.publish.structured,
+        implicit=IMPLICIT if spec.turns is None else spec.turns.implicit,
         instructions=spec.instructions,
         combinations=tuple(combinations),
     )

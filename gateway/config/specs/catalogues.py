@@ -1,13 +1,14 @@
 """Catalogue: which tools an audience gets, under which address."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from gateway.config.specs.base import Broken, Many, Maybe, Some, Spec
 from gateway.config.specs.common import Document, OwnedMetadata, Selector
-from gateway.config.specs.scalars import Day, Name, Pattern, Principal, Prose, Text
+from gateway.config.specs.scalars import Day, IdleTime, Name, Pattern, Principal, Prose, Text
 
 RESERVED_PATHS: Final = ("mcp", "v1", "admin", "livez", "readyz", ".well-known")
 
@@ -20,6 +21,8 @@ PublishPath = Annotated[
         code="bad-path",
     ),
 ]
+IMPLICIT: Final = timedelta(minutes=30)
+_LONGEST_IMPLICIT: Final = timedelta(days=30)
 Combination = Annotated[Some[Name], Field(min_length=2)]
 
 
@@ -61,6 +64,20 @@ class Publish(Spec):
             yield Broken(("path",), f"the path {self.path!r} belongs to the gateway itself", "choose another one")
 
 
+class Turns(Spec):
+    """What calls have in common that are made without a session and without a handle of a turn."""
+
+    implicit: IdleTime = Field(
+        IMPLICIT,
+        description="Such calls of one caller with one credential share an implicit turn, for rules that look back; it "
+        "ends when none was made for so long. 'off' makes each of them a turn of its own.",
+    )
+
+    def broken_rules(self) -> Iterable[Broken]:
+        if self.implicit is not None and self.implicit > _LONGEST_IMPLICIT:
+            yield Broken(("implicit",), "an implicit turn ends after 30 days at most", code="bad-duration")
+
+
 class CatalogueSpec(Spec):
     """Which tools an audience gets, and how."""
 
@@ -73,6 +90,7 @@ class CatalogueSpec(Spec):
     waivers: Many[Waiver] = Field((), description="Exceptions from forbidTogether.")
     hidden: Many[Pattern] = Field((), description="Tools that can be called by name, but are not listed.")
     publish: Publish = Field(description="Where the catalogue is found.")
+    turns: Maybe[Turns] = Field(None, description="Which calls belong together for rules that look back.")
     instructions: Maybe[Prose] = Field(None, description="What models are told about the catalogue.")
 
     def broken_rules(self) -> Iterable[Broken]:

@@ -168,6 +168,16 @@ Duration = Annotated[
         convert=_duration,
     ),
 ]
+IdleTime = Annotated[
+    timedelta | None,
+    Text(
+        "a duration, or off",
+        "write a number and a unit, 30m or 2h, or off",
+        r"off|[1-9][0-9]{0,8}(?:ms|s|m|h|d)",
+        code="bad-duration",
+        convert=lambda text: None if text == "off" else _duration(text),
+    ),
+]
 Size = Annotated[
     int,
     Text(

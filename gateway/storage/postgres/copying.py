@@ -28,7 +28,7 @@ from gateway.storage.sqlite import SqliteStore
 _TABLES: Final = (
     *(schema.turns, schema.calls, schema.pieces, schema.claims),
     *(schema.approvals, schema.approval_entries, schema.approval_notices),
-    *(schema.quotas, schema.quarantines, schema.revocations, schema.audit),
+    *(schema.quotas, schema.sightings, schema.quarantines, schema.revocations, schema.audit),
 )
 _COUNTED: Final = ("calls", "approvals", "approval_notices")
 

@@ -24,6 +24,7 @@ from gateway.governance.records import (
     AuditBody,
     CallFilter,
     Claim,
+    KeptTurn,
     Reserved,
     StoredCall,
     StoredResult,
@@ -31,7 +32,7 @@ from gateway.governance.records import (
     TurnEnding,
 )
 from gateway.governance.refusals import Refusal
-from gateway.storage import changes, refusals, statements
+from gateway.storage import changes, refusals, sightings, statements
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.columns import is_storable
 from gateway.storage.paging import beginning_with, page_of_calls
@@ -56,7 +57,7 @@ from gateway.storage.rows import (
     turn_row,
 )
 from gateway.storage.schema import calls
-from gateway.storage.turn_memories import Reservation, recalled, remember
+from gateway.storage.turn_memories import Reservation, keep_going, recalled, remember
 
 _PRUNED_AT_ONCE: Final = 200
 _BEFORE_RUNNING: Final = 0.75
@@ -171,6 +172,10 @@ class PostgresStore:
                 statements.INSERT_TURN.run(connection, row)
 
         await self._writer.run(insert)
+
+    async def keep_turn(self, turn: StoredTurn) -> KeptTurn:
+        row, at = turn_row(turn), microseconds(self._clock())
+        return await self._writer.run(lambda connection: keep_going(connection, row, at), within=_BEFORE_RUNNING)
 
     async def find_turn(self, id: str, principal: Principal) -> StoredTurn | None:
         if not is_storable(id):
@@ -414,6 +419,7 @@ class PostgresStore:
         pruned += await self._writer.run(
             lambda connection: refusals.prune(connection, at=wanted["at"], is_told=is_told)
         )
+        pruned += await self._writer.run(lambda connection: sightings.prune(connection, at=wanted["at"]))
         # Few turns at a time: calls that settle meanwhile go in between.
         while went := await self._writer.run(lambda connection: changes.prune_some(connection, wanted)):
             pruned += went
