@@ -31,8 +31,8 @@ class People:
 def approver_problems(rules: Iterable[GateRule], people: People) -> Iterator[Diagnostic]:
     """Approval rules that nobody, or too few, or only the requester could ever satisfy: their calls wait in vain."""
     for rule in rules:
-        if isinstance(rule.check, Approval) and rule.mode != "disabled":
-            problem = _problem(rule, rule.check, people)
+        if rule.approval is not None and rule.mode != "disabled":
+            problem = _problem(rule, rule.approval, people)
             if problem is not None:
                 message, help = problem
                 yield Diagnostic("nobody-approves", message, rule.position, "warning", help)

@@ -1,20 +1,28 @@
 """How many calls are let through: rates and quotas as plain data, and the protocol of whoever counts.
 
 A rate protects the system: a bucket that holds `burst` calls and fills evenly, `limit` in each `per`. It may forget in
-a crash. A quota is a budget: at most `limit` calls in each window of the length `per`, counted durably. Windows know no
-calendar: they are counted from 1970-01-01 00:00 UTC, so one of a day is a day in UTC, one of a week begins on Thursday.
+a crash. A quota is a budget: at most `limit` calls in each window of the length `per`, counted durably; or a sum of an
+argument of theirs, or bytes of their results. Windows know no calendar: they are counted from 1970-01-01 00:00 UTC, so
+one of a day is a day in UTC, one of a week begins on Thursday.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from gateway.errors import Refused
 from gateway.governance.principals import Principal
 
-CountBy = Literal["subject", "tenant", "tool", "catalogue"]
+CountBy = Literal["subject", "tenant", "tool", "catalogue", "call"]
+"""`call` tells calls of one tool apart by their arguments."""
+
+Counts = Literal["calls", "amounts", "bytes"]
+MILLIONTHS: Final = 10**6
+"""Amounts are counted in millionths, rounded up, so that sums are exact."""
+
+LARGEST_AMOUNT: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,15 @@ class Quota:
     per: timedelta
     by: tuple[CountBy, ...] = ("subject",)
     enforced: bool = True
+    counts: Counts = "calls"
+    """What is counted of each call. Bytes are only known when it has run: `Limits.charge`."""
+    is_lifted: bool = False
+    """Whether calls beyond the limit are let through, and counted: people have agreed, or are asked."""
+
+    @property
+    def most(self) -> int:
+        """The limit in what is counted."""
+        return self.limit * MILLIONTHS if self.counts == "amounts" else self.limit
 
 
 Limit = Rate | Quota
@@ -50,6 +67,19 @@ class CountedCall:
     principal: Principal
     tool: str
     catalogue: str
+    fingerprint: str = ""
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    """What it counts for quotas of amounts, by rule, in millionths."""
+
+    def amount(self, quota: Quota) -> int:
+        """What it counts for a quota when it is taken."""
+        match quota.counts:
+            case "calls":
+                return 1
+            case "amounts":
+                return self.amounts[quota.rule]
+            case "bytes":
+                return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +127,10 @@ class Limits(Protocol):
         """Take back what was counted for a call that did not run after all. To be called once at most."""
         ...
 
+    async def charge(self, quotas: Sequence[Quota], call: CountedCall, amount: int) -> None:
+        """Count what is only known when the call has run, such as its bytes; nothing is refused any more."""
+        ...
+
     async def prune(self, *, kept: timedelta | None = None) -> int:
         """Remove counts of windows that have been over for longer than `kept`; how many went."""
         ...
@@ -115,15 +149,15 @@ class LimitExceeded(Refused):
         limit = exceeded.limit
         kind = "rate" if isinstance(limit, Rate) else "quota"
         self.seconds = max(1, ceil(exceeded.retry_after.total_seconds()))
+        what = f"{limit.limit} calls" if isinstance(limit, Rate) or limit.counts == "calls" else f"{limit.limit} in all"
         super().__init__(
-            f"the {kind} {limit.rule!r} lets {limit.limit} calls through per {_written(limit.per)}; "
-            f"try again in {self.seconds} s",
+            f"the {kind} {limit.rule!r} lets {what} through per {written(limit.per)}; try again in {self.seconds} s",
             help="wait, or make fewer calls",
         )
         self.retry_after = exceeded.retry_after
 
 
-def _written(per: timedelta) -> str:
+def written(per: timedelta) -> str:
     seconds = per.total_seconds()
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds % length == 0:

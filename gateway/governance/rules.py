@@ -6,9 +6,11 @@ names them, to be taken all at once when nothing else stands against the call. W
 because a frozen dataclass takes three times as long.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from math import ceil
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
@@ -17,7 +19,7 @@ from gateway.governance.catalogues import GovernedTool, Selector
 from gateway.governance.conditions import Condition, Scope
 from gateway.governance.diagnostics import Position
 from gateway.governance.leaves import Leaf, deciding_leaf
-from gateway.governance.limits import CountBy, Limit
+from gateway.governance.limits import LARGEST_AMOUNT, MILLIONTHS, CountBy, Limit, written
 from gateway.governance.memory import Bounds
 
 Decision = Literal["allow", "hold", "deny"]
@@ -29,6 +31,9 @@ MayDo = Callable[[str, str], bool]
 
 SEVERITY: Final[dict[Decision, int]] = {"allow": 0, "hold": 1, "deny": 2}
 _LONGEST_CLOSED: Final = 366
+OF_BYTES: Final = "#bytes"
+"""Ends the name under which a budget counts bytes, besides its calls."""
+
 WEEKDAYS: Final[tuple[Weekday, ...]] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -42,6 +47,8 @@ class Judgement(NamedTuple):
 
 _RATE_COUNTED: Final = Judgement("allow", "the rate is counted when the call is made")
 _QUOTA_COUNTED: Final = Judgement("allow", "the quota is counted when the call is made")
+_LOOP_COUNTED: Final = Judgement("allow", "how often the caller made the call is counted when it is made")
+_BUDGET_COUNTED: Final = Judgement("allow", "the budget of the caller is counted when the call is made")
 _NOT_USED_UP: Final = Judgement("allow", "the budget of this turn is not used up")
 
 
@@ -167,19 +174,39 @@ class Quota:
     per: timedelta
     by: tuple[CountBy, ...] = ("subject",)
     on_exhausted: Refusal = "deny"
+    sum: tuple[str, ...] = ()
+    """The argument whose amounts are added up instead of counting calls, as the names that lead to it."""
+    approval: Approval | None = None
+    """Who decides about calls beyond the budget, if people do."""
 
     def judge(self, scope: Scope, may: MayDo) -> Judgement:
+        if self.sum and amount_of(scope.args, self.sum) is None:
+            return Judgement("deny", f"args.{'.'.join(self.sum)} is no amount that can be added up")
         return _QUOTA_COUNTED
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The same call with the same arguments, so often in one turn and not once more."""
+    """The same call with the same arguments, so often in one turn and not once more.
+
+    With `within`, so often by one caller in that time, in whichever turns; that is counted when the call is made.
+    """
 
     same_call: int
     on_exceeded: Refusal = "deny"
+    within: timedelta | None = None
+
+    @property
+    def refusal(self) -> Refusal:
+        return self.on_exceeded
+
+    def exceeded(self) -> str:
+        within = written(self.within or timedelta(0))
+        return f"this caller made the same call {self.same_call} times within {within}"
 
     def judge(self, scope: Scope, may: MayDo) -> Judgement:
+        if self.within is not None:
+            return _LOOP_COUNTED
         made = scope.turn.times(scope.fingerprint)
         if made < self.same_call:
             return Judgement("allow", f"the same call was made {made} of {self.same_call} times in this turn")
@@ -188,13 +215,25 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one turn may use: calls, and bytes of their results."""
+    """What one turn may use: calls, and bytes of their results. With `within`, what one caller may use in that time."""
 
     calls: int | None = None
     bytes: int | None = None
     on_exhausted: Refusal = "deny"
+    within: timedelta | None = None
+
+    @property
+    def refusal(self) -> Refusal:
+        return self.on_exhausted
+
+    def exceeded(self) -> str:
+        parts = (("calls", self.calls), ("bytes", self.bytes))
+        most = " or ".join(f"{number} {what}" for what, number in parts if number is not None)
+        return f"this caller has used {most} within {written(self.within or timedelta(0))}"
 
     def judge(self, scope: Scope, may: MayDo) -> Judgement:
+        if self.within is not None:
+            return _BUDGET_COUNTED
         turn = scope.turn
         if self.calls is not None and turn.calls >= self.calls:
             return Judgement(self.on_exhausted, f"this turn has made {turn.calls} calls of {self.calls}")
@@ -232,11 +271,11 @@ class GateRule:
     catalogues: frozenset[str] = frozenset()
     hold_for: timedelta = timedelta(seconds=45)
     description: str = field(default="", compare=False)
-    limit: Limit | None = field(init=False, repr=False, compare=False)
-    """What is counted when a call is made, if the rule is a rate or a quota."""
+    limits: tuple[Limit, ...] = field(init=False, repr=False, compare=False)
+    """What is counted when a call is made: of a rate, a quota, or a rule that looks back over all turns of a caller."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limit", _limit(self))
+        object.__setattr__(self, "limits", tuple(_limits(self)))
 
     def is_about(self, tool: GovernedTool, catalogue: str) -> bool:
         """Whether calls of the tool through the catalogue are its business; without catalogues, all are."""
@@ -245,8 +284,16 @@ class GateRule:
     @property
     def looks_back(self) -> bool:
         """Whether what it says depends on what the turn has seen and done."""
-        looks = isinstance(self.check, Loop | Budget | Flow)
+        check = self.check
+        looks = isinstance(check, Flow) or (isinstance(check, Loop | Budget) and check.within is None)
         return looks or any(each.looks_back for each in self.conditions)
+
+    @property
+    def approval(self) -> Approval | None:
+        """Who may be asked about calls of the rule, always or beyond a budget."""
+        if isinstance(self.check, Approval):
+            return self.check
+        return self.check.approval if isinstance(self.check, Quota) else None
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -297,7 +344,7 @@ class Outcome(NamedTuple):
     @property
     def limits(self) -> tuple[Limit, ...]:
         """The rates and quotas that apply to the call, observing ones too: to be taken if the call is let through."""
-        return tuple(verdict.rule.limit for verdict in self.verdicts if verdict.rule.limit is not None)
+        return tuple(limit for verdict in self.verdicts for limit in verdict.rule.limits)
 
     @property
     def holds(self) -> tuple[GateRule, ...]:
@@ -308,8 +355,9 @@ class Outcome(NamedTuple):
     def bounds(self) -> Bounds | None:
         """How many calls the turn may still make, as the rules say that let this one through; `None` if none does."""
         checks = [each.rule.check for each in self.verdicts if each.counts and each.judgement.decision == "allow"]
-        same = [check.same_call for check in checks if isinstance(check, Loop)]
-        calls = [check.calls for check in checks if isinstance(check, Budget) and check.calls is not None]
+        in_turn = [check for check in checks if isinstance(check, Loop | Budget) and check.within is None]
+        same = [check.same_call for check in in_turn if isinstance(check, Loop)]
+        calls = [check.calls for check in in_turn if isinstance(check, Budget) and check.calls is not None]
         return Bounds(min(same, default=None), min(calls, default=None)) if same or calls else None
 
     @property
@@ -340,14 +388,30 @@ def judge_rules(rules: Iterable[GateRule], scope: Scope, *, may: MayDo) -> Outco
     return Outcome(decision, decided_by, tuple(verdicts))
 
 
-def _limit(rule: GateRule) -> Limit | None:
+def _limits(rule: GateRule) -> Iterator[Limit]:
     enforced = rule.mode == "enforce"
     match rule.check:
         case Rate(limit, per, burst, by):
-            return limits.Rate(rule.name, limit, per, burst, by, enforced)
-        case Quota(limit, per, by):
-            return limits.Quota(rule.name, limit, per, by, enforced)
-    return None
+            yield limits.Rate(rule.name, limit, per, burst, by, enforced)
+        case Quota(limit, per, by, _, sum):
+            yield limits.Quota(rule.name, limit, per, by, enforced, "amounts" if sum else "calls")
+        case Loop(same_call, _, timedelta() as within):
+            yield limits.Quota(rule.name, same_call, within, ("subject", "call"), enforced)
+        case Budget(calls, size, _, timedelta() as within):
+            if calls is not None:
+                yield limits.Quota(rule.name, calls, within, enforced=enforced)
+            if size is not None:
+                yield limits.Quota(f"{rule.name}{OF_BYTES}", size, within, enforced=enforced, counts="bytes")
+
+
+def amount_of(args: Mapping[str, Any], path: Sequence[str]) -> int | None:
+    """An argument as an amount, in millionths rounded up; `None` for what cannot be added up."""
+    value: Any = args
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_AMOUNT:
+        return None
+    return ceil(Decimal(str(value)) * MILLIONTHS)
 
 
 def _verdict(rule: GateRule, scope: Scope, may: MayDo) -> Verdict | None:

@@ -16,9 +16,10 @@ def key_of(limit: Limit, call: CountedCall) -> bytes:
 @lru_cache(maxsize=4096)  # rules are few, and come again with every call
 def beginning_of(limit: Limit) -> str:
     """The part that is the same for all calls: which rule it is, and what makes its counts comparable."""
-    numbers = f"quota {limit.per}"
     if isinstance(limit, Rate):
         numbers = f"rate {limit.limit} {limit.per} {limit.burst}"
+    else:
+        numbers = f"quota {limit.per}" if limit.counts == "calls" else f"quota {limit.per} {limit.counts}"
     return "".join(map(_framed, (numbers, ",".join(limit.by), limit.rule)))
 
 
@@ -27,6 +28,8 @@ def _part(by: CountBy, call: CountedCall) -> str:
         return _framed(call.principal.tenant) + _framed(call.principal.subject)
     if by == "tenant":
         return _framed(call.principal.tenant)
+    if by == "call":
+        return _framed(call.tool) + _framed(call.fingerprint)
     return _framed(call.tool if by == "tool" else call.catalogue)
 
 

@@ -29,6 +29,8 @@ class Quotas(Protocol):
 
     async def give_back(self, quotas: Sequence[Quota], call: CountedCall, *, at: datetime) -> None: ...
 
+    async def charge(self, quotas: Sequence[Quota], call: CountedCall, amount: int) -> None: ...
+
     async def prune(self, *, kept: timedelta | None = None) -> int: ...
 
 
@@ -61,6 +63,9 @@ class Limiter:
         quotas = [limit for limit in taken.taken if isinstance(limit, Quota)]
         if quotas and taken.at is not None:
             await self._quotas.give_back(quotas, call, at=taken.at)
+
+    async def charge(self, quotas: Sequence[Quota], call: CountedCall, amount: int) -> None:
+        await self._quotas.charge(quotas, call, amount)
 
     async def prune(self, *, kept: timedelta | None = None) -> int:
         return await self._quotas.prune(kept=kept)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gateway.assembly import Assembled
 from gateway.config.linking.people import everybody_at
 from gateway.governance.diagnostics import Diagnostic
-from gateway.governance.rules import Approval, GateRule
+from gateway.governance.rules import GateRule
 from gateway.snapshot import Snapshot
 
 
@@ -32,4 +32,4 @@ def approvals_in_vain(snapshot: Snapshot) -> str | None:
 
 
 def _asking(snapshot: Snapshot) -> list[GateRule]:
-    return [rule for rule in snapshot.gates.values() if isinstance(rule.check, Approval) and rule.mode == "enforce"]
+    return [rule for rule in snapshot.gates.values() if rule.approval is not None and rule.mode == "enforce"]

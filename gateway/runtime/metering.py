@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from gateway.errors import StoreUnavailable
 from gateway.governance.ports import BackendFailed
-from gateway.governance.rules import Approval
 from gateway.middleware.build import SharedState
 from gateway.middleware.resilience import CircuitState
 from gateway.runtime.controlling import Controlling
@@ -165,7 +164,7 @@ class Metering:
     async def _in_common(self) -> list[Family]:
         """Of the store that all processes share. One that cannot be read is told by other metrics."""
         rules = self._service.published.snapshot.gates.values()
-        none = {rule.name: 0 for rule in rules if isinstance(rule.check, Approval)}
+        none = {rule.name: 0 for rule in rules if rule.approval is not None}
         try:
             pending = {**none, **await self._controlled.approvals.pending(datetime.now(UTC))}
         except StoreUnavailable:

@@ -4,7 +4,7 @@ It travels with the task, so that a generated handler finds it whatever stands b
 """
 
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -190,6 +190,8 @@ class ServedCall:
     """Whether there is an entry about it for the decision log."""
     sightings: Mapping[str, int] | None = None
     """When its caller saw which flags last, if a rule asks for that."""
+    charge: Callable[[int], Awaitable[None]] | None = None
+    """Counts the bytes of its result, if a budget of its caller does."""
     course: Course = field(default_factory=Course)
     """How far it has come."""
     fault: Fault | None = None

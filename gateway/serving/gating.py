@@ -8,10 +8,11 @@ no approval is spent on a call that a limit stops, and given back if they do not
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from time import monotonic, time_ns
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from gateway.access import Access, Call
 from gateway.approvals.approving import Approvals, refusal_of
@@ -27,11 +28,25 @@ from gateway.approvals.refusals import (
 )
 from gateway.core.events import now
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
+from gateway.governance import limits as counting
 from gateway.governance.approvals import Action, ApprovalRequest
-from gateway.governance.limits import CountedCall, LimitExceeded, Limits, Quota, Taken
+from gateway.governance.limits import CountedCall, Exceeded, Limit, LimitExceeded, Limits, Taken
 from gateway.governance.memory import Brought
 from gateway.governance.quarantines import KillSwitch, Quarantined
-from gateway.governance.rules import Approval, Budget, Confirmation, Flow, GateRule, Loop, Outcome, Verdict, Window
+from gateway.governance.rules import (
+    OF_BYTES,
+    Approval,
+    Budget,
+    Confirmation,
+    Flow,
+    GateRule,
+    Loop,
+    Outcome,
+    Quota,
+    Verdict,
+    Window,
+    amount_of,
+)
 from gateway.governance.sightings import Sightings
 from gateway.governance.validity import ConfigExpired, Validity
 from gateway.serving.confirming import confirmation_of
@@ -83,6 +98,8 @@ class Counted:
     limits: Limits
     taken: Taken
     call: CountedCall
+    over: tuple[GateRule, ...] = ()
+    """Quotas that it goes beyond, and that people decide about."""
 
     async def give_back(self) -> None:
         await self.limits.give_back(self.taken, self.call)
@@ -135,9 +152,10 @@ class Gate:
         memory = call.memory
         counted: Counted | None = None
         try:
-            counted = await self._counted(call, outcome)
-            if outcome.decision == "hold" or call.holding.approvals:
-                await self._hold(call, outcome, args)
+            counted = await self._counted(call, outcome, args)
+            over = () if counted is None else counted.over
+            if outcome.decision == "hold" or over or call.holding.approvals:
+                await self._hold(call, outcome, args, over)
             elif outcome.verdicts:
                 call.decide("allow", "rule-allowed", call.because)
             return counted
@@ -243,13 +261,20 @@ class Gate:
 
     # --- people ---
 
-    async def _hold(self, call: ServedCall, outcome: Outcome, args: Mapping[str, Any]) -> None:
-        """Have people agree, and before them whoever calls. What holds without asking anybody is waited for."""
+    async def _hold(
+        self, call: ServedCall, outcome: Outcome, args: Mapping[str, Any], over: Sequence[GateRule]
+    ) -> None:
+        """Have people agree, and before them whoever calls. What holds without asking anybody is waited for.
+
+        `over` are quotas that the call goes beyond, and that people decide about then.
+        """
         asking = [(rule, rule.check) for rule in outcome.holds if isinstance(rule.check, Approval)]
         confirming = [(rule, rule.check) for rule in outcome.holds if isinstance(rule.check, Confirmation)]
         approvals = self.controls.approvals
-        if len(asking) + len(confirming) < len(outcome.holds) or (asking and approvals is None):
-            other = next(each for each in outcome.verdicts if each.rule in outcome.holds)
+        is_waited_for = len(asking) + len(confirming) < len(outcome.holds)
+        asking += [(rule, rule.approval) for rule in over if rule.approval is not None]
+        if is_waited_for or (asking and approvals is None):
+            other = next(each for each in outcome.verdicts if each.rule in (*outcome.holds, *over))
             _blame(call, other, "hold", "rule-held")
             raise RuleHeld(f"{other.judgement.reason}; try again later")
         action = action_of(
@@ -260,8 +285,9 @@ class Gate:
             revision=call.revision,
             arguments=args,
         )
-        call.rules = tuple(rule.name for rule in outcome.holds)
-        call.position = next((str(rule.position) for rule in outcome.holds), None)
+        holding = (*outcome.holds, *over)
+        call.rules = tuple(rule.name for rule in holding)
+        call.position = next((str(rule.position) for rule in holding), None)
         held_by = f"{', '.join(call.rules)} at {call.position}" if call.rules else "a rule that held it before"
         if confirming:
             await self._confirmed(call, [check for _, check in confirming], action, held_by)
@@ -343,28 +369,68 @@ class Gate:
 
     # --- limits ---
 
-    async def _counted(self, call: ServedCall, outcome: Outcome) -> Counted | None:
+    async def _counted(self, call: ServedCall, outcome: Outcome, args: Mapping[str, Any]) -> Counted | None:
+        """Count the call by all its limits. Raises where one refuses it, unless people decide about such calls."""
         wanted = outcome.limits
         if not wanted:
             return None
         limits = self.controls.limits
         if limits is None:
             raise StoreUnavailable("calls cannot be counted here", help="serve with a store that counts")
-        counted = CountedCall(call.principal, self.tool.name, self.catalogue)
-        taken = await limits.take(wanted, counted)
-        call.observed += tuple(each.limit.rule for each in taken.observed)
-        if taken.allowed:
-            return Counted(limits, taken, counted)
+        amounts = {rule.name: amount for rule in self.rules if (amount := _amount(rule, args)) is not None}
+        counted = CountedCall(call.principal, self.tool.name, self.catalogue, call.fingerprint, amounts)
+        over: dict[str, GateRule] = {}
+        while True:
+            taken = await limits.take([_lifted(each) if each.rule in over else each for each in wanted], counted)
+            if taken.allowed:
+                break
+            by_people = {rule.name: rule for rule in map(self._rule_of, taken.exceeded) if rule.approval is not None}
+            if len(by_people) < len(taken.exceeded):
+                self._refuse_exceeded(call, taken)
+            over |= by_people
+        call.observed += tuple(_rule_name(each.limit) for each in taken.observed)
+        of_bytes = [each for each in taken.taken if isinstance(each, counting.Quota) and each.counts == "bytes"]
+        if of_bytes:
+            call.charge = partial(limits.charge, of_bytes, counted)
+        return Counted(limits, taken, counted, tuple(over.values()))
+
+    def _rule_of(self, exceeded: Exceeded) -> GateRule:
+        name = _rule_name(exceeded.limit)
+        return next(rule for rule in self.rules if rule.name == name)
+
+    def _refuse_exceeded(self, call: ServedCall, taken: Taken) -> NoReturn:
+        call.observed += tuple(_rule_name(each.limit) for each in taken.observed)
         worst = max(taken.exceeded, key=lambda each: each.retry_after)
-        reason = "quota-exceeded" if isinstance(worst.limit, Quota) else "rate-exceeded"
+        rule = self._rule_of(worst)
+        call.rules = (rule.name,)
+        if isinstance(rule.check, Loop | Budget):
+            call.position = str(rule.position)
+            call.decide(rule.check.refusal, _REASONS[type(rule.check)], rule.place)
+            if rule.check.refusal == "hold":
+                raise RuleHeld(f"{rule.check.exceeded()}; try again later")
+            raise RuleDenied(rule.check.exceeded())
+        reason = "quota-exceeded" if isinstance(worst.limit, counting.Quota) else "rate-exceeded"
         held = {rule.name for rule in self.rules if getattr(rule.check, "on_exhausted", "deny") == "hold"}
         is_held = all(each.limit.rule in held for each in taken.exceeded)
-        call.rules = (worst.limit.rule,)
-        call.decide("hold" if is_held else "deny", reason, worst.limit.rule)
+        call.decide("hold" if is_held else "deny", reason, rule.name)
         refusal = LimitExceeded(worst)
         kind = reason.partition("-")[0]
-        call.limited = {"status": "limited", "kind": kind, "rule": worst.limit.rule, "retryAfter": refusal.seconds}
+        call.limited = {"status": "limited", "kind": kind, "rule": rule.name, "retryAfter": refusal.seconds}
         raise refusal
+
+
+def _amount(rule: GateRule, args: Mapping[str, Any]) -> int | None:
+    """What a call counts for a rule that sums an argument. One without an amount was denied by the rule itself."""
+    check = rule.check
+    return (amount_of(args, check.sum) or 0) if isinstance(check, Quota) and check.sum else None
+
+
+def _lifted(limit: Limit) -> Limit:
+    return replace(limit, is_lifted=True) if isinstance(limit, counting.Quota) else limit
+
+
+def _rule_name(limit: Limit) -> str:
+    return limit.rule.removesuffix(OF_BYTES)
 
 
 def pending_of(refusal: ApprovalPending) -> dict[str, Any]:

@@ -98,6 +98,9 @@ class Writing:
         for piece in pieces:
             size += piece.byte_length or 0
         remembered.receives(size)
+        if call.charge is not None:
+            with suppress(StoreUnavailable):  # where that fails, so does the record of the call
+                await call.charge(size)
         audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
         kept = turn.published.types.declared(artifact)
         retain = self._lives if kept is None or kept.retain is None else max(self._lives, microseconds_in(kept.retain))

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, bindparam, delete, literal_column, select, tuple_, update
+from sqlalchemy import BindParameter, bindparam, delete, select, tuple_, update
 from sqlalchemy.dialects.sqlite import insert
 
 from gateway.governance.limits import CountedCall, Exceeded, Quota, Taken
@@ -29,17 +29,17 @@ _WITHIN: Final = 1.0
 
 _PRUNED_AT_ONCE: Final = 500
 
-_ONE: Final[ColumnElement[int]] = literal_column("1")
+_AMOUNT: Final[BindParameter[int]] = bindparam("amount_", type_=quotas.c.used.type)
 _COUNTED: Final = (quotas.c.key == bindparam("key_"), quotas.c.window == bindparam("window_"))
 
 _FIND: Final = Prepared(select(quotas.c.used).where(*_COUNTED))
 _COUNT: Final = Prepared(
     insert(quotas)
-    .values(key=bindparam("key_"), window=bindparam("window_"), used=_ONE, ends_at=bindparam("ends_at_"))
-    .on_conflict_do_update(index_elements=["key", "window"], set_={"used": quotas.c.used + _ONE})
+    .values(key=bindparam("key_"), window=bindparam("window_"), used=_AMOUNT, ends_at=bindparam("ends_at_"))
+    .on_conflict_do_update(index_elements=["key", "window"], set_={"used": quotas.c.used + _AMOUNT})
 )
 _GIVE_BACK: Final = Prepared(
-    update(quotas).values(used=quotas.c.used - _ONE).where(*_COUNTED, quotas.c.used > literal_column("0"))
+    update(quotas).values(used=quotas.c.used - _AMOUNT).where(*_COUNTED, quotas.c.used >= _AMOUNT)
 )
 _PRUNE: Final = Prepared(
     delete(quotas).where(
@@ -74,6 +74,16 @@ class SqliteQuotas:
     async def give_back(self, quotas: Sequence[Quota], call: CountedCall, *, at: datetime) -> None:
         rows = [_counted(quota, call, at).row for quota in quotas]
         await self._writer.run(lambda connection: _give_back(connection, rows))
+
+    async def charge(self, quotas: Sequence[Quota], call: CountedCall, amount: int) -> None:
+        at = self._clock()
+        rows = [{**_counted(quota, call, at).row, "amount_": amount} for quota in quotas]
+
+        def charge(connection: sqlite3.Connection) -> None:
+            for row in rows:
+                _COUNT.run(connection, row)
+
+        await self._writer.run(charge)
 
     async def prune(self, *, kept: timedelta | None = None) -> int:
         after_end = max(kept or KEPT_AFTER_END, KEPT_AFTER_END)
@@ -113,7 +123,9 @@ class QuotaTaking:
         exhausted: list[Exceeded] = []
         for count in self._counts:
             found = _FIND.run(connection, count.row).fetchone()
-            if found is not None and found[0] >= count.quota.limit:
+            used = 0 if found is None else found[0]
+            most = count.quota.most
+            if not count.quota.is_lifted and (used >= most or used + count.row["amount_"] > most):
                 exhausted.append(Exceeded(count.quota, count.window.end - self._at))
             else:
                 free.append(count)
@@ -123,7 +135,8 @@ class QuotaTaking:
 def _counted(quota: Quota, call: CountedCall, at: datetime) -> _Count:
     window = window_at(at, quota.per)
     key = sha256(key_of(quota, call)).digest()
-    return _Count(quota, window, {"key_": key, "window_": window.number, "ends_at_": microseconds(window.end)})
+    row = {"key_": key, "window_": window.number, "ends_at_": microseconds(window.end), "amount_": call.amount(quota)}
+    return _Count(quota, window, row)
 
 
 def _give_back(connection: sqlite3.Connection, rows: Sequence[dict[str, Any]]) -> None:

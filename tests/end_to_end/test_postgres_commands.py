@@ -44,8 +44,8 @@ async def test_database_is_set_up_by_a_variable_alone(postgres: Cluster) -> None
     good = json.loads(await ran("storage", "check", *by_variable, "--format", "json", env=env))
 
     assert "run: gateway storage migrate" in unset
-    assert "went from nothing to 0010" in first
-    assert "has version 0010 already" in second
+    assert "went from nothing to 0011" in first
+    assert "has version 0011 already" in second
     assert good["is_good"] is True
     assert (good["gateways"], good["running_calls"], good["pending_approvals"]) == (0, 0, 0)
 

@@ -744,8 +744,7 @@ async def test_limit_that_stops_a_call_leaves_its_approval_unused(tmp_path: Path
     async with desk(tmp_path, ASKS_LEADS, Quota(1, HOUR)) as found:
         await found.refused(ApprovalPending)
         await found.vote("grant")
-        limit = found.rules["rule-1"].limit
-        assert limit is not None
+        [limit] = found.rules["rule-1"].limits
         await found.limits.take([limit], CountedCall(ANA, "pay", "desk"))  # another call was faster
         await found.refused(LimitExceeded)
         [record], _ = await found.approvals.page(LEA)

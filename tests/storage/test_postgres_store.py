@@ -82,7 +82,7 @@ async def test_database_that_is_not_set_up_is_refused(postgres: Cluster) -> None
 
 async def test_older_and_newer_schema_are_refused(postgres: Cluster, address: str) -> None:
     asked(address, "UPDATE schema_version SET version_num = '0006'")
-    with pytest.raises(StoreNotOurs, match="has version 0006, and this program needs 0010"):
+    with pytest.raises(StoreNotOurs, match="has version 0006, and this program needs 0011"):
         await PostgresStore.open(address)
 
     asked(address, "UPDATE schema_version SET version_num = '9999'")
@@ -107,7 +107,7 @@ async def test_many_set_it_up_at_once(postgres: Cluster) -> None:
 
     versions = await asyncio.gather(*(asyncio.to_thread(migrate, address) for _ in range(4)))
 
-    assert sorted(versions, key=str) == [("0010", "0010")] * 3 + [(None, "0010")]
+    assert sorted(versions, key=str) == [("0011", "0011")] * 3 + [(None, "0011")]
 
 
 def test_role_that_may_create_nothing_is_told(postgres: Cluster, address: str) -> None:
@@ -649,8 +649,8 @@ NEXT = '''
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 
 
 def upgrade() -> None:
@@ -667,7 +667,7 @@ def downgrade() -> None:
 async def test_next_version_and_back_keeps_what_waits(address: str, tmp_path: Path) -> None:
     later = tmp_path / "migrations"
     shutil.copytree(SCRIPTS, later)
-    (later / "versions" / "v0011_later.py").write_text(NEXT, encoding="utf-8")
+    (later / "versions" / "v0012_later.py").write_text(NEXT, encoding="utf-8")
     asked_for = [approval(f"a{number:04}") for number in range(1000)]
     async with opened(address) as store:
         approvals = SqliteApprovals(store.writer, store.reader)
@@ -677,12 +677,12 @@ async def test_next_version_and_back_keeps_what_waits(address: str, tmp_path: Pa
         await approvals.transact(lambda table: table.put(replace(asked_for[0], state="granted"), "decided"))
         await store.start_call(call(), turn=turn())
 
-        assert forwards == ("0010", "0011")
+        assert forwards == ("0011", "0012")
     with pytest.raises(StoreNotOurs, match="newer than this program"):
         await PostgresStore.open(address)
     with pytest.raises(StoreNotOurs, match="no version '0006'"):
         migrate(address, to="0006")
-    assert migrate(address, to="0010", scripts=later) == ("0011", "0010")
+    assert migrate(address, to="0011", scripts=later) == ("0012", "0011")
     async with opened(address) as store:
         approvals = SqliteApprovals(store.writer, store.reader)
         found = [await approvals.find(each.id) for each in asked_for]

@@ -41,7 +41,7 @@ def version(path: Path) -> str | None:
         return version_of(connection)
 
 
-@pytest.mark.parametrize("before", [None, "0008", "0009", "0010"])
+@pytest.mark.parametrize("before", [None, "0008", "0009", "0010", "0011"])
 def test_database_is_brought_up_to_date_elsewhere(tmp_path: Path, before: str | None) -> None:
     path = tmp_path / "a folder" / "gateway ?#.db"
     if before is not None:

@@ -10,6 +10,7 @@ from gateway.config.linking.rule_conditions import ConditionCheck, conditions_of
 from gateway.config.linking.rule_matches import idle_matches
 from gateway.config.nodes import Path
 from gateway.config.specs import gates as specs
+from gateway.config.specs.base import Spec
 from gateway.config.specs.common import Selector as SelectorSpec
 from gateway.config.specs.gates import GateRuleDocument
 from gateway.governance.catalogues import GovernedTool, Selector
@@ -114,14 +115,19 @@ def _check(spec: specs.Check) -> Check | None:
         case specs.RateCheck():
             return Rate(spec.limit, spec.per, spec.burst, spec.by)
         case specs.QuotaCheck():
-            return Quota(spec.limit, spec.per, spec.by, spec.on_exhausted)
+            approval = None if spec.approval is None else _approval(spec.approval)
+            return Quota(spec.limit, spec.per, spec.by, spec.on_exhausted, spec.sum or (), approval)
         case specs.LoopCheck():
-            return Loop(spec.same_call, spec.on_exceeded)
+            return Loop(spec.same_call, spec.on_exceeded, _within(spec))
         case specs.BudgetCheck():
-            return Budget(spec.calls, spec.bytes, spec.on_exhausted)
+            return Budget(spec.calls, spec.bytes, spec.on_exhausted, _within(spec))
 
 
-def _approval(spec: specs.ApprovalCheck) -> Approval:
+def _within(spec: specs.LoopCheck | specs.BudgetCheck) -> timedelta | None:
+    return (spec.within or specs.WITHIN) if spec.scope == "caller" else None
+
+
+def _approval(spec: specs.Approvers) -> Approval:
     reuse_for: timedelta | None = spec.reuse.for_ if spec.reuse else None
     return Approval(
         spec.from_,
@@ -171,8 +177,12 @@ def _forbidden(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> It
 
 def _unshown(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:
     """Arguments to show that no tool of the rule takes: approvers would decide without them."""
-    check = entry.document.spec.check
-    if not isinstance(check, specs.ApprovalCheck | specs.ConfirmationCheck):
+    check: Spec | None = entry.document.spec.check
+    at: Path = ("spec", "check", "show")
+    if isinstance(check, specs.QuotaCheck):
+        yield from _unsummed(entry, check, chosen)
+        check, at = check.approval, ("spec", "check", "approval", "show")
+    if not isinstance(check, specs.Approvers | specs.ConfirmationCheck):
         return
     schemas = [tool.input_schema for tool in chosen]
     views = [None if schema is None else SchemaView(schema, schema) for schema in schemas]
@@ -182,5 +192,26 @@ def _unshown(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iter
             message = f"no tool of the rule takes an argument {name!r}"
             help = did_you_mean(name, missing.known)
             severity: Severity = "error" if missing.is_certain else "warning"
-            path = ("spec", "check", "show", index)
-            yield entry.problem("unknown-argument", message, path, help=help, severity=severity)
+            yield entry.problem("unknown-argument", message, (*at, index), help=help, severity=severity)
+
+
+def _unsummed(
+    entry: Entry[GateRuleDocument], check: specs.QuotaCheck, chosen: list[DeclaredTool]
+) -> Iterator[Diagnostic]:
+    """An argument to add up that a tool of the rule does not take as a number: its calls are denied."""
+    path: Path = ("spec", "check", "sum")
+    for tool in chosen if check.sum else ():
+        schema = tool.input_schema
+        for name in check.sum or ():
+            properties = schema.get("properties") if isinstance(schema, Mapping) else None
+            schema = properties.get(name) if isinstance(properties, Mapping) else None
+            if isinstance(properties, Mapping) and schema is None:
+                message = f"{tool.name!r} takes no argument {name!r}, so the rule denies all of its calls"
+                help = did_you_mean(name, properties)
+                yield entry.problem("unknown-argument", message, path, help=help, severity="warning")
+                break
+        else:
+            kind = schema.get("type") if isinstance(schema, Mapping) else None
+            if kind is not None and kind not in ("number", "integer"):
+                message = f"args.{'.'.join(check.sum or ())} of {tool.name!r} is no number: the rule denies its calls"
+                yield entry.problem("argument-type", message, path, severity="warning")

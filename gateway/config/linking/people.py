@@ -5,7 +5,6 @@ from datetime import date
 from typing import Any, Final
 
 from gateway.governance.approvers import People
-from gateway.governance.rules import Approval
 from gateway.snapshot import Snapshot
 
 _PREFIX: Final = "user:"
@@ -95,8 +94,8 @@ def _mapped(spec: Mapping[str, Any]) -> Iterable[str]:
 def _asked(snapshot: Snapshot) -> Iterator[str]:
     """Every name that an approval rule asks for."""
     for rule in snapshot.gates.values():
-        if isinstance(rule.check, Approval):
-            yield from rule.check.approvers
+        if rule.approval is not None:
+            yield from rule.approval.approvers
 
 
 def _providers(snapshot: Snapshot) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from gateway.config.linking.rule_conditions import conditions_of, token_inside
 from gateway.config.loader import Checked, Loaded
 from gateway.config.nodes import Path
 from gateway.config.specs.catalogues import CatalogueDocument
-from gateway.config.specs.gates import ApprovalCheck, GateRuleDocument
+from gateway.config.specs.gates import ApprovalCheck, Approvers, GateRuleDocument, QuotaCheck
 from gateway.config.specs.gateway import IdentityProviderDocument
 from gateway.config.specs.overlays import OverlayDocument
 from gateway.governance.diagnostics import Diagnostic, did_you_mean
@@ -34,8 +34,11 @@ def ungranted_roles(loaded: Loaded, policies: Iterable[str]) -> Iterator[Diagnos
                 yield from _listed(entry, catalogue.spec.audience, ("spec", "audience"), granted)
             case GateRuleDocument() as rule:
                 of_rule = Entry(rule.metadata.name, rule, checked.source)
-                if isinstance(rule.spec.check, ApprovalCheck):
-                    yield from _listed(of_rule, rule.spec.check.from_, ("spec", "check", "from"), granted)
+                match rule.spec.check:
+                    case ApprovalCheck() as check:
+                        yield from _listed(of_rule, check.from_, ("spec", "check", "from"), granted)
+                    case QuotaCheck(approval=Approvers() as approvers):
+                        yield from _listed(of_rule, approvers.from_, ("spec", "check", "approval", "from"), granted)
                 yield from _in_conditions(of_rule, granted)
 
 

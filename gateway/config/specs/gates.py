@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
 from gateway.config.specs.base import Broken, Many, Maybe, OnlyTrue, Some, Spec
 from gateway.config.specs.common import Action, Document, Json, OwnedMetadata, Selector
 from gateway.config.specs.scalars import (
+    ArgumentPath,
     Clock,
     ClosingClock,
     Day,
@@ -46,10 +47,9 @@ class Reuse(Spec):
     for_: Duration = Field(description="How long after the decision.")
 
 
-class ApprovalCheck(Spec):
-    """People decide. The requester is never one of them."""
+class Approvers(Spec):
+    """Who decides about a call, and how. The requester is never one of them."""
 
-    type: Literal["approval"] = Field(description="People decide.")
     from_: Some[Principal] = Field(description="Who may decide.")
     count: Positive = Field(1, description="How many of them must agree.")
     exclude_requester: OnlyTrue = Field(True, description="The requester cannot approve; there is no other choice.")
@@ -65,6 +65,12 @@ class ApprovalCheck(Spec):
             yield Broken(("count",), f"{self.count} approvals are asked for, but only {len(people)} can approve")
         if self.resolution is not None and self.resolution.get("type") != "object":
             yield Broken(("resolution",), "an answer is an object", "write type: object at the top of the schema")
+
+
+class ApprovalCheck(Approvers):
+    """People decide. The requester is never one of them."""
+
+    type: Literal["approval"] = Field(description="People decide.")
 
 
 class ConfirmationCheck(Spec):
@@ -103,19 +109,27 @@ class RateCheck(Spec):
 
 
 class QuotaCheck(Spec):
-    """A budget: so many calls in a long time, remembered over restarts."""
+    """A budget: so many calls in a long time, or so much of an argument, remembered over restarts."""
 
-    type: Literal["quota"] = Field(description="A budget of calls that is remembered.")
-    limit: Positive = Field(description="Calls in that time.")
+    type: Literal["quota"] = Field(description="A budget that is remembered.")
+    limit: Positive = Field(description="Calls in that time, or the largest sum.")
     per: Duration = Field(description="The time, from an hour to a year.")
     by: Some[CountBy] = Field(("subject",), description="What is counted apart.")
+    sum: Maybe[ArgumentPath] = Field(
+        None, description="An argument that is added up instead of counting calls: args.amount."
+    )
     on_exhausted: Refusal = Field("deny", description="What happens to calls beyond the budget.")
+    approval: Maybe[Approvers] = Field(
+        None, description="Who decides about calls beyond the budget; it needs onExhausted: hold."
+    )
 
     def broken_rules(self) -> Iterable[Broken]:
         if self.per < _LONGEST_RATE:
             yield Broken(("per",), "a quota is counted over an hour at least", "use type: rate for short times")
         if self.per > _LONGEST_QUOTA:
             yield Broken(("per",), "a quota is counted over a year at most")
+        if self.approval is not None and self.on_exhausted != "hold":
+            yield Broken(("approval",), "nobody is asked about calls that are denied", "write onExhausted: hold")
 
 
 class Opening(Spec):
@@ -150,25 +164,49 @@ class ArgumentsCheck(Spec):
     message: Line = Field(description="What the caller reads when it is not.")
 
 
-class LoopCheck(Spec):
-    """The same call with the same arguments, again and again in one turn."""
+MemoryScope = Literal["turn", "caller"]
+WITHIN: Final = timedelta(hours=1)
+_SCOPE: Final[Any] = Field(
+    "turn",
+    description="What is counted together: one turn, or all calls of a caller. A new session begins a new turn.",
+)
+_WITHIN: Final[Any] = Field(None, description="The time in which calls of a caller are counted; 1h if left out.")
 
-    type: Literal["loop"] = Field(description="The same call again and again in one turn.")
-    same_call: Positive = Field(description="How often the same call may be made in one turn.")
+
+def _broken_scope(scope: MemoryScope, within: timedelta | None) -> Iterable[Broken]:
+    if within is not None and scope == "turn":
+        yield Broken(("within",), "a turn is counted from its beginning to its end", "write scope: caller")
+    if within is not None and within > _LONGEST_QUOTA:
+        yield Broken(("within",), "calls of a caller are counted over a year at most")
+
+
+class LoopCheck(Spec):
+    """The same call with the same arguments, again and again."""
+
+    type: Literal["loop"] = Field(description="The same call again and again.")
+    same_call: Positive = Field(description="How often the same call may be made.")
     on_exceeded: Refusal = Field("deny", description="What happens to the next one.")
+    scope: MemoryScope = _SCOPE
+    within: Maybe[Duration] = _WITHIN
+
+    def broken_rules(self) -> Iterable[Broken]:
+        return _broken_scope(self.scope, self.within)
 
 
 class BudgetCheck(Spec):
-    """What one turn may use."""
+    """What one turn, or one caller, may use."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["calls"]}, {"required": ["bytes"]}]})
 
-    type: Literal["budget"] = Field(description="What one turn may use.")
-    calls: Maybe[Positive] = Field(None, description="Calls in one turn.")
-    bytes: Maybe[Size] = Field(None, description="Result bytes in one turn.")
+    type: Literal["budget"] = Field(description="What one turn, or one caller, may use.")
+    calls: Maybe[Positive] = Field(None, description="Calls.")
+    bytes: Maybe[Size] = Field(None, description="Result bytes.")
     on_exhausted: Refusal = Field("deny", description="What happens to calls beyond the budget.")
+    scope: MemoryScope = _SCOPE
+    within: Maybe[Duration] = _WITHIN
 
     def broken_rules(self) -> Iterable[Broken]:
+        yield from _broken_scope(self.scope, self.within)
         if self.calls is None and self.bytes is None:
             yield Broken((), "a budget needs 'calls' or 'bytes'", code="missing-field", at_key=True)
 

@@ -168,6 +168,15 @@ Duration = Annotated[
         convert=_duration,
     ),
 ]
+ArgumentPath = Annotated[
+    tuple[str, ...],
+    Text(
+        "an argument",
+        "write args. and the name of an argument: args.amount",
+        r"args(?:\.[A-Za-z_][A-Za-z0-9_]{0,63}){1,8}",
+        convert=lambda text: tuple(text.split(".")[1:]),
+    ),
+]
 IdleTime = Annotated[
     timedelta | None,
     Text(

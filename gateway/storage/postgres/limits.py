@@ -58,6 +58,9 @@ class PostgresLimits:
         if quotas and taken.at is not None:
             await self._quotas.give_back(quotas, call, at=taken.at)
 
+    async def charge(self, quotas: Sequence[Quota], call: CountedCall, amount: int) -> None:
+        await self._quotas.charge(quotas, call, amount)
+
     async def prune(self, *, kept: timedelta | None = None) -> int:
         pruned = await self._quotas.prune(kept=kept)
         while went := await self._writer.run(self._prune_some):
