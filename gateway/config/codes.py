@@ -152,6 +152,10 @@ _CATALOGUES: Final = {
     "pipeline.",
     "idle-rule": "A gate rule, or a pattern in it, is about no tool of its catalogues, so it guards nothing. Correct "
     "what it matches.",
+    "memory-resets": "The rule remembers one turn, and a new session begins a new one. Look at the caller: caller.saw, "
+    "or scope: caller.",
+    "memory-off": "The rule looks back, and in a catalogue of it calls without a handle remember nothing. Leave "
+    "implicit turns on.",
     "nobody-approves": "Calls that the rule holds wait in vain: nobody, too few, or only the requester could approve.",
     "anchors-beside-log": "Whoever can change the log can change its anchors as well, so they prove nothing. Keep them "
     "on another mount.",

@@ -26,6 +26,7 @@ from gateway.config.linking.prospects import find_prospects
 from gateway.config.linking.reach import programs_in_reach
 from gateway.config.linking.reviewing import review_imports
 from gateway.config.linking.rule_matches import unreached_rules
+from gateway.config.linking.rule_memory import forgetful_rules
 from gateway.config.linking.stores import stores_in_clear
 from gateway.config.linking.tools import link_tools
 from gateway.config.linking.trust import link_scale
@@ -94,6 +95,7 @@ def _snapshot(
     catalogues, of_catalogues = link_catalogues(found, parts)
     problems += of_catalogues
     problems += unreached_rules(found, gates, tools, catalogues, prospects)
+    problems += forgetful_rules(found, gates, tools, catalogues)
     problems += unknown_calls(
         found,
         advertised={name for catalogue in catalogues.values() for name in catalogue.tools},
