@@ -26,7 +26,7 @@ from gateway.governance.names import CONFIG
 from gateway.governance.ports import AccessDecision, AccessRequest, Authoriser
 from gateway.governance.principals import Principal
 from gateway.governance.rules import Decision, Flow, GateRule, MayDo, Outcome, judge_rules
-from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Offer, Snapshot
+from gateway.snapshot import ArtifactClass, Catalogue, DeclaredTool, Offer, Query, Requested, Snapshot
 
 StepName = Literal["audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates"]
 STEPS: Final[tuple[StepName, ...]] = ("audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates")
@@ -39,7 +39,8 @@ _log: Final = logging.getLogger(__name__)
 class Call:
     """A call that is asked about. `tool` is the advertised name, `memory` what the turn remembers, if anything.
 
-    `fingerprint` tells the call from others of its turn; it follows from tool and arguments if it is not given.
+    `fingerprint` tells the call from others of its turn; it follows from tool and arguments if it is not given. `of` is
+    the advertised name of the tool whose result a query tool reads; it may be left out where there is only one.
     `sightings` are when the caller saw flags last; if they are not given, the caller has just seen what the turn saw.
     """
 
@@ -50,6 +51,7 @@ class Call:
     args: Mapping[str, Any] = field(default_factory=dict)
     memory: TurnMemory | None = None
     fingerprint: str | None = None
+    of: str | None = None
     sightings: Mapping[str, int] | None = None
 
 
@@ -109,7 +111,7 @@ class Access:
         self.authoriser = authoriser
         self._ranks = snapshot.ranks
         self._schemas: dict[str, Schema] = {}
-        self._seen_tools: dict[str, tuple[DeclaredTool, Mapping[str, Any]]] = {}
+        self._seen_tools: dict[str, tuple[Requested, Mapping[str, Any]]] = {}
 
     def call(self, call: Call) -> Answer:
         """Take the steps up to the first refusal."""
@@ -118,7 +120,7 @@ class Access:
         steps = [_audience(catalogue, call.catalogue, held=held)]
         if catalogue is None or held is None or _is_refused(steps):
             return _refused(steps)
-        tool = self.snapshot.tool_in(catalogue.name, call.tool)
+        tool = self.requested(call)
         steps.append(self._tool(call, tool))
         if tool is None or _is_refused(steps):
             return _refused(steps)
@@ -132,6 +134,16 @@ class Access:
             return _refused(steps)
         scope = self._scope(call, tool, arguments=arguments, held=held)
         return self._gates(call, tool, scope=scope, steps=steps)
+
+    def requested(self, call: Call) -> DeclaredTool | Query | None:
+        """What a call is about: a tool, or a query tool over what one tool yields. `None` if that cannot be told."""
+        tool = self.snapshot.tool_in(call.catalogue, call.tool)
+        if tool is not None:
+            return tool
+        found = self.snapshot.queries_in(call.catalogue, call.tool)
+        if call.of is not None:
+            return found.get(call.of)
+        return next(iter(found.values())) if len(found) == 1 else None
 
     def listed(self, principal: Principal, catalogue: str, *, at: datetime) -> list[tuple[str, DeclaredTool]]:
         """The tools a caller is shown in a catalogue, by advertised name; none to those outside its audience."""
@@ -205,18 +217,38 @@ class Access:
         """What the policy says about an action on a tool, or on what else an upstream offers."""
         return self._decided(principal, action, catalogue, tool.object, tool.trust.tier.name)
 
+    def permits(self, principal: Principal, catalogue: str, asked: Requested) -> AccessDecision:
+        """Whether the policy lets the caller have what they ask for. Every handler asks this first."""
+        if isinstance(asked, DeclaredTool):
+            return self.asks(principal, "invoke", catalogue, asked)
+        if isinstance(asked, Query):
+            return self.reads(principal, catalogue, asked)
+        return self.offers(principal, catalogue=catalogue, offer=asked)
+
+    def reads(self, principal: Principal, catalogue: str, query: Query) -> AccessDecision:
+        """Whether the caller may read what a tool yielded, by a query tool or whole.
+
+        A row that denies `read` on the query tool, on the class or on the tool that made it decides. Else a row that
+        allows it, on the class or on that tool; without one, whoever may still make the call may read its result.
+        """
+        maker, tier = query.maker, query.trust.tier.name
+        is_declared = query.artifact in self.snapshot.artifacts
+        about = [query.object, *([f"class:{query.artifact}"] if is_declared else ()), maker.object]
+        of_query, *others = [self._decided(principal, "read", catalogue, each, tier) for each in about]
+        for each in (of_query, *others):
+            if not each.allowed and (each.row is not None or each.is_unanswered):
+                return each
+        allowed = next((each for each in others if each.allowed), None)
+        return allowed or self.asks(principal, "invoke", catalogue, maker)
+
     def approves(self, principal: Principal, *, catalogue: str, tool: str) -> AccessDecision:
         """Whether the policy lets somebody decide about calls of a tool: by the tool itself, or by the class it yields.
 
-        A row that denies either of them decides.
+        A row that denies either of them decides. A query tool counts as of the riskiest tier that it can read from.
         """
-        declared = self.snapshot.tools.get(tool)
-        if declared is None:
+        objects, tier = self._approvable(catalogue, tool)
+        if not objects:
             return AccessDecision(False, "there is no such tool")
-        objects = [declared.object]
-        if declared.artifact in self.snapshot.artifacts:
-            objects.append(f"class:{declared.artifact}")
-        tier = declared.trust.tier.name
         found = [self._decided(principal, "approve", catalogue=catalogue, object=each, tier=tier) for each in objects]
         denied = next((each for each in found if not each.allowed and each.row is not None), None)
         return denied or next((each for each in found if each.allowed), found[0])
@@ -227,18 +259,33 @@ class Access:
         rules = self.snapshot.gates.values()
         return frozenset(flag for rule in rules for flag in rule.watched_flags)
 
-    def rules_about(self, tool: DeclaredTool, catalogue: str) -> list[GateRule]:
+    def _approvable(self, catalogue: str, tool: str) -> tuple[list[str], str]:
+        """What rows about approving it speak of, and its tier."""
+        declared, offer = self.snapshot.tools.get(tool), self.snapshot.offers.get(tool)
+        if declared is not None:
+            is_declared = declared.artifact in self.snapshot.artifacts
+            classes = [f"class:{declared.artifact}"] if is_declared else []
+            return [declared.object, *classes], declared.trust.tier.name
+        if offer is not None:
+            return [offer.object], offer.trust.tier.name
+        queries = self.snapshot.queries_in(catalogue, tool).values()
+        tiers = sorted((each.trust.tier.name for each in queries), key=self._ranks.__getitem__)
+        return ([f"tool:{tool}"], tiers[-1]) if tiers else ([], "")
+
+    def rules_about(self, asked: Requested, catalogue: str) -> list[GateRule]:
         """The gate rules that have a say in calls of the tool through the catalogue, by name, whatever the arguments.
 
-        An artifact class that must not flow to the tool is one of them, under the name `class:NAME`.
+        An artifact class that must not flow to the tool is one of them, under the name `class:NAME`. Nothing flows out
+        by a query.
         """
-        governed = tool.governed
+        governed = asked.governed
         rules = self.snapshot.gates.values()
         about = [rule for rule in rules if rule.mode != "disabled" and rule.is_about(governed, catalogue)]
-        about += [rule for each in self.snapshot.artifacts.values() if (rule := self._flow(each, tool))]
+        if not isinstance(asked, Query):
+            about += [rule for each in self.snapshot.artifacts.values() if (rule := self._flow(each, asked))]
         return sorted(about, key=lambda rule: rule.name)
 
-    def judged(self, call: Call, tool: DeclaredTool, rules: Sequence[GateRule]) -> Outcome:
+    def judged(self, call: Call, tool: Requested, rules: Sequence[GateRule]) -> Outcome:
         """What the rules of `rules_about` say of a call that the policy lets through.
 
         Its arguments are those that were accepted. `Outcome.limits` are left to be taken when it decides to allow.
@@ -249,8 +296,12 @@ class Access:
         scope = self._scope(call, tool, arguments=call.args, held=held)
         return judge_rules(rules, scope, may=self._may(call, tool))
 
-    def brings(self, tool: DeclaredTool) -> Brought:
-        """What a call of the tool brings into its turn."""
+    def brings(self, tool: Requested) -> Brought:
+        """What a call of the tool brings into its turn, or what is read."""
+        if isinstance(tool, Query):
+            return self.brought_by(tool.maker.name, artifact=tool.artifact)
+        if isinstance(tool, Offer):
+            return self.brought_with(tool)
         artifact = tool.artifact if tool.artifact in self.snapshot.artifacts else None
         return Brought(tool.name, tuple(sorted(tool.trust.flags)), tool.trust.tier.name, artifact)
 
@@ -272,7 +323,7 @@ class Access:
         brought = self.brings(tool)
         return brought if kept is None else brought._replace(artifact=kept)
 
-    def _flow(self, artifact: ArtifactClass, tool: DeclaredTool) -> GateRule | None:
+    def _flow(self, artifact: ArtifactClass, tool: DeclaredTool | Offer) -> GateRule | None:
         """The rule that keeps a class from the tool, if it must not reach it."""
         tier, ceiling = tool.trust.tier, artifact.max_tier
         blocked = sorted(tool.trust.flags & artifact.blocked_by)
@@ -285,7 +336,7 @@ class Access:
         check = Flow(artifact.name, because)
         return GateRule(f"class:{artifact.name}", Selector(tools=(tool.name,)), check, artifact.position)
 
-    def _scope(self, call: Call, tool: DeclaredTool, *, arguments: Mapping[str, Any], held: frozenset[str]) -> Scope:
+    def _scope(self, call: Call, tool: Requested, *, arguments: Mapping[str, Any], held: frozenset[str]) -> Scope:
         principal = call.principal
         roles = sorted(held - {principal.subject})
         caller = {"subject": principal.subject, "roles": roles, "tenant": principal.tenant}
@@ -295,7 +346,7 @@ class Access:
             sightings = dict.fromkeys(turn.flags, microseconds(call.at))
         return Scope(arguments, caller, self._seen(tool), turn, call.at, fingerprint_of_call(call), sightings)
 
-    def _seen(self, tool: DeclaredTool) -> Mapping[str, Any]:
+    def _seen(self, tool: Requested) -> Mapping[str, Any]:
         """The tool as conditions see it; remembered, because it is the same for every call."""
         known = self._seen_tools.get(tool.name)
         if known is None or known[0] is not tool:
@@ -304,7 +355,7 @@ class Access:
             known = self._seen_tools[tool.name] = (tool, seen)
         return known[1]
 
-    def _may(self, call: Call, tool: DeclaredTool, permitting: set[Position] | None = None) -> MayDo:
+    def _may(self, call: Call, tool: Requested, permitting: set[Position] | None = None) -> MayDo:
         """Whether the policy lets the caller do something else, too; rows that decide are added to `permitting`."""
 
         def may(action: str, object: str) -> bool:
@@ -323,7 +374,7 @@ class Access:
             return self.authoriser.decide(request)
         except Exception as error:  # an authoriser that does not keep its promise must not open anything
             _log.exception("the authoriser failed")
-            return AccessDecision(False, f"authorisation failed ({type(error).__name__})")
+            return AccessDecision(False, f"authorisation failed ({type(error).__name__})", is_unanswered=True)
 
     def _held_by(self, principal: Principal) -> frozenset[str] | None:
         """Everything the caller is; `None` if that cannot be told.
@@ -339,17 +390,21 @@ class Access:
             _log.exception("the authoriser failed")
             return None
 
-    def _tool(self, call: Call, tool: DeclaredTool | None) -> Step:
+    def _tool(self, call: Call, tool: DeclaredTool | Query | None) -> Step:
         """Whether the caller may know of the tool: unknown and not visible are told apart in explanations only."""
+        if tool is None and (makers := self.snapshot.queries_in(call.catalogue, call.tool)):
+            return Step("tool", "deny", f"{call.tool} reads what one of {', '.join(sorted(makers))} yields; say which")
         if tool is None:
             return Step("tool", "deny", f"there is no tool {call.tool!r} in {call.catalogue}")
+        if isinstance(tool, Query):
+            return Step("tool", "allow", f"it reads what {tool.maker.name} yields", tool.position)
         refusal = self.visibility(call.principal, catalogue=call.catalogue, tool=tool)
         if refusal.allowed:
             return Step("tool", "allow", "the caller may know of it", tool.position)
         reason = f"the caller may neither see nor call it: {refusal.reason}"
         return Step("tool", "deny", reason, refusal.row, _by_policy(refusal))
 
-    def _arguments(self, call: Call, tool: DeclaredTool) -> tuple[Mapping[str, Any], Step]:
+    def _arguments(self, call: Call, tool: DeclaredTool | Query) -> tuple[Mapping[str, Any], Step]:
         if tool.input_schema is None:
             return call.args, Step("arguments", "allow", "only the upstream server knows their schema")
         try:
@@ -362,13 +417,16 @@ class Access:
             return call.args, Step("arguments", "deny", reason, tool.position)
         return accepted, Step("arguments", "allow", "they fit the schema")
 
-    def _schema(self, tool: DeclaredTool, document: Mapping[str, Any]) -> Schema:
-        if tool.name not in self._schemas:
-            self._schemas[tool.name] = Schema(dict(document))
-        return self._schemas[tool.name]
+    def _schema(self, tool: DeclaredTool | Query, document: Mapping[str, Any]) -> Schema:
+        key = tool.name if isinstance(tool, DeclaredTool) else f"{tool.artifact}/{tool.name}"
+        if key not in self._schemas:
+            self._schemas[key] = Schema(dict(document))
+        return self._schemas[key]
 
-    def _tier(self, call: Call, tool: DeclaredTool) -> Step:
+    def _tier(self, call: Call, tool: DeclaredTool | Query) -> Step:
         tier = tool.trust.tier
+        if isinstance(tool, Query):
+            return Step("tier", "allow", "results can be read whatever the tier", tool.position)
         because = Because("tier", tier.name)
         if not tier.callable:
             return Step("tier", "deny", f"tools of tier {tier.name!r} cannot be called", tool.position, because)
@@ -377,19 +435,21 @@ class Access:
             return Step("tier", "deny", reason, tool.position, because)
         return Step("tier", "allow", f"tools of tier {tier.name!r} can be called", tool.position, because)
 
-    def _lifecycle(self, call: Call, tool: DeclaredTool) -> Step:
+    def _lifecycle(self, call: Call, tool: DeclaredTool | Query) -> Step:
+        if isinstance(tool, Query):
+            return Step("lifecycle", "allow", "results can be read as long as they are kept", tool.position)
         if tool.is_in_use(_day(call.at)):
             return Step("lifecycle", "allow", f"the tool is {tool.lifecycle}", tool.position)
         if tool.lifecycle == "deprecated" and tool.deprecation is not None:
             return Step("lifecycle", "deny", f"its last day was {tool.deprecation.remove_after}", tool.position)
         return Step("lifecycle", "deny", f"the tool is {tool.lifecycle}", tool.position)
 
-    def _policy(self, call: Call, tool: DeclaredTool) -> Step:
-        decision = self.asks(call.principal, "invoke", catalogue=call.catalogue, tool=tool)
+    def _policy(self, call: Call, tool: DeclaredTool | Query) -> Step:
+        decision = self.permits(call.principal, call.catalogue, tool)
         word: Decision = "allow" if decision.allowed else "deny"
         return Step("policy", word, decision.reason, decision.row, _by_policy(decision))
 
-    def _gates(self, call: Call, tool: DeclaredTool, *, scope: Scope, steps: list[Step]) -> Answer:
+    def _gates(self, call: Call, tool: Requested, *, scope: Scope, steps: list[Step]) -> Answer:
         rules = self.rules_about(tool, call.catalogue)
         permitting: set[Position] = set()
         outcome = judge_rules(rules, scope, may=self._may(call, tool, permitting))

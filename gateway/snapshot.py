@@ -5,7 +5,7 @@ another snapshot with another revision. Nothing here knows YAML, and no decision
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any, Final, Literal
 
@@ -14,6 +14,7 @@ from gateway.governance.cases import PolicyCase
 from gateway.governance.catalogues import Combination, GovernedTool
 from gateway.governance.collisions import Collision, CollisionRules
 from gateway.governance.diagnostics import Position
+from gateway.governance.effects import EFFECT_FLAGS
 from gateway.governance.globs import glob_matches
 from gateway.governance.rules import GateRule
 from gateway.governance.stages import Phase
@@ -23,6 +24,9 @@ Lifecycle = Literal["draft", "active", "deprecated", "retired"]
 Registry = Mapping[str, "Declared"]
 
 IN_USE: Final[frozenset[Lifecycle]] = frozenset({"active", "deprecated"})
+CONTENT: Final = "artifact_content"
+"""What policies and rules call reading a result whole: its download, its resource, its text in a record."""
+
 SHORT_REVISION: Final = 12
 """Characters of a revision that people, spans and headers are shown."""
 
@@ -112,6 +116,61 @@ class DeclaredTool:
 
 
 @dataclass(frozen=True, slots=True)
+class Query:
+    """A way to read what one tool yields: a query tool, or `CONTENT` for all of it.
+
+    It has the tier, labels and upstream of the tool that made the result. Reading has no effects, so it has none of
+    the flags that say what a call does.
+    """
+
+    name: str
+    maker: DeclaredTool
+    artifact: str
+    """The class that the result was kept as."""
+    input_schema: Mapping[str, Any] | None = None
+    object: str = field(init=False, repr=False, compare=False)
+    trust: EffectiveTrust = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        trust = self.maker.trust
+        without_effects = replace(
+            trust,
+            flags=trust.flags - EFFECT_FLAGS,
+            assumed=trust.assumed - EFFECT_FLAGS,
+            claimed=trust.claimed - EFFECT_FLAGS,
+        )
+        object.__setattr__(self, "object", f"tool:{self.name}")
+        object.__setattr__(self, "trust", without_effects)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.maker.labels
+
+    @property
+    def upstream(self) -> str | None:
+        return self.maker.upstream
+
+    @property
+    def position(self) -> Position:
+        return self.maker.position
+
+    @property
+    def governed(self) -> GovernedTool:
+        """What selectors of gate rules look at."""
+        tier = self.trust.tier
+        return GovernedTool(
+            self.name,
+            tier.name,
+            tier.rank,
+            self.trust.flags,
+            self.labels,
+            self.upstream,
+            artifact=self.artifact,
+            kind="query",
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """A prompt, or a group of resources, of an upstream. `name` is its identity in policies: upstream.name."""
 
@@ -145,6 +204,10 @@ class Offer:
 
     def owns(self, uri: str) -> bool:
         return any(glob_matches(uri, pattern) for pattern in self.uris)
+
+
+Requested = DeclaredTool | Query | Offer
+"""What a caller can ask for: a call, a look at a result, a prompt or a resource of another server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +311,8 @@ class Snapshot:
     """Every subject that an identity provider names; those of an issuer outside are not known."""
     offers: Mapping[str, Offer] = field(default_factory=dict)
     """Prompts and groups of resources of upstreams, by their object."""
+    queries: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """The input schemas of query tools, by artifact class and by name."""
     revision: str = ""
 
     @property
@@ -257,6 +322,26 @@ class Snapshot:
     @property
     def ranks(self) -> dict[str, int]:
         return {name: tier.rank for name, tier in self.tiers.items()}
+
+    @property
+    def query_names(self) -> frozenset[str]:
+        """Every name under which something can be read."""
+        return frozenset({CONTENT}.union(*self.queries.values()))
+
+    def query(self, name: str, maker: DeclaredTool, artifact: str | None = None) -> Query:
+        """Reading what a tool yields; `artifact` is the class it was kept as, if that is not the tool's."""
+        kept = artifact or maker.artifact
+        return Query(name, maker, kept, self.queries.get(kept, {}).get(name))
+
+    def queries_in(self, catalogue: str, name: str) -> dict[str, Query]:
+        """The query tool of that name for each tool of a catalogue whose results have it, by the advertised name."""
+        found = self.catalogues.get(catalogue)
+        named = {each: self.tools.get(identity) for each, identity in (found.tools if found else {}).items()}
+        return {
+            each: self.query(name, tool)
+            for each, tool in named.items()
+            if tool is not None and (name == CONTENT or name in self.queries.get(tool.artifact, {}))
+        }
 
     def tool_in(self, catalogue: str, advertised: str) -> DeclaredTool | None:
         """The tool that a catalogue advertises under a name, hidden ones too."""

@@ -79,12 +79,12 @@ class CasbinAuthoriser:
             return remembered.young.get(request) or remembered.renewed(request) or self._decided(request)
         except Exception as error:  # whatever it is, the answer is no
             _log.exception("authorisation failed")
-            return AccessDecision(False, f"authorisation failed ({type(error).__name__})")
+            return AccessDecision(False, f"authorisation failed ({type(error).__name__})", is_unanswered=True)
 
     def _decided(self, request: AccessRequest) -> AccessDecision:
         refusal = self._refusal(request)
         if refusal is not None:  # not remembered: such requests could be of any size and number
-            return AccessDecision(False, refusal)
+            return AccessDecision(False, refusal, is_unanswered=True)
         who = self.held_by(request.names)
         rows = self._index.candidates(who, catalogue=request.catalogue, object=request.object, action=request.action)
         enforcer = _showing(self._enforcer, _differing(rows))
@@ -118,7 +118,8 @@ def explained(verdict: bool, matching: Sequence[Permission]) -> AccessDecision:
     allow = next((row for row in matching if row.effect.text == "allow"), None)
     row = deny or allow
     if verdict is not (row is not None and row is allow):
-        return AccessDecision(False, "the policy engine and the explanation of its verdict disagree")
+        reason = "the policy engine and the explanation of its verdict disagree"
+        return AccessDecision(False, reason, is_unanswered=True)
     if row is None:
         return AccessDecision(False, "no row of the policy matches")
     place = f"{row.position.file}:{row.position.line}"

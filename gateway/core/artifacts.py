@@ -2,7 +2,7 @@
 
 A subclass lists its own query tools in `tool_methods` and inherits the rest: forging offers the
 base seven for every artifact and a subclass's tools for its instances only. Artifacts do not
-authorise, de-duplicate or limit anything; that is the business of handlers and middleware.
+authorise, de-duplicate or limit anything; the handler of a query tool asks the guard of its context first.
 """
 
 import asyncio
@@ -350,6 +350,9 @@ def forge_tool(descriptor: ToolMethod, ids: Sequence[str] | None, owner: type) -
     """One query tool, bound to the ids known now (`None`: to none) and to whatever context it is called in."""
 
     async def handle(args: dict[str, Any], ctx: Any, meta: object) -> str:
+        guard = getattr(ctx, "query_guard", None)
+        if guard is not None:
+            await guard(descriptor.name, args)
         artifact = find_artifact(ctx, args["callId"], owner)
         if artifact is None or not _offers(artifact, descriptor.method):
             return "Error: no artifact with this id is available in this turn."

@@ -6,7 +6,7 @@ once; they belong to the turn.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from gateway.core.abort import AbortController, AbortSignal
@@ -31,6 +31,8 @@ from gateway.errors import (
 )
 
 Text = str | Tokenizable
+QueryGuard = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+"""Takes the name of a query tool and its arguments."""
 
 _RAW_FIELDS: Final = frozenset({"turn_abort_controller", "stash", "system_prompt", "standing_instructions"})
 
@@ -73,6 +75,8 @@ class Context(RecordKeeping):
         """Whether anybody would notice such an event."""
         self._gates = gates
         self.turn_secret = secret
+        self.query_guard: QueryGuard | None = None if parent is None else parent.query_guard
+        """Asked by every query tool before it looks for an artifact; raises unless the query may be made."""
 
     @property
     def abort_signal(self) -> AbortSignal:

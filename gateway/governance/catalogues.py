@@ -10,14 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
-from typing import Literal
+from typing import Final, Literal
 
 from gateway.governance.globs import glob_matches
+
+QUERY_PREFIX: Final = "artifact_"
+"""How the names of query tools begin, and of nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class GovernedTool:
-    """A tool as a catalogue sees it: its effective trust and where it comes from."""
+    """A tool as selectors see it: its effective trust and where it comes from."""
 
     name: str
     tier: str
@@ -26,7 +29,7 @@ class GovernedTool:
     labels: Mapping[str, str] = field(default_factory=dict)
     upstream: str | None = None
     artifact: str | None = None
-    kind: Literal["tool", "prompt", "resource"] = "tool"
+    kind: Literal["tool", "query", "prompt", "resource"] = "tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,19 @@ class Selector:
         """Names of one kind leave out the others; without any, all are meant."""
         if not (self.tools or self.prompts or self.resources):
             return True
-        meant = self.tools if tool.kind == "tool" else self.prompts if tool.kind == "prompt" else self.resources
+        return any(glob_matches(tool.name, pattern) for pattern in self._meant(tool))
+
+    def singles_out(self, tool: GovernedTool) -> bool:
+        """Whether its names are meant for what is read: a pattern for query tools begins with `artifact_`."""
+        meant = self._meant(tool)
+        if tool.kind == "query":
+            meant = tuple(pattern for pattern in meant if pattern.startswith(QUERY_PREFIX))
         return any(glob_matches(tool.name, pattern) for pattern in meant)
+
+    def _meant(self, tool: GovernedTool) -> tuple[str, ...]:
+        if tool.kind == "prompt":
+            return self.prompts
+        return self.resources if tool.kind == "resource" else self.tools
 
 
 @dataclass(frozen=True, slots=True)

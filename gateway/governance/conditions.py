@@ -88,6 +88,10 @@ class Condition:
         """Flags that it asks whether the caller has seen, in whichever turn."""
         return self._needs.watched
 
+    @property
+    def looks_at_arguments(self) -> bool:
+        return "args" in self._needs.variables
+
     def applies(self, scope: Scope) -> Evaluation:
         """Whether a rule narrowed by this condition is about the call; it is, if that cannot be told."""
         return self._evaluate(scope, safe=True)

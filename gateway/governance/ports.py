@@ -4,7 +4,7 @@ Who implements them, and with which library, is decided where the process is put
 """
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from gateway.errors import ToolError
@@ -41,6 +41,8 @@ class AccessDecision:
     reason: str
     row: Position | None = None
     subject: str | None = None
+    is_unanswered: bool = field(default=False, compare=False)
+    """Whether the policy could not be asked, which is no permission to go by another row."""
 
 
 class Authoriser(Protocol):

@@ -279,7 +279,20 @@ class GateRule:
 
     def is_about(self, tool: GovernedTool, catalogue: str) -> bool:
         """Whether calls of the tool through the catalogue are its business; without catalogues, all are."""
-        return (not self.catalogues or catalogue in self.catalogues) and self.match.chooses(tool)
+        if (self.catalogues and catalogue not in self.catalogues) or not self.match.chooses(tool):
+            return False
+        return tool.kind == "tool" or not self.is_for_calls or self.match.singles_out(tool)
+
+    @property
+    def is_for_calls(self) -> bool:
+        """Whether it looks at the arguments of a call, or asks people about one.
+
+        Arguments of a tool are not those of a query, and nobody who agreed to a call is asked again for each look at
+        its result: such a rule is about query tools, prompts and resources only if it names them.
+        """
+        if isinstance(self.check, Approval | Confirmation):
+            return True
+        return any(each.looks_at_arguments for each in self.conditions)
 
     @property
     def looks_back(self) -> bool:

@@ -90,7 +90,10 @@ def publish(
         offers = Offers(
             access, backends.sources, switch=controls.switch, vigil=controls.vigil, validity=controls.validity
         )
-    return Published(access, catalogues, types, list(made.values()), vigil=controls.vigil, offers=offers), unworkable
+    published = Published(
+        access, catalogues, types, list(made.values()), vigil=controls.vigil, offers=offers, controls=controls
+    )
+    return published, unworkable
 
 
 def _backends(

@@ -38,7 +38,7 @@ from gateway.governance.revocations import RevocationChange
 from gateway.serving.current import ServedCall
 from gateway.serving.origins import NOWHERE, Origin, current_origin
 from gateway.serving.withholding import DefinitionTaken, DefinitionTurned
-from gateway.snapshot import DeclaredTool, Offer
+from gateway.snapshot import DeclaredTool, Offer, Query, Requested
 
 _EVENTS: Final[dict[ApprovalChange, Event]] = {
     "requested": "approval-requested",
@@ -70,29 +70,28 @@ class Auditor:
 
     def started(self, call: ServedCall, tool: DeclaredTool) -> AuditBody:
         """A call that may change something is about to run."""
-        return self._body("call-started", call, tool, decided(call, tool))
+        return self._body("call-started", call, tool, decided(call))
 
     def settled(self, call: ServedCall, stored: StoredCall, tool: DeclaredTool | None) -> AuditBody:
         """A call has come to its end; one that was refused or held did not run. Query tools are not declared."""
-        found = decided(call, tool)
+        found = decided(call)
         effect = found[0]
         event: Event = "call-settled" if effect == "allow" else "call-decided"
         return self._body(event, call, tool, found, self._outcome(call, stored, effect))
 
     def refused(self, call: ServedCall, reason: Reason) -> AuditBody:
-        """Somebody asked for what is not there for them."""
-        call.decide("deny", reason, None)
-        return self._body("call-decided", call, None, decided(call, None), _ended("refused"))
+        """Somebody asked for what is not there for them, or was refused what they wanted to read."""
+        if call.decision is None:
+            call.decide("deny", reason, None)
+        return self._body("call-decided", call, None, decided(call), _ended("refused"))
 
-    def had(self, call: ServedCall, offer: Offer) -> AuditBody:
-        """Somebody is told a prompt, or a resource, of another server."""
-        call.identity = offer.object
-        call.decide("allow", "permitted", None)
-        return self._body("call-settled", call, offer, decided(call, None), _ended("ok"))
+    def had(self, call: ServedCall, asked: Query | Offer) -> AuditBody:
+        """Somebody is told a result, or a prompt or a resource of another server, as it was decided."""
+        return self._body("call-settled", call, asked, decided(call), _ended("ok"))
 
     def unknown(self, call: ServedCall) -> AuditBody:
         """A call was cut off after its start; nobody saw how it ended."""
-        found = None if call.decision is None else decided(call, None)
+        found = None if call.decision is None else decided(call)
         return self._body("call-unknown", call, None, found, _ended("unknown"))
 
     def replayed(self, call: ServedCall, earlier: StoredCall) -> AuditBody:
@@ -178,7 +177,7 @@ class Auditor:
         self,
         event: Event,
         call: ServedCall,
-        tool: DeclaredTool | Offer | None,
+        tool: Requested | None,
         decided: DecisionValues | None,
         outcome: OutcomeValues | None = None,
     ) -> AuditBody:
@@ -249,13 +248,13 @@ def _acted(
     return at, Entry(event, at, place, _caller(Principal(change.by)), object=what).encode()
 
 
-def decided(call: ServedCall, tool: DeclaredTool | None) -> DecisionValues:
-    """What was decided about a call that has ended, or is about to run."""
+def decided(call: ServedCall) -> DecisionValues:
+    """What was decided about a call that has ended, or is about to run. Where nobody decided, nothing ran."""
     if call.decision is not None:
         # Only such words are given; a stage that lets nothing through gives none.
         reason: Any = call.reason or "check-failed"
         return call.decision, reason, call.rules, call.position, call.observed
-    return _OWN_RESULT if tool is None else _INVALID
+    return _INVALID
 
 
 def _is_valid(call: ServedCall, decided: DecisionValues | None) -> bool | None:
@@ -268,9 +267,6 @@ def _is_valid(call: ServedCall, decided: DecisionValues | None) -> bool | None:
 def _ended(state: State) -> OutcomeValues:
     return state, None, None, None, None, None
 
-
-_OWN_RESULT: Final[DecisionValues] = ("allow", "permitted", (), None, ())
-"""Query tools are there for whoever may read what they are about."""
 
 _INVALID: Final[DecisionValues] = ("deny", "arguments-invalid", (), None, ())
 

@@ -120,6 +120,9 @@ class Holding:
 
 ORDINARY: Final = Holding()
 
+NOT_WAITING: Final = Holding(waits=False)
+"""For requests that are answered at once, with what they wait for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
@@ -153,6 +156,8 @@ class ServedCall:
     """The exact digest of tool and arguments, where it is not the checksum."""
     declared: DeclaredTool | None = None
     """What it calls; none for a query tool."""
+    target: StoredCall | None = None
+    """What a query is about, if that is of another turn."""
     decision: Decision | None = None
     reason: str = ""
     """One of a few words for what was decided."""
@@ -197,10 +202,16 @@ class ServedCall:
     fault: Fault | None = None
     """What stopped it, if something did."""
 
+    own_memory: TurnMemory | None = None
+    """Of a request that is made in no turn."""
+
     @property
     def memory(self) -> TurnMemory:
-        assert self.turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
-        return self.turn.memory
+        if self.turn is not None:
+            return self.turn.memory
+        if self.own_memory is None:
+            self.own_memory = TurnMemory()
+        return self.own_memory
 
     @property
     def fingerprint(self) -> str:

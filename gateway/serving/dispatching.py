@@ -71,9 +71,7 @@ async def dispatched(turn: Turn, call: ServedCall, *, inline: Inlining) -> ToolC
     async def execute(ctx: DispatchContext, reporter: Reporter) -> None:
         nonlocal record, dispatch_id
         dispatch_id = ctx.dispatch_id
-        _offer_query(turn, ctx, call.tool)
-        if call.declared is None:  # a query, which no handler of ours runs
-            call.course.has_begun = True
+        _offer_query(turn, ctx, call)
         with serving(call):
             record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline, failed=call.fail)
 
@@ -181,11 +179,17 @@ async def _alone(turn: Turn, call: ServedCall, tool: Tool, *, inline: Inlining) 
     return await refused(turn, call, why)
 
 
-def _offer_query(turn: Turn, ctx: DispatchContext, tool: str) -> None:
-    """Query tools can always be called by name; without an artifact to ask about, every id is an invalid argument."""
-    query = turn.catalogue.queries.get(tool)
-    if query is not None and not ctx.tools.has(query.name):
-        ctx.tools.register(_about_nothing(query))
+def _offer_query(turn: Turn, ctx: DispatchContext, call: ServedCall) -> None:
+    """Query tools can always be called by name; without an artifact to ask about, every id is an invalid argument.
+
+    An artifact that the caller may not read is none of the turn's. The handler refuses it, as it decides.
+    """
+    query = turn.catalogue.queries.get(call.tool)
+    target = call.target
+    is_missing = target is not None and not turn.ctx.has_tool_call(target.id)
+    if query is not None and (is_missing or not ctx.tools.has(query.name)):
+        ids = [target.id] if target is not None and is_missing else []
+        ctx.tools.register(_about_nothing(query, ids), overwrite=True)
 
 
 async def refused(turn: Turn, call: ServedCall, error: GatewayError) -> ToolCall:
@@ -219,16 +223,18 @@ def inlining(turn: Turn, tool: DeclaredTool | None) -> Inlining:
     return tool.inline if decide is None else lambda results: decide(tool, results)
 
 
-def _about_nothing(query: ArtifactTool) -> ArtifactTool:
-    """A query tool for a turn without anything to ask about: every id is an invalid argument."""
+def _about_nothing(query: ArtifactTool, ids: list[str]) -> ArtifactTool:
+    """A query tool for artifacts that the turn does not have."""
+
+    async def refuse(args: dict[str, Any], ctx: DispatchContext, meta: object) -> str:
+        assert ctx.query_guard is not None, "a turn has a guard"  # noqa: S101 - set where contexts are made
+        await ctx.query_guard(query.name, args)
+        raise UnknownCall()
+
     return ArtifactTool(
         name=query.name,
         description=query.description,
-        input_schema=query.input_schema.narrowed("callId", []),
-        handler=_never,
+        input_schema=query.input_schema.narrowed("callId", ids),
+        handler=refuse,
         ephemeral=True,
     )
-
-
-def _never(args: object, ctx: object, meta: object) -> str:
-    raise UnknownCall()

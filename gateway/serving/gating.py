@@ -1,4 +1,6 @@
-"""The gates of a tool: what rules say of a call that the policy permits, who has to agree to it, what it is counted by.
+"""The gate in front of everything a caller can ask for: a call, a look at a result, a prompt or a resource.
+
+It asks the policy, the stop list and the rules, who has to agree, and what a request is counted by.
 
 Rules are judged with what the turn remembers. Deny ends a call; hold asks people, and whatever time that takes, the
 call runs only if everything that was decided before still holds then. Limits are taken before people are asked, so that
@@ -8,11 +10,10 @@ no approval is spent on a call that a limit stops, and given back if they do not
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from time import monotonic, time_ns
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access import Access, Call
 from gateway.approvals.approving import Approvals, refusal_of
@@ -27,33 +28,26 @@ from gateway.approvals.refusals import (
     ConfirmationRefused,
 )
 from gateway.core.events import now
-from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
-from gateway.governance import limits as counting
+from gateway.errors import GatewayError, NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.governance.approvals import Action, ApprovalRequest
-from gateway.governance.limits import CountedCall, Exceeded, Limit, LimitExceeded, Limits, Taken
+from gateway.governance.limits import Limits
 from gateway.governance.memory import Brought
+from gateway.governance.ports import BackendFailed
 from gateway.governance.quarantines import KillSwitch, Quarantined
-from gateway.governance.rules import (
-    OF_BYTES,
-    Approval,
-    Budget,
-    Confirmation,
-    Flow,
-    GateRule,
-    Loop,
-    Outcome,
-    Quota,
-    Verdict,
-    Window,
-    amount_of,
-)
+from gateway.governance.rules import Approval, Budget, Confirmation, Flow, GateRule, Loop, Outcome, Verdict, Window
 from gateway.governance.sightings import Sightings
 from gateway.governance.validity import ConfigExpired, Validity
+from gateway.serving.call_limits import CallLimits, Counted
 from gateway.serving.confirming import confirmation_of
-from gateway.serving.current import ServedCall
-from gateway.serving.sharing import ATTEMPTS, SharedTurns
-from gateway.serving.withholding import DefinitionChanged, Vigil
-from gateway.snapshot import DeclaredTool
+from gateway.serving.current import ORDINARY, ServedCall
+from gateway.serving.withholding import DefinitionChanged, Vigil, name_of
+from gateway.snapshot import DeclaredTool, Offer, Query, Requested
+
+if TYPE_CHECKING:
+    from gateway.serving.sharing import SharedTurns
+
+ATTEMPTS: Final = 3
+"""How often a call is judged anew because others were counted meanwhile; then it is refused."""
 
 _TELL_EVERY: Final = 5.0
 """Seconds between two words to a client that waits with its call."""
@@ -83,7 +77,7 @@ class Controls:
     """The revision that is published now."""
     vigil: Vigil | None = None
     """What upstreams have changed. Without it nobody compares, and their tools are called as they are."""
-    turns: SharedTurns | None = None
+    turns: "SharedTurns | None" = None
     """For turns that other processes may serve, too; where it is missing, none does."""
     sightings: Sightings | None = None
     """Which flags callers have seen."""
@@ -92,24 +86,10 @@ class Controls:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """What was counted for a call that is about to run, to be given back if it does not."""
-
-    limits: Limits
-    taken: Taken
-    call: CountedCall
-    over: tuple[GateRule, ...] = ()
-    """Quotas that it goes beyond, and that people decide about."""
-
-    async def give_back(self) -> None:
-        await self.limits.give_back(self.taken, self.call)
-
-
-@dataclass(frozen=True, slots=True)
 class Gate:
-    """The gates of one tool in one catalogue. `definition` is the hash of what the tool is."""
+    """The gate in front of one thing in one catalogue. `definition` is the hash of what it is."""
 
-    tool: DeclaredTool
+    asked: Requested
     catalogue: str
     access: Access
     rules: tuple[GateRule, ...]
@@ -118,33 +98,84 @@ class Gate:
     is_consequential: bool
     looks_back: bool = False
     """Whether a rule depends on what the turn has seen and done, here or in another process."""
+    identity: str = field(init=False)
+    """What records, counts and approvals call it."""
+    brought: Brought = field(init=False)
+    """What it brings into a turn."""
+    remote_name: str | None = field(init=False)
+    """What its upstream calls a definition that can be withheld."""
+
+    def __post_init__(self) -> None:
+        asked = self.asked
+        object.__setattr__(self, "identity", asked.object if isinstance(asked, Offer) else asked.name)
+        object.__setattr__(self, "brought", self.access.brings(asked))
+        object.__setattr__(self, "remote_name", _withholdable(asked))
+
+    @classmethod
+    def of(
+        cls,
+        asked: Requested,
+        catalogue: str,
+        access: Access,
+        controls: Controls,
+        definition: str,
+        *,
+        is_consequential: bool = False,
+    ) -> "Gate":
+        """With the rules that are about it."""
+        rules = tuple(access.rules_about(asked, catalogue))
+        looks_back = any(rule.looks_back for rule in rules)
+        return cls(asked, catalogue, access, rules, controls, definition, is_consequential, looks_back)
+
+    async def decide(
+        self, call: ServedCall, args: Mapping[str, Any], *, refuse: Callable[[], None] | None = None
+    ) -> Counted | None:
+        """Let a request through, or raise; the call says what was decided. What was counted for it is given.
+
+        `refuse` raises while the backend is spared.
+        """
+        call.definition = self.definition
+        try:
+            self.authorise(call)
+            if self.remote_name is not None:
+                await self.seen(call)
+            if refuse is not None:
+                _refuse_spared(refuse, call)
+            counted: Counted | None = None
+            if self.rules or call.holding is not ORDINARY:  # what it was held for by a rule that is gone still counts
+                counted = await self.passed(call, args)
+            else:
+                call.memory.reserves(call.fingerprint)
+            await self._expect(call, counted)
+            return counted
+        except Exception as error:
+            call.error = code_of(error)
+            if call.decision == "allow":  # what decided last was not what refused: a check could not be made
+                call.decide("deny", "check-failed", call.error)
+            raise
 
     def authorise(self, call: ServedCall) -> None:
-        """The first thing that happens in every handler. Raises unless the caller may make the call now."""
-        tool, trust = self.tool, self.tool.trust
-        call.identity = tool.name
-        if not trust.callable:
-            call.decide("deny", "tier-refused", f"tier {trust.tier.name}")
-            raise NotPermitted(f"{tool.name} cannot be called at present")
-        if not tool.is_active and not tool.is_in_use(now().date()):
-            call.decide("deny", "not-in-service", tool.lifecycle)
-            raise NotPermitted(f"{tool.name} cannot be called at present")
+        """The first thing that happens in every handler. Raises unless the caller may have what they ask for now."""
+        asked = self.asked
+        call.identity = self.identity
+        if isinstance(asked, DeclaredTool):
+            self._refuse_unserved(call, asked)
         self._refuse_expired(call)
         self._refuse_stopped(call)
-        if tool.upstream is not None:
-            self._refuse_withheld(call, tool.upstream)
-        decision = self.access.asks(call.principal, "invoke", self.catalogue, tool)
+        if self.remote_name is not None:
+            self._refuse_withheld(call, self.remote_name)
+        decision = self.access.permits(call.principal, self.catalogue, asked)
         if not decision.allowed:
             call.decide("deny", "not-permitted", decision.reason)
             raise NotPermitted()
         call.decide("allow", "permitted", decision.reason)
 
     async def seen(self, call: ServedCall) -> None:
-        """Wait until an upstream's tools were compared for the first time, and refuse one that is withheld then."""
-        vigil, upstream = self.controls.vigil, self.tool.upstream
-        if vigil is not None and upstream is not None and not vigil.is_seen(upstream):
+        """Wait until an upstream was compared for the first time, and refuse what is withheld then."""
+        vigil, upstream, name = self.controls.vigil, self.asked.upstream, self.remote_name
+        if vigil is not None and upstream is not None and name is not None and not vigil.is_seen(upstream):
             await vigil.compared(upstream)
-            self._refuse_withheld(call, upstream)
+            self._refuse_withheld(call, name)
 
     async def passed(self, call: ServedCall, args: Mapping[str, Any]) -> Counted | None:
         """Let the call through, or raise. Its place in the turn is taken from the moment the rules have spoken."""
@@ -196,12 +227,12 @@ class Gate:
             raise StoreUnavailable("what callers have seen is not kept here", help="serve with a store that keeps it")
         return self.controls.sightings
 
-    async def expect(self, call: ServedCall, brought: Brought, counted: Counted | None) -> None:
-        """Make durable what the call brings into an implicit turn and shows its caller, before it runs.
+    async def _expect(self, call: ServedCall, counted: Counted | None) -> None:
+        """Make durable what a request brings into an implicit turn and shows its caller, before it is let through.
 
         Any process may serve the next call.
         """
-        turn, turns = call.turn, self.controls.turns
+        turn, turns, brought = call.turn, self.controls.turns, self.brought
         implicit = None if turn is None or turns is None else turn.implicit
         watched = self.access.watched_flags.intersection(brought.flags)
         is_new = implicit is not None and not call.memory.has_seen(brought)
@@ -221,8 +252,8 @@ class Gate:
 
     def _judged(self, call: ServedCall, args: Mapping[str, Any]) -> Outcome:
         at = now()
-        about = (call.principal, self.catalogue, self.tool.name, at, args, call.memory, call.fingerprint)
-        outcome = self.access.judged(Call(*about, call.sightings or {}), self.tool, self.rules)
+        about = (call.principal, self.catalogue, self.asked.name, at, args, call.memory, call.fingerprint)
+        outcome = self.access.judged(Call(*about, sightings=call.sightings or {}), self.asked, self.rules)
         call.observed = tuple(each.rule.name for each in outcome.observed)
         return outcome
 
@@ -231,6 +262,14 @@ class Gate:
         if verdict is not None and outcome.decision == "deny":
             _blame(call, verdict, "deny", "rule-denied")
             raise RuleDenied(verdict.judgement.reason)
+
+    def _refuse_unserved(self, call: ServedCall, tool: DeclaredTool) -> None:
+        if not tool.trust.callable:
+            call.decide("deny", "tier-refused", f"tier {tool.trust.tier.name}")
+            raise NotPermitted(f"{tool.name} cannot be called at present")
+        if not tool.is_active and not tool.is_in_use(now().date()):
+            call.decide("deny", "not-in-service", tool.lifecycle)
+            raise NotPermitted(f"{tool.name} cannot be called at present")
 
     def _refuse_expired(self, call: ServedCall) -> None:
         validity = self.controls.validity
@@ -242,19 +281,19 @@ class Gate:
         switch = self.controls.switch
         if switch is None:
             return
-        stopped = switch.stopped_by(
-            tool=self.tool.name,
-            subject=call.principal.subject,
-            upstream=self.tool.upstream,
-            is_consequential=self.is_consequential,
-        )
-        if stopped is not None:
-            call.decide("deny", "quarantined", f"quarantine of {stopped.target}")
-            raise Quarantined(stopped)
+        asked, subject = self.asked, call.principal.subject
+        # What a stopped tool has yielded is stopped with it.
+        for name in (asked.name, asked.maker.name) if isinstance(asked, Query) else (asked.name,):
+            stopped = switch.stopped_by(
+                tool=name, subject=subject, upstream=asked.upstream, is_consequential=self.is_consequential
+            )
+            if stopped is not None:
+                call.decide("deny", "quarantined", f"quarantine of {stopped.target}")
+                raise Quarantined(stopped)
 
-    def _refuse_withheld(self, call: ServedCall, upstream: str) -> None:
-        vigil = self.controls.vigil
-        withheld = None if vigil is None else vigil.withheld(upstream, self.tool.remote_name or "")
+    def _refuse_withheld(self, call: ServedCall, name: str) -> None:
+        vigil, upstream = self.controls.vigil, self.asked.upstream
+        withheld = None if vigil is None or upstream is None else vigil.withheld(upstream, name)
         if withheld is not None:
             call.decide("deny", "definition-changed", f"{withheld.why} at {upstream}")
             raise DefinitionChanged(withheld)
@@ -280,7 +319,7 @@ class Gate:
         action = action_of(
             call.principal,
             catalogue=self.catalogue,
-            tool=self.tool.name,
+            tool=self.identity,
             definition=self.definition,
             revision=call.revision,
             arguments=args,
@@ -370,67 +409,34 @@ class Gate:
     # --- limits ---
 
     async def _counted(self, call: ServedCall, outcome: Outcome, args: Mapping[str, Any]) -> Counted | None:
-        """Count the call by all its limits. Raises where one refuses it, unless people decide about such calls."""
-        wanted = outcome.limits
+        wanted, limits = outcome.limits, self.controls.limits
         if not wanted:
             return None
-        limits = self.controls.limits
         if limits is None:
             raise StoreUnavailable("calls cannot be counted here", help="serve with a store that counts")
-        amounts = {rule.name: amount for rule in self.rules if (amount := _amount(rule, args)) is not None}
-        counted = CountedCall(call.principal, self.tool.name, self.catalogue, call.fingerprint, amounts)
-        over: dict[str, GateRule] = {}
-        while True:
-            taken = await limits.take([_lifted(each) if each.rule in over else each for each in wanted], counted)
-            if taken.allowed:
-                break
-            by_people = {rule.name: rule for rule in map(self._rule_of, taken.exceeded) if rule.approval is not None}
-            if len(by_people) < len(taken.exceeded):
-                self._refuse_exceeded(call, taken)
-            over |= by_people
-        call.observed += tuple(_rule_name(each.limit) for each in taken.observed)
-        of_bytes = [each for each in taken.taken if isinstance(each, counting.Quota) and each.counts == "bytes"]
-        if of_bytes:
-            call.charge = partial(limits.charge, of_bytes, counted)
-        return Counted(limits, taken, counted, tuple(over.values()))
-
-    def _rule_of(self, exceeded: Exceeded) -> GateRule:
-        name = _rule_name(exceeded.limit)
-        return next(rule for rule in self.rules if rule.name == name)
-
-    def _refuse_exceeded(self, call: ServedCall, taken: Taken) -> NoReturn:
-        call.observed += tuple(_rule_name(each.limit) for each in taken.observed)
-        worst = max(taken.exceeded, key=lambda each: each.retry_after)
-        rule = self._rule_of(worst)
-        call.rules = (rule.name,)
-        if isinstance(rule.check, Loop | Budget):
-            call.position = str(rule.position)
-            call.decide(rule.check.refusal, _REASONS[type(rule.check)], rule.place)
-            if rule.check.refusal == "hold":
-                raise RuleHeld(f"{rule.check.exceeded()}; try again later")
-            raise RuleDenied(rule.check.exceeded())
-        reason = "quota-exceeded" if isinstance(worst.limit, counting.Quota) else "rate-exceeded"
-        held = {rule.name for rule in self.rules if getattr(rule.check, "on_exhausted", "deny") == "hold"}
-        is_held = all(each.limit.rule in held for each in taken.exceeded)
-        call.decide("hold" if is_held else "deny", reason, rule.name)
-        refusal = LimitExceeded(worst)
-        kind = reason.partition("-")[0]
-        call.limited = {"status": "limited", "kind": kind, "rule": rule.name, "retryAfter": refusal.seconds}
-        raise refusal
+        return await CallLimits(limits, self.rules, self.identity, self.catalogue).count(call, wanted, args)
 
 
-def _amount(rule: GateRule, args: Mapping[str, Any]) -> int | None:
-    """What a call counts for a rule that sums an argument. One without an amount was denied by the rule itself."""
-    check = rule.check
-    return (amount_of(args, check.sum) or 0) if isinstance(check, Quota) and check.sum else None
+def code_of(error: Exception) -> str:
+    """Of errors that are not ours only what they are: anything else in them may be content."""
+    return error.code if isinstance(error, GatewayError) else type(error).__name__
 
 
-def _lifted(limit: Limit) -> Limit:
-    return replace(limit, is_lifted=True) if isinstance(limit, counting.Quota) else limit
+def _withholdable(asked: Requested) -> str | None:
+    """What is compared with what somebody looked at: definitions of upstreams, not what they yielded."""
+    if isinstance(asked, Query) or asked.upstream is None:
+        return None
+    if isinstance(asked, DeclaredTool):
+        return asked.remote_name or ""
+    return name_of(asked) if asked.kind == "prompt" else None
 
 
-def _rule_name(limit: Limit) -> str:
-    return limit.rule.removesuffix(OF_BYTES)
+def _refuse_spared(refuse: Callable[[], None], call: ServedCall) -> None:
+    try:
+        refuse()
+    except BackendFailed as spared:
+        call.decide("deny", "backend-spared", spared.code)
+        raise
 
 
 def pending_of(refusal: ApprovalPending) -> dict[str, Any]:

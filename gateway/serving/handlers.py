@@ -16,12 +16,12 @@ from gateway.core.context import DispatchContext
 from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
-from gateway.errors import GatewayError
 from gateway.governance.effects import EFFECT_FLAGS
-from gateway.governance.ports import BackendFailed, Invocation
+from gateway.governance.ports import Invocation
 from gateway.serving.artifact_types import ArtifactTypes
-from gateway.serving.current import ORDINARY, ServedCall, current_call
-from gateway.serving.gating import Controls, Counted, Gate
+from gateway.serving.call_limits import Counted
+from gateway.serving.current import ServedCall, current_call
+from gateway.serving.gating import Controls, Gate, code_of
 from gateway.serving.keeping import TurnStore
 from gateway.snapshot import DeclaredTool
 
@@ -67,36 +67,19 @@ def handler_for(
     """
     is_consequential = not tool.trust.flags.isdisjoint(CONSEQUENTIAL)
     access = handling.access
-    rules = tuple(access.rules_about(tool, handling.catalogue))
-    looks_back = any(rule.looks_back for rule in rules)
-    gate = Gate(tool, handling.catalogue, access, rules, handling.controls, definition, is_consequential, looks_back)
+    gate = Gate.of(tool, handling.catalogue, access, handling.controls, definition, is_consequential=is_consequential)
     brought = access.brings(tool)
-    is_remote = tool.upstream is not None
     types = handling.types
     is_masked = types.is_masked(tool.artifact)
 
     async def handle(args: dict[str, Any], ctx: DispatchContext, meta: Registry) -> Any:
         call = current_call()
-        call.definition = definition
         turn = call.turn
         assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
         memory = turn.memory
-        counted: Counted | None = None
         try:
-            gate.authorise(call)
-            if is_remote:
-                await gate.seen(call)
-            if refuse is not None:
-                _refuse_spared(refuse, call)
-            if rules or call.holding is not ORDINARY:  # what it was held for by a rule that is gone still counts
-                counted = await gate.passed(call, args)
-            else:
-                memory.reserves(call.fingerprint)
-            await gate.expect(call, brought, counted)
-        except Exception as error:
-            call.error = _code_of(error)
-            if call.decision == "allow":  # what decided last was not what refused: a check could not be made
-                call.decide("deny", "check-failed", call.error)
+            counted = await gate.decide(call, args, refuse=refuse)
+        except Exception:
             memory.notes(brought, "hold" if call.decision == "hold" else "deny")
             raise
         if is_consequential:
@@ -110,7 +93,7 @@ def handler_for(
         try:
             value = await run(invocation)
         except Exception as error:
-            call.error = _code_of(error)
+            call.error = code_of(error)
             raise
         if type(value) is str and not is_masked:
             held = spool.hold(call.id, encode(value), limit=max_output)
@@ -124,31 +107,18 @@ def handler_for(
     return handle
 
 
-def _refuse_spared(refuse: Refuse, call: ServedCall) -> None:
-    try:
-        refuse()
-    except BackendFailed as spared:
-        call.decide("deny", "backend-spared", spared.code)
-        raise
-
-
 async def _journaled(journal: Journal, call: ServedCall, tool: DeclaredTool, counted: Counted | None) -> None:
     """Nothing consequential runs without its start on record; what was counted for it then is given back."""
     try:
         await journal(call, tool)
     except BaseException as error:
         if isinstance(error, Exception):
-            call.error = _code_of(error)
+            call.error = code_of(error)
             call.decide("deny", "audit-unavailable", call.error)
         if counted is not None:
             await asyncio.shield(counted.give_back())
         call.memory.releases(call.fingerprint)
         raise
-
-
-def _code_of(error: Exception) -> str:
-    """Of errors that are not ours only what they are: anything else in them may be content."""
-    return error.code if isinstance(error, GatewayError) else type(error).__name__
 
 
 def _keeping(spool: TurnStore, id: str, limit: int | None) -> Keep:

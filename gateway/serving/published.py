@@ -10,7 +10,9 @@ from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool
 from gateway.governance.ports import Backend
 from gateway.serving.artifact_types import ArtifactTypes
+from gateway.serving.gating import Controls
 from gateway.serving.offers import Offers
+from gateway.serving.read_guard import ReadGuard
 from gateway.serving.withholding import Vigil
 from gateway.snapshot import Catalogue, DeclaredTool, Snapshot
 
@@ -50,6 +52,9 @@ class Published:
     """Which tools of upstreams are withheld."""
     offers: Offers | None = None
     """Prompts and resources of upstreams, if there are any."""
+    controls: Controls = field(default_factory=Controls)
+    """What gates in front of what is read need of the process."""
+    guard: ReadGuard = field(init=False, repr=False)
     snapshot: Snapshot = field(init=False)
     _paths: Mapping[str, str] = field(init=False, repr=False)
     _tools: Mapping[str, Mapping[str, DeclaredTool]] = field(init=False, repr=False)
@@ -57,6 +62,7 @@ class Published:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "snapshot", self.access.snapshot)  # asked for a dozen times in every call
+        object.__setattr__(self, "guard", ReadGuard(self.access, self.controls))
         object.__setattr__(self, "_paths", {each.path: each.name for each in self.snapshot.catalogues.values()})
         object.__setattr__(self, "_tools", {name: _tools_in(self.snapshot, name) for name in self.snapshot.catalogues})
 

@@ -81,7 +81,7 @@ class Replaying:
         published = self._turns.published
         if earlier.from_artifact_tool:
             found = await self._target_of(earlier, principal)
-            return found is not None and may_read(published, principal, found)
+            return found is not None and may_read(published, principal, found, by=earlier.tool)
         return may_call(published, principal, earlier) or may_read(published, principal, earlier)
 
 

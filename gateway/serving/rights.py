@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from gateway.core.calls import ToolCall
 from gateway.core.events import now
-from gateway.errors import UnknownCatalogue
+from gateway.errors import UnknownCall, UnknownCatalogue
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall
 from gateway.serving.published import Published
+from gateway.serving.read_guard import record_of
 from gateway.serving.turns import Turn
-from gateway.snapshot import DeclaredTool
+from gateway.snapshot import CONTENT, DeclaredTool, Query
 
 
 def admit(published: Published, principal: Principal, catalogue: str) -> None:
@@ -29,45 +30,61 @@ def may_know(turn: Turn, name: str, tool: DeclaredTool) -> bool:
 
 
 def may_call(published: Published, principal: Principal, stored: StoredCall) -> bool:
-    """Whether the caller may still make a call of theirs."""
+    """Whether policy and stop list let the caller still make a call of theirs."""
     tool = published.snapshot.tools.get(stored.identity)
-    return tool is not None and _may_invoke(published, principal, stored.catalogue, tool)
+    return tool is not None and published.guard.permits(principal, stored.catalogue, tool)
 
 
-def may_read(published: Published, principal: Principal, stored: StoredCall) -> bool:
-    """Whether the caller may still read what a call of theirs yielded.
+def may_read(published: Published, principal: Principal, stored: StoredCall, *, by: str = CONTENT) -> bool:
+    """Whether policy and stop list let the caller still read what a call of theirs yielded, `by` a query tool or whole.
 
     A row about `read` decides; without one, whoever may still make the call may read its result.
     """
+    query = published.guard.of_stored(stored, by)
+    if query is None or not published.access.admits(principal, stored.catalogue):
+        return False
+    return is_kept(published, stored) and published.guard.permits(principal, stored.catalogue, query)
+
+
+def is_kept(published: Published, stored: StoredCall) -> bool:
+    """Whether a call has left something to read that is not past its time."""
+    if stored.status != "settled" or stored.is_error or stored.from_artifact_tool:
+        return False
     tool = published.snapshot.tools.get(stored.identity)
-    if tool is None or not published.access.admits(principal, stored.catalogue):
-        return False
-    if _is_past_its_time(published, stored, tool):
-        return False
-    return _may_read(published, principal, stored.catalogue, tool)
+    return tool is not None and not _is_past_its_time(published, stored, tool)
 
 
 def still_readable(turn: Turn, records: Sequence[ToolCall]) -> list[ToolCall]:
     """What a turn may go on with: answers of queries go where the artifact goes that they are about."""
-    made_by = {record.id: record.tool for record in records if not record.from_artifact_tool}
 
     def is_readable(record: ToolCall) -> bool:
-        name = made_by.get(str(record.args.get("callId")), "") if record.from_artifact_tool else record.tool
-        tool = turn.published.tool(turn.stored.catalogue, name)
-        return tool is not None and _may_read(turn.published, turn.principal, turn.stored.catalogue, tool)
+        query = _query_of(turn, records, record)
+        return query is not None and turn.published.access.reads(turn.principal, turn.stored.catalogue, query).allowed
 
     return [record for record in records if record.is_error or is_readable(record)]
 
 
-def _may_invoke(published: Published, principal: Principal, catalogue: str, tool: DeclaredTool) -> bool:
-    return published.access.asks(principal, "invoke", catalogue=catalogue, tool=tool).allowed
+def queries_of(turn: Turn) -> list[Query]:
+    """Everything that there is to read in a turn. Raises `UnknownCall` if nobody knows what made a part of it."""
+    records = turn.ctx.turn_tool_calls
+    found: dict[tuple[str, str], Query] = {}
+    for record in records:
+        if not record.is_error:
+            query = _query_of(turn, records, record)
+            if query is None:
+                raise UnknownCall()
+            found[query.name, query.maker.name] = query
+    return list(found.values())
 
 
-def _may_read(published: Published, principal: Principal, catalogue: str, tool: DeclaredTool) -> bool:
-    reading = published.access.asks(principal, "read", catalogue=catalogue, tool=tool)
-    if reading.allowed or reading.row is not None:
-        return reading.allowed
-    return _may_invoke(published, principal, catalogue, tool)
+def _query_of(turn: Turn, records: Sequence[ToolCall], record: ToolCall) -> Query | None:
+    """What it is to read a record of a turn; `None` if the tool that made the result is not declared any more."""
+    source: ToolCall | None = record
+    if record.from_artifact_tool:
+        source = record_of(records, str(record.args.get("callId")))
+    maker = None if source is None else turn.published.tool(turn.stored.catalogue, source.tool)
+    name = record.tool if record.from_artifact_tool else CONTENT
+    return None if maker is None else turn.published.snapshot.query(name, maker)
 
 
 def _is_past_its_time(published: Published, stored: StoredCall, tool: DeclaredTool) -> bool:

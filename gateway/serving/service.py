@@ -5,7 +5,7 @@ fails at is a settled call with an error the model can read.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,7 @@ from gateway.core.ids import new_id
 from gateway.core.tools import Tool
 from gateway.errors import (
     GatewayError,
+    NotPermitted,
     RecordConflict,
     StoreUnavailable,
     UnknownCall,
@@ -31,9 +32,9 @@ from gateway.governance.refusals import MOST, RecordStore
 from gateway.serving.arguments import decoded_args, identity_of
 from gateway.serving.auditing import Auditor
 from gateway.serving.course import Course
-from gateway.serving.current import ORDINARY, Client, Holding, ServedCall
+from gateway.serving.current import NOT_WAITING, ORDINARY, Client, Holding, ServedCall
 from gateway.serving.dispatching import inlining, refused, settled_call
-from gateway.serving.having import Having
+from gateway.serving.having import Asked, Having
 from gateway.serving.keeping import Spool, is_queryable, restored
 from gateway.serving.metering import Meter
 from gateway.serving.observing import Observer, SeenRequest
@@ -41,12 +42,12 @@ from gateway.serving.offers import Announcement
 from gateway.serving.own_turns import OwnTurns, passed
 from gateway.serving.published import Published
 from gateway.serving.replaying import Replaying
-from gateway.serving.rights import admit, may_know, may_read
+from gateway.serving.rights import admit, is_kept, may_know, may_read, queries_of
 from gateway.serving.running_calls import RunningCalls
 from gateway.serving.settled import Settled, settled_as
 from gateway.serving.turns import KEEPING_NOTHING, Surroundings, Turn
 from gateway.serving.writing import Writing
-from gateway.snapshot import DeclaredTool
+from gateway.snapshot import CONTENT, DeclaredTool, Query
 
 DEFAULT_LIFE: Final = timedelta(days=1)
 """How long calls are kept, and with them their turn, where nothing else is said."""
@@ -182,7 +183,7 @@ class Service:
             await self._writing.refused(call, "unknown-tool")
             raise
         if declared is None:
-            await self._load_target(turn, call.args)
+            await self._find_target(turn, call)
         if self.observer is not None:
             call.seen = self.observer.called(call, declared, request)
         turn.running.add(call.id)
@@ -289,15 +290,55 @@ class Service:
     ) -> tuple[list[StoredCall], str | None]:
         return await self._store.list_calls(filter, limit=limit, before=before)
 
-    def may_read(self, principal: Principal, stored: StoredCall) -> bool:
-        """Whether the caller may still read what a call of theirs yielded."""
-        return may_read(self.published, principal, stored)
+    def may_read(self, principal: Principal, stored: StoredCall, *, by: str = CONTENT) -> bool:
+        """Whether policy and stop list let the caller still read what a call of theirs yielded; `by` a query tool."""
+        return may_read(self.published, principal, stored, by=by)
 
-    async def read_into(self, turn: Turn, stored: StoredCall) -> None:
-        """Have a turn remember what was read without a call. It is durable: any process may serve its next call."""
-        turn.reads(stored)
-        if turn.remembers.is_stored:
-            await self._writing.remember(turn)
+    async def read(
+        self,
+        principal: Principal,
+        stored: StoredCall,
+        *,
+        by: str = CONTENT,
+        into: Turn | None = None,
+        client: Client | None = None,
+        holding: Holding = ORDINARY,
+    ) -> None:
+        """Decide whether the caller may read now what a call of theirs yielded. Nothing of it is touched before.
+
+        Raises `UnknownCall` for what they may not know of, and `Refused` for what is refused. The decision is on
+        record when this returns, and the turn that it is read into remembers it: any process may serve its next call.
+        """
+        published = self.published
+        query = published.guard.of_stored(stored, by)
+        if query is None or not is_kept(published, stored) or not published.access.admits(principal, stored.catalogue):
+            raise UnknownCall()
+        asked = Asked(principal, stored.catalogue, by, published.snapshot.revision)
+        call = asked.as_call({"callId": stored.id}, turn=into, client=client, holding=holding)
+        await self._read(published, call, query, into=into)
+
+    async def read_turn(self, turn: Turn) -> None:
+        """The same for everything that the calls of a turn yielded, once for each tool."""
+        principal, catalogue = turn.principal, turn.stored.catalogue
+        for query in queries_of(turn):
+            asked = Asked(principal, catalogue, query.name, turn.published.snapshot.revision)
+            call = asked.as_call({"turn": turn.id}, holding=NOT_WAITING)
+            await self._read(turn.published, call, query, into=None)
+
+    def may_read_turn(self, turn: Turn) -> bool:
+        """Whether policy and stop list let the caller read all of it."""
+        try:
+            queries = queries_of(turn)
+        except UnknownCall:
+            return False
+        return all(turn.published.guard.permits(turn.principal, turn.stored.catalogue, each) for each in queries)
+
+    async def _read(self, published: Published, call: ServedCall, query: Query, *, into: Turn | None) -> None:
+        try:
+            await self.having.decide(published, call, query)
+        except NotPermitted:
+            raise UnknownCall() from None
+        await self.having.told(call, query, into=into)
 
     # --- inside ---
 
@@ -313,18 +354,24 @@ class Service:
             raise UnknownTool()
         return declared
 
-    async def _load_target(self, turn: Turn, args: Mapping[str, Any]) -> None:
-        """Bring the artifact a query is about into the turn, if it is the caller's own from an earlier turn."""
-        id = args.get("callId")
+    async def _find_target(self, turn: Turn, call: ServedCall) -> None:
+        """Find the artifact a query is about, if it is the caller's own from an earlier turn.
+
+        It is brought into the turn if policy and stop list let the caller read it; else the query's handler refuses.
+        """
+        id = call.args.get("callId")
         if not isinstance(id, str) or any(record.id == id for record in turn.ctx.turn_tool_calls):
             return
         stored = await self._store.find_call(id, turn.principal)
-        if stored is None or stored.catalogue != turn.stored.catalogue or not self.may_read(turn.principal, stored):
+        if stored is None or stored.catalogue != turn.stored.catalogue or not is_kept(turn.published, stored):
+            return
+        if not self.may_read(turn.principal, stored):
+            call.target = stored
             return
         record = await restored(stored, turn.published.types, self._spool)
         if is_queryable(record):
             turn.ctx.adopt_tool_call(record)
-            turn.reads(stored)
+            call.target = stored
 
 
 _NO_IDENTITY: Final[tuple[str, None, None]] = ("", None, None)

@@ -5,16 +5,13 @@ for; and calls that rules count are counted where all processes count, so that n
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from gateway.errors import StoreUnavailable
 from gateway.governance.memory import Bounds
 from gateway.governance.records import AuditBody, TurnMemories
 from gateway.serving.implicit_turns import ImplicitTurn
 from gateway.serving.turns import Turn
-
-ATTEMPTS: Final = 3
-"""How often a call is judged anew because others were counted meanwhile; then it is refused."""
 
 
 class Memories(TurnMemories, Protocol):

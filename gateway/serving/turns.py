@@ -196,7 +196,7 @@ class Turn:
     def _made(self) -> TurnContext:
         """A context ready for calls, as the turn was stored."""
         stored, catalogue = self.stored, self.catalogue
-        return TurnContext.named(
+        ctx = TurnContext.named(
             stored.id,
             secret=stored.secret,
             system_prompt=catalogue.catalogue.instructions or f"Tools of the catalogue {stored.catalogue}.",
@@ -205,6 +205,8 @@ class Turn:
             callbacks=self._around.callbacks,
             buses=self.buses,
         )
+        ctx.query_guard = self.published.guard.query
+        return ctx
 
     def lives_on(self, since: int, retain: int) -> bool:
         """Live as long as what was kept then; whether that is longer than was stored.

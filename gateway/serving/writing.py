@@ -14,7 +14,7 @@ from gateway.audit.words import Reason
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.moments import clock, microseconds, microseconds_in
-from gateway.errors import StoreUnavailable
+from gateway.errors import NotPermitted, StoreUnavailable
 from gateway.governance.records import ArgumentExcerpt, AuditBody
 from gateway.governance.refusals import MOST, RecordStore, Refusal
 from gateway.serving.auditing import Auditor, decided
@@ -33,7 +33,7 @@ LARGEST_QUERY: Final = 2048
 
 def refused_for(call: ServedCall) -> str | None:
     """Why a call was refused; `None` for one that ran, or may run once somebody has agreed."""
-    effect, reason, *_ = decided(call, call.declared)
+    effect, reason, *_ = decided(call)
     return reason if effect == "deny" or (effect == "hold" and call.limited is not None) else None
 
 
@@ -81,6 +81,9 @@ class Writing:
         call = current_call()
         turn = call.turn
         assert turn is not None, "a served call has its turn"  # noqa: S101 - set where calls are made
+        if call.decision != "allow" and not record.is_error:  # a handler that asks nobody tells nobody anything
+            call.decide("deny", "check-failed", "nobody decided about the call")
+            raise NotPermitted("the call was not decided about")
         declared = call.declared
         artifact = declared.artifact if declared is not None else "text"
         result = record.results

@@ -168,8 +168,8 @@ class CallSpan(Context):
         if is_replay:
             self._end("", "", names.TOOL_ERROR if is_error else None, names.IS_REPLAYED)
             return
-        if decision is None:  # as the decision log has it: query tools are permitted, others had invalid arguments
-            decision, reason = ("allow", "permitted") if self._parts.tool is None else ("deny", "arguments-invalid")
+        if decision is None:  # as the decision log has it: no handler was reached by these arguments
+            decision, reason = "deny", "arguments-invalid"
         error = None
         if is_error and decision == "allow":
             error = call.error if call.error is not None and call.error.startswith("E_") else names.TOOL_ERROR

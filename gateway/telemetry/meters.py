@@ -16,7 +16,6 @@ from gateway.telemetry.remembered import Remembered
 _Kind = tuple[str, str, str | None, str | None, str | None, str, tuple[str, ...], bool]
 """Of a settled call: its tool, catalogue, backend and tier; what was decided, why and by which rules; if it failed."""
 
-_PERMITTED: Final = ("allow", "permitted")
 _INVALID: Final = ("deny", "arguments-invalid")
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _TCP: Final = "tcp"
@@ -88,7 +87,7 @@ class Meters:
         if decided is not None:
             decision, reason = decided, why or "check-failed"
         else:
-            decision, reason = _PERMITTED if backend is None else _INVALID
+            decision, reason = _INVALID
         rule = ",".join(rules) if rules else None
         decisions = self._decisions.of[decision, reason, catalogue, tier, rule]
         if decision != "allow":

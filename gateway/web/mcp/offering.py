@@ -10,14 +10,18 @@ from typing import Any, Final
 from gateway.core.envelopes import Authority, content_envelope, neutralise, render_apart
 from gateway.core.ids import new_token
 from gateway.core.media_blocks import safe_mime
+from gateway.errors import NotPermitted
 from gateway.governance.ports import BackendFailed
 from gateway.governance.principals import Principal
-from gateway.serving.current import Client
+from gateway.governance.quarantines import Quarantined
+from gateway.governance.validity import ConfigExpired
+from gateway.serving.current import Client, ServedCall
 from gateway.serving.having import Asked
 from gateway.serving.offers import Announcement, NotOffered, Offers
 from gateway.serving.relayed import foreign_meta
 from gateway.serving.service import Service
 from gateway.serving.turns import Turn
+from gateway.serving.withholding import DefinitionChanged
 from gateway.snapshot import Offer
 from gateway.web.mcp.protocol import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MODERN, ProtocolError
 
@@ -102,10 +106,12 @@ class Offering:
         except NotOffered as refused:
             await self._refused(principal, f"prompt:{name}", refused)
             raise ProtocolError(INVALID_PARAMS, "there is no such prompt") from None
+        call = self._by(principal, f"prompt:{name}").as_call(arguments, turn=into, client=client)
+        await self._decided(call, offer, ProtocolError(INVALID_PARAMS, "there is no such prompt"))
         asked = {"name": offer.remote_name, **({} if arguments is None else {"arguments": arguments})}
         result = await self._asked(offers, offer, "prompts/get", asked, principal, client)
         messages = await self._messages(offer, result)
-        await self._service.having.told(self._by(principal, f"prompt:{name}"), offer, into=into)
+        await self._service.having.told(call, offer, into=into)
         described = result.get("description")
         told = {"description": _line(described)} if isinstance(described, str) else {}
         return {**told, "messages": messages}
@@ -121,6 +127,8 @@ class Offering:
         except NotOffered as refused:
             await self._refused(principal, f"resource:{uri}", refused)
             raise
+        call = self._by(principal, f"resource:{uri}").as_call({"uri": uri}, turn=into, client=client)
+        await self._decided(call, offer, NotOffered())
         try:
             result = await self._asked(offers, offer, "resources/read", {"uri": uri}, principal, client)
         except ProtocolError as error:
@@ -129,7 +137,7 @@ class Offering:
                 raise NotOffered() from None
             raise
         contents = await self._contents(offer, result)
-        await self._service.having.told(self._by(principal, f"resource:{uri}"), offer, into=into)
+        await self._service.having.told(call, offer, into=into)
         return contents
 
     async def completed(self, principal: Principal, params: Mapping[str, Any], client: Client) -> dict[str, Any]:
@@ -146,6 +154,8 @@ class Offering:
         except NotOffered as refused:
             await self._refused(principal, f"{ref.get('type')}:{ref.get('name') or ref.get('uri')}", refused)
             raise ProtocolError(INVALID_PARAMS, "there is nothing of that name to complete") from None
+        call = self._by(principal, offer.object).as_call({"argument": argument}, client=client)
+        await self._decided(call, offer, ProtocolError(INVALID_PARAMS, "there is nothing of that name to complete"))
         asked = {"ref": theirs, "argument": argument, **({} if context is None else {"context": context})}
         result = await self._asked(offers, offer, "completion/complete", asked, principal, client)
         return {"completion": _completion(result.get("completion"))}
@@ -192,6 +202,13 @@ class Offering:
         if offers is None or kind.removesuffix("s") not in offers.kinds(self._catalogue):
             raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
         return offers
+
+    async def _decided(self, call: ServedCall, offer: Offer, missing: Exception) -> None:
+        """Have the guard decide before a server is asked. What a rule or a limit refuses is told as it is."""
+        try:
+            await self._service.having.decide(self._service.published, call, offer)
+        except (NotPermitted, Quarantined, DefinitionChanged, ConfigExpired):  # as little there as what never was
+            raise missing from None
 
     async def _refused(self, principal: Principal, what: str, refused: NotOffered) -> None:
         await self._service.having.refused(self._by(principal, what), refused.because)

@@ -13,6 +13,7 @@ from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.content import artifact_uri, media_of, mime_type_of, shown_text, vouching
+from gateway.serving.current import Client
 from gateway.serving.service import Service
 from gateway.serving.turns import Turn
 from gateway.web.mcp.protocol import INVALID_PARAMS, ProtocolError
@@ -40,7 +41,13 @@ async def list_resources(service: Service, principal: Principal, *, catalogue: s
 
 
 async def read_resource(
-    service: Service, principal: Principal, *, catalogue: str, uri: Any, into: Turn | None = None
+    service: Service,
+    principal: Principal,
+    *,
+    catalogue: str,
+    uri: Any,
+    into: Turn | None = None,
+    client: Client | None = None,
 ) -> list[dict[str, Any]]:
     """What a URI of ours names. Raises `Missing` for everything that is not there for this caller.
 
@@ -50,11 +57,11 @@ async def read_resource(
     if found is None:
         raise Missing()
     turn_id, call_id, piece = unquote(found[1]), unquote(found[2]), found[3]
-    stored, record = await service.find_call(principal, call_id, turn_id=turn_id)
-    if stored.catalogue != catalogue or not _is_kept(stored) or not service.may_read(principal, stored):
+    stored = await service.stored_call(principal, call_id, turn_id=turn_id)
+    if stored.catalogue != catalogue or not _is_kept(stored):
         raise Missing()
-    if into is not None:
-        await service.read_into(into, stored)
+    await service.read(principal, stored, into=into, client=client)
+    _, record = await service.find_call(principal, call_id, turn_id=stored.turn_id)
     return [await _contents(service, principal, stored, record, uri, int(piece or 0))]
 
 

@@ -10,6 +10,7 @@ from gateway.core.media import Media
 from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, UnknownCall, UnknownTurn
 from gateway.governance.records import StoredCall
 from gateway.serving.course import Course
+from gateway.serving.current import NOT_WAITING
 from gateway.serving.settled import Settled
 from gateway.web.problems import Response
 from gateway.web.rest.answers import answer
@@ -48,7 +49,7 @@ async def get_artifact(rest: Rest, asked: Asked) -> Response:
 
 
 async def download(rest: Rest, asked: Asked) -> Response:
-    stored, pieces = await _readable(rest, asked)
+    stored, pieces = await _readable(rest, asked, is_read=True)
     part = asked.query["part"]
     if part >= len(pieces):
         raise UnknownCall()
@@ -78,11 +79,16 @@ async def query(rest: Rest, asked: Asked) -> Response:
     return await call_answer(rest, call)
 
 
-async def _readable(rest: Rest, asked: Asked) -> tuple[StoredCall, list[Any]]:
-    """The record and the pieces of its result. Whatever is missing, gone or not the caller's is one answer."""
+async def _readable(rest: Rest, asked: Asked, *, is_read: bool = False) -> tuple[StoredCall, list[Any]]:
+    """The record and the pieces of its result. Whatever is missing, gone or not the caller's is one answer.
+
+    With `is_read` the content is about to be sent: that is decided, counted and on record before the bytes are opened.
+    """
     id, turn_id = asked.path["callId"], asked.query.get("turn")
     stored = await rest.service.stored_call(asked.principal, id, turn_id=turn_id)
-    if stored.status != "settled" or stored.is_error or not rest.service.may_read(asked.principal, stored):
+    if is_read:
+        await rest.service.read(asked.principal, stored, holding=NOT_WAITING)
+    elif not rest.service.may_read(asked.principal, stored):
         raise UnknownCall()
     try:
         _, record = await rest.service.find_call(asked.principal, id, turn_id=stored.turn_id)

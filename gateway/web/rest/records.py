@@ -4,10 +4,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gateway.core.canonical import call_id
-from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, UnknownCall
+from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, Refused, UnknownCall
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall
+from gateway.serving.current import NOT_WAITING
 from gateway.serving.keeping import is_intact, recomputed
+from gateway.snapshot import CONTENT
 from gateway.web.problems import Response
 from gateway.web.rest.answers import answer
 from gateway.web.rest.asking import Asked
@@ -62,14 +64,22 @@ async def verify_call(rest: Rest, asked: Asked) -> Response:
     return answer(body)
 
 
-async def may_see_result(rest: Rest, principal: Principal, stored: StoredCall) -> bool:
-    """What went wrong is told to whoever called; everything else only while its artifact may be read."""
+async def sees_result(rest: Rest, principal: Principal, stored: StoredCall) -> bool:
+    """What went wrong is told to whoever called; everything else only if they may read its artifact now.
+
+    Reading an answer of a query is as much as asking again.
+    """
     if stored.is_error:
         return True
-    if not stored.from_artifact_tool:
-        return rest.service.may_read(principal, stored)
-    target = await _target(rest, principal, stored)
-    return target is not None and rest.service.may_read(principal, target)
+    target = await _target(rest, principal, stored) if stored.from_artifact_tool else stored
+    if target is None:
+        return False
+    by = stored.tool if stored.from_artifact_tool else CONTENT
+    try:
+        await rest.service.read(principal, target, by=by, holding=NOT_WAITING)
+    except (Refused, UnknownCall):
+        return False
+    return True
 
 
 async def _target(rest: Rest, principal: Principal, query: StoredCall) -> StoredCall | None:
@@ -114,7 +124,7 @@ def _listed(rest: Rest, principal: Principal, stored: StoredCall) -> dict[str, A
 async def _record(rest: Rest, asked: Asked, *, turn_id: str | None) -> Response:
     stored = await rest.service.stored_call(asked.principal, asked.path["callId"], turn_id=turn_id)
     data = record_data(stored)
-    if stored.status != "settled" or not await may_see_result(rest, asked.principal, stored):
+    if stored.status != "settled" or not await sees_result(rest, asked.principal, stored):
         return answer(data)
     try:
         _, record = await rest.service.find_call(asked.principal, stored.id, turn_id=stored.turn_id)

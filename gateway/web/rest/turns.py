@@ -72,6 +72,7 @@ async def end_turn(rest: Rest, asked: Asked) -> Response:
 async def render_turn(rest: Rest, asked: Asked) -> Response:
     """The messages of the next model request, in the shape of chat completions."""
     turn = await _whole(rest, asked)
+    await rest.service.read_turn(turn)
     renderer = Renderer(unsupported_media="fallback-stash")
     return answer({"messages": await assemble_prompt(turn.ctx, renderer)})
 
@@ -81,11 +82,14 @@ async def follow_turn(rest: Rest, asked: Asked) -> Response:
     turn = await seen_turn(rest, asked)
     if turn.stored.ended_at is not None:
         return bare(204, NO_STORE)
+    if not rest.service.may_read_turn(turn):
+        raise UnknownTurn()
     log = rest.logs.of(turn.buses)
 
     async def may_read() -> bool:
         try:
-            return (await seen_turn(rest, asked)).buses is turn.buses
+            seen = await seen_turn(rest, asked)
+            return seen.buses is turn.buses and rest.service.may_read_turn(seen)
         except GatewayError:
             return False
 
