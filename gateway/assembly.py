@@ -24,6 +24,7 @@ from gateway.config.openapi_imports import file_imports
 from gateway.config.pins import locked_imports
 from gateway.config.specs.upstreams import UpstreamDocument
 from gateway.governance.approvers import approver_problems
+from gateway.governance.catalogues import QUERY_PREFIX
 from gateway.governance.diagnostics import Diagnostic, Position, in_order
 from gateway.governance.imports import ImportedDefinition
 from gateway.governance.locks import Lock
@@ -144,7 +145,7 @@ def _access(snapshot: Snapshot, policies: PolicySet, lock: Lock, *, aliases: Map
     implied = [_membership(tool) for tool in snapshot.tools.values() if tool.artifact in snapshot.artifacts]
     complete = replace(policies, objects=(*policies.objects, *implied))
     known = KnownNames(
-        tools=frozenset(snapshot.tools),
+        tools=frozenset(snapshot.tools) | snapshot.query_names,
         classes=_classes(snapshot.artifacts, policies),
         catalogues=frozenset(snapshot.catalogues),
         tiers=snapshot.ranks,
@@ -180,9 +181,10 @@ def _conceivable(
     groups = {f"{each.metadata.name}.{group.name}" for each in upstreams for group in each.spec.import_.resources}
     imported = {kind: {each.identity for each in imports if each.kind == kind} for kind in ("tool", "prompt")}
     served = frozenset(snapshot.tools) if snapshot else frozenset(imported["tool"])
+    queries = snapshot.query_names if snapshot else _queries_named(policies)
     offered = _offered(snapshot, "prompt") if snapshot else frozenset(imported["prompt"])
     return KnownNames(
-        tools=names.get("Tool", frozenset()) | served | brought,
+        tools=names.get("Tool", frozenset()) | served | brought | queries,
         classes=_classes(names.get("ArtifactClass", ()), policies),
         catalogues=names.get("Catalogue", frozenset()),
         tiers=snapshot.ranks if snapshot else None,
@@ -190,6 +192,12 @@ def _conceivable(
         prompts=frozenset(prompts) | offered,
         resources=frozenset(groups),
     )
+
+
+def _queries_named(policies: PolicySet) -> frozenset[str]:
+    """Query tools that rows speak of: without a snapshot nobody knows which there are."""
+    objects = (row.object.text.removeprefix("tool:").replace("*", "") for row in policies.permissions)
+    return frozenset(name for name in objects if name.startswith(QUERY_PREFIX))
 
 
 def _offered(snapshot: Snapshot, kind: str) -> frozenset[str]:

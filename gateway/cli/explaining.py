@@ -74,6 +74,9 @@ def explain_call(
     subject: Annotated[str, typer.Option("--as", metavar="SUBJECT", help="Who calls: user:ana, agent:bot.")],
     roles: Roles = None,
     tenant: Annotated[str | None, typer.Option(metavar="TENANT", help="The tenant that the caller belongs to.")] = None,
+    of: Annotated[
+        str | None, typer.Option(metavar="TOOL", help="The tool whose result a query tool (artifact_...) reads.")
+    ] = None,
     catalogue: Annotated[
         str | None,
         typer.Option("--in", metavar="CATALOGUE", help="Through which catalogue; the only one, or the default."),
@@ -116,13 +119,15 @@ def explain_call(
     assert found.access is not None, "only sound projects are asked"  # noqa: S101 - `sound` has seen to it
     access: Access = found.access
     place = catalogue_for(access.snapshot, tool, catalogue)
-    declared = access.snapshot.tool_in(place, tool)
-    arguments = typed_arguments(declared, pairs or [], sys.stdin.read() if args == "-" else args)
+    asked = access.requested(Call(principal, place, tool, moment, of=of))
+    if asked is None and (makers := access.snapshot.queries_in(place, tool)):
+        fail(f"{tool} reads what a tool yields", f"say which one: --of {' | --of '.join(sorted(makers))}")
+    arguments = typed_arguments(asked, pairs or [], sys.stdin.read() if args == "-" else args)
     memory = TurnMemory()
     memory.flags.update(_known("flag", access.snapshot.flags, saw or []))
     memory.classes.update(_known("artifact class", access.snapshot.artifacts, read or []))
     _remember(memory, access, place, after or [], moment)
-    call = Call(principal, place, tool, moment, arguments, memory)
+    call = Call(principal, place, tool, moment, arguments, memory, of=of)
     _repeat(memory, call, repeated)
     answer = access.call(call)
     rules, effects = rules_told(access, call, answer), effects_told(access, call)
@@ -152,7 +157,7 @@ def _principal(subject: str, roles: list[str] | None, tenant: str | None) -> Pri
 
 def catalogue_for(snapshot: Snapshot, tool: str, wanted: str | None) -> str:
     """The catalogue that was named, the only one with the tool, or the default."""
-    having = [name for name, each in snapshot.catalogues.items() if tool in each.tools]
+    having = [name for name in snapshot.catalogues if _has(snapshot, name, tool)]
     if wanted is not None and wanted not in snapshot.catalogues:
         known = ", ".join(sorted(snapshot.catalogues))
         fail(f"there is no catalogue {wanted!r}", did_you_mean(wanted, snapshot.catalogues) or f"there are {known}")
@@ -169,8 +174,12 @@ def catalogue_for(snapshot: Snapshot, tool: str, wanted: str | None) -> str:
     return fail(f"{tool} is in {', '.join(sorted(having))}", "say in which one: --in CATALOGUE")
 
 
+def _has(snapshot: Snapshot, catalogue: str, tool: str) -> bool:
+    return tool in snapshot.catalogues[catalogue].tools or bool(snapshot.queries_in(catalogue, tool))
+
+
 def _refuse_tool(snapshot: Snapshot, tool: str) -> None:
-    advertised = {name for each in snapshot.catalogues.values() for name in each.tools}
+    advertised = {name for each in snapshot.catalogues.values() for name in each.tools} | snapshot.query_names
     under = [name for each in snapshot.catalogues.values() for name, identity in each.tools.items() if identity == tool]
     if under:
         fail(f"no catalogue calls a tool {tool!r}", f"it is called {', '.join(sorted(set(under)))}")

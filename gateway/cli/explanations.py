@@ -17,7 +17,7 @@ from gateway.governance.effects import in_effect_order
 from gateway.governance.leaves import deciding_leaf
 from gateway.governance.rules import Arguments, GateRule, Verdict
 from gateway.review.policy_tests import about_rule
-from gateway.snapshot import DeclaredTool
+from gateway.snapshot import DeclaredTool, Query
 
 NOT_ASKED: Final = "not asked"
 _COLOURS: Final = {"allow": "green", "hold": "yellow", "deny": "red"}
@@ -51,7 +51,7 @@ def steps_told(answer: Answer) -> list[Told]:
 
 def rules_told(access: Access, call: Call, answer: Answer) -> list[Told]:
     """Every gate rule about the tool: what it said, or why it had nothing to say. None if gates were not asked."""
-    tool = access.snapshot.tool_in(call.catalogue, call.tool)
+    tool = access.requested(call)
     if answer.outcome is None or tool is None:
         return []
     verdicts = {verdict.rule.name: verdict for verdict in answer.outcome.verdicts}
@@ -65,9 +65,11 @@ def rules_told(access: Access, call: Call, answer: Answer) -> list[Told]:
 
 def effects_told(access: Access, call: Call) -> str:
     """Who says what the tool does, and what it counts as; nothing if there is no such tool."""
-    tool = access.snapshot.tool_in(call.catalogue, call.tool)
+    tool = access.requested(call)
     if tool is None:
         return ""
+    if isinstance(tool, Query):
+        return f"none: it reads what {tool.maker.name} yielded"
     trust = tool.trust
     flags = ", ".join(in_effect_order(trust.flags)) or "no flags"
     claims = f"; its server claims {', '.join(in_effect_order(trust.claimed))}" if trust.claimed else ""
@@ -110,7 +112,7 @@ def as_json(call: Call, answer: Answer, rules: list[Told], effects: str) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _rule_told(rule: GateRule, verdict: Verdict | None, answer: Answer, tool: DeclaredTool) -> Told:
+def _rule_told(rule: GateRule, verdict: Verdict | None, answer: Answer, tool: DeclaredTool | Query) -> Told:
     assumed = _assumed(rule, tool)
     if rule.mode == "disabled":
         return Told(rule.name, "disabled", "", rule.position, assumed)
@@ -126,7 +128,7 @@ def _rule_told(rule: GateRule, verdict: Verdict | None, answer: Answer, tool: De
     )
 
 
-def _assumed(rule: GateRule, tool: DeclaredTool) -> tuple[str, ...]:
+def _assumed(rule: GateRule, tool: DeclaredTool | Query) -> tuple[str, ...]:
     """Said of a rule that matches the tool only because nobody knows what the tool does."""
     if not rule.match.flags or not tool.trust.known_flags.isdisjoint(rule.match.flags):
         return ()

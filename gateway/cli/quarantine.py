@@ -115,7 +115,7 @@ def _is_known(target: Target, snapshot: Snapshot) -> bool:
     """Of callers nobody knows all: issuers elsewhere name them."""
     match target.kind:
         case "tool":
-            return target.name in snapshot.tools
+            return target.name in snapshot.tools or target.name in snapshot.query_names
         case "upstream":
             return any(tool.upstream == target.name for tool in snapshot.tools.values())
         case "principal":

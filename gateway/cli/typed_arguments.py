@@ -10,11 +10,11 @@ from gateway.core.schema_problems import OF_CALLER
 from gateway.core.schemas import Schema
 from gateway.errors import ValidationException
 from gateway.governance.diagnostics import did_you_mean
-from gateway.snapshot import DeclaredTool
+from gateway.snapshot import DeclaredTool, Query
 from gateway.web.bodies import NotStrictJson, strict_json
 
 
-def typed_arguments(tool: DeclaredTool | None, pairs: Sequence[str], text: str | None) -> dict[str, Any]:
+def typed_arguments(tool: DeclaredTool | Query | None, pairs: Sequence[str], text: str | None) -> dict[str, Any]:
     """The arguments from `key=value` pairs and from a JSON object. What does not fit the schema is left as typed."""
     given = json_object(text) if text is not None else {}
     typed = _pairs(pairs)
@@ -48,7 +48,7 @@ def _pairs(pairs: Sequence[str]) -> dict[str, str]:
     return typed
 
 
-def _refuse_unknown(tool: DeclaredTool, document: Mapping[str, Any], names: Sequence[str]) -> None:
+def _refuse_unknown(tool: DeclaredTool | Query, document: Mapping[str, Any], names: Sequence[str]) -> None:
     known = document.get("properties", {})
     if document.get("additionalProperties") is not False or "patternProperties" in document:
         return

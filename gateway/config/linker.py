@@ -23,6 +23,7 @@ from gateway.config.linking.naming import link_collision_policies, prefix_of
 from gateway.config.linking.offers import link_offers
 from gateway.config.linking.pipelines import link_pipelines
 from gateway.config.linking.prospects import find_prospects
+from gateway.config.linking.queries import conceivable_queries, link_queries
 from gateway.config.linking.reach import programs_in_reach
 from gateway.config.linking.reviewing import review_imports
 from gateway.config.linking.rule_matches import unreached_rules
@@ -38,7 +39,7 @@ from gateway.config.specs.stages import stage_options
 from gateway.governance.diagnostics import Diagnostic, in_order
 from gateway.governance.imports import ImportedDefinition
 from gateway.governance.stages import PHASES
-from gateway.snapshot import Declared, Registry, Snapshot
+from gateway.snapshot import CONTENT, Declared, Registry, Snapshot
 
 _NOT_LINKED: Final = frozenset({"Overlay", "PolicyTest"})
 
@@ -57,7 +58,7 @@ def link(
     """Link the documents as of a day. `packages` are those that Python code may be imported from."""
     checked = [(each.spec, each.source) for each in loaded.documents]
     found = entries(checked, names=loaded.names, is_complete=not loaded.has_errors, today=today)
-    misspelled = list(unknown_tools(found))
+    misspelled = list(unknown_tools(found, queries=conceivable_queries(found, packages=packages)))
     if misspelled:  # what then chooses nothing, or is published by nobody, only follows from that
         found = replace(found, is_complete=False)
     snapshot, problems = _snapshot(found, packages=packages, imports=imports)
@@ -76,7 +77,8 @@ def _snapshot(
     tools, of_tools = link_tools(found, scale, imports=imports, packages=packages)
     offers, of_offers = link_offers(found, scale, imports=imports)
     prospects = find_prospects(found, scale, imports=imports)
-    gates, of_gates = link_gates(found, tools, prospects=prospects)
+    queries = link_queries(tools.values(), artifacts)
+    gates, of_gates = link_gates(found, tools, offers=offers, queries=queries, prospects=prospects)
     problems += [
         *of_tools,
         *of_offers,
@@ -98,7 +100,11 @@ def _snapshot(
     problems += forgetful_rules(found, gates, tools, catalogues)
     problems += unknown_calls(
         found,
-        advertised={name for catalogue in catalogues.values() for name in catalogue.tools},
+        advertised={
+            CONTENT,
+            *(name for catalogue in catalogues.values() for name in catalogue.tools),
+            *(name for schemas in queries.values() for name in schemas),
+        },
         prefixes={prefix_of(policy, tool.upstream or "") for policy in policies.values() for tool in prospects},
     )
     roles, subjects = known_callers(found)
@@ -118,6 +124,7 @@ def _snapshot(
         roles=roles,
         subjects=subjects,
         offers=offers,
+        queries=queries,
     )
     return frozen(snapshot), problems
 

@@ -53,3 +53,5 @@ class PolicyCase:
     read: frozenset[str] = frozenset()
     calls: tuple[EarlierCall, ...] = ()
     because: Because | None = None
+    of: str | None = None
+    """The tool whose result a query tool reads."""

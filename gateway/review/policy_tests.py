@@ -122,7 +122,7 @@ def about_verdict(verdict: Verdict) -> str:
 
 
 def _called(access: Access, case: PolicyCase, tool: str) -> CaseResult:
-    call = Call(case.principal, case.catalogue, tool, case.at, case.args, remembered(access, case))
+    call = Call(case.principal, case.catalogue, tool, case.at, case.args, remembered(access, case), of=case.of)
     answer = access.call(call)
     is_same = answer.decision == case.expected and case.because in (None, answer.because)
     position = answer.steps[-1].position

@@ -85,6 +85,7 @@ def _case(entry: Entry[PolicyTestDocument], index: int, case: Case) -> PolicyCas
         read=frozenset(case.turn.read) if case.turn else frozenset(),
         calls=_earlier(case),
         because=_because(case.expect.because),
+        of=case.of,
     )
 
 
@@ -92,6 +93,8 @@ def _called(case: Case) -> Iterator[tuple[str, tuple[str | int, ...]]]:
     """Every tool that a case names, and where."""
     if case.call is not None:
         yield case.call, ("call",)
+    if case.of is not None:
+        yield case.of, ("of",)
     for index, earlier in enumerate(case.turn.calls if case.turn else ()):
         yield earlier.tool, ("turn", "calls", index, "tool")
 

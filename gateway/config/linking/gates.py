@@ -1,11 +1,13 @@
 """Gate rules with their conditions compiled, and what is odd about the calls they are meant for."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.config.linking.entries import Entries, Entry
 from gateway.config.linking.prospects import could_choose
+from gateway.config.linking.queries import Schemas, chosen_queries
 from gateway.config.linking.rule_conditions import ConditionCheck, conditions_of, token_inside
 from gateway.config.linking.rule_matches import idle_matches
 from gateway.config.nodes import Path
@@ -34,17 +36,22 @@ from gateway.governance.rules import (
     Window,
 )
 from gateway.governance.schema_views import SchemaView
-from gateway.snapshot import DeclaredTool
+from gateway.snapshot import DeclaredTool, Offer, Query
 
 
 def link_gates(
-    entries: Entries, tools: Mapping[str, DeclaredTool], *, prospects: Sequence[GovernedTool]
+    entries: Entries,
+    tools: Mapping[str, DeclaredTool],
+    *,
+    offers: Mapping[str, Offer],
+    queries: Mapping[str, Schemas],
+    prospects: Sequence[GovernedTool],
 ) -> tuple[dict[str, GateRule], list[Diagnostic]]:
     """Rules whose conditions compile; what is wrong with the others has been told where they stand."""
     linked: dict[str, GateRule] = {}
     problems: list[Diagnostic] = []
     governed = [(tool, tool.governed) for tool in tools.values()]
-    every = [seen for _, seen in governed]
+    every = [*(seen for _, seen in governed), *(offer.governed for offer in offers.values())]
     flags, tiers = (entries.names.get(kind, frozenset()) for kind in ("TrustFlag", "TrustTier"))
     flags |= EFFECT_FLAGS
     conditions = ConditionCheck(flags=flags, tiers=tiers)
@@ -53,14 +60,18 @@ def link_gates(
         rule = _rule(entry)
         if rule is not None:
             linked[name] = rule
-            chosen = [tool for tool, seen in governed if rule.match.chooses(seen)]
+            chosen: list[DeclaredTool | Query] = [tool for tool, seen in governed if rule.match.chooses(seen)]
+            named = list(chosen_queries(rule.match, tools.values(), queries))
+            chosen += named
+            read = [*(query.governed for query in named), *(each for each in every if each.kind != "tool")]
             problems += _forbidden(entry, chosen)
             is_known = not could_choose(rule.match, prospects)
             if is_known:
                 problems += _unshown(entry, chosen)
             if entries.is_complete and is_known:
                 problems += conditions.problems(entry, chosen)
-                problems += idle_matches(entry, rule.match, every, has_tools=bool(chosen))
+                has_tools = bool(chosen) or any(rule.match.chooses(each) for each in read)
+                problems += idle_matches(entry, rule.match, [*every, *read], has_tools=has_tools)
     return linked, problems
 
 
@@ -84,7 +95,7 @@ def _rule(entry: Entry[GateRuleDocument]) -> GateRule | None:
         return None
     return GateRule(
         entry.name,
-        selector_of(spec.match),
+        replace(selector_of(spec.match), prompts=spec.match.prompts, resources=spec.match.resources),
         check,
         entry.position,
         when=when,
@@ -163,7 +174,7 @@ def _unknown_flag(
     return token_inside(found, source, start, len(flag) + 2)
 
 
-def _forbidden(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:
+def _forbidden(entry: Entry[GateRuleDocument], chosen: Sequence[DeclaredTool | Query]) -> Iterator[Diagnostic]:
     """Tools of a tier whose calls somebody else has to look at."""
     if not isinstance(entry.document.spec.check, specs.ConfirmationCheck):
         return
@@ -175,7 +186,7 @@ def _forbidden(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> It
             yield entry.problem("tier-forbids-confirmation", message, ("spec", "check", "type"), help=help)
 
 
-def _unshown(entry: Entry[GateRuleDocument], chosen: list[DeclaredTool]) -> Iterator[Diagnostic]:
+def _unshown(entry: Entry[GateRuleDocument], chosen: Sequence[DeclaredTool | Query]) -> Iterator[Diagnostic]:
     """Arguments to show that no tool of the rule takes: approvers would decide without them."""
     check: Spec | None = entry.document.spec.check
     at: Path = ("spec", "check", "show")

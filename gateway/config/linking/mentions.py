@@ -13,20 +13,25 @@ from gateway.governance.imports import ImportedDefinition
 from gateway.openapi.importing import REQUEST
 
 
-def unknown_tools(entries: Entries) -> Iterator[Diagnostic]:
+def unknown_tools(entries: Entries, *, queries: frozenset[str] = frozenset()) -> Iterator[Diagnostic]:
+    """`queries` are the names of query tools, which rules may name and catalogues may not."""
     for catalogue in entries.of(CatalogueDocument).values():
         spec = catalogue.document.spec
         for field, selectors in (("include", spec.include), ("exclude", spec.exclude)):
             for index, selector in enumerate(selectors):
                 yield from _unknown(entries, catalogue, ("spec", field, index, "tools"), selector.tools)
     for rule in entries.of(GateRuleDocument).values():
-        yield from _unknown(entries, rule, ("spec", "match", "tools"), rule.document.spec.match.tools)
+        yield from _unknown(entries, rule, ("spec", "match", "tools"), rule.document.spec.match.tools, queries)
 
 
 def _unknown(
-    entries: Entries, entry: Entry[CatalogueDocument] | Entry[GateRuleDocument], path: Path, names: tuple[str, ...]
+    entries: Entries,
+    entry: Entry[CatalogueDocument] | Entry[GateRuleDocument],
+    path: Path,
+    names: tuple[str, ...],
+    queries: frozenset[str] = frozenset(),
 ) -> Iterator[Diagnostic]:
-    declared = entries.names.get("Tool", frozenset())
+    declared = entries.names.get("Tool", frozenset()) | queries
     for index, name in enumerate(names):
         if "*" in name or name in declared:
             continue

@@ -13,7 +13,7 @@ from gateway.governance.condition_checks import ConditionMistake, Scope, find_mi
 from gateway.governance.diagnostics import Diagnostic
 from gateway.governance.expressions import line_and_column
 from gateway.governance.schema_views import SchemaView
-from gateway.snapshot import DeclaredTool
+from gateway.snapshot import DeclaredTool, Query
 
 
 def conditions_of(entry: Entry[GateRuleDocument]) -> Iterator[tuple[str, Path]]:
@@ -33,17 +33,18 @@ class ConditionCheck:
         self._turn = _turn(flags, tiers)
         self._scopes: dict[str, Scope] = {}
 
-    def problems(self, entry: Entry[GateRuleDocument], chosen: Sequence[DeclaredTool]) -> Iterator[Diagnostic]:
+    def problems(self, entry: Entry[GateRuleDocument], chosen: Sequence[DeclaredTool | Query]) -> Iterator[Diagnostic]:
         """Arguments that no tool of the rule takes, values that they never have, conditions that are never true."""
         for source, path in conditions_of(entry):
             scopes = [self._scope(tool) for tool in chosen]
             for mistake in find_mistakes(source, scopes, is_requirement=path[-1] == "require"):
                 yield _diagnostic(entry, mistake, source, path)
 
-    def _scope(self, tool: DeclaredTool) -> Scope:
-        if tool.name not in self._scopes:
-            self._scopes[tool.name] = _scope(tool, self._turn, self._flags)
-        return self._scopes[tool.name]
+    def _scope(self, tool: DeclaredTool | Query) -> Scope:
+        key = tool.name if isinstance(tool, DeclaredTool) else f"{tool.name} of {tool.maker.name}"
+        if key not in self._scopes:
+            self._scopes[key] = _scope(tool, self._turn, self._flags)
+        return self._scopes[key]
 
 
 def token_inside(found: Diagnostic, source: str, start: int, width: int) -> Diagnostic:
@@ -60,7 +61,7 @@ def _diagnostic(entry: Entry[GateRuleDocument], mistake: ConditionMistake, sourc
     return token_inside(found, source, mistake.start, mistake.width)
 
 
-def _scope(tool: DeclaredTool, turn: SchemaView, flags: frozenset[str]) -> Scope:
+def _scope(tool: DeclaredTool | Query, turn: SchemaView, flags: frozenset[str]) -> Scope:
     """The variables of a condition as schemas; for the tool itself, they list what it has."""
     about: Mapping[str, Any] = {
         "type": "object",

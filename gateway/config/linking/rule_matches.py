@@ -15,7 +15,7 @@ from gateway.governance.rules import GateRule
 from gateway.snapshot import Catalogue, DeclaredTool
 
 _MATCH: Final[Path] = ("spec", "match")
-_CRITERIA: Final = ("tools", "labels", "flags", "upstreams", "tiers", "artifacts")
+_CRITERIA: Final = ("tools", "labels", "flags", "upstreams", "tiers", "artifacts", "prompts", "resources")
 _GUARDS_NOTHING: Final = "correct what it matches, or remove the rule"
 
 

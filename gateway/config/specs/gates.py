@@ -17,6 +17,7 @@ from gateway.config.specs.scalars import (
     Expression,
     Line,
     Name,
+    Pattern,
     PolicyObject,
     Principal,
     Prose,
@@ -35,8 +36,15 @@ _LONGEST_QUOTA: Final = timedelta(days=366)
 
 
 class Match(Selector):
-    """Chooses calls: all given keys must hold; within a key, any entry."""
+    """Chooses calls: all given keys must hold; within a key, any entry.
 
+    A rule that names tools, prompts or resources is about what it names. Query tools have the labels, flags without
+    effects, tier, upstream and class of the result that they read.
+    """
+
+    tools: Many[Pattern] = Field((), description="Names or patterns of tools, and of query tools: artifact_grep.")
+    prompts: Many[Pattern] = Field((), description="Names or patterns of prompts: upstream.name.")
+    resources: Many[Pattern] = Field((), description="Names or patterns of groups of resources: upstream.name.")
     catalogues: Many[Name] = Field((), description="Catalogues through which the call comes.")
 
 

@@ -85,6 +85,7 @@ class Case(Spec):
     at: Maybe[Moment] = Field(None, description="The moment, if not the given one.")
     turn: Maybe[Turn] = Field(None, description="What happened earlier in the turn.")
     call: Maybe[Name] = Field(None, description="Tool that is called.")
+    of: Maybe[Name] = Field(None, description="Tool whose result a query tool reads, where several have it.")
     with_: Maybe[Json] = Field(None, description="Arguments of the call.")
     discover: Maybe[OnlyTrue] = Field(None, description="Ask which tools are seen instead.")
     expect: Expect = Field(description="What must come out.")
@@ -93,6 +94,8 @@ class Case(Spec):
         yield from one_of_missing({"call": self.call, "discover": self.discover}, "a case")
         if self.call is None and self.with_ is not None:
             yield Broken(("with",), "only a call has arguments", at_key=True)
+        if self.call is None and self.of is not None:
+            yield Broken(("of",), "only a call reads the result of a tool", at_key=True)
         if self.discover and self.call is None and self.expect.tools is None:
             yield Broken(("expect",), "discovering expects 'tools'", code="missing-field", at_key=True)
         if self.call is not None and self.expect.decision is None:
