@@ -24,7 +24,7 @@ from gateway.middleware.build import SharedState
 from gateway.runtime import publishing
 from gateway.runtime.backends import Backends
 from gateway.runtime.secrets import Secrets
-from gateway.serving import handlers
+from gateway.serving import gating, handlers
 from gateway.serving.current import current_call
 from gateway.snapshot import DeclaredTool
 from gateway.web.rest.routing import ALL_OPERATIONS
@@ -162,11 +162,15 @@ async def test_no_backend_runs_without_a_decision_for_that_very_call(tmp_path: P
 
 
 def mutated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """`publish` over a copy of the handlers in which nobody is asked."""
-    source = Path(str(handlers.__file__)).read_text(encoding="utf-8")
-    without, count = re.subn(r"^ +gate\.authorise\(call\)\n", "", source, flags=re.MULTILINE)
-    assert count == 1, "the handler authorises in exactly one line"
-    _loaded("handlers_that_ask_nobody", without, monkeypatch)
+    """`publish` over a copy of the handlers whose gate asks nobody."""
+    source = Path(str(gating.__file__)).read_text(encoding="utf-8")
+    without, count = re.subn(r"^ +self\.authorise\(call\)\n(?= +if self\.remote_name)", "", source, flags=re.MULTILINE)
+    assert count == 1, "the gate authorises in exactly one line before it decides"
+    _loaded("gates_that_ask_nobody", without, monkeypatch)
+    handling = Path(str(handlers.__file__)).read_text(encoding="utf-8")
+    asking = handling.replace("from gateway.serving.gating import", "from gates_that_ask_nobody import")
+    assert asking != handling
+    _loaded("handlers_that_ask_nobody", asking, monkeypatch)
     text = Path(str(publishing.__file__)).read_text(encoding="utf-8")
     changed = text.replace("from gateway.serving.handlers import", "from handlers_that_ask_nobody import")
     assert changed != text
