@@ -168,9 +168,11 @@ def _implicit(catalogue: Catalogue, pipeline: Pipeline, access: Access) -> int |
     """Where nothing looks back, calls without a handle have nothing to share."""
     if catalogue.implicit is None:
         return None
-    guards = pipeline.stage("loop-guard") is not None
-    tools = (access.snapshot.tools[identity] for identity in catalogue.tools.values())
-    looks_back = guards or any(rule.looks_back for tool in tools for rule in access.rules_about(tool, catalogue.name))
+    snapshot = access.snapshot
+    rules = [each for each in snapshot.gates.values() if each.mode != "disabled" and each.looks_back]
+    looks_back = any(not rule.catalogues or catalogue.name in rule.catalogues for rule in rules)
+    looks_back |= any(each.max_tier is not None or each.blocked_by for each in snapshot.artifacts.values())
+    looks_back |= pipeline.stage("loop-guard") is not None
     return microseconds_in(catalogue.implicit) if looks_back else None
 
 

@@ -16,7 +16,7 @@ from gateway.errors import UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.governance.records import Store, StoredCall, TurnEnding
 from gateway.serving.implicit_turns import PREFIX as IMPLICIT
-from gateway.serving.implicit_turns import ImplicitTurn, ImplicitTurns
+from gateway.serving.implicit_turns import ImplicitTurns
 from gateway.serving.keeping import restored
 from gateway.serving.published import Published
 from gateway.serving.rights import admit, still_readable
@@ -85,9 +85,14 @@ class OwnTurns:
             turn.implicit = await self._implicit.of(principal, catalogue, revision, idle)
         return turn
 
-    async def remembering(self, principal: Principal, catalogue: str) -> ImplicitTurn | None:
-        """The implicit turn of a caller, if rules of the catalogue look back. Raises `UnknownCatalogue`."""
-        return (await self.begin_alone(principal, catalogue)).implicit
+    async def begin_reading(self, principal: Principal, catalogue: str) -> Turn | None:
+        """A turn for what is read without a call and without a handle, if the catalogue has implicit turns.
+
+        Raises `UnknownCatalogue`.
+        """
+        admit(self.published, principal, catalogue)
+        has_implicit = self.published.catalogues[catalogue].implicit is not None
+        return await self.begin_alone(principal, catalogue) if has_implicit else None
 
     async def find(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
         """The caller's own open turn, from memory or from the store. Raises `UnknownTurn`."""

@@ -313,6 +313,7 @@ class Service:
         query = published.guard.of_stored(stored, by)
         if query is None or not is_kept(published, stored) or not published.access.admits(principal, stored.catalogue):
             raise UnknownCall()
+        into = into or await self.turns.begin_reading(principal, stored.catalogue)
         asked = Asked(principal, stored.catalogue, by, published.snapshot.revision)
         call = asked.as_call({"callId": stored.id}, turn=into, client=client, holding=holding)
         await self._read(published, call, query, into=into)

@@ -207,7 +207,7 @@ def _unshown(entry: Entry[GateRuleDocument], chosen: Sequence[DeclaredTool | Que
 
 
 def _unsummed(
-    entry: Entry[GateRuleDocument], check: specs.QuotaCheck, chosen: list[DeclaredTool]
+    entry: Entry[GateRuleDocument], check: specs.QuotaCheck, chosen: Sequence[DeclaredTool | Query]
 ) -> Iterator[Diagnostic]:
     """An argument to add up that a tool of the rule does not take as a number: its calls are denied."""
     path: Path = ("spec", "check", "sum")

@@ -106,6 +106,7 @@ class Offering:
         except NotOffered as refused:
             await self._refused(principal, f"prompt:{name}", refused)
             raise ProtocolError(INVALID_PARAMS, "there is no such prompt") from None
+        into = into or await self._service.turns.begin_reading(principal, self._catalogue)
         call = self._by(principal, f"prompt:{name}").as_call(arguments, turn=into, client=client)
         await self._decided(call, offer, ProtocolError(INVALID_PARAMS, "there is no such prompt"))
         asked = {"name": offer.remote_name, **({} if arguments is None else {"arguments": arguments})}
@@ -127,6 +128,7 @@ class Offering:
         except NotOffered as refused:
             await self._refused(principal, f"resource:{uri}", refused)
             raise
+        into = into or await self._service.turns.begin_reading(principal, self._catalogue)
         call = self._by(principal, f"resource:{uri}").as_call({"uri": uri}, turn=into, client=client)
         await self._decided(call, offer, NotOffered())
         try:
