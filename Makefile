@@ -37,7 +37,7 @@ test: $(READY) ## run the whole suite in parallel (COVERAGE=1 also measures and 
 ifdef COVERAGE
 	$(BIN)/pytest -n auto --dist worksteal $(PYTEST_ARGS) $(GENERATED)
 	$(BIN)/coverage report --include='gateway/core/*,gateway/errors.py' --fail-under=100
-	$(BIN)/coverage report --include='gateway/audit/*,gateway/authz/*,gateway/governance/ports.py,gateway/access.py,gateway/identity/*,gateway/serving/auditing.py,gateway/serving/gating.py,gateway/serving/handlers.py,gateway/runtime/shortening.py,gateway/storage/audit_log.py,gateway/storage/audit_shortening.py,gateway/storage/finding_fresh.py,gateway/storage/fresh_calls.py,gateway/storage/fresh_rows.py,gateway/storage/putting_away.py' --fail-under=100
+	$(BIN)/coverage report --include='gateway/audit/*,gateway/authz/*,gateway/governance/ports.py,gateway/access.py,gateway/identity/*,gateway/serving/auditing.py,gateway/serving/gating.py,gateway/serving/handlers.py,gateway/serving/read_guard.py,gateway/runtime/shortening.py,gateway/storage/audit_log.py,gateway/storage/audit_shortening.py,gateway/storage/finding_fresh.py,gateway/storage/fresh_calls.py,gateway/storage/fresh_rows.py,gateway/storage/putting_away.py' --fail-under=100
 	$(BIN)/coverage report --include='gateway/limits/*,gateway/governance/limits.py,gateway/governance/quarantines.py,gateway/governance/revocations.py,gateway/storage/host_files.py,gateway/storage/limits.py,gateway/storage/notices.py,gateway/storage/quarantines.py,gateway/storage/rates.py,gateway/storage/revocations.py' --fail-under=100
 	$(BIN)/coverage report --include='gateway/approvals/*,gateway/governance/approvals.py,gateway/storage/approval*.py,gateway/storage/postgres/*' --fail-under=100
 	$(BIN)/coverage report --include='gateway/formats/*' --fail-under=95

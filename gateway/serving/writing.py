@@ -13,6 +13,7 @@ from typing import Any, Final
 from gateway.audit.words import Reason
 from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
+from gateway.core.lines import encode
 from gateway.core.moments import clock, microseconds, microseconds_in
 from gateway.errors import NotPermitted, StoreUnavailable
 from gateway.governance.records import ArgumentExcerpt, AuditBody
@@ -100,10 +101,12 @@ class Writing:
         size = 0
         for piece in pieces:
             size += piece.byte_length or 0
-        remembered.receives(size)
+        is_answer = declared is None and not record.is_error  # of a query: text that nothing but the record holds
+        received = sum(len(encode(piece.text or "")) for piece in pieces) if is_answer else size
+        remembered.receives(received)
         if call.charge is not None:
             with suppress(StoreUnavailable):  # where that fails, so does the record of the call
-                await call.charge(size)
+                await call.charge(received)
         audit = [self._auditor.settled(call, stored, declared)] if self._auditor is not None else ()
         kept = turn.published.types.declared(artifact)
         retain = self._lives if kept is None or kept.retain is None else max(self._lives, microseconds_in(kept.retain))
@@ -111,7 +114,7 @@ class Writing:
             retain += microseconds(max(each.expires_at for each in call.approvals)) - clock()
         as_stored = turn.stored
         is_longer = turn.lives_on(record.completed, retain)
-        memory, knowing = turn.to_write(call.fingerprint, tool=call.identity or call.tool, size=size)
+        memory, knowing = turn.to_write(call.fingerprint, tool=call.identity or call.tool, size=received)
         keeping = None if turn.implicit is None else asyncio.ensure_future(self._keep_implicit(turn))
         began = perf_counter()
         try:
