@@ -60,6 +60,10 @@ _DONE: Final = _answered("done")
 _NOT_DONE: Final = tuple(_answered(outcome) for outcome in STATUSES if outcome != "done")
 _LOST: Final = {424: "The tool may have run, and its outcome could not be kept or shown."}
 _DOWNLOADED: Final = {"ETag": "Names these bytes.", "Content-Disposition": "Always an attachment."}
+_REFUSED_READ: Final = {
+    403: "A gate rule or a quarantine refuses it, or somebody has to agree first.",
+    429: "A rate or a quota refuses it for now.",
+}
 _UNCHANGED: Final = {304: "The client has it already."}
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -204,6 +208,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         turns.render_turn,
         Success("Messages in the shape of chat completions.", "Rendering"),
         "turns",
+        also=_REFUSED_READ,
     ),
     Operation(
         "followTurn",
@@ -278,7 +283,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             Parameter("If-Range", "The range counts only for this ETag.", _ANY_TEXT),
             _KNOWN,
         ),
-        also={304: "The client has it already.", 416: "No bytes are in that range."},
+        also={
+            **_REFUSED_READ,
+            304: "The client has it already.",
+            416: "No bytes are in that range.",
+        },
         instead=(
             Success(
                 "The range.", type="*/*", status=206, headers=_DOWNLOADED | {"Content-Range": "Which bytes of all."}
