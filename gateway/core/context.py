@@ -6,7 +6,7 @@ once; they belong to the turn.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.core.abort import AbortController, AbortSignal
@@ -19,6 +19,7 @@ from gateway.core.records import RecordSets
 from gateway.core.registry import Registry
 from gateway.core.tokens import Tokenizable
 from gateway.core.tool_registry import ToolRegistry
+from gateway.core.tools import Tool
 from gateway.errors import (
     GatewayError,
     InvalidInitialRegistryValue,
@@ -42,6 +43,8 @@ class Context(RecordKeeping):
 
     iteration: int | None = None
     """Which pass of a dispatch this is, from 0; a turn has none."""
+    forged: Sequence[Tool] = ()
+    """The query tools that the current iteration forged."""
 
     def __init__(
         self,
@@ -190,6 +193,7 @@ class DispatchContext(Context):
             parent=turn,
         )
         self.iteration = 0
+        self.forged = turn.forged
         self.prunes_on_ack = False
         """Whether ephemeral tools go on ack, before any handler is told."""
         self.is_acked = False

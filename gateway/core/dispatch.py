@@ -137,11 +137,23 @@ class _Run:
             self._fail(ctx.nack_error)
 
     async def _iterate(self) -> bool:
-        """Whether the iteration came to its end. Records of one that did not never reach the turn, unless acked."""
+        """Whether the iteration came to its end. Records of one that did not never reach the turn, unless acked.
+
+        Whatever happens in it, an iteration that starts is seen to end.
+        """
         ctx = self._ctx
         started_at = now()
         if ctx.hears(IterationStart):
             ctx.emit(IterationStart(ctx.dispatch_id, ctx.iteration, started_at))
+        try:
+            return await self._take_steps()
+        finally:
+            if ctx.hears(IterationEnd):
+                ended_at = now()
+                took = milliseconds(started_at, ended_at)
+                ctx.emit(IterationEnd(ctx.dispatch_id, ctx.iteration, started_at, ended_at, took))
+
+    async def _take_steps(self) -> bool:
         self._forge()
         await self._pass(self._input, "dispatch-input")
         if not self._goes_on():
@@ -150,11 +162,7 @@ class _Run:
         if not self._goes_on():
             return False
         await self._pass(self._output, "dispatch-output")
-        ctx.flush()
-        if ctx.hears(IterationEnd):
-            ended_at = now()
-            took = milliseconds(started_at, ended_at)
-            ctx.emit(IterationEnd(ctx.dispatch_id, ctx.iteration, started_at, ended_at, took))
+        self._ctx.flush()
         return True
 
     def _forge(self) -> None:

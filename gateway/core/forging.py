@@ -1,4 +1,4 @@
-"""Forging for a dispatch: once per iteration the query tools are renewed for the artifacts of the turn."""
+"""Forging for a dispatch: each iteration renews the query tools for the artifacts of the turn, and no other tool."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +9,16 @@ from gateway.core.tool_registry import ToolRegistry
 
 
 def forge_into(ctx: Context) -> None:
-    """Drop every ephemeral tool, then register fresh query tools: the old `callId` enums are stale."""
-    ctx.tools.prune_ephemeral()
-    if not ctx.has_records:
-        return
-    for tool in forged_tools(ctx).all():
+    """Replace the query tools that an earlier iteration forged: their `callId` enums are stale.
+
+    Every other ephemeral tool stays until the dispatch is acked. The context knows its forged tools by identity, so a
+    tool that took over one of their names stays, too.
+    """
+    for tool in ctx.forged:
+        if ctx.tools.get(tool.name) is tool:
+            ctx.tools.unregister(tool.name)
+    ctx.forged = forged_tools(ctx).all() if ctx.has_records else ()
+    for tool in ctx.forged:
         ctx.tools.register(tool, overwrite=True)
 
 

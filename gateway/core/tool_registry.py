@@ -97,7 +97,7 @@ class ToolRegistry:
         return copied
 
     def _note_life(self, tool: Tool) -> None:
-        """Ephemeral tools go once per iteration; they are known by name, so that nobody looks at the others."""
+        """Ephemeral tools are known by name: an ack looks at no other tool."""
         if tool.ephemeral:
             self._ephemeral.add(tool.name)
         else:

@@ -24,7 +24,6 @@ MAX_JSON: Final = 256 << 10
 _MAX_NAMES: Final = 1_024
 _MAX_NAME: Final = 256
 _MAX_COUNT: Final = 2**53 - 1
-_FIELDS: Final = 9
 _KEY: Final = 16
 """Characters of a fingerprint that tell calls apart. Two that share them count as one: that can only refuse more."""
 
@@ -86,10 +85,12 @@ class TurnMemory:
     they have seen: that is spread out when somebody first does.
     """
 
-    __slots__ = ("_at", "_brought", "_key", "_seen", "bytes", "calls", "known")
+    __slots__ = ("_at", "_brought", "_key", "_seen", "bytes", "calls", "known", "output_ran")
 
     def __init__(self) -> None:
         self.known: bytes | None = None
+        self.output_ran = False
+        """Whether the output stages of the turn have run, or run after the call that began it."""
         self.calls = 0
         self.bytes = 0
         self._seen: _Seen | None = None
@@ -194,6 +195,7 @@ class TurnMemory:
         ours.flags |= theirs.flags
         ours.tiers |= theirs.tiers
         ours.classes |= theirs.classes
+        self.output_ran |= other.output_ran
         self.calls = max(0, other.calls + self.calls - since.calls)
         self.bytes = max(0, other.bytes + self.bytes - since.bytes)
         both = Counter(ours.newest) | Counter(theirs.newest)
@@ -212,10 +214,11 @@ class TurnMemory:
         is_known = brought.tier in seen.tiers and seen.flags.issuperset(brought.flags)
         return is_known and (brought.artifact is None or brought.artifact in seen.classes)
 
-    def beginning_with(self, fingerprint: str, *, tool: str, size: int) -> bytes:
+    def beginning_with(self, fingerprint: str, *, tool: str, size: int, output_ran: bool = False) -> bytes:
         """What a conversation starts with that goes on from one call: all that was seen, and that call alone."""
         ours = self._spread_out()
         begun = TurnMemory()
+        begun.output_ran = output_ran
         seen = begun._spread_out()
         seen.flags, seen.tiers, seen.classes = ours.flags, ours.tiers, ours.classes
         made = next((each for each in reversed(ours.newest) if each.tool == tool), None)
@@ -237,7 +240,7 @@ class TurnMemory:
             self.known = knowing
 
     def to_json(self) -> bytes:
-        if self._brought is not None:
+        if self._brought is not None and not self.output_ran:
             begin, kind = _written(self._brought)
             return _ONE_CALL % (begin, self.calls, self.bytes, orjson.dumps(self._key), kind, self._at)
         seen = self._spread_out()
@@ -256,6 +259,7 @@ class TurnMemory:
                 "same": list(seen.same.items()),
                 "kinds": list(kinds),
                 "newest": newest,
+                **({"outputRan": True} if self.output_ran else {}),
             }
         )
 
@@ -332,8 +336,12 @@ def _read(found: Any) -> TurnMemory:
             "same": [*same],
             "kinds": [*kinds],
             "newest": [*newest],
-        } if len(found) == _FIELDS and type(found["version"]) is int:
+            **more,
+        } if type(found["version"]) is int and (
+            not more or (more.keys() == {"outputRan"} and more["outputRan"] is True)
+        ):
             memory = TurnMemory()
+            memory.output_ran = bool(more)
             seen = memory._spread_out()
             seen.flags, seen.tiers, seen.classes = set(_names(flags)), set(_names(tiers)), set(_names(classes))
             memory.calls, memory.bytes = _count(calls), _count(size)

@@ -76,7 +76,7 @@ async def dispatched(turn: Turn, call: ServedCall, *, inline: Inlining) -> ToolC
             record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline, failed=call.fail)
 
     async def acknowledge(ctx: DispatchContext, next: Next) -> None:
-        """Last of all: an iteration that the executor acks has neither output stages nor an end."""
+        """Last of all: an iteration that the executor acks has no output stages."""
         await next()
         ctx.ack()
 

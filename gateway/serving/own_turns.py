@@ -75,7 +75,8 @@ class OwnTurns:
     async def begin_alone(self, principal: Principal, catalogue: str) -> Turn:
         """One for a single call, which it is stored with; rules find what the caller's implicit turn remembers.
 
-        Raises `UnknownCatalogue`.
+        Its output stages run after that call. The turn remembers so from the beginning: what is stored with the call
+        tells every process not to run them again. Raises `UnknownCatalogue`.
         """
         turn = self._begun(principal, catalogue, self._lives_alone)
         turn.is_alone = True
@@ -83,6 +84,8 @@ class OwnTurns:
         if idle is not None:
             revision = turn.published.snapshot.revision
             turn.implicit = await self._implicit.of(principal, catalogue, revision, idle)
+        elif turn.catalogue.turn_output:
+            turn.memory.output_ran = True
         return turn
 
     async def begin_reading(self, principal: Principal, catalogue: str) -> Turn | None:
@@ -116,18 +119,28 @@ class OwnTurns:
         return turn
 
     async def end(self, turn: Turn, ending: TurnEnding = "ack") -> None:
+        """End a turn. Raises `RecordConflict` if it has ended already, and what its output stages raise.
+
+        It ends before its output stages run: only one process can end it, so they run once, and an error of theirs
+        does not open it again.
+        """
         at = now()
-        if ending == "ack":
-            await passed(turn, turn.catalogue.turn_output)
-            turn.ctx.tools.prune_ephemeral()
-        elif ending == "abort":
+        runs_output = ending == "ack" and bool(turn.catalogue.turn_output) and not turn.memory.output_ran
+        if ending == "abort":
             turn.ctx.abort("the caller ended the turn")
-        started = turn.stored.created_at
-        turn.stored = replace(turn.stored, ended=microseconds(at), ending=ending)
         if turn.is_stored:
             await self._store.end_turn(turn.id, ending, at, stash=turn.ctx.stash.all())
+        started = turn.stored.created_at
+        turn.stored = replace(turn.stored, ended=microseconds(at), ending=ending)
         self._in_memory.drop(turn.id)
-        turn.emit(TurnEnd(turn.id, started, at, milliseconds(started, at)))
+        try:
+            if runs_output:
+                turn.memory.output_ran = True
+                await passed(turn, turn.catalogue.turn_output)
+        finally:
+            if ending == "ack":
+                turn.ctx.tools.prune_ephemeral()
+            turn.emit(TurnEnd(turn.id, started, at, milliseconds(started, at)))
 
     def remembered_call(self, stored: StoredCall) -> ToolCall | None:
         """The record of media whose bytes are elsewhere: only its open turn knows how to fetch them."""

@@ -255,7 +255,7 @@ class Service:
         settled = await self._called(
             turn, name, args, id, key, client, holding, request, course, is_admitted=is_admitted
         )
-        if turn.catalogue.turn_output:
+        if not handle and turn.catalogue.turn_output:  # else the turn ran them, or runs them when it ends
             await passed(turn, turn.catalogue.turn_output)
         return settled
 

@@ -153,7 +153,8 @@ class Turn:
         """What is written of its memory with a call, and what is known to be stored; see `TurnMemory.to_write`."""
         if self.implicit is None:
             return self.memory.to_write()
-        return self.implicit.memory.beginning_with(fingerprint, tool=tool, size=size), None
+        output_ran = bool(self.catalogue.turn_output)
+        return self.implicit.memory.beginning_with(fingerprint, tool=tool, size=size, output_ran=output_ran), None
 
     def adopt(self, record: ToolCall) -> None:
         """Know a call that was settled without a context; another one may have settled meanwhile."""

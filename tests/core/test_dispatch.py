@@ -203,9 +203,10 @@ async def test_ending_decides_status_iterations_and_what_reaches_the_turn(
     played = await Played().run(execute, input=[middleware("input")], output=[middleware("output")])
 
     steps = ["input", "executor", "output"]
+    failed = [] if raised is None else ["error"]
     assert ran == steps[: steps.index(step) + 1]
     assert (played.end.status, played.end.iterations) == (status, iterations)
-    assert played.names.count("iterationEnd") == iterations
+    assert played.names == ["dispatchStart", "iterationStart", "iterationEnd", *failed, "dispatchEnd"]
     assert played.flushed == (["m"] if flushed else [])
     assert [record.id for record in played.persisted] == ["m"]
     if raised is None:
@@ -253,6 +254,7 @@ async def test_iterations_follow_each_other_until_somebody_signals() -> None:
         "iterationStart",
         "iterationEnd",
         "iterationStart",
+        "iterationEnd",
         "dispatchEnd",
     ]
     assert played.end.iterations == 2
@@ -264,7 +266,7 @@ async def test_events_tell_of_one_dispatch_with_consistent_times() -> None:
     published = [event.to_dict() for event in played.events]
     assert {each["dispatch_id"] for each in published} == {played.end.dispatch_id}
     assert played.end.dispatch_id != played.turn.turn_id
-    assert [each.get("iteration") for each in published] == [None, 0, 0, 1, None]
+    assert [each.get("iteration") for each in published] == [None, 0, 0, 1, 1, None]
     for each in published:
         if "ended_at" in each:
             assert each["duration_ms"] == (each["ended_at"] - each["started_at"]).total_seconds() * 1000
@@ -448,7 +450,7 @@ async def test_nack_without_an_error_raises_a_generic_one() -> None:
 async def test_error_event_precedes_the_end() -> None:
     played = await Played().run(lambda ctx, reporter: ctx.nack())
 
-    assert played.names == ["dispatchStart", "iterationStart", "error", "dispatchEnd"]
+    assert played.names == ["dispatchStart", "iterationStart", "iterationEnd", "error", "dispatchEnd"]
 
 
 # Abort and cancellation.
@@ -548,7 +550,7 @@ async def test_cancellation_passes_through_and_the_end_is_seen_once(step: str) -
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    assert played.names == ["dispatchStart", "iterationStart", "dispatchEnd"]
+    assert played.names == ["dispatchStart", "iterationStart", "iterationEnd", "dispatchEnd"]
     assert (played.end.status, played.end.error) == ("aborted", None)
     assert len(controller.signal._listeners) == 0
 
@@ -605,7 +607,7 @@ async def test_query_tools_are_renewed_before_each_input_pipeline_and_do_not_gro
     assert seen == [(set(), None), (BASE_SEVEN, ["c0"]), (BASE_SEVEN, ["c0", "c1"])]
 
 
-async def test_ephemeral_tools_of_middleware_live_for_one_iteration() -> None:
+async def test_ephemeral_tools_of_middleware_live_until_the_ack() -> None:
     seen: list[list[str]] = []
 
     async def register(ctx: DispatchContext, next: Next) -> None:
@@ -614,10 +616,11 @@ async def test_ephemeral_tools_of_middleware_live_for_one_iteration() -> None:
             ctx.tools.register(tool("lasting"))
         await next()
         seen.append([each.name for each in ctx.tools.all()])
+        ctx.on_ack(lambda: seen.append([each.name for each in ctx.tools.all()]))
 
     await Played().run(rounds(1), input=[register])
 
-    assert seen == [["fleeting", "lasting"], ["lasting"]]
+    assert seen == [["fleeting", "lasting"], ["fleeting", "lasting"], ["lasting"], ["lasting"]]
 
 
 async def test_ack_drops_ephemeral_tools_at_once_inside_the_executor() -> None:
@@ -694,7 +697,7 @@ async def test_artifact_class_that_cannot_forge_fails_the_dispatch() -> None:
 
     assert isinstance(played.outcome, DispatchPipelineError)
     assert played.outcome.message == "the query tools cannot be forged: no tools today"
-    assert played.names == ["dispatchStart", "iterationStart", "error", "dispatchEnd"]
+    assert played.names == ["dispatchStart", "iterationStart", "iterationEnd", "error", "dispatchEnd"]
 
 
 async def test_id_shared_by_a_call_and_a_retrieved_record_fails_the_dispatch() -> None:

@@ -15,7 +15,7 @@ from gateway.core.schemas import Schema
 from gateway.core.spool import InMemoryReader
 from gateway.core.tokens import Tokenizable
 from gateway.core.tool_registry import ToolRegistry
-from gateway.core.tools import Tool
+from gateway.core.tools import ArtifactTool, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -124,12 +124,40 @@ async def test_tools_of_artifacts_that_are_gone_disappear() -> None:
     assert [tool.name for tool in ctx.tools.all()] == ["t"]
 
 
-async def test_every_other_ephemeral_tool_is_dropped_too() -> None:
+async def test_every_other_ephemeral_tool_stays() -> None:
     ctx = a_dispatch(a_tool("kept"), a_tool("passing", ephemeral=True))
+    await ctx.store_tool_call(a_call("one", SpooledArtifact(InMemoryReader("1"))))
 
     forge_into(ctx)
+    by_hand = ArtifactTool(
+        name="own_query",
+        description="Tests.",
+        input_schema=Schema({"type": "object"}),
+        handler=lambda *_: "",
+        ephemeral=True,
+    )
+    ctx.tools.register(by_hand)
+    ctx.tools.register(a_tool("artifact_head", ephemeral=True), overwrite=True)
+    await ctx.delete_tool_call("one")
+    forge_into(ctx)
 
+    assert [tool.name for tool in ctx.tools.all()] == ["kept", "passing", "artifact_head", "own_query"]
+    ctx.prunes_on_ack = True
+    ctx.ack()
     assert [tool.name for tool in ctx.tools.all()] == ["kept"]
+
+
+async def test_dispatch_inside_a_dispatch_renews_what_the_outer_one_forged() -> None:
+    outer = a_dispatch()
+    await outer.store_tool_call(a_call("one", SpooledArtifact(InMemoryReader("1"))))
+    forge_into(outer)
+    inner = DispatchContext(outer, buses=Buses())
+    await inner.delete_tool_call("one")
+
+    forge_into(inner)
+
+    assert inner.tools.all() == []
+    assert offered(outer.tools) == {name: ["one"] for name in BASE_SEVEN}
 
 
 async def test_forged_tool_takes_the_place_of_one_with_its_name() -> None:

@@ -163,6 +163,7 @@ async def test_happy_path_is_told_in_order() -> None:
         "iterationStart",
         "iterationEnd",
         "iterationStart",
+        "iterationEnd",
         "dispatchEnd",
         "turnEnd",
     ]
@@ -358,7 +359,7 @@ async def test_error_of_a_turn_pipeline_stays_off_the_dispatch_bus() -> None:
 
     seen = await Seen(turn_output_pipeline=[fail]).run()
 
-    assert [event.name for event in seen.dispatch] == ["dispatchStart", "iterationStart", "dispatchEnd"]
+    assert [event.name for event in seen.dispatch] == ["dispatchStart", "iterationStart", "iterationEnd", "dispatchEnd"]
 
 
 async def test_generation_figures_stay_on_the_dispatch_bus() -> None:

@@ -217,6 +217,9 @@ def test_json_that_says_what_it_should_is_read() -> None:
         {"version": True},
         {"version": 1.0},
         {"more": 1},
+        {"outputRan": 1},
+        {"outputRan": False},
+        {"outputRan": True, "more": 1},
         {"flags": None},
         {"flags": "egress"},
         {"flags": [1]},
@@ -268,6 +271,19 @@ def test_json_without_a_field_is_refused(missing: str) -> None:
 def test_what_is_no_memory_is_refused(text: bytes) -> None:
     with pytest.raises(MemoryUnreadable):
         TurnMemory.from_json(text)
+
+
+def test_output_that_ran_is_not_forgotten() -> None:
+    one, other = TurnMemory(), TurnMemory()
+    one.output_ran = True
+    one.reserves("a" * 64)
+    one.notes(Brought("lookup", (), "internal"), "allow")
+
+    again = TurnMemory.from_json(one.to_json())
+    other.absorbs(again, since=TurnMemory())
+
+    assert b'"outputRan":true' in one.to_json()
+    assert (again.output_ran, other.output_ran, again) == (True, True, one)
 
 
 def test_memory_is_nothing_else() -> None:

@@ -172,8 +172,8 @@ async def test_promise_069_handler_runs_in_the_iteration_that_proposed_it() -> N
     seen = await play([tool("t", returning("done"))], [call("c", "t")])
 
     watched = ("iterationStart", "toolExecutionStart", "toolExecutionEnd", "iterationEnd")
-    assert [event.name for event in seen.named(*watched)] == [*watched, "iterationStart"]
-    assert [event.iteration for event in seen.named("iterationStart", "iterationEnd")] == [0, 0, 1]
+    assert [event.name for event in seen.named(*watched)] == [*watched, "iterationStart", "iterationEnd"]
+    assert [event.iteration for event in seen.named("iterationStart", "iterationEnd")] == [0, 0, 1, 1]
 
 
 async def test_promise_070_result_is_stored_before_the_iteration_ends_and_visible_in_the_next() -> None:
@@ -187,7 +187,7 @@ async def test_promise_070_result_is_stored_before_the_iteration_ends_and_visibl
         observers={"iterationEnd": lambda event: stored_at_end.append([record.id for record in seen.records])},
     )
 
-    assert stored_at_end == [["c"]]
+    assert stored_at_end == [["c"], ["c"]]
     assert [message["role"] for message in seen.requests[0].messages] == ["system"]
     assert "\nthe output\n" in seen.shown("c", at=1)
 
@@ -360,7 +360,7 @@ async def test_promise_078_ephemeral_tools_go_on_ack() -> None:
     listed: list[set[str]] = []
 
     async def add(ctx: DispatchContext, next: Next) -> None:
-        ctx.tools.register(tool("brief", returning(""), ephemeral=True))
+        ctx.tools.register(tool("brief", returning(""), ephemeral=True), overwrite=True)
         await next()
 
     async def step(ctx: DispatchContext, reporter: Reporter) -> None:

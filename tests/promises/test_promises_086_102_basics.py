@@ -300,7 +300,7 @@ async def test_promise_099_three_flags_act_at_render_dispatch_end_and_merge() ->
     brief = tool("brief", returning("text"), ephemeral=True)
 
     async def add(ctx: DispatchContext, next: Next) -> None:
-        ctx.tools.register(brief)
+        ctx.tools.register(brief, overwrite=True)
         ctx.on_ack(lambda: after_ack.extend(tool.name for tool in ctx.tools.all()))
         await next()
 

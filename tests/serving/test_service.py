@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from serving_gateway import ANA, BOB, EVE, HERE, Gateway, Grants, Plan, running, trust
 
@@ -16,6 +17,7 @@ from gateway.errors import (
     GatewayError,
     IdempotencyConflict,
     NotPermitted,
+    RecordConflict,
     UnknownCall,
     UnknownCatalogue,
     UnknownTool,
@@ -262,6 +264,80 @@ async def test_pipeline_of_a_turn_can_refuse_it(phase: str, tmp_path: Path) -> N
     async with running(tmp_path, plan) as gateway:
         with pytest.raises(GatewayError):
             await gateway.service.call_alone(ANA, "desk", "echo", {})
+
+
+class Outputs:
+    """An output stage that counts the turns it runs for, and how many calls it sees in them."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.pause = anyio.Event()
+        self.pause.set()
+
+    async def __call__(self, ctx: Any, next: Any) -> None:
+        self.seen.append((ctx.turn_id, len(ctx.turn_tool_calls)))
+        await self.pause.wait()
+        await next()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_output_of_a_turn_that_a_call_begins_runs_after_that_call_alone(restarts: bool, tmp_path: Path) -> None:
+    outputs = Outputs()
+    plan = Plan(stages={"turn_output": [outputs]}).tool("echo", "x")
+    async with running(tmp_path, plan) as gateway:
+        first = await gateway.service.call_alone(ANA, "desk", "echo", {})
+        ran = [(first.turn.id, 1)]
+        assert outputs.seen == ran
+        if not restarts:
+            await gateway.service.call_alone(ANA, "desk", "echo", {}, handle=first.turn.id)
+            await gateway.service.turns.end(await gateway.service.turns.find(ANA, first.turn.id))
+    async with running(tmp_path, plan) as gateway:
+        if restarts:
+            await gateway.service.call_alone(ANA, "desk", "echo", {}, handle=first.turn.id)
+            await gateway.service.turns.end(await gateway.service.turns.find(ANA, first.turn.id))
+        other = await gateway.service.call_alone(ANA, "desk", "echo", {})
+
+    assert outputs.seen == [*ran, (other.turn.id, 1)]
+
+
+@pytest.mark.parametrize("ending", ["ack", "nack", "abort"])
+async def test_output_of_an_opened_turn_runs_when_it_is_acked(ending: Any, tmp_path: Path) -> None:
+    outputs = Outputs()
+    async with running(tmp_path, Plan(stages={"turn_output": [outputs]}).tool("echo", "x")) as gateway:
+        turn = await gateway.service.turns.open(ANA, "desk")
+        await gateway.service.call(turn, "echo", {})
+        await gateway.service.call_alone(ANA, "desk", "echo", {}, handle=turn.id)
+        assert outputs.seen == []
+        await gateway.service.turns.end(turn, ending)
+
+    assert outputs.seen == ([(turn.id, 2)] if ending == "ack" else [])
+
+
+async def test_output_runs_once_however_many_end_the_turn(tmp_path: Path) -> None:
+    outputs = Outputs()
+    plan = Plan(stages={"turn_output": [outputs]}).tool("echo", "x")
+    async with running(tmp_path, plan) as gateway, running(tmp_path, plan) as other:
+        turn = await gateway.service.turns.open(ANA, "desk")
+        elsewhere = await other.service.turns.find(ANA, turn.id)
+        ends = [gateway.service.turns.end(turn), other.service.turns.end(elsewhere), gateway.service.turns.end(turn)]
+        done = await asyncio.gather(*ends, return_exceptions=True)
+
+    assert outputs.seen == [(turn.id, 0)]
+    assert [type(each) for each in done].count(RecordConflict) == 2
+
+
+async def test_turn_ends_whatever_its_output_raises(tmp_path: Path) -> None:
+    ended: list[Any] = []
+    plan = Plan(stages={"turn_output": [stopping("refuses")]}).tool("echo", "x")
+    async with running(tmp_path, plan) as gateway:
+        gateway.service.buses.observability.on("turnEnd", ended.append)
+        turn = await gateway.service.turns.open(ANA, "desk")
+        with pytest.raises(NotPermitted):
+            await gateway.service.turns.end(turn)
+
+        assert [event.turn_id for event in ended] == [turn.id]
+        with pytest.raises(UnknownTurn):
+            await gateway.service.turns.find(ANA, turn.id)
 
 
 async def test_stages_learn_which_call_is_about_to_be_made(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from gateway.core.prompt import assemble_prompt
 from gateway.core.rendering import Renderer
-from gateway.errors import GatewayError, UnknownTurn
+from gateway.errors import GatewayError, RecordConflict, UnknownTurn
 from gateway.serving.course import Course
 from gateway.serving.settled import Settled
 from gateway.serving.turns import Turn
@@ -63,8 +63,11 @@ async def end_turn(rest: Rest, asked: Asked) -> Response:
     ending = asked.body["as"]
     turn = await seen_turn(rest, asked)
     if turn.stored.ended_at is None:
-        await rest.service.turns.end(turn, ending)
-    elif turn.stored.ending != ending:
+        try:
+            await rest.service.turns.end(turn, ending)
+        except RecordConflict:  # another request was faster
+            turn = await seen_turn(rest, asked)
+    if turn.stored.ending != ending:
         raise TurnOver(f"the turn has ended already, with {turn.stored.ending}")
     return answer(turn_data(turn))
 
