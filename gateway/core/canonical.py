@@ -20,6 +20,8 @@ _SAFE_INTEGER: Final = 2**53
 _CACHED_NAME: Final = 128
 _ALWAYS_ALIKE: Final = frozenset({str, bool, type(None)})
 _NUMBERS: Final = frozenset({int, float})
+_FLAT: Final = _ALWAYS_ALIKE | _NUMBERS
+_CYCLE: Final = "the value contains itself; JSON has no cycles"
 _NEEDS_ESCAPE: Final = re.compile(r'[\x00-\x1f"\\\ud800-\udfff]')
 _SHORT_ESCAPES: Final = {
     "\b": "\\b",
@@ -48,8 +50,8 @@ UNDEFINED: Final = _Undefined()
 def canonical(value: Any) -> str:
     """The canonical text of a JSON value.
 
-    Raises `TypeError` for values outside the JSON grammar and `ValueError` for cycles, for
-    nesting past `MAX_DEPTH` and for two keys that are one text in JavaScript.
+    Raises `TypeError` for values outside the JSON grammar and for those that contain themselves, and
+    `ValueError` for nesting past `MAX_DEPTH` and for two keys that are one text in JavaScript.
     """
     return _encode(value).decode()
 
@@ -78,7 +80,7 @@ def hashed_call(tool: str, args: bytes) -> str:
 
 def pretty(value: Any, indent: int = 2) -> str:
     """JSON for people and models: source key order, non-ASCII raw, numbers as JavaScript prints them."""
-    return _pretty(value, " " * indent, "\n", _Trail())
+    return _pretty(value, " " * indent, "\n", Trail())
 
 
 def js_number(number: int | float) -> str:
@@ -130,7 +132,7 @@ def plain_text(value: Any) -> bytes | None:
 
 
 def _encode(value: Any) -> bytes:
-    return plain_text(value) or _write(value, _Trail()).encode()
+    return plain_text(value) or _write(value, Trail()).encode()
 
 
 def _orjson_agrees(value: Any, depth: int) -> bool:
@@ -162,7 +164,32 @@ def _number_agrees(number: int | float) -> bool:
     return 1e-5 < abs(number) < 1e15 and not number.is_integer()
 
 
-class _Trail:
+def refuse_cycles(value: Any) -> None:
+    """Raise `TypeError` for a value that contains itself.
+
+    Without recursion, and each container once, however often it is shared: what walks a value with two ways
+    back into itself does not come to an end.
+    """
+    if type(value) is dict and _FLAT.issuperset(map(type, value.values())):
+        return  # what most arguments are
+    entered: set[int] = set()
+    left: set[int] = set()
+    waiting: list[tuple[Any, bool]] = [(value, False)]
+    while waiting:
+        item, is_left = waiting.pop()
+        if is_left:
+            entered.discard(id(item))
+            left.add(id(item))
+        elif id(item) in entered:
+            raise TypeError(_CYCLE)
+        elif id(item) not in left and isinstance(item, dict | list | tuple):
+            entered.add(id(item))
+            waiting.append((item, True))
+            members = item.values() if isinstance(item, dict) else item
+            waiting.extend([(each, False) for each in members if type(each) not in _FLAT])
+
+
+class Trail:
     """The containers between the root and the current value: finds cycles and bounds depth."""
 
     def __init__(self) -> None:
@@ -170,7 +197,7 @@ class _Trail:
 
     def enter(self, container: object) -> None:
         if id(container) in self._open:
-            raise ValueError("the value contains itself; JSON has no cycles")
+            raise TypeError(_CYCLE)
         if len(self._open) >= MAX_DEPTH:
             raise ValueError(f"the value is nested deeper than {MAX_DEPTH} levels")
         self._open.add(id(container))
@@ -183,7 +210,7 @@ class _Trail:
 # of their own, and `MAX_DEPTH` levels would not fit on Python's stack.
 
 
-def _write(value: Any, trail: _Trail) -> str:
+def _write(value: Any, trail: Trail) -> str:
     kind = type(value)
     if kind is not dict and kind is not list:
         return _scalar(value)
@@ -199,7 +226,7 @@ def _write(value: Any, trail: _Trail) -> str:
     return "{" + ",".join(parts) + "}" if kind is dict else "[" + ",".join(parts) + "]"
 
 
-def _pretty(value: Any, indent: str, newline: str, trail: _Trail) -> str:
+def _pretty(value: Any, indent: str, newline: str, trail: Trail) -> str:
     is_object = isinstance(value, dict)
     if not is_object and not isinstance(value, list | tuple):
         return _scalar(value)

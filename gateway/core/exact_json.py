@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.core.canonical import MAX_DEPTH, call_id, hashed_call, js_number, js_string, plain_text
+from gateway.core.canonical import Trail, call_id, hashed_call, js_number, js_string, plain_text
 
 _SAFE: Final = 2**53
 _INTEGERS: Final = range(-(1 << 63), 1 << 64)
@@ -39,11 +39,12 @@ class CallIdentity(NamedTuple):
 def exact_json(value: Any) -> str:
     """Canonical JSON in which different values are different texts, and equal ones equal.
 
-    Raises `TypeError` for values outside the JSON grammar, and `ValueError` for nesting past `MAX_DEPTH`, for two keys
-    that are one text, and for infinities and NaN: JSON has no text for them, and `null` is another value.
+    Raises `TypeError` for values outside the JSON grammar and for those that contain themselves, and `ValueError` for
+    nesting past `MAX_DEPTH`, for two keys that are one text, and for infinities and NaN: JSON has no text for them, and
+    `null` is another value.
     """
     plain = plain_text(value)
-    return _written(value, 0) if plain is None else plain.decode()
+    return _written(value, Trail()) if plain is None else plain.decode()
 
 
 def exact_digest(value: Any) -> str:
@@ -66,7 +67,7 @@ def call_identity(tool: str, args: Any) -> CallIdentity:
     """Everything that identifies a call by its contents. Raises as `exact_json` does."""
     if (plain := plain_identity(tool, args)) is not None:
         return plain
-    text = _written(args, 0)
+    text = _written(args, Trail())
     checksum, exact = call_id(tool, args), hashed_call(tool, text.encode())
     return CallIdentity(checksum, text, None if exact == checksum else exact)
 
@@ -96,25 +97,22 @@ def reads_exactly(content: bytes) -> bool:
     return exact
 
 
-def _written(value: Any, depth: int) -> str:
+def _written(value: Any, trail: Trail) -> str:
     # No comprehensions: their frames would halve the depth that fits on Python's stack.
     parts: list[str] = []
     if isinstance(value, Mapping):
-        _refuse_depth(depth)
+        trail.enter(value)
         for key, item in _sorted(value):
-            parts.append(f"{js_string(key)}:{_written(item, depth + 1)}")
+            parts.append(f"{js_string(key)}:{_written(item, trail)}")
+        trail.leave(value)
         return "{" + ",".join(parts) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
-        _refuse_depth(depth)
+        trail.enter(value)
         for item in value:
-            parts.append(_written(item, depth + 1))
+            parts.append(_written(item, trail))
+        trail.leave(value)
         return "[" + ",".join(parts) + "]"
     return _scalar(value)
-
-
-def _refuse_depth(depth: int) -> None:
-    if depth >= MAX_DEPTH:
-        raise ValueError(f"the value is nested deeper than {MAX_DEPTH} levels")
 
 
 def _scalar(value: Any) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import jsonschema_rs
 
-from gateway.core.canonical import MAX_DEPTH
+from gateway.core.canonical import MAX_DEPTH, refuse_cycles
 from gateway.core.registry import copy_containers
 from gateway.core.schema_closing import close
 from gateway.core.schema_coercion import coerced
@@ -106,7 +106,11 @@ class Schema:
         return narrowed
 
     async def validate(self, value: Any) -> Any:
-        """A copy of `value` with defaults filled in. Raises `ValidationException` with the problems found."""
+        """A copy of `value` with defaults filled in. Raises `ValidationException` with the problems found.
+
+        A value that contains itself raises `TypeError`.
+        """
+        refuse_cycles(value)
         filled = self.accepted(value)
         for check in self._checks:
             answer = check(filled)
@@ -116,6 +120,7 @@ class Schema:
 
     def coerce(self, value: Any) -> Any:
         """Like `validate`, after turning texts into the scalars the schema asks for; checks that wait are refused."""
+        refuse_cycles(value)
         try:
             filled = self.accepted(coerced(self._subschemas, value))
         except RecursionError as error:
@@ -131,7 +136,8 @@ class Schema:
     def accepted(self, value: Any) -> Any:
         """What `validate` gives before custom checks are asked.
 
-        It is a copy: a handler may change its arguments, and the record must not follow.
+        It is a copy: a handler may change its arguments, and the record must not follow. The caller has hashed the
+        value, or otherwise knows that it does not contain itself.
         """
         try:
             validator = self._validator or self._compiled
@@ -146,6 +152,7 @@ class Schema:
 
     def is_valid(self, value: Any) -> bool:
         """Whether the document accepts `value`; custom checks are not asked."""
+        refuse_cycles(value)
         return self._compiled.is_valid(value)
 
     def __repr__(self) -> str:

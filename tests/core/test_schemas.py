@@ -397,12 +397,6 @@ def deep(levels: int) -> Any:
     return value
 
 
-def endless() -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    value["a"] = value
-    return value
-
-
 @pytest.mark.parametrize("levels", [600, 100_000])
 @pytest.mark.parametrize("document", [{"type": "object"}, {"type": "object", "additionalProperties": True}], ids=str)
 async def test_deep_value_is_refused(document: dict[str, Any], levels: int) -> None:
@@ -417,8 +411,8 @@ async def test_value_as_deep_as_a_call_may_be_is_accepted() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [endless(), {"a": date(2026, 1, 1)}, {1: 2}, {"a": b"x"}, {"a": {1, 2}}, {"a": object()}],
-    ids=["cycle", "date", "number as key", "bytes", "set", "object"],
+    [{"a": date(2026, 1, 1)}, {1: 2}, {"a": b"x"}, {"a": {1, 2}}, {"a": object()}],
+    ids=["date", "number as key", "bytes", "set", "object"],
 )
 async def test_value_outside_json_is_refused(value: Any) -> None:
     found = await problems_of({**an_object(a={"type": ["string", "number"]}), "propertyNames": {"maxLength": 9}}, value)
@@ -773,7 +767,7 @@ def test_check_that_waits_cannot_run_in_a_coercion() -> None:
             Schema({}, checks=[waiting]).coerce({})
 
 
-@pytest.mark.parametrize("value", [deep(600), deep(100_000), endless()], ids=["600", "100000", "endless"])
+@pytest.mark.parametrize("value", [deep(600), deep(100_000)], ids=["600", "100000"])
 def test_coercion_of_a_deep_value_is_refused(value: Any) -> None:
     with pytest.raises(ValidationException, match="not a JSON value"):
         Schema({}).coerce(value)
