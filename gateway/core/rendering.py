@@ -39,7 +39,7 @@ class Renderer:
 
     async def tool_result(self, ctx: Showing, call: ToolCall) -> list[Block]:
         """The blocks of one result: text in its envelope, or media blocks behind their markers."""
-        if media := _media_of(call.results):
+        if media := media_of(call.results):
             nonce = nonce_for(ctx.turn_secret, call.checksum, call.id)
             return [block for each in media for block in await self.media(each, nonce)]
         return [text_block(await self.text(ctx, call))]
@@ -74,13 +74,13 @@ async def shown_whole(ctx: Showing, call: ToolCall, authority: Authority, body: 
 
 
 def authority_of(ctx: Showing, call: ToolCall) -> Authority:
-    """Trusted only if the tool is, still is registered, and was at call time; errors never are."""
+    """Trusted only if the tool is, still is registered, and was at call time; errors and media never are."""
     tool = ctx.tools.get(call.tool)
     if tool is None:
         ctx.emit_warning("tool-not-registered", f"the tool {call.tool!r} is gone; its result is shown as untrusted")
         return "untrusted"
-    trusted = tool.trusted and call.trusted is not False and not call.is_error
-    return "trusted" if trusted else "untrusted"
+    is_trusted = tool.trusted and call.trusted is not False and not call.is_error
+    return "trusted" if is_trusted and not media_of(call.results) else "untrusted"
 
 
 def _whole_text(artifact: Any) -> Awaitable[Any]:
@@ -93,7 +93,8 @@ async def _all_lines(artifact: Any) -> str:
     return "\n".join(await artifact.cat())
 
 
-def _media_of(results: Any) -> list[Media]:
+def media_of(results: Any) -> list[Media]:
+    """The media that a call yielded; none if that is text or an artifact."""
     if isinstance(results, SpooledArtifact | Tokenizable):
         return []
     items = results if isinstance(results, list) else [results]

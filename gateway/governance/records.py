@@ -91,6 +91,7 @@ class StoredCall:
     """One call. Its id is unique within its turn; `tool` is the name it was called by, `identity` what policies say.
 
     `decision` and `because` tell who let it through or stopped it; `definition` is the hash of what the tool was.
+    `trusted` is the tool's flag at that time; what is told of the result is `is_trusted`.
     `trace_id` and `span_id`, in hexadecimal digits, are of the span that observed it, if somebody did.
     """
 
@@ -123,6 +124,11 @@ class StoredCall:
     """The exact digest of tool and arguments, where it is not the checksum."""
     excerpt: ArgumentExcerpt | None = None
     """With this, `args` is empty: the arguments are not kept. Checksum and digest are still theirs."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the result counts as trusted. Errors and media never do, whatever the tool is."""
+        return self.trusted and not self.is_error and all(each.kind != "media" for each in self.results)
 
     @property
     def fingerprint(self) -> str:

@@ -223,7 +223,7 @@ class Auditor:
             artifact = artifact or piece.key
             if content is None:
                 content = piece.content
-        envelope = "trusted" if stored.trusted and not stored.is_error else "untrusted"
+        envelope = "trusted" if stored.is_trusted else "untrusted"
         return state, call.error, size, artifact, content, envelope
 
 

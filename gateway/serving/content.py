@@ -7,7 +7,7 @@ the text and in the `_meta` of every block.
 import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict
 from urllib.parse import quote
 
 from gateway.core.artifacts import SpooledArtifact
@@ -17,7 +17,7 @@ from gateway.core.envelopes import Authority, handle_text, render_apart, result_
 from gateway.core.media import Media
 from gateway.core.media_blocks import Block, mcp_block, safe_mime, safe_name, text_block
 from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
-from gateway.core.rendering import Renderer, authority_of, shown_whole
+from gateway.core.rendering import Renderer, authority_of, media_of, shown_whole
 from gateway.core.tokens import Tokenizable
 from gateway.errors import ArtifactError
 from gateway.serving.published import Published
@@ -32,7 +32,6 @@ MAX_STRUCTURED: Final = 1 << 20
 """Bytes of a result that programs are given as JSON beside its text."""
 
 _RENDERER: Final = Renderer()
-_NO_MEDIA: Final = (SpooledArtifact, Tokenizable)
 
 
 @dataclass(slots=True)
@@ -148,11 +147,16 @@ class Contents:
         return self._promises[key]
 
 
-def media_of(results: Any) -> list[Media]:
-    if isinstance(results, _NO_MEDIA):
-        return []
-    items = results if isinstance(results, list) else [results]
-    return items if items and all(isinstance(item, Media) for item in items) else []
+class MediaMeta(TypedDict):
+    """What is said of media. Nobody vouches for bytes that a model looks at, whoever made them."""
+
+    tier: str
+    trusted: Literal[False]
+    hazard: str
+
+
+def media_meta(media: Media) -> MediaMeta:
+    return {"tier": media.trust_tier, "trusted": False, "hazard": media.modality_hazard}
 
 
 def shown_text(turn: Turn, record: ToolCall) -> Awaitable[str]:
@@ -200,11 +204,7 @@ async def _media_blocks(turn: Turn, record: ToolCall, media: list[Media]) -> lis
         if each.source in (TEXT_BLOCK, RAW_BLOCK):
             blocks.append(await _relayed_block(turn, record, each))
             continue
-        meta = {
-            "tier": each.trust_tier,
-            "trusted": each.trust_tier == "first-party" and each.modality_hazard == "inert",
-            "hazard": each.modality_hazard,
-        }
+        meta = media_meta(each)
         block = {**await mcp_block(each), "_meta": meta}
         if "resource" in block:  # by a name under which it can be read again
             uri = artifact_uri(turn.id, record.id, index if len(media) > 1 else None)

@@ -3,7 +3,8 @@
 A stored result names its bytes; reading one again needs the spool that has them and the class that reads them.
 """
 
-from asyncio import to_thread
+import logging
+from asyncio import timeout, to_thread
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, Protocol
 
@@ -15,13 +16,16 @@ from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
 from gateway.core.moments import clock
 from gateway.core.spool import ByteStore, Content, SpoolReader, Stream
 from gateway.core.tokens import Tokenizable
-from gateway.errors import InvalidInitialToolCallValue, StorageError
+from gateway.errors import InvalidInitialToolCallValue, StorageError, StoreUnavailable
 from gateway.governance.records import ArgumentExcerpt, StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.current import ServedCall
 
 _GONE: Final = "the bytes of this result are no longer kept"
 _CHUNK: Final = 1 << 20
+_FETCH_SECONDS: Final = 30.0
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Spool(Protocol):
@@ -72,13 +76,18 @@ def started(call: ServedCall, turn_id: str) -> StoredCall:
     )
 
 
-async def stored_pieces(record: ToolCall, artifact: str, spool: ByteStore) -> list[StoredResult]:
-    """What is stored of whatever a call produced: media in memory are spooled."""
+async def stored_pieces(
+    record: ToolCall, artifact: str, spool: "TurnStore", *, fetches: int | None = None
+) -> list[StoredResult]:
+    """What is stored of whatever a call produced: media in memory are spooled.
+
+    With `fetches`, media whose bytes are elsewhere are spooled, too, up to that many bytes each.
+    """
     found = record.results
     results: list[StoredResult] = []
     for piece in found if isinstance(found, list) else (found,):
         if isinstance(piece, Media):
-            results.append(await _stored_media(piece, f"{record.id}#{len(results)}", spool))
+            results.append(await _stored_media(piece, f"{record.id}#{len(results)}", spool, fetches))
         else:
             results.append(stored_piece(piece, artifact))
     return results
@@ -191,18 +200,36 @@ def stored_piece(piece: Any, artifact: str) -> StoredResult:
     return StoredResult("artifact", None, _key(reader), artifact, size, {}, getattr(reader, "content", None))
 
 
-async def _stored_media(media: Media, key: str, spool: ByteStore) -> StoredResult:
-    """Bytes in memory would be gone with the process; bytes elsewhere are fetched when somebody looks, not before."""
-    reader: Any = media.reader
-    if isinstance(reader, InMemoryMediaReader):
+async def _stored_media(media: Media, key: str, spool: "TurnStore", fetches: int | None) -> StoredResult:
+    """Bytes in memory would be gone with the process. Bytes elsewhere are fetched when somebody looks, not before,
+    unless the turn will not be there to know how.
+    """
+    kept: SpoolReader | None = None
+    if isinstance(media.reader, InMemoryMediaReader):
         try:
-            reader = await spool.write(key, reader.stream())
+            kept = await spool.write(key, media.reader.stream())
         except StorageError as error:
             told = f"the tool ran, but its result could not be kept: {error.message}"
             raise type(error)(told, help=error.help) from None
+    elif fetches is not None:
+        kept = await _fetched_media(media, key, spool, fetches)
     details = {**media.to_json(), "stash": media.stash.all()}
-    content = getattr(reader, "content", None)
-    return StoredResult("media", key=_key(reader), type=media.kind, details=details, content=content)
+    # What the media's own reader is called by (a file, an address) is no name in the spool.
+    spooled = None if kept is None else _key(kept)
+    content = getattr(kept, "content", None)
+    return StoredResult("media", key=spooled, type=media.kind, details=details, content=content)
+
+
+async def _fetched_media(media: Media, key: str, spool: "TurnStore", limit: int) -> SpoolReader | None:
+    """The bytes, spooled; `None` if their source does not give them. The call itself succeeded: its record stays."""
+    try:
+        async with timeout(_FETCH_SECONDS):
+            return await spool.write(key, media.stream(), limit=limit)
+    except StoreUnavailable:
+        raise
+    except Exception as error:  # the source is the tool author's: it may raise anything
+        _log.warning("media of a call could not be fetched, and cannot be downloaded: %s", type(error).__name__)
+        return None
 
 
 def _key(reader: Any) -> str | None:

@@ -28,6 +28,9 @@ from gateway.serving.metering import Meter
 from gateway.serving.turns import Turn
 from gateway.snapshot import DeclaredTool
 
+MAX_FETCHED: Final = 64 << 20
+"""Bytes of one media that are fetched for its record; larger ones can be seen in the answer, not downloaded later."""
+
 LARGEST_QUERY: Final = 2048
 """Characters of the arguments of a query that failed; of longer ones an excerpt is kept."""
 
@@ -91,7 +94,9 @@ class Writing:
         if isinstance(result, SpooledArtifact):  # which is what nearly all of them are: nothing is waited for
             pieces = [stored_piece(result, artifact)]
         else:
-            pieces = await stored_pieces(record, artifact, turn.spool)
+            # A turn of one call is not kept in memory: nobody could fetch its media later.
+            fetches = MAX_FETCHED if turn.is_alone else None
+            pieces = await stored_pieces(record, artifact, turn.spool, fetches=fetches)
         reason = None if call.decision == "allow" else refused_for(call)
         excerpt = None if call.decision == "allow" else self._excerpt(call, is_error=record.is_error, reason=reason)
         stored = record_of(record, call, pieces, turn.id, excerpt)

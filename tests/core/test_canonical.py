@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from gateway.core.canonical import (
     MAX_DEPTH,
     UNDEFINED,
-    _orjson_agrees,
     Trail,
+    _orjson_agrees,
     _write,
     call_id,
     canonical,

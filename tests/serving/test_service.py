@@ -11,7 +11,7 @@ import pytest
 from serving_gateway import ANA, BOB, EVE, HERE, Gateway, Grants, Plan, running, trust
 
 from gateway.core.canonical import call_id
-from gateway.core.media import InMemoryMediaReader, Media, OpenedMediaReader
+from gateway.core.media import FileMediaReader, InMemoryMediaReader, Media, OpenedMediaReader
 from gateway.core.tokens import Tokenizable
 from gateway.errors import (
     GatewayError,
@@ -526,23 +526,54 @@ def picture(reader: Any) -> Media:
     return Media.tool_generated("image", mime_type="image/png", filename="a.png", reader=reader)
 
 
-async def test_media_in_memory_are_kept_and_media_elsewhere_are_only_named(tmp_path: Path) -> None:
+async def test_media_of_one_call_are_kept_wherever_their_bytes_are(tmp_path: Path) -> None:
     near = picture(InMemoryMediaReader(b"png"))
-    far = picture(OpenedMediaReader(lambda: iter([b"far"]), 3))
-    async with running(tmp_path, Plan().tool("near", near).tool("far", far)) as gateway:
-        service = gateway.service
-        here = (await service.call_alone(ANA, "desk", "near", {})).record
-        there = (await service.call_alone(ANA, "desk", "far", {})).record
-        kept: Any = (await service.find_call(ANA, here.id))[1].results
-        gone: Any = (await service.find_call(ANA, there.id))[1].results
-        content = await kept.as_base64()
+    far = picture(OpenedMediaReader(lambda: iter([b"f", b"ar"]), 3))
+    (tmp_path / "b.png").write_bytes(b"file")
+    file = picture(FileMediaReader(tmp_path / "b.png"))
+    plan = Plan().tool("near", near).tool("far", far).tool("both", [near, far]).tool("file", file)
+    async with running(tmp_path, plan) as gateway:
+        made = [(await gateway.service.call_alone(ANA, "desk", name, {})).record for name in plan.tools]
+    (tmp_path / "b.png").unlink()
+    async with running(tmp_path, plan) as gateway:
+        found = [(await gateway.service.find_call(ANA, each.id))[1].results for each in made]
+        media: list[Any] = [found[0], found[1], *found[2], found[3]]  # type: ignore[misc]  # a list of media
+        contents = [await each.as_bytes() for each in media]
 
-    assert (kept.mime_type, content) == ("image/png", "cG5n")
-    assert isinstance(gone, Tokenizable)
+    assert {each.mime_type for each in media} == {"image/png"}
+    assert contents == [b"png", b"far", b"png", b"far", b"file"]
 
 
-async def test_media_elsewhere_can_be_read_while_their_turn_is_open(tmp_path: Path) -> None:
-    far = picture(OpenedMediaReader(lambda: iter([b"far"]), 3))
+@pytest.mark.parametrize("fault", ["raises", "too large", "no bytes"])
+async def test_media_that_cannot_be_fetched_fail_no_call(fault: str, tmp_path: Path) -> None:
+    def opened() -> Any:
+        if fault == "raises":
+            raise OSError("the host of the secret pictures does not answer")
+        return iter([bytes(1 << 20)] * 65) if fault == "too large" else iter(["text"])
+
+    async with running(tmp_path, Plan().tool("far", picture(OpenedMediaReader(opened, None)))) as gateway:
+        made = (await gateway.service.call_alone(ANA, "desk", "far", {})).record
+        found = (await gateway.service.find_call(ANA, made.id))[1].results
+
+    assert not made.is_error
+    assert isinstance(found, Tokenizable)
+
+
+async def test_media_elsewhere_are_not_fetched_for_the_record_of_an_open_turn(tmp_path: Path) -> None:
+    fetched: list[int] = []
+    far = picture(OpenedMediaReader(lambda: fetched.append(1) or iter([b"far"]), 3))
+    async with running(tmp_path, Plan().tool("far", far)) as gateway:
+        turn = await gateway.service.turns.open(ANA, "desk")
+        await gateway.service.call(turn, "far", {})
+
+    assert fetched == []
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "file"])
+async def test_media_elsewhere_can_be_read_while_their_turn_is_open(where: str, tmp_path: Path) -> None:
+    (tmp_path / "b.png").write_bytes(b"far")
+    reader = FileMediaReader(tmp_path / "b.png") if where == "file" else OpenedMediaReader(lambda: iter([b"far"]), 3)
+    far = picture(reader)
     async with running(tmp_path, Plan().tool("far", far)) as gateway:
         turn = await gateway.service.turns.open(ANA, "desk")
         made = (await gateway.service.call(turn, "far", {})).record

@@ -29,6 +29,8 @@ MOST_MESSAGES: Final = 1_000
 MOST_CONTENTS: Final = 1_000
 MOST_VALUES: Final = 100
 _LONGEST_VALUE: Final = 1_000
+_BYTES: Final = frozenset({"blob", "data"})
+"""Where MCP has the bytes of media."""
 _LONGEST_URI: Final = 8_192
 _OLDEST: Final = "2025-03-26"
 
@@ -241,12 +243,13 @@ class Offering:
         return {"role": message["role"], "content": await self._block(offer, content)}
 
     async def _block(self, offer: Offer, block: Mapping[str, Any]) -> dict[str, Any]:
-        told = {**block, "_meta": {**foreign_meta(block.get("_meta")), **_vouched(offer)}}
+        part = inside if isinstance(inside := block.get("resource"), dict) else block
+        told = {**block, "_meta": {**foreign_meta(block.get("_meta")), **_vouched(offer, part)}}
         if block.get("type") == "text":
             if not isinstance(block.get("text"), str):
                 raise _unreadable()
             told["text"] = await self._shown(offer, block["text"])
-        elif isinstance(inside := block.get("resource"), dict) and isinstance(inside.get("text"), str):
+        elif part is inside and isinstance(inside.get("text"), str):
             told["resource"] = {**inside, "text": await self._shown(offer, inside["text"])}
         return told
 
@@ -259,7 +262,7 @@ class Offering:
     async def _content(self, offer: Offer, content: Any) -> dict[str, Any]:
         if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
             raise _unreadable()
-        told = {**content, "_meta": {**foreign_meta(content.get("_meta")), **_vouched(offer)}}
+        told = {**content, "_meta": {**foreign_meta(content.get("_meta")), **_vouched(offer, content)}}
         if isinstance(mime := content.get("mimeType"), str):
             told["mimeType"] = safe_mime(mime)
         if isinstance(content.get("text"), str):
@@ -287,9 +290,12 @@ def _told(offer: Offer, given: Mapping[str, Any], members: Sequence[str]) -> dic
     return {**told, "_meta": {**foreign_meta(_plain(given.get("_meta"))), "tier": offer.trust.tier.name}}
 
 
-def _vouched(offer: Offer) -> dict[str, Any]:
-    hazard = "inert" if offer.trust.trusted else "extractable-instructions"
-    return {"tier": offer.trust.tier.name, "trusted": offer.trust.trusted, "hazard": hazard}
+def _vouched(offer: Offer, part: Mapping[str, Any]) -> dict[str, Any]:
+    """Who vouches for a part. Nobody does for media: only text that came without bytes can be trusted."""
+    is_text = isinstance(part.get("text"), str) and _BYTES.isdisjoint(part)
+    is_trusted = offer.trust.trusted and is_text
+    hazard = "inert" if is_trusted else "extractable-instructions"
+    return {"tier": offer.trust.tier.name, "trusted": is_trusted, "hazard": hazard}
 
 
 def _in_words_of(version: str, told: dict[str, Any]) -> dict[str, Any]:

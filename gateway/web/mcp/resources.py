@@ -7,12 +7,13 @@ from urllib.parse import unquote
 
 from gateway.core.calls import ToolCall
 from gateway.core.media_blocks import safe_mime, safe_name
+from gateway.core.rendering import media_of
 from gateway.core.tokens import Tokenizable
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall, StoredResult
 from gateway.serving.artifact_types import ArtifactTypes
-from gateway.serving.content import artifact_uri, media_of, mime_type_of, shown_text, vouching
+from gateway.serving.content import artifact_uri, media_meta, mime_type_of, shown_text, vouching
 from gateway.serving.current import Client
 from gateway.serving.service import Service
 from gateway.serving.turns import Turn
@@ -73,8 +74,8 @@ async def _contents(
             raise Missing()
         asset = media[piece]
         _refuse_large(await asset.byte_length())
-        meta = {"tier": asset.trust_tier, "trusted": False, "hazard": asset.modality_hazard}
-        return {"uri": uri, "mimeType": safe_mime(asset.mime_type), "blob": await asset.as_base64(), "_meta": meta}
+        mime, blob = safe_mime(asset.mime_type), await asset.as_base64()
+        return {"uri": uri, "mimeType": mime, "blob": blob, "_meta": media_meta(asset)}
     results: Any = record.results
     if isinstance(results, Tokenizable) or piece:
         raise Missing()

@@ -40,7 +40,7 @@ async def get_artifact(rest: Rest, asked: Asked) -> Response:
         "tool": stored.tool,
         "catalogue": stored.catalogue,
         "contentType": content_type(first)[0] if is_artifact(first) else first.mime_type,
-        "trusted": stored.trusted,
+        "trusted": stored.is_trusted,
         "createdAt": stored.completed_at,
         "parts": parts,
         "queries": _queries(first) if len(pieces) == 1 else [],

@@ -8,10 +8,11 @@ from gateway.core.artifacts import is_artifact
 from gateway.core.calls import ToolCall
 from gateway.core.media import Media
 from gateway.core.media_blocks import safe_mime, safe_name, size_text
+from gateway.core.rendering import media_of
 from gateway.core.tokens import Tokenizable
 from gateway.governance.records import StoredCall, StoredResult, argument_data
 from gateway.serving.artifact_types import ArtifactTypes
-from gateway.serving.content import ABSENT, Content, Contents, media_of, shown_text, vouching
+from gateway.serving.content import ABSENT, Content, Contents, shown_text, vouching
 from gateway.serving.relayed import NEXT
 from gateway.serving.settled import Settled
 from gateway.serving.turns import Turn
@@ -30,7 +31,7 @@ async def called(settled: Settled, contents: Contents) -> dict[str, Any]:
         "checksum": record.checksum,
         "isError": record.is_error,
         "inline": record.inline,
-        "trusted": not media_of(record.results) and vouching(turn, record)["trusted"],
+        "trusted": vouching(turn, record)["trusted"],
         "result": await result(record, turn_id=turn.id, type=_declared_type(turn, record.tool)),
         "rendered": await rendered(turn, record),
         "startedAt": record.created_at,
@@ -100,19 +101,13 @@ def record_data(stored: StoredCall) -> dict[str, Any]:
         "decision": stored.decision,
         "isError": stored.is_error,
         "inline": stored.inline,
-        "trusted": _is_trusted(stored),
+        "trusted": stored.is_trusted and stored.inline,  # handles never are
         "fromArtifactTool": stored.from_artifact_tool,
         "startedAt": stored.created_at,
         "completedAt": stored.completed_at,
         "href": _href("calls", stored.id, turn_id=stored.turn_id),
     }
     return {**found, "idempotencyKey": stored.idempotency_key} if stored.idempotency_key else found
-
-
-def _is_trusted(stored: StoredCall) -> bool:
-    """Errors, handles and media never are, whatever the tool is."""
-    is_media = any(each.kind == "media" for each in stored.results)
-    return stored.trusted and stored.inline and not stored.is_error and not is_media
 
 
 def summary(stored: StoredCall, types: ArtifactTypes) -> dict[str, Any] | None:
