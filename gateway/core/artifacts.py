@@ -41,6 +41,7 @@ An answer is held several times on its way, and one emoji makes each of its char
 _THREAD_ABOVE: Final = 1 << 20
 _SEARCHED_ABOVE: Final = 64 << 10
 _LINES_AT_ONCE: Final = 256
+_PIECE: Final = "#"
 _CALL_ID: Final = {"type": "string", "description": "The id of the call whose result is queried."}
 
 Answer = TypeVar("Answer")
@@ -322,12 +323,35 @@ def is_artifact(value: object) -> bool:
     return isinstance(value, SpooledArtifact) or is_artifact_class(type(value))
 
 
+def pieces_of(id: str, results: Any) -> list[tuple[str, Any]]:
+    """What a call yielded, piece by piece, each with its id: that of the call, or one of its own in a list of several.
+
+    Pieces of a list are numbered from 0: `CALL#0`, `CALL#1`.
+    """
+    if not isinstance(results, list):
+        return [(id, results)]
+    return [(piece_id(id, number, of=len(results)), each) for number, each in enumerate(results)]
+
+
+def piece_id(call_id: str, number: int, *, of: int) -> str:
+    """The id of one of so many pieces. A single one has that of its call."""
+    return call_id if of == 1 else f"{call_id}{_PIECE}{number}"
+
+
+def calls_named_by(id: str) -> tuple[str, ...]:
+    """The ids of the calls whose result an artifact of that id may be of: a call of just that id comes first."""
+    call, _, number = id.rpartition(_PIECE)
+    return (id, call) if call and number.isascii() and number.isdecimal() else (id,)
+
+
 def artifacts_by_id(ctx: Any, owner: type = SpooledArtifact) -> dict[str, Any]:
     """The artifacts of class `owner` that can be queried, by id, in the order of the records."""
     calls = {
-        call.id: call.results
+        id: artifact
         for call in ctx.turn_tool_calls
-        if not call.from_artifact_tool and isinstance(call.results, owner)
+        if not call.from_artifact_tool
+        for id, artifact in pieces_of(call.id, call.results)
+        if isinstance(artifact, owner)
     }
     retrieved = {record.id: record.content for record in _retrieved(ctx) if isinstance(record.content, owner)}
     if shared := calls.keys() & retrieved.keys():
@@ -337,9 +361,12 @@ def artifacts_by_id(ctx: Any, owner: type = SpooledArtifact) -> dict[str, Any]:
 
 def find_artifact(ctx: Any, id: str, owner: type = SpooledArtifact) -> Any:
     """The artifact of class `owner` with that id in this turn, or `None`. Never looks anywhere else."""
-    for call in ctx.turn_tool_calls:
-        if call.id == id and not call.from_artifact_tool and isinstance(call.results, owner):
-            return call.results
+    names = calls_named_by(id)
+    calls = [call for call in ctx.turn_tool_calls if call.id in names and not call.from_artifact_tool]
+    for call in sorted(calls, key=lambda each: names.index(each.id)):
+        found = dict(pieces_of(call.id, call.results)).get(id)
+        if isinstance(found, owner):
+            return found
     for record in _retrieved(ctx):
         if record.id == id and isinstance(record.content, owner):
             return record.content

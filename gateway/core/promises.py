@@ -32,7 +32,7 @@ class Promise:
 
     def is_kept(self, value: Any) -> bool:
         try:
-            return value is not NOTHING and self._schema.is_valid(value)
+            return value is not NOTHING and self._schema.accepts_parsed(value)
         except (TypeError, ValueError, RecursionError):
             return False
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.core.artifacts import SpooledArtifact
+from gateway.core.artifacts import SpooledArtifact, pieces_of
 from gateway.core.calls import ToolCall
 from gateway.core.envelopes import Authority, handle_text, nonce_for, render_apart, result_envelope
 from gateway.core.media import Media
@@ -57,12 +57,10 @@ class Renderer:
             if not call.inline:
                 ctx.emit_warning("inline-ignored", f"the text of {call.id!r} has no artifact and is shown inline")
             body = results.render(ctx)
-        elif isinstance(results, list):
-            body = "\n\n".join([str(await _whole_text(artifact)) for artifact in results])
         elif call.inline:
-            body = str(await _whole_text(results))
+            body = await whole_texts(results)
         else:
-            body = await handle_text(call.id, results, encoding=self.handle_encoding)
+            body = await handle_texts(call.id, results, encoding=self.handle_encoding)
             return result_envelope(call, ctx.turn_secret, "untrusted", body, "artifact-handle")
         return await shown_whole(ctx, call, authority, body)
 
@@ -81,6 +79,16 @@ def authority_of(ctx: Showing, call: ToolCall) -> Authority:
         return "untrusted"
     is_trusted = tool.trusted and call.trusted is not False and not call.is_error
     return "trusted" if is_trusted and not media_of(call.results) else "untrusted"
+
+
+async def whole_texts(results: Any) -> str:
+    """The bodies of one artifact or several, with a blank line between them."""
+    return "\n\n".join([str(await _whole_text(each)) for each in (results if isinstance(results, list) else [results])])
+
+
+async def handle_texts(call_id: str, results: Any, *, encoding: str | None = None) -> str:
+    """What stands for one artifact or several whose bodies were left out, each with the id it is queried by."""
+    return "\n\n".join([await handle_text(id, each, encoding=encoding) for id, each in pieces_of(call_id, results)])
 
 
 def _whole_text(artifact: Any) -> Awaitable[Any]:

@@ -153,6 +153,10 @@ class Schema:
     def is_valid(self, value: Any) -> bool:
         """Whether the document accepts `value`; custom checks are not asked."""
         refuse_cycles(value)
+        return self.accepts_parsed(value)
+
+    def accepts_parsed(self, value: Any) -> bool:
+        """The same for a value that a parser made, which cannot contain itself: nobody looks whether it does."""
         return self._compiled.is_valid(value)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeGuard
 from uuid import uuid4
 
-from gateway.core.artifacts import SpooledArtifact, is_artifact
+from gateway.core.artifacts import SpooledArtifact, calls_named_by, is_artifact
 from gateway.core.calls import UNNAMED_TOOL, Results, ToolCall, decode_args
 from gateway.core.canonical import call_id
 from gateway.core.context import DispatchContext
@@ -188,8 +188,11 @@ def _failure(text: str) -> Outcome:
 
 
 def _unused_id(ctx: DispatchContext, reporter: Reporter, id: str) -> str:
-    """Providers do reuse ids, even for calls in flight; the first artifact under an id stays reachable."""
-    used = reporter.has_reported(id) or ctx.has_tool_call(id)
+    """Providers do reuse ids, even for calls in flight; the first artifact under an id stays reachable.
+
+    An id that a piece of an earlier result has, or could have, is used, too.
+    """
+    used = reporter.has_reported(id) or any(map(ctx.has_tool_call, calls_named_by(id)))
     return f"{id or 'call'}-{uuid4()}" if used or not id else id
 
 

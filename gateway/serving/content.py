@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict
 from urllib.parse import quote
 
-from gateway.core.artifacts import SpooledArtifact
+from gateway.core.artifacts import SpooledArtifact, piece_id
 from gateway.core.bounded_json import LARGE, TooManyValues, check_values, read_apart
 from gateway.core.calls import ToolCall
-from gateway.core.envelopes import Authority, handle_text, render_apart, result_envelope
+from gateway.core.envelopes import Authority, render_apart, result_envelope
 from gateway.core.media import Media
 from gateway.core.media_blocks import Block, mcp_block, safe_mime, safe_name, text_block
 from gateway.core.promises import MAX_PROMISED, NOTHING, Promise
-from gateway.core.rendering import Renderer, authority_of, media_of, shown_whole
+from gateway.core.rendering import Renderer, authority_of, handle_texts, media_of, shown_whole, whole_texts
 from gateway.core.tokens import Tokenizable
 from gateway.errors import ArtifactError
 from gateway.serving.published import Published
@@ -90,8 +90,10 @@ class Contents:
             return Content(blocks, record.is_error, told)
         if record.is_error or isinstance(results, Tokenizable):
             return Content(blocks, record.is_error)
-        if not record.inline and not isinstance(results, list):
-            return Content([*blocks, await _link(turn, record, results)])
+        if not record.inline:
+            several = results if isinstance(results, list) else [results]
+            links = [await _link(turn, record, each, number, of=len(several)) for number, each in enumerate(several)]
+            return Content([*blocks, *links])
         promise = self._promise(turn, declared)
         if promise is None and settled.aside is None and not hasattr(results, "json_type"):
             return Content(blocks)
@@ -170,9 +172,7 @@ async def _bare_text(turn: Turn, record: ToolCall) -> str:
     results: Any = record.results
     if isinstance(results, Tokenizable):
         return results.render(turn.ctx)
-    if isinstance(results, list):
-        return "\n\n".join([str(await each.as_string()) for each in results])
-    return str(await results.as_string()) if record.inline else await handle_text(record.id, results)
+    return await whole_texts(results) if record.inline else await handle_texts(record.id, results)
 
 
 def vouching(turn: Turn, record: ToolCall) -> dict[str, Any]:
@@ -243,12 +243,12 @@ def _is_enveloped(turn: Turn) -> bool:
     return turn.catalogue.catalogue.render == "envelope"
 
 
-async def _link(turn: Turn, record: ToolCall, artifact: Any) -> Block:
+async def _link(turn: Turn, record: ToolCall, artifact: Any, number: int, *, of: int) -> Block:
     declared = turn.published.tool(turn.stored.catalogue, record.tool)
     link: Block = {
         "type": "resource_link",
-        "uri": artifact_uri(turn.id, record.id),
-        "name": safe_name(f"{record.tool} {record.id}"),
+        "uri": artifact_uri(turn.id, record.id, None if of == 1 else number),
+        "name": safe_name(f"{record.tool} {piece_id(record.id, number, of=of)}"),
         "mimeType": mime_type_of(artifact),
         "_meta": {"tier": _tier(declared), "trusted": False, "hazard": "extractable-instructions"},
     }

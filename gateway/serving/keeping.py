@@ -8,7 +8,7 @@ from asyncio import timeout, to_thread
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, Protocol
 
-from gateway.core.artifacts import is_artifact
+from gateway.core.artifacts import is_artifact, pieces_of
 from gateway.core.calls import ToolCall
 from gateway.core.canonical import call_id
 from gateway.core.exact_json import fingerprint_of
@@ -279,4 +279,5 @@ async def _fetched(reader: Any) -> AsyncIterator[bytes]:
 
 
 def is_queryable(record: ToolCall) -> bool:
-    return not record.from_artifact_tool and is_artifact(record.results)
+    """Whether there is an artifact in a result that can be asked about."""
+    return not record.from_artifact_tool and any(is_artifact(each) for _, each in pieces_of(record.id, record.results))

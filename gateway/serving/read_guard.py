@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access import Access
+from gateway.core.artifacts import calls_named_by
 from gateway.core.calls import ToolCall
 from gateway.core.exact_json import exact_digest, fingerprint_of
 from gateway.core.ids import new_id
@@ -104,15 +105,9 @@ def reading(
 
 
 def record_of(records: Sequence[ToolCall], id: str) -> ToolCall | None:
-    """The record whose result has that id: its own id, or that of one of its parts."""
-    found: ToolCall | None = None
-    for record in records:
-        if record.id == id:
-            return record
-        is_part = id.startswith(record.id) and not id[len(record.id)].isalnum()
-        if is_part and (found is None or len(record.id) > len(found.id)):
-            found = record
-    return found
+    """The record whose result has that id: its own id, or that of one of its pieces."""
+    by_id = {record.id: record for record in records}
+    return next((by_id[each] for each in calls_named_by(id) if each in by_id), None)
 
 
 def _inner(outer: ServedCall, name: str, args: Mapping[str, Any]) -> ServedCall:

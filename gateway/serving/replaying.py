@@ -5,6 +5,7 @@ A key is no right: what the caller may neither call nor read any more is not tol
 
 from contextlib import suppress
 
+from gateway.core.artifacts import calls_named_by
 from gateway.errors import InvalidToolArgs, UnknownCall, UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.governance.records import Store, StoredCall
@@ -73,7 +74,10 @@ class Replaying:
         """The call whose result it tells of: of a query, the one that it asks about."""
         if not earlier.from_artifact_tool:
             return earlier
-        return await self._store.find_call(str(earlier.args.get("callId")), principal)
+        for id in calls_named_by(str(earlier.args.get("callId"))):
+            if (found := await self._store.find_call(id, principal)) is not None:
+                return found
+        return None
 
     async def _may_hear_again(self, principal: Principal, earlier: StoredCall) -> bool:
         if earlier.is_error:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import Any, Final
 
+from gateway.core.artifacts import calls_named_by
 from gateway.core.bounded_json import LARGE
 from gateway.core.calls import ToolCall
 from gateway.core.events import Buses, now
@@ -361,9 +362,11 @@ class Service:
         It is brought into the turn if policy and stop list let the caller read it; else the query's handler refuses.
         """
         id = call.args.get("callId")
-        if not isinstance(id, str) or any(record.id == id for record in turn.ctx.turn_tool_calls):
+        if not isinstance(id, str) or any(map(turn.ctx.has_tool_call, names := calls_named_by(id))):
             return
-        stored = await self._store.find_call(id, turn.principal)
+        stored = await self._store.find_call(names[0], turn.principal)
+        if stored is None and len(names) > 1:
+            stored = await self._store.find_call(names[1], turn.principal)
         if stored is None or stored.catalogue != turn.stored.catalogue or not is_kept(turn.published, stored):
             return
         if not self.may_read(turn.principal, stored):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gateway.core.artifacts import calls_named_by
 from gateway.core.callbacks import CALLBACKS, Callback
 from gateway.core.calls import ToolCall
 from gateway.core.context import TurnContext
@@ -223,10 +224,13 @@ class Turn:
         return self.stored.ended is not None or at >= self.stored.expires
 
     def free_id(self, id: str | None) -> str:
-        """The caller's id, unless a call of the turn has it already, settled or not: that one keeps it."""
+        """The caller's id, unless a call of the turn or a piece of its result has it, settled or not."""
         if id is None:
             return new_id()
-        is_taken = id in self.running or (not self.is_untouched and self.ctx.has_tool_call(id))
+        names = calls_named_by(id)
+        is_taken = not self.running.isdisjoint(names) or (
+            not self.is_untouched and any(map(self.ctx.has_tool_call, names))
+        )
         return f"{id}-{new_id()}" if is_taken else id
 
     def query_tools(self) -> list[Tool]:

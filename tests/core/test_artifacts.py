@@ -501,11 +501,29 @@ def base_seven(*ids: str) -> dict[str, list[str]]:
 
 def test_nothing_is_forged_without_artifacts() -> None:
     media = Media.tool_generated("image", mime_type="image/png", filename="a.png", reader=InMemoryMediaReader(b""))
-    turn = a_turn(("text", Tokenizable("x")), ("media", media), ("list", [an_artifact(), an_artifact()]))
+    turn = a_turn(("text", Tokenizable("x")), ("media", media), ("list", [media, media]))
 
     assert SpooledArtifact.forge_tools(turn).all() == []
     assert Report.forge_tools(turn).all() == []
     assert SpooledArtifact.forge_tools(Turn([], [])).all() == []
+
+
+async def test_pieces_of_a_list_have_ids_of_their_own() -> None:
+    pair = [an_artifact("one"), Report(InMemoryReader("two"))]
+    turn = a_turn(("single", [an_artifact("alone")]), ("pair", pair), ("pair#x", an_artifact("other")))
+
+    assert list(artifacts_by_id(turn)) == ["single", "pair#0", "pair#1", "pair#x"]
+    assert list(artifacts_by_id(turn, Report)) == ["pair#1"]
+    assert await answer(turn, "artifact_head", callId="pair#1") == "two"
+    assert find_artifact(turn, "pair#0", Report) is None
+    assert [find_artifact(turn, id) for id in ("pair", "pair#2", "pair#01", "#1", "single#0")] == [None] * 5
+
+
+def test_call_of_just_that_id_comes_before_a_piece() -> None:
+    exact = an_artifact("exact")
+    turn = a_turn(("pair", [an_artifact(), an_artifact()]), ("pair#1", exact))
+
+    assert find_artifact(turn, "pair#1") is artifacts_by_id(turn)["pair#1"] is exact
 
 
 def test_ids_are_those_of_artifacts_in_order() -> None:

@@ -86,12 +86,18 @@ async def test_every_class_among_the_results_brings_its_tools() -> None:
     }
 
 
-async def test_class_that_occurs_in_a_list_only_brings_tools_for_what_can_be_queried() -> None:
+async def test_each_artifact_of_a_list_brings_its_tools() -> None:
     ctx = a_dispatch()
     await ctx.store_tool_call(a_call("many", [Left(InMemoryReader("1")), Left(InMemoryReader("2"))]))
     await ctx.store_tool_call(a_call("p", SpooledArtifact(InMemoryReader("p"))))
 
-    assert offered(forged_tools(ctx)) == {name: ["p"] for name in BASE_SEVEN}
+    assert offered(forged_tools(ctx)) == {
+        **{name: ["many#0", "many#1", "p"] for name in BASE_SEVEN},
+        "artifact_left": ["many#0", "many#1"],
+    }
+    head = forged_tools(ctx).get("artifact_head")
+    assert head is not None
+    assert [await head.executor(ctx)({"callId": f"many#{number}"}) for number in (0, 1)] == ["1", "2"]
 
 
 async def test_retrieved_artifacts_bring_their_tools() -> None:

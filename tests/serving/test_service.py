@@ -561,7 +561,12 @@ async def test_media_that_cannot_be_fetched_fail_no_call(fault: str, tmp_path: P
 
 async def test_media_elsewhere_are_not_fetched_for_the_record_of_an_open_turn(tmp_path: Path) -> None:
     fetched: list[int] = []
-    far = picture(OpenedMediaReader(lambda: fetched.append(1) or iter([b"far"]), 3))
+
+    def fetch() -> Any:
+        fetched.append(1)
+        return iter([b"far"])
+
+    far = picture(OpenedMediaReader(fetch, 3))
     async with running(tmp_path, Plan().tool("far", far)) as gateway:
         turn = await gateway.service.turns.open(ANA, "desk")
         await gateway.service.call(turn, "far", {})

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.core.artifacts import is_artifact
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
+from gateway.serving.keeping import is_queryable
 from gateway.serving.observing import SeenRequest
 from gateway.serving.origins import calls_itself
 from gateway.serving.settled import Settled
@@ -369,7 +369,7 @@ class LegacyWire:
 def _brings_tools(settled: Settled) -> bool:
     """Whether there is something new to ask about."""
     record = settled.record
-    return not record.is_error and not record.from_artifact_tool and is_artifact(record.results)
+    return not record.is_error and is_queryable(record)
 
 
 async def _unused(message: Any) -> None:

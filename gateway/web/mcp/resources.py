@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
+from gateway.core.artifacts import piece_id
 from gateway.core.calls import ToolCall
 from gateway.core.media_blocks import safe_mime, safe_name
 from gateway.core.rendering import media_of
@@ -63,40 +64,46 @@ async def read_resource(
         raise Missing()
     await service.read(principal, stored, into=into, client=client)
     _, record = await service.find_call(principal, call_id, turn_id=stored.turn_id)
-    return [await _contents(service, principal, stored, record, uri, int(piece or 0))]
+    return [await _contents(service, principal, stored, record, uri, None if piece is None else int(piece))]
 
 
 async def _contents(
-    service: Service, principal: Principal, stored: StoredCall, record: ToolCall, uri: str, piece: int
+    service: Service, principal: Principal, stored: StoredCall, record: ToolCall, uri: str, piece: int | None
 ) -> dict[str, Any]:
     if media := media_of(record.results):
-        if piece >= len(media):
+        if (piece or 0) >= len(media):
             raise Missing()
-        asset = media[piece]
+        asset = media[piece or 0]
         _refuse_large(await asset.byte_length())
         mime, blob = safe_mime(asset.mime_type), await asset.as_base64()
         return {"uri": uri, "mimeType": mime, "blob": blob, "_meta": media_meta(asset)}
     results: Any = record.results
-    if isinstance(results, Tokenizable) or piece:
+    several = results if isinstance(results, list) else [results]
+    if isinstance(results, Tokenizable) or (piece or 0) >= len(several):
         raise Missing()
-    _refuse_large(sum(each.byte_length or 0 for each in stored.results))
+    if piece is not None:
+        results = several[piece]
+    wanted = stored.results if piece is None else stored.results[piece : piece + 1]
+    _refuse_large(sum(each.byte_length or 0 for each in wanted))
     turn = await service.turns.look_at(principal, stored.turn_id)
-    whole = record.replace(inline=True)
+    whole = record.replace(inline=True, results=results)
     text = await shown_text(turn, whole)
     return {"uri": uri, "mimeType": mime_type_of(results), "text": text, "_meta": vouching(turn, whole)}
 
 
 def _told(call: StoredCall, types: ArtifactTypes) -> Sequence[dict[str, Any]]:
-    several = len(call.results) > 1
+    several = len(call.results)
     return [
         {
-            "uri": artifact_uri(call.turn_id, call.id, index if several and piece.kind == "media" else None),
-            "name": safe_name(str(piece.details.get("filename") or f"{call.tool} {call.id}")),
+            "uri": artifact_uri(call.turn_id, call.id, index if several > 1 else None),
+            "name": safe_name(
+                str(piece.details.get("filename") or f"{call.tool} {piece_id(call.id, index, of=several)}")
+            ),
             "mimeType": _mime_type(piece, types),
             **({"size": piece.byte_length} if piece.byte_length is not None else {}),
         }
         for index, piece in enumerate(call.results)
-        if piece.kind != "text" and (piece.kind == "media" or index == 0)
+        if piece.kind != "text"
     ]
 
 

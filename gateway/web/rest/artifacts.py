@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
-from gateway.core.artifacts import is_artifact
+from gateway.core.artifacts import calls_named_by, is_artifact, piece_id
 from gateway.core.calls import ToolCall
 from gateway.core.media import Media
 from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, UnknownCall, UnknownTurn
@@ -26,13 +26,14 @@ MAX_PARTS: Final = 10_000
 
 
 async def get_artifact(rest: Rest, asked: Asked) -> Response:
-    stored, pieces = await _readable(rest, asked)
+    stored, pieces, chosen = await _readable(rest, asked)
     type = _type(stored)
+    wanted = range(len(pieces)) if chosen is None else [chosen]
     try:
-        parts = [await _part(each, stored, type, part) for part, each in enumerate(pieces)]
+        parts = [await _part(pieces[part], stored, type, part, of=len(pieces)) for part in wanted]
     except ArtifactGone:
         raise UnknownCall() from None
-    first = pieces[0]
+    first = pieces[wanted[0]]
     declared = rest.service.published.types.declared(type)
     body = {
         **(parts[0] if is_artifact(first) else _media_as_artifact(parts[0], stored)),
@@ -43,14 +44,14 @@ async def get_artifact(rest: Rest, asked: Asked) -> Response:
         "trusted": stored.is_trusted,
         "createdAt": stored.completed_at,
         "parts": parts,
-        "queries": _queries(first) if len(pieces) == 1 else [],
+        "queries": _queries(first) if len(parts) == 1 else [],
     }
     return answer({**body, "sensitivity": declared.sensitivity} if declared else body)
 
 
 async def download(rest: Rest, asked: Asked) -> Response:
-    stored, pieces = await _readable(rest, asked, is_read=True)
-    part = asked.query["part"]
+    stored, pieces, chosen = await _readable(rest, asked, is_read=True)
+    part = asked.query["part"] if chosen is None else chosen
     if part >= len(pieces):
         raise UnknownCall()
     revision = rest.service.published.snapshot.revision
@@ -64,11 +65,15 @@ async def download(rest: Rest, asked: Asked) -> Response:
 
 async def query(rest: Rest, asked: Asked) -> Response:
     """Ask the artifact by one of the tools that are forged for it, in its own turn as long as that is open."""
-    stored, pieces = await _readable(rest, asked)
+    stored, pieces, chosen = await _readable(rest, asked)
     catalogue_for(rest.service, asked.principal, stored.catalogue)
-    tool = _query_tool(pieces, asked.body)
+    if chosen is None and len(pieces) > 1:
+        first, last = (piece_id(stored.id, part, of=len(pieces)) for part in (0, len(pieces) - 1))
+        raise InvalidRequest("the result has several artifacts", help=f"name one of them: {first} to {last}")
+    part = chosen or 0
+    tool = _query_tool(pieces[part], asked.body)
     handle = await _handle(rest, asked, stored)
-    arguments = {**asked.body.get("arguments", {}), "callId": stored.id}
+    arguments = {**asked.body.get("arguments", {}), "callId": piece_id(stored.id, part, of=len(pieces))}
     key = idempotency_key(asked)
 
     def call(course: Course) -> Awaitable[Settled]:
@@ -79,13 +84,15 @@ async def query(rest: Rest, asked: Asked) -> Response:
     return await call_answer(rest, call)
 
 
-async def _readable(rest: Rest, asked: Asked, *, is_read: bool = False) -> tuple[StoredCall, list[Any]]:
-    """The record and the pieces of its result. Whatever is missing, gone or not the caller's is one answer.
+async def _readable(rest: Rest, asked: Asked, *, is_read: bool = False) -> tuple[StoredCall, list[Any], int | None]:
+    """The record, the pieces of its result, and the number of the piece that is asked for, if it is one by its own id.
 
-    With `is_read` the content is about to be sent: that is decided, counted and on record before the bytes are opened.
+    Whatever is missing, gone or not the caller's is one answer. With `is_read` the content is about to be sent: that is
+    decided, counted and on record before the bytes are opened.
     """
-    id, turn_id = asked.path["callId"], asked.query.get("turn")
-    stored = await rest.service.stored_call(asked.principal, id, turn_id=turn_id)
+    wanted, turn_id = asked.path["callId"], asked.query.get("turn")
+    stored = await _named(rest, asked, wanted, turn_id=turn_id)
+    id = stored.id
     if is_read:
         await rest.service.read(asked.principal, stored, holding=NOT_WAITING)
     elif not rest.service.may_read(asked.principal, stored):
@@ -94,7 +101,24 @@ async def _readable(rest: Rest, asked: Asked, *, is_read: bool = False) -> tuple
         _, record = await rest.service.find_call(asked.principal, id, turn_id=stored.turn_id)
     except (ArtifactGone, InvalidInitialToolCallValue):
         raise UnknownCall() from None
-    return stored, _pieces(record)
+    pieces = _pieces(record)
+    if wanted == id:
+        return stored, pieces, None
+    numbers = {piece_id(id, number, of=len(pieces)): number for number in range(len(pieces))}
+    if wanted not in numbers:
+        raise UnknownCall()
+    return stored, pieces, numbers[wanted]
+
+
+async def _named(rest: Rest, asked: Asked, id: str, *, turn_id: str | None) -> StoredCall:
+    """The call of that id, or the one that an artifact of that id is a piece of."""
+    exact, *others = calls_named_by(id)
+    try:
+        return await rest.service.stored_call(asked.principal, exact, turn_id=turn_id)
+    except UnknownCall:
+        if not others:
+            raise
+        return await rest.service.stored_call(asked.principal, others[0], turn_id=turn_id)
 
 
 def _pieces(record: ToolCall) -> list[Any]:
@@ -109,10 +133,10 @@ def _type(stored: StoredCall) -> str:
     return next((each.type for each in stored.results if each.kind == "artifact"), None) or "text"
 
 
-async def _part(piece: Any, stored: StoredCall, type: str, part: int) -> dict[str, Any]:
+async def _part(piece: Any, stored: StoredCall, type: str, part: int, *, of: int) -> dict[str, Any]:
     if isinstance(piece, Media):
         return media_data(piece, stored.id, turn_id=stored.turn_id, part=part)
-    return await artifact_data(piece, stored.id, turn_id=stored.turn_id, type=type, part=part)
+    return await artifact_data(piece, stored.id, turn_id=stored.turn_id, type=type, part=part, of=of)
 
 
 def _media_as_artifact(media: dict[str, Any], stored: StoredCall) -> dict[str, Any]:
@@ -142,8 +166,8 @@ def _queries(artifact: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _query_tool(pieces: list[Any], body: dict[str, Any]) -> str:
-    offered = _queries(pieces[0]) if len(pieces) == 1 else []
+def _query_tool(piece: Any, body: dict[str, Any]) -> str:
+    offered = _queries(piece)
     wanted = next((name for name in ("tool", "method") if name in body), "tool")
     found = next((each["tool"] for each in offered if each[wanted] == body[wanted]), None)
     if found is None:

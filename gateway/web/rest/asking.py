@@ -73,7 +73,7 @@ async def read_json(receive: Receive, headers: RawHeaders, *, limit: int, schema
         raise TooManyJsonValues(f"the body cannot be read: {error}") from None
     except NotStrictJson as error:
         raise InvalidRequest(f"the body cannot be read: {error}") from None
-    if not schema.is_valid(body):
+    if not schema.accepts_parsed(body):
         _refuse(schema, body)
     return body
 

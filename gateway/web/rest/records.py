@@ -3,6 +3,7 @@
 from contextlib import suppress
 from typing import Any, Final
 
+from gateway.core.artifacts import calls_named_by
 from gateway.core.canonical import call_id
 from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, Refused, UnknownCall
 from gateway.governance.principals import Principal
@@ -84,10 +85,11 @@ async def sees_result(rest: Rest, principal: Principal, stored: StoredCall) -> b
 
 async def _target(rest: Rest, principal: Principal, query: StoredCall) -> StoredCall | None:
     """What a query was about: an artifact of its own turn, or one of an earlier turn."""
-    id = str(query.args.get("callId"))
+    names = calls_named_by(str(query.args.get("callId")))
     for turn_id in (query.turn_id, None):
-        with suppress(UnknownCall):
-            return await rest.service.stored_call(principal, id, turn_id=turn_id)
+        for id in names:
+            with suppress(UnknownCall):
+                return await rest.service.stored_call(principal, id, turn_id=turn_id)
     return None
 
 

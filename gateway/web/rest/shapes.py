@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.core.artifacts import is_artifact
+from gateway.core.artifacts import is_artifact, piece_id
 from gateway.core.calls import ToolCall
 from gateway.core.media import Media
 from gateway.core.media_blocks import safe_mime, safe_name, size_text
@@ -71,8 +71,10 @@ async def result(record: ToolCall, *, turn_id: str, type: str) -> dict[str, Any]
     if media_of(results):
         media = [media_data(each, record.id, turn_id=turn_id, part=part) for part, each in enumerate(pieces)]
         return {"kind": "media", "media": media}
+    several = len(pieces)
     artifacts = [
-        await artifact_data(each, record.id, turn_id=turn_id, type=type, part=part) for part, each in enumerate(pieces)
+        await artifact_data(each, record.id, turn_id=turn_id, type=type, part=part, of=several)
+        for part, each in enumerate(pieces)
     ]
     if isinstance(results, list):
         return {"kind": "artifact", "artifacts": artifacts}
@@ -116,7 +118,14 @@ def summary(stored: StoredCall, types: ArtifactTypes) -> dict[str, Any] | None:
     if not pieces or pieces[0].kind != "artifact":
         return None
     artifacts = [
-        _artifact(stored.id, types.named(each.type or "text").__name__, each.type or "text", stored.turn_id, part)
+        _artifact(
+            stored.id,
+            types.named(each.type or "text").__name__,
+            each.type or "text",
+            stored.turn_id,
+            part,
+            of=len(pieces),
+        )
         | {"byteLength": None if types.is_masked(each.type or "text") else each.byte_length, "lineCount": None}
         for part, each in enumerate(pieces)
     ]
@@ -140,9 +149,12 @@ def turn_data(turn: Turn) -> dict[str, Any]:
     return found
 
 
-async def artifact_data(artifact: Any, id: str, *, turn_id: str, type: str, part: int = 0) -> dict[str, Any]:
+async def artifact_data(
+    artifact: Any, id: str, *, turn_id: str, type: str, part: int = 0, of: int = 1
+) -> dict[str, Any]:
+    """What is known of an artifact that is one of so many parts of a call's result."""
     sizes = {"byteLength": await artifact.byte_length(), "lineCount": await artifact.line_count()}
-    return _artifact(id, artifact.__class__.__name__, type, turn_id, part) | sizes
+    return _artifact(id, artifact.__class__.__name__, type, turn_id, part, of=of) | sizes
 
 
 def media_data(media: Media, id: str, *, turn_id: str, part: int) -> dict[str, Any]:
@@ -158,12 +170,13 @@ def _known(media: Mapping[str, Any]) -> dict[str, Any]:
     return {name: media.get(name) for name in names}
 
 
-def _artifact(id: str, kind: str, type: str, turn_id: str, part: int) -> dict[str, Any]:
+def _artifact(id: str, kind: str, type: str, turn_id: str, part: int, *, of: int) -> dict[str, Any]:
+    own = piece_id(id, part, of=of)
     return {
-        "callId": id,
+        "callId": own,
         "kind": kind,
         "type": type,
-        "href": _href("artifacts", id, turn_id=turn_id),
+        "href": _href("artifacts", own, turn_id=turn_id),
         "contentHref": _content_href(id, turn_id, part),
     }
 

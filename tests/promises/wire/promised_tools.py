@@ -136,6 +136,22 @@ def distant_picture() -> Media:
     return Media.tool_generated("image", mime_type="image/png", filename="distant.png", reader=reader)
 
 
+def inert_papers() -> list[Media]:
+    """As trustworthy as media can be."""
+    fields: dict[str, Any] = {"kind": "document", "mime_type": "text/plain", "filename": "own.txt"}
+    stash = {"text:caption": {"value": "Our own words", "trust_tier": "first-party"}}
+    return [
+        Media(
+            **fields,
+            reader=InMemoryMediaReader(b"own words"),
+            trust_tier="first-party",
+            modality_hazard="inert",
+            stash=stash,
+        )
+        for _ in range(2)
+    ]
+
+
 def chart() -> bytes:
     return b"\x89PNG chart"
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 
@@ -59,7 +60,7 @@ async def ask(
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": path,
+        "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
