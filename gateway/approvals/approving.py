@@ -69,6 +69,10 @@ MOST_NOTICES: Final = 10_000
 MAX_NOTE: Final = 2_000
 MAX_RESOLUTION: Final = 64 << 10
 
+BY_POLICY: Final = "policy:approve"
+"""Stands among approvers for everybody whom the policy lets decide; beside it stands about which calls."""
+
+_OF_POLICY: Final = f"{BY_POLICY}:"
 _ID_BYTES: Final = 24
 _SWEPT_AT_ONCE: Final = 200
 _LARGE: Final = 64 << 10
@@ -141,7 +145,7 @@ class Approvals:
         standing = await self._stand(lambda table, asking: deciding.ask(table, requests, asking), named=named)
         if standing.state == "pending" and hold_for:
             on_pending(standing)
-            return await self._held_for(standing, hold_for)
+            return await self.wait_for_decision(standing, hold_for)
         return standing
 
     async def pick_up(self, ids: Sequence[str], action: Action, *, rules: Collection[str]) -> Standing:
@@ -200,9 +204,10 @@ class Approvals:
     ) -> tuple[list[ApprovalRecord], str | None]:
         """What the viewer may decide or asked for, newest first, and the cursor of the next page."""
         at = self._clock()
-        wanted = ApprovalFilter(viewer, self._names_of(viewer), at, state=state, tool=tool, role=role)
+        names = self._names_of(viewer) | {BY_POLICY}  # who holds that one is asked of the policy, for each
+        wanted = ApprovalFilter(viewer, names, at, state=state, tool=tool, role=role)
         records, cursor = await self._store.page(wanted, limit=limit, before=before)
-        return [renewed(each, at, self.holds) for each in records], cursor
+        return [renewed(each, at, self.holds) for each in records if is_about(each, viewer, self.holds)], cursor
 
     async def decide(
         self,
@@ -266,7 +271,10 @@ class Approvals:
         return deciding.is_stale(record, self.served(), self._clock())
 
     def holds(self, principal: Principal, name: str) -> bool:
-        return name in self._names_of(principal)
+        if name.startswith(_OF_POLICY):
+            catalogue, _, tool = name.removeprefix(_OF_POLICY).partition(":")
+            return self._may_approve(principal, Action(principal, catalogue, tool, "", "", "{}", ""))
+        return name != BY_POLICY and name in self._names_of(principal)
 
     async def sweep(self) -> int:
         """End what ran out of time; how many did. Any process may do so at any time."""
@@ -296,7 +304,8 @@ class Approvals:
         """How many approvals calls wait for right now, in this process."""
         return self._watch.waited_for
 
-    async def _held_for(self, standing: Standing, hold_for: timedelta) -> Standing:
+    async def wait_for_decision(self, standing: Standing, hold_for: timedelta) -> Standing:
+        """How a call stands once its approvals are decided or over, or that time is up. They are taken if they can."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + hold_for.total_seconds()
         ids = [each.id for each in standing.approvals]
@@ -375,6 +384,11 @@ class Approvals:
         if not all(role.startswith(_ROLE) for role in principal.roles):
             return frozenset()
         return self._names(principal)
+
+
+def approvers_by_policy(catalogue: str, tool: str) -> tuple[str, ...]:
+    """The approvers of a call that no rule names any for: whoever the policy lets `approve` calls of the tool."""
+    return BY_POLICY, f"{_OF_POLICY}{catalogue}:{tool}"
 
 
 async def shown_of(record: ApprovalRecord) -> Shown:

@@ -147,6 +147,14 @@ class ApprovalExpired(GateError):
     default_message = "nobody approved this call in time; call again to ask once more"
 
 
+class GateRefused(GateError):
+    """What a handler gets whose gate was not let through."""
+
+    code = "E_GATE_REFUSED"
+    status = 403
+    default_message = "an approver refused"
+
+
 class ApprovalVoid(Refused):
     code = "E_APPROVAL_VOID"
     default_message = "the approval of this call does not count any more; call again to ask anew"

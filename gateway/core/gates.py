@@ -8,11 +8,13 @@ means it waits until its timeout or the turn's abort: there is no default approv
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.core.abort import AbortSignal
+from gateway.core.deadlines import current_deadline
 from gateway.core.events import Event, GateResult, TurnGateClosed, TurnGateOpen, now
 from gateway.core.immutable import Immutable
 from gateway.core.registry import copy_containers
@@ -147,6 +149,10 @@ class TurnGate(Immutable):
             raise settlement.error
         return settlement.value
 
+    async def wait_until_settled(self) -> None:
+        """Wait for the end of the gate, whatever it is; a cancelled observer leaves it open."""
+        await asyncio.wait([self._settlement])
+
     def describe(self) -> dict[str, Any]:
         """The gate as data; `schema` only where the schema can describe itself."""
         described = {
@@ -186,10 +192,15 @@ class TurnGate(Immutable):
 
 
 async def open_gate(raw: Mapping[str, Any], turn_id: str, *, signal: AbortSignal, emit: Callable[[Event], None]) -> Any:
-    """Open a gate and wait for its settlement. The open event is seen before anybody can settle it."""
+    """Open a gate and wait for its settlement. The open event is seen before anybody can settle it.
+
+    The time that the call has stands still until then.
+    """
     gate = TurnGate(raw, turn_id, emit=emit)
     gate.open(signal)
-    return await gate.wait()
+    deadline = current_deadline()
+    with nullcontext() if deadline is None else deadline.paused():
+        return await gate.wait()
 
 
 def _check(raw: Any) -> None:

@@ -51,6 +51,7 @@ from gateway.runtime.sourcing import Taken
 from gateway.runtime.spooling import open_spool, refuse_unusable
 from gateway.runtime.sweeping import Sweeper
 from gateway.serving.current import ServedCall
+from gateway.serving.handler_gates import HandlerGates
 from gateway.serving.service import DEFAULT_LIFE, Service
 from gateway.snapshot import DeclaredTool
 from gateway.storage.spool import PieceSpool
@@ -293,6 +294,7 @@ async def _started(prepared: Prepared, closing: AsyncExitStack) -> Running:
         observer=observed.telemetry,
     )
     observed.hear(service.buses)
+    closing.callback(HandlerGates(controlled.approvals).listen(service.buses))
     await controlled.begin(closing)
     recovered = await patiently(lambda: store.recover(_now()))
     shared = revisions.current.shared
