@@ -14,6 +14,7 @@ from gateway.core.abort import AbortController
 from gateway.core.callbacks import in_memory_callbacks
 from gateway.core.calls import ToolCall
 from gateway.core.context import DispatchContext, TurnContext
+from gateway.core.deadlines import Deadline, reset_deadline, set_deadline
 from gateway.core.dispatch import dispatch
 from gateway.core.events import Buses, Event, TurnGateClosed, TurnGateOpen
 from gateway.core.gates import MAX_TIMEOUT_MS, TurnGate, open_gate
@@ -567,6 +568,36 @@ async def test_context_opens_gates_under_the_id_of_its_turn() -> None:
 
     assert await ctx.wait_for(RAW) == ctx.turn_id
     assert await DispatchContext(ctx, buses=buses).wait_for(RAW) == ctx.turn_id
+
+
+async def test_time_of_a_call_stands_still_while_its_gate_is_open() -> None:
+    moment = [100.0]
+    deadline = Deadline(110.0, lambda: moment[0])
+    token = set_deadline(deadline)
+    try:
+        opened = Opened(id="slow")
+        gate = await opened.gate()
+        moment[0] += 60
+        gate.resolve("late")
+        assert await opened.outcome() == "late"
+    finally:
+        reset_deadline(token)
+
+    assert deadline.left == 10.0
+
+
+async def test_observer_of_a_gate_leaves_it_open() -> None:
+    opened = Opened(id="watched")
+    gate = await opened.gate()
+    watching = [asyncio.create_task(gate.wait_until_settled()) for _ in range(2)]
+    await asyncio.sleep(0)
+    watching[0].cancel()
+    await asyncio.wait(watching[:1])
+    assert not gate.is_settled
+
+    gate.reject(ValueError("no"))
+    await watching[1]
+    assert isinstance(await opened.outcome(), ValueError)
 
 
 async def test_one_waiting_gate_does_not_hold_up_another() -> None:
