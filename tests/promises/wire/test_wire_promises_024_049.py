@@ -228,11 +228,16 @@ async def test_wire_promise_043_enum_holds_the_ids_of_eligible_calls(talk: Talk)
         await talk.call("facts"),
         await talk.call("report", {"lines": 1}),
     ]
-    for tool in ("picture", "broken", "several"):
+    for tool in ("picture", "broken"):
         await talk.call(tool)
+    several = await talk.call("several")
     await query(talk, "artifact_head", eligible[0])
 
-    assert await selectable(talk, "artifact_head") == [each.id for each in eligible]
+    assert await selectable(talk, "artifact_head") == [
+        *(each.id for each in eligible),
+        f"{several.id}#0",
+        f"{several.id}#1",
+    ]
 
 
 async def test_wire_promise_044_checksum_is_no_call_id(talk: Talk) -> None:

@@ -32,7 +32,7 @@ async def test_turn_goes_on_after_a_restart(tmp_path: Path, wire: type[Talk]) ->
             after.turn = before.turn
             asked = await query(after, "artifact_grep", report, pattern="2")
             assert body(asked.text) == "line 2"
-            assert await selectable(after, "artifact_head") == [report.id]
+            assert await selectable(after, "artifact_head") == [report.id, f"{several.id}#0", f"{several.id}#1"]
         assert (await told_of(gateway, before.turn))[: len(records)] == records
         assert (await gateway.prompt(before.turn))[: len(prompt)] == prompt
         assert await content(gateway, picture) == b"\x89PNG own"
