@@ -369,7 +369,7 @@ class Service:
             stored = await self._store.find_call(names[1], turn.principal)
         if stored is None or stored.catalogue != turn.stored.catalogue or not is_kept(turn.published, stored):
             return
-        if not self.may_read(turn.principal, stored):
+        if not self.may_read(turn.principal, stored, by=call.tool):
             call.target = stored
             return
         record = await restored(stored, turn.published.types, self._spool)

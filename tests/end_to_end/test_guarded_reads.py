@@ -127,6 +127,13 @@ async def test_a_row_that_denies_reading_applies_everywhere(object: str, tmp_pat
     assert {(each["decision"]["effect"], each["decision"]["reason"]) for each in queries} == {("deny", "not-permitted")}
 
 
+async def test_a_row_about_all_of_a_result_leaves_its_queries(tmp_path: Path) -> None:
+    async with invoicing(tmp_path, rows=deny("tool:artifact_content")) as gateway:
+        told = telling(await everything_of(gateway.caller(ANA)))
+
+    assert told == QUERIES
+
+
 def log_of(tmp_path: Path) -> list[Any]:
     with sqlite3.connect(tmp_path / "data" / "gateway.db") as database:
         bodies = [orjson.loads(row[0]) for row in database.execute("SELECT body FROM audit ORDER BY at, seq")]

@@ -400,3 +400,20 @@ def _failing(port: int) -> Document:
 
 def _yielding(name: str, port: int, artifact: str) -> Document:
     return http_tool(name, port, output={"artifact": artifact})
+
+
+async def test_the_span_of_a_query_says_what_was_decided(tmp_path: Path) -> None:
+    def kept(port: int) -> Document:
+        return http_tool("keep", port, output={"inline": False})
+
+    few = {"type": "arguments", "require": "args.n < 5", "message": "fewer lines"}
+    heads = rule("few-lines", few, match={"tools": ["artifact_head"]})
+    async with gateway(tmp_path, rules=[heads], tools=[kept]) as (running, collector, _):
+        ana = running.caller(ANA)
+        call = (await ana.modern_call("desk", "keep", {"text": "x"})).json["result"]["_meta"]["gateway/call"]
+        for lines in (1, 9):
+            await ana.modern_call("desk", "artifact_head", {"callId": call, "n": lines})
+        spans = await collector.named("execute_tool artifact_head", 2)
+
+    told = [(each.attributes[names.DECISION], each.attributes[names.DECISION_REASON]) for each in spans]
+    assert sorted(told) == [("allow", "rule-allowed"), ("deny", "rule-denied")]

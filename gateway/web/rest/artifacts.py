@@ -12,6 +12,7 @@ from gateway.governance.records import StoredCall
 from gateway.serving.course import Course
 from gateway.serving.current import NOT_WAITING
 from gateway.serving.settled import Settled
+from gateway.snapshot import CONTENT
 from gateway.web.problems import Response
 from gateway.web.rest.answers import answer
 from gateway.web.rest.asking import Asked
@@ -65,7 +66,7 @@ async def download(rest: Rest, asked: Asked) -> Response:
 
 async def query(rest: Rest, asked: Asked) -> Response:
     """Ask the artifact by one of the tools that are forged for it, in its own turn as long as that is open."""
-    stored, pieces, chosen = await _readable(rest, asked)
+    stored, pieces, chosen = await _readable(rest, asked, is_queried=True)
     catalogue_for(rest.service, asked.principal, stored.catalogue)
     if chosen is None and len(pieces) > 1:
         first, last = (piece_id(stored.id, part, of=len(pieces)) for part in (0, len(pieces) - 1))
@@ -84,18 +85,20 @@ async def query(rest: Rest, asked: Asked) -> Response:
     return await call_answer(rest, call)
 
 
-async def _readable(rest: Rest, asked: Asked, *, is_read: bool = False) -> tuple[StoredCall, list[Any], int | None]:
+async def _readable(
+    rest: Rest, asked: Asked, *, is_read: bool = False, is_queried: bool = False
+) -> tuple[StoredCall, list[Any], int | None]:
     """The record, the pieces of its result, and the number of the piece that is asked for, if it is one by its own id.
 
     Whatever is missing, gone or not the caller's is one answer. With `is_read` the content is about to be sent: that is
-    decided, counted and on record before the bytes are opened.
+    decided, counted and on record before the bytes are opened. With `is_queried` it is the query tool that decides.
     """
     wanted, turn_id = asked.path["callId"], asked.query.get("turn")
     stored = await _named(rest, asked, wanted, turn_id=turn_id)
     id = stored.id
     if is_read:
         await rest.service.read(asked.principal, stored, holding=NOT_WAITING)
-    elif not rest.service.may_read(asked.principal, stored):
+    elif not rest.service.may_read(asked.principal, stored, by=_named(rest, asked, stored) if is_queried else CONTENT):
         raise UnknownCall()
     try:
         _, record = await rest.service.find_call(asked.principal, id, turn_id=stored.turn_id)
@@ -119,6 +122,13 @@ async def _named(rest: Rest, asked: Asked, id: str, *, turn_id: str | None) -> S
         if not others:
             raise
         return await rest.service.stored_call(asked.principal, others[0], turn_id=turn_id)
+
+
+def _named(rest: Rest, asked: Asked, stored: StoredCall) -> str:
+    """The query tool that a body names, as the class of the result has it."""
+    offered = _queries_of(rest.service.published.types.named(_type(stored)))
+    named = [each for each in offered for key in ("tool", "method") if asked.body.get(key) == each[key]]
+    return str(named[0]["tool"]) if named else CONTENT
 
 
 def _pieces(record: ToolCall) -> list[Any]:
@@ -152,7 +162,11 @@ def _media_as_artifact(media: dict[str, Any], stored: StoredCall) -> dict[str, A
 
 def _queries(artifact: Any) -> list[dict[str, Any]]:
     """What the artifact can be asked. The callId is the artifact's own and left out."""
-    if not hasattr(type(artifact), "effective_methods"):
+    return _queries_of(type(artifact))
+
+
+def _queries_of(kind: Any) -> list[dict[str, Any]]:
+    if not hasattr(kind, "effective_methods"):
         return []
     return [
         {
@@ -161,8 +175,8 @@ def _queries(artifact: Any) -> list[dict[str, Any]]:
             "description": each.description,
             "inputSchema": {"type": "object", "properties": {}, **(each.args_schema or {})},
         }
-        for each in type(artifact).effective_methods()
-        if type(artifact).offers(each.method)
+        for each in kind.effective_methods()
+        if kind.offers(each.method)
     ]
 
 
