@@ -19,7 +19,8 @@
     │  ├─ Unauthenticated            who it is was not proved; `reason` is for operators, never for callers
     │  ├─ CredentialUnknown          it may be valid; whether it was revoked cannot be told at present
     │  ├─ NotPermitted               the policy does not let the caller do it; which row said so is on record
-    │  └─ RuleDenied, RuleHeld       a gate rule said no, or asks for a decision that cannot be had
+    │  ├─ RuleDenied, RuleHeld       a gate rule said no, or asks for a decision that cannot be had
+    │  └─ CallNotMade                what the call needs failed before its tool ran; the original is the cause
     ├─ Missing                       unknown, or not the caller's to know of: both answer alike
     │  └─ UnknownTool, UnknownCatalogue, UnknownTurn, UnknownCall
     ├─ IdempotencyConflict           the key stands for another call, or for one that is still running
@@ -36,6 +37,7 @@
     │  ├─ StoreUnavailable           nothing was written; the same may work once the cause is gone
     │  ├─ StoreNotOurs               fatal: the database is newer than this program, or not one of ours
     │  ├─ RecordConflict             it contradicts what is written down already
+    │  ├─ ResultNotKept              the tool ran, and the bytes of its result could not be kept
     │  └─ OutputTooLarge, SpoolQuotaExceeded
     ├─ PeerMissing                   an optional parser is not installed
     │  └─ YamlPeerMissing, ToonPeerMissing, TypescriptPeerMissing
@@ -272,6 +274,14 @@ class NotPermitted(Refused):
     default_message = "the policy does not permit this call"
 
 
+class CallNotMade(Refused):
+    """What a call needs failed before its tool ran. The cause says what, and has the status that counts."""
+
+    code = "E_CALL_NOT_MADE"
+    status = 503
+    default_message = "the call was not made"
+
+
 class RuleDenied(Refused):
     code = "E_RULE_DENIED"
     default_message = "a gate rule denies this call"
@@ -463,6 +473,12 @@ class RecordConflict(StorageError):
     code = "E_RECORD_CONFLICT"
     status = 409
     default_message = "the record contradicts what is written down already"
+
+
+class ResultNotKept(StorageError):
+    code = "E_RESULT_NOT_KEPT"
+    status = 424
+    default_message = "the tool ran, but its result could not be kept"
 
 
 class OutputTooLarge(StorageError):

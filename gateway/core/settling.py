@@ -21,7 +21,7 @@ from gateway.core.spool import ByteStore
 from gateway.core.tokens import Tokenizable
 from gateway.core.tool_registry import ToolRegistry
 from gateway.core.tools import ArtifactTool, Tool, ToolContext
-from gateway.errors import InvalidToolArgs, Refused, ToolDownstreamError, UnknownTool, message_of
+from gateway.errors import InvalidToolArgs, Refused, ResultNotKept, ToolDownstreamError, UnknownTool, message_of
 
 _QUOTED: Final = 200
 _LONGEST_TEXT: Final = 16_384
@@ -143,7 +143,7 @@ def _failed(tool: Tool, error: Exception, ctx: Surroundings) -> Outcome:
     if not isinstance(error, InvalidToolArgs | ToolDownstreamError):  # a custom validator failed; its tool did not run
         ctx.emit_warning("arguments-not-checked", f"the arguments of {tool.name!r} could not be checked", error)
         return _failure(f"the arguments could not be checked: {message_of(error)}")
-    if isinstance(error.cause, Refused):  # a handler that says no has not failed
+    if isinstance(error.cause, Refused | ResultNotKept):  # the tool did not run, or ran to its end
         return _failure(error.cause.message)
     return _failure(f"{error.message}: {message_of(error if error.cause is None else error.cause)}")
 

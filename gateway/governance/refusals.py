@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gateway.governance.principals import Principal
-from gateway.governance.records import AuditBody, Store, StoredCall, StoredTurn
+from gateway.governance.records import AuditBody, StoredCall, StoredTurn
 
 WINDOW: Final = 60_000_000
 """Microseconds in which refusals are counted together; windows begin at whole minutes."""
@@ -67,7 +67,3 @@ class RefusalStore(Protocol):
     async def refusals_by_reason(self) -> dict[str, tuple[int, int]]:
         """How many were kept one by one and how many counted, by reason, as far as counts go back."""
         ...
-
-
-class RecordStore(Store, RefusalStore, Protocol):
-    """Keeps turns and calls, and counts refusals."""

@@ -14,8 +14,9 @@ from gateway.config.specs.common import Secret
 from gateway.core.events import now
 from gateway.errors import ProgramError
 from gateway.governance.limits import Limits
+from gateway.governance.outcomes import RecordStore
 from gateway.governance.records import AuditBody, StoredCall, TurnMemories
-from gateway.governance.refusals import RecordStore, RefusalCount
+from gateway.governance.refusals import RefusalCount
 from gateway.limits.limiter import Limiter
 from gateway.runtime.secrets import Secrets
 from gateway.storage.approvals import Noted

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from gateway.core.events import now
 from gateway.core.moments import microseconds
 from gateway.errors import StoreUnavailable
-from gateway.governance.refusals import RecordStore
+from gateway.governance.outcomes import RecordStore
 from gateway.storage.spool import Known
 
 FILES_PER_PASS: Final = 100

@@ -4,7 +4,9 @@ from datetime import timedelta
 from typing import Final
 
 from gateway.core.events import now
+from gateway.core.moments import microseconds
 from gateway.errors import IdempotencyConflict
+from gateway.governance.outcomes import HeldKey
 from gateway.governance.records import Store, StoredCall
 from gateway.serving.current import ServedCall
 from gateway.serving.keeping import started
@@ -27,16 +29,18 @@ async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | No
     """`None` if the call may run; the settled call if it ran before."""
     claiming = started(call, turn.id)
     assert call.idempotency_key is not None  # noqa: S101 - only calls with a key are claimed
+    digest, until = f"{call.catalogue}:{claiming.fingerprint}", now() + _life(turn, call)
     claim = await store.claim(
         call.idempotency_key,
         turn.principal,
-        digest=f"{call.catalogue}:{claiming.fingerprint}",
+        digest=digest,
         call=claiming,
-        until=now() + _life(turn, call),
+        until=until,
         turn=None if turn.is_stored else turn.stored,
     )
     if claim.state == "fresh":
         turn.is_stored = call.is_started = True
+        call.held_key = HeldKey(call.idempotency_key, digest, microseconds(until))
     if claim.state == "taken":
         raise IdempotencyConflict()
     if claim.state == "unknown":

@@ -7,16 +7,53 @@ of the two it is, so it notes the beginning here, and whoever answers reads it, 
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from gateway.errors import GatewayError, InvalidToolArgs, JsonPathInvalid, PatternNotSupported, ToolDownstreamError
+from gateway.errors import (
+    CallNotMade,
+    GatewayError,
+    InvalidToolArgs,
+    JsonPathInvalid,
+    PatternNotSupported,
+    ToolDownstreamError,
+)
 
 
 @dataclass(slots=True)
 class Course:
-    """`has_begun` is true from the moment the tool may have had an effect."""
+    """`has_begun` is true from the moment the tool may have had an effect. The ids are known before that."""
 
     has_begun: bool = False
+    call_id: str = ""
+    turn_id: str = ""
+
+
+class OutcomeLost(GatewayError):
+    """The tool may have run, and its outcome cannot be told. `call_id` is the call's, so that its record is found."""
+
+    code = "E_OUTCOME_LOST"
+    status = 424
+    default_message = "the tool may have run, and its outcome could not be shown; do not repeat the call"
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(help="look at the record of the call first; with the same idempotency key it runs once")
+        self.call_id = course.call_id
+        self.turn_id = course.turn_id
+
+
+class OutcomeNotRecorded(OutcomeLost):
+    """The tool ran, its outcome cannot be recorded at present, and nothing unrecorded is shown."""
+
+    code = "E_OUTCOME_NOT_RECORDED"
+    default_message = "the tool ran, but its outcome could not be recorded and is not shown; do not repeat the call"
+
+
+RAN_UNRECORDED: Final = {
+    "code": OutcomeNotRecorded.code,
+    "message": "The tool ran. Its outcome could not be recorded yet; the gateway does that when its store recovers. "
+    "Do not repeat the call.",
+}
+"""What callers are told beside the result of a call whose start is on record and whose outcome is not."""
 
 
 class Fault(NamedTuple):
@@ -30,7 +67,9 @@ class Fault(NamedTuple):
 
 def fault_of(error: Exception) -> Fault:
     """The fault behind an error. Errors that are not ours count as the worst."""
-    cause = error.cause if isinstance(error, ToolDownstreamError) else error
+    cause: BaseException | None = error.cause if isinstance(error, ToolDownstreamError) else error
+    if isinstance(cause, CallNotMade) and cause.cause is not None:
+        cause = cause.cause
     if isinstance(cause, GatewayError):
         return Fault(cause.code, cause.status, _seconds(getattr(cause, "retry_after", None)))
     return Fault(type(cause).__name__, GatewayError.status)

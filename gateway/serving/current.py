@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.memory import TurnMemory
+from gateway.governance.outcomes import HeldKey
 from gateway.governance.principals import Principal
 from gateway.governance.records import StoredCall
 from gateway.governance.rules import Decision
@@ -185,6 +186,10 @@ class ServedCall:
     """Whether its refusal is written, or about to be: it is counted once."""
     is_cancelled: bool = False
     """Whether its caller went away before it ended."""
+    held_key: HeldKey | None = None
+    """Its idempotency key, once it is the call's own."""
+    is_unwritten: bool = False
+    """Whether its tool ran and its outcome could not be written: the store writes it when it recovers."""
     is_unknown: bool = False
     """Whether it is on record that nobody saw its outcome."""
     seen: "SeenCall | None" = None

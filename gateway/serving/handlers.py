@@ -8,7 +8,7 @@ import asyncio
 from asyncio import to_thread
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from gateway.access import Access
 from gateway.core.artifacts import SpooledArtifact
@@ -16,6 +16,7 @@ from gateway.core.context import DispatchContext
 from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
+from gateway.errors import CallNotMade, Refused, ResultNotKept, StoreUnavailable, message_of
 from gateway.governance.effects import EFFECT_FLAGS
 from gateway.governance.ports import Invocation
 from gateway.serving.artifact_types import ArtifactTypes
@@ -79,9 +80,9 @@ def handler_for(
         memory = turn.memory
         try:
             counted = await gate.decide(call, args, refuse=refuse)
-        except Exception:
+        except Exception as error:
             memory.notes(brought, "hold" if call.decision == "hold" else "deny")
-            raise
+            _tell_not_made(error)
         if is_consequential:
             await _journaled(handling.journal, call, tool, counted)
         memory.notes(brought, "allow")
@@ -118,12 +119,23 @@ async def _journaled(journal: Journal, call: ServedCall, tool: DeclaredTool, cou
         if counted is not None:
             await asyncio.shield(counted.give_back())
         call.memory.releases(call.fingerprint)
-        raise
+        _tell_not_made(error)
+
+
+def _tell_not_made(error: BaseException) -> NoReturn:
+    """Raise what is told of an error before the tool ran: no answer may say that the tool failed."""
+    if isinstance(error, Refused) or not isinstance(error, Exception):
+        raise error
+    raise CallNotMade(f"{CallNotMade.default_message}: {message_of(error)}") from error
 
 
 def _keeping(spool: TurnStore, id: str, limit: int | None) -> Keep:
-    def keep(chunks: Chunks) -> Awaitable[SpoolReader]:
-        return spool.write(id, chunks, limit=limit)
+    async def keep(chunks: Chunks) -> SpoolReader:
+        try:
+            return await spool.write(id, chunks, limit=limit)
+        except StoreUnavailable as error:
+            told = f"{ResultNotKept.default_message}: {error.message}; do not repeat the call"
+            raise ResultNotKept(told, help=error.help) from error
 
     return keep
 

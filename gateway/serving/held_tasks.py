@@ -30,6 +30,7 @@ from gateway.errors import (
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.principals import Principal
 from gateway.serving.claims import RUNNING
+from gateway.serving.course import OutcomeLost
 from gateway.serving.current import Holding
 from gateway.serving.service import Service
 from gateway.serving.settled import Settled
@@ -44,7 +45,7 @@ MOST_APPROVALS: Final = 16
 _BETWEEN: Final = "."
 _CONFIRMED: Final = "~"
 """Before the proof that the caller has confirmed the call: a rule may ask for both."""
-_FOR_GOOD: Final = (UnknownTool, UnknownTurn, UnknownCatalogue, IdempotencyConflict)
+_FOR_GOOD: Final = (UnknownTool, UnknownTurn, UnknownCatalogue, IdempotencyConflict, OutcomeLost)
 """Looking again would come to the same."""
 
 

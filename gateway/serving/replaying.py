@@ -6,9 +6,10 @@ A key is no right: what the caller may neither call nor read any more is not tol
 from contextlib import suppress
 
 from gateway.core.artifacts import calls_named_by
-from gateway.errors import InvalidToolArgs, UnknownCall, UnknownTurn
+from gateway.errors import InvalidToolArgs, StoreUnavailable, UnknownCall, UnknownTurn
+from gateway.governance.outcomes import RecordStore
 from gateway.governance.principals import Principal
-from gateway.governance.records import Store, StoredCall
+from gateway.governance.records import StoredCall
 from gateway.serving.auditing import Auditor
 from gateway.serving.claims import claimed
 from gateway.serving.course import Fault
@@ -24,7 +25,9 @@ from gateway.serving.writing import Writing
 class Replaying:
     """One per process."""
 
-    def __init__(self, store: Store, spool: Spool, turns: OwnTurns, writing: Writing, auditor: Auditor | None) -> None:
+    def __init__(
+        self, store: RecordStore, spool: Spool, turns: OwnTurns, writing: Writing, auditor: Auditor | None
+    ) -> None:
         self._store = store
         self._spool = spool
         self._turns = turns
@@ -57,7 +60,11 @@ class Replaying:
         told = await self._target_of(earlier, turn.principal)
         if earlier.turn_id != turn.id and told is not None:
             turn.reads(told)
-        await self._writing.remember(turn, [self._auditor.replayed(call, earlier)] if self._auditor is not None else ())
+        audit = [self._auditor.replayed(call, earlier)] if self._auditor is not None else ()
+        try:
+            await self._writing.remember(turn, audit)
+        except StoreUnavailable:  # the call ran: its key answers the same, whether or not that can be noted now
+            self._store.postpone_audit(audit)
         return replayed
 
     async def _replayed(self, earlier: StoredCall, turn: Turn) -> Settled:
@@ -66,7 +73,7 @@ class Replaying:
             raise UnknownCall()
         record = await restored(earlier, turn.published.types, self._spool)
         if earlier.turn_id != turn.id:
-            with suppress(UnknownTurn):
+            with suppress(UnknownTurn, StoreUnavailable):
                 turn = await self._turns.find(turn.principal, earlier.turn_id)
         return Settled(record, turn, is_replay=True, fault=_fault_of(earlier))
 

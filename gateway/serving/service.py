@@ -27,12 +27,13 @@ from gateway.errors import (
     UnknownCatalogue,
     UnknownTool,
 )
+from gateway.governance.outcomes import RecordStore
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall
-from gateway.governance.refusals import MOST, RecordStore
+from gateway.governance.refusals import MOST
 from gateway.serving.arguments import decoded_args, identity_of
 from gateway.serving.auditing import Auditor
-from gateway.serving.course import Course
+from gateway.serving.course import Course, OutcomeNotRecorded
 from gateway.serving.current import NOT_WAITING, ORDINARY, Client, Holding, ServedCall
 from gateway.serving.dispatching import inlining, refused, settled_call
 from gateway.serving.having import Asked, Having
@@ -178,6 +179,7 @@ class Service:
             await asyncio.sleep(0)  # others had to wait for the hash, and would have to for the checks, too
         if course is not None:
             call.course = course
+        call.course.call_id, call.course.turn_id = call.id, turn.id
         try:
             call.declared = declared = self._known(turn, name, is_admitted=is_admitted)
         except UnknownTool:
@@ -201,6 +203,8 @@ class Service:
                     self.running.end(task)
                 if self.meter is not None:
                     self.meter.settled(call, declared, record.is_error, perf_counter() - began)
+                if call.is_unwritten and not call.is_started:  # nothing at all is on record, so nothing is shown
+                    raise OutcomeNotRecorded(call.course)
                 found = settled_as(record, turn, call)
         except BaseException as error:
             if call.seen is not None:
@@ -208,6 +212,8 @@ class Service:
             raise
         finally:
             turn.running.discard(call.id)
+            if call.is_started:
+                self._store.leave(turn.id, call.id)
             seen, call.seen = call.seen, None  # what is observed knows its call: together they would outlive it
         if seen is not None:
             if seen.shows_content:
@@ -263,7 +269,9 @@ class Service:
     async def _cut_off(self, turn: Turn, call: ServedCall) -> None:
         """Write down that a call was cancelled: one whose start is on record may have had its effect."""
         call.is_cancelled = True
-        with suppress(RecordConflict, StoreUnavailable):  # it has an outcome, or whoever recovers next finds out
+        if call.is_unwritten:  # the store has its outcome
+            return
+        with suppress(RecordConflict, StoreUnavailable):  # it has an outcome, or the store gives it up when it recovers
             if call.is_started:
                 audit = [self._auditor.unknown(call)] if self._auditor is not None else ()
                 call.is_unknown = await self._store.give_up_call(call.id, turn_id=turn.id, at=now(), audit=audit)

@@ -37,11 +37,14 @@ class Settled:
     """What stopped it, if something did and this process saw it."""
     reason: str = ""
     """The word of the decision log for what was decided."""
+    is_recorded: bool = True
+    """Whether its outcome is on record. The start is, and the store writes the outcome when it recovers."""
 
 
 def settled_as(record: ToolCall, turn: Turn, call: ServedCall) -> Settled:
     settled = Settled(record, turn, False, call.pending, call.limited)
     settled.aside = call.aside
+    settled.is_recorded = not call.is_unwritten
     settled.has_begun, settled.fault, settled.reason = call.course.has_begun, call.fault, call.reason
     if call.decision == "hold":
         settled.unconfirmed = call.unconfirmed

@@ -74,6 +74,7 @@ class Turn:
             "id",
             "implicit",
             "is_alone",
+            "is_late",
             "is_stored",
             "principal",
             "published",
@@ -92,6 +93,8 @@ class Turn:
         """Whether it is that of a single call, and nobody can name it before that one is answered."""
         self.implicit: ImplicitTurn | None = None
         """What remembers its call, if that has no handle and rules look back."""
+        self.is_late = False
+        """Whether an outcome of one of its calls is still to be written, and the turn with it."""
         self.running: set[str] = set()
         """Ids of calls that have begun and not settled."""
         self._alone: ToolCall | None = None

@@ -1,9 +1,11 @@
 """What is written down of calls: that one is about to run, how it ended, and that somebody asked for what is not there.
 
-Nothing consequential runs, and nothing is answered, before it is durable.
+Nothing consequential runs before its start is durable. A call is answered when its outcome is durable, or when the
+store failed to write the outcome of a call that ran: the store keeps that outcome, and the answer says so.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -15,9 +17,10 @@ from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.lines import encode
 from gateway.core.moments import clock, microseconds, microseconds_in
-from gateway.errors import NotPermitted, StoreUnavailable
+from gateway.errors import NotPermitted, StorageError, StoreUnavailable
+from gateway.governance.outcomes import LateOutcome, RecordStore
 from gateway.governance.records import ArgumentExcerpt, AuditBody
-from gateway.governance.refusals import MOST, RecordStore, Refusal
+from gateway.governance.refusals import MOST, Refusal
 from gateway.serving.auditing import Auditor, decided
 from gateway.serving.current import ServedCall, current_call
 from gateway.serving.excerpts import excerpt_of
@@ -30,6 +33,8 @@ from gateway.snapshot import DeclaredTool
 
 MAX_FETCHED: Final = 64 << 20
 """Bytes of one media that are fetched for its record; larger ones can be seen in the answer, not downloaded later."""
+
+_log: Final = logging.getLogger(__name__)
 
 LARGEST_QUERY: Final = 2048
 """Characters of the arguments of a query that failed; of longer ones an excerpt is kept."""
@@ -122,6 +127,7 @@ class Writing:
         memory, knowing = turn.to_write(call.fingerprint, tool=call.identity or call.tool, size=received)
         keeping = None if turn.implicit is None else asyncio.ensure_future(self._keep_implicit(turn))
         began = perf_counter()
+        refusal: Refusal | None = None
         try:
             if reason is not None:
                 row = None if turn.is_stored and not is_longer else turn.stored
@@ -133,17 +139,28 @@ class Writing:
                     if not turn.is_stored:
                         remembered.was_not_written(memory, knowing)
                     return
-            elif turn.is_stored or len(turn.running) > 1:
+            elif turn.is_stored or turn.is_late or len(turn.running) > 1:
                 row = None if turn.is_stored and not is_longer else turn.stored
                 await self._store.settle_call(stored, turn=row, memory=memory, knowing=knowing, audit=audit)
             else:
                 await self._store.settle_alone(stored, turn.stored, memory=memory, audit=audit)
             turn.is_stored = True
-        except StoreUnavailable:
-            remembered.was_not_written(memory, knowing)
+        except Exception as error:
             if self._meter is not None:
                 self._meter.wrote_nothing()
-            raise
+            ran = call.course.has_begun and refusal is None
+            if ran or call.is_started:  # a started call that did not run frees its idempotency key
+                late = LateOutcome(stored, turn.stored, memory, knowing, audit, call.is_started, call.held_key, refusal)
+                late.on_drop = lambda: remembered.was_not_written(memory, knowing)
+                self._store.postpone(late)
+            else:
+                remembered.was_not_written(memory, knowing)
+            if not ran:
+                raise
+            call.is_unwritten = turn.is_late = True
+            if not isinstance(error, StorageError):
+                _log.exception("the outcome of a call could not be written")
+            return
         finally:
             if keeping is not None:
                 await asyncio.shield(keeping)

@@ -3,13 +3,15 @@
 A connection is SQLite's, or a session of `gateway.storage.postgres` that does what is asked of one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from gateway.errors import RecordConflict
-from gateway.governance.records import Claim
+from gateway.governance.outcomes import LateOutcome
+from gateway.governance.records import Claim, StoredCall
 from gateway.storage import statements
-from gateway.storage.rows import call_from
+from gateway.storage.rows import call_from, call_row, owner_of, piece_rows, turn_row
+from gateway.storage.turn_memories import remember
 
 Row = dict[str, Any]
 
@@ -26,6 +28,38 @@ def settle(connection: Any, row: Row, turn: Row | None, pieces: Iterable[Row]) -
         raise RecordConflict("the call has an outcome already")
     for piece in pieces:
         statements.INSERT_PIECE.run(connection, piece)
+
+
+def settle_late(connection: Any, late: LateOutcome, *, process: str, at: int) -> None:
+    """Write an outcome that could not be written before. Raises as `settle` does.
+
+    A store that was replaced meanwhile knows neither the turn nor the key: both are written again.
+    """
+    call, memory = late.call, late.memory
+    is_known = bool(statements.REMEMBERED.rows(connection, {"turn": call.turn_id}))
+    turn = turn_row(late.turn) if memory is None else {**turn_row(late.turn), "memory": memory}
+    settle(connection, call_row(call, status="settled", process=process), turn, piece_rows(call))
+    if memory is not None and is_known:
+        remember(connection, call.turn_id, memory, late.knowing)
+    if late.held is not None:
+        held: Row = {"owner": owner_of(call.principal), "key": late.held.key, "digest": late.held.digest}
+        held |= {"until": late.held.until, "turn_id": call.turn_id, "call_id": call.id}
+        if not statements.FIND_CLAIM.rows(connection, {**held, "at": at}):
+            statements.DROP_CLAIM.run(connection, held)
+            statements.INSERT_CLAIM.run(connection, held)
+
+
+def give_up_left(
+    connection: Any, process: str, at: int, is_running: Callable[[tuple[str, str]], bool]
+) -> list[StoredCall]:
+    """Make started calls of a process that lives `unknown` if it does not run them; which ones."""
+    left = []
+    for row in statements.STARTED_BY.rows(connection, {"gone": process}):
+        name = (row["turn_id"], row["id"])
+        if not is_running(name):
+            statements.GIVE_UP_CALL.run(connection, {"turn": name[0], "call": name[1], "at": at})
+            left.append(call_from(row))
+    return left
 
 
 def claim(connection: Any, wanted: Row, at: int, start: Start) -> Claim:

@@ -5,7 +5,7 @@ Writes go through one thread and are committed in groups, reads through a few of
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from operator import itemgetter
@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from gateway.core.events import now
 from gateway.errors import RecordConflict
 from gateway.governance.memory import Bounds
+from gateway.governance.outcomes import LateOutcome
 from gateway.governance.principals import Principal
 from gateway.governance.records import (
     AuditBody,
@@ -30,6 +31,7 @@ from gateway.governance.records import (
 from gateway.governance.refusals import Refusal
 from gateway.storage import changes, refusals, sightings, statements
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.backlog import Name, OutcomeBacklog
 from gateway.storage.columns import is_storable
 from gateway.storage.finding_fresh import (
     drop_run,
@@ -84,6 +86,7 @@ class SqliteStore:
         self._recording: Recording | None = None
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
         self._summed: refusals.Summed | None = None
+        self._backlog = OutcomeBacklog(self)
 
     @property
     def writer(self) -> GroupCommit:
@@ -188,7 +191,8 @@ class SqliteStore:
             start.run(connection)
             self._note(connection, audit)
 
-        await self._writer.run(run, within=_BEFORE_RUNNING, undo=start.undo)
+        work = self._writer.run(run, within=_BEFORE_RUNNING, undo=start.undo)
+        await self._backlog.started((call.turn_id, call.id), work)
 
     async def settle_call(
         self,
@@ -211,6 +215,7 @@ class SqliteStore:
             self._note(connection, audit)
 
         await self._writer.run(settle)
+        self._backlog.end((call.turn_id, call.id))
 
     async def settle_alone(
         self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
@@ -242,6 +247,8 @@ class SqliteStore:
         await self._writer.run_merged(
             lambda connection: self._write_refusals(connection, [rows]), self._write_refusals, rows
         )
+        if refusal.call is not None:
+            self._backlog.end((refusal.call.turn_id, refusal.call.id))
         return rows.is_kept
 
     async def tell_refusals(self, at: int) -> int:
@@ -294,11 +301,24 @@ class SqliteStore:
             self._note(connection, audit)
             return True
 
-        return await self._writer.run(give_up)
+        is_given_up = await self._writer.run(give_up)
+        self._backlog.end((turn_id, id))
+        return is_given_up
+
+    def postpone(self, late: LateOutcome) -> None:
+        self._backlog.add(late)
+
+    def postpone_audit(self, audit: Sequence[AuditBody]) -> None:
+        self._backlog.add_audit(audit)
+
+    def leave(self, turn_id: str, call_id: str) -> None:
+        self._backlog.leave((turn_id, call_id))
 
     async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:
         if not is_storable(id) or not is_storable(turn_id or ""):
             return None
+        if (late := self._backlog.find(id, principal, turn_id)) is not None:
+            return late
         at, owner = microseconds(self._clock()), owner_of(principal)
         wanted = {"id": id, "owner": owner, "turn_id": turn_id, "at": at}
         if turn_id is not None:
@@ -331,23 +351,27 @@ class SqliteStore:
         until: datetime,
         turn: StoredTurn | None = None,
     ) -> Claim:
+        if (late := self._backlog.claimed(key, principal, digest)) is not None:
+            return late
         start = self._starting(call, turn)
         claim = {"owner": owner_of(principal), "key": key, "digest": digest, "until": microseconds(until)}
         claim |= {"turn_id": call.turn_id, "call_id": call.id}
         at = microseconds(self._clock())
-        return await self._writer.run(
+        work = self._writer.run(
             lambda connection: changes.claim(connection, claim, at, start), within=_BEFORE_RUNNING, undo=start.undo
         )
+        return await self._backlog.claim((call.turn_id, call.id), work)
 
     async def recover(self, at: datetime) -> int:
+        given_up = await self._backlog.write()
         # What is fresh has settled: it need not be put away for this.
         rows = await self._reader.run(lambda connection: statements.RUNNING_PROCESSES.rows(connection, {}))
         gone = [row["process"] for row in rows if self._process.is_gone(row["process"])]
         await asyncio.to_thread(self._process.sweep)
         if not gone:
-            return 0
+            return given_up
         moment = microseconds(at)
-        return await self._writer.run(
+        return given_up + await self._writer.run(
             lambda connection: sum(self._give_up(connection, {"gone": process, "at": moment}) for process in gone)
         )
 
@@ -395,6 +419,8 @@ class SqliteStore:
 
     async def find_piece(self, key: str) -> bytes | None:
         """The bytes of a small piece that settled with its record."""
+        if (late := self._backlog.find_piece(key)) is not None:
+            return late
         rows = await self._read(
             statements.FIND_PIECE, {"key": key}, fresh=lambda connection: turns_of_pieces(connection, key, key)
         )
@@ -425,11 +451,36 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Write what was taken on, then let go of the file. Calls that have not settled are unknown from now on."""
+        await self._backlog.close()
         if self._recording is not None:
             await self._recording.close()
         await self._writer.close()
         await self._reader.close()
         self._process.release()
+
+    # --- what the backlog needs of an engine ---
+
+    def run(self, work: Callable[[Any], Any]) -> Awaitable[Any]:
+        return self._writer.run(work)
+
+    def write_late(self, connection: sqlite3.Connection, late: LateOutcome) -> None:
+        if late.refusal is not None:
+            self._write_refusals(connection, [RefusalRows.of(late.refusal, process=self._process.id)])
+            return
+        put_turn_away(connection, MOVES, late.call.turn_id)
+        with _conflict("the call's turn is another principal's"):
+            changes.settle_late(connection, late, process=self._process.id, at=microseconds(self._clock()))
+        self._note(connection, late.audit)
+
+    def write_audit(self, connection: sqlite3.Connection, audit: Sequence[AuditBody]) -> None:
+        self._note(connection, audit)
+
+    def give_up_left(self, connection: sqlite3.Connection, is_running: Callable[[Name], bool]) -> int:
+        at = microseconds(self._clock())
+        left = changes.give_up_left(connection, self._process.id, at, is_running)
+        if self._abandoned is not None:
+            self._note(connection, [self._abandoned(call) for call in left])
+        return len(left)
 
     async def _read_turn(self, id: str, statement: Prepared, wanted: Row) -> list[Row]:
         """A turn is fresh, or it is not. One that is put away between the first two looks is found by the third."""

@@ -39,6 +39,8 @@ def refusal(error: GatewayError) -> Response:
     body = problem_of(error)
     if errors := getattr(error, "errors", None):
         body["errors"] = errors
+    if call_id := getattr(error, "call_id", None):
+        body |= {"callId": call_id, "turn": getattr(error, "turn_id", None)}
     headers = {b"cache-control": b"no-store", b"x-content-type-options": b"nosniff"}
     if allow := getattr(error, "allow", None):
         headers[b"allow"] = allow.encode()

@@ -5,9 +5,8 @@ come one after the other, so what holds for one SQLite file holds here.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -17,8 +16,9 @@ from sqlalchemy import bindparam, literal_column
 from sqlalchemy.dialects.sqlite import insert
 
 from gateway.core.events import now
-from gateway.errors import RecordConflict, StoreUnavailable
+from gateway.errors import RecordConflict
 from gateway.governance.memory import Bounds
+from gateway.governance.outcomes import LateOutcome
 from gateway.governance.principals import Principal
 from gateway.governance.records import (
     AuditBody,
@@ -34,6 +34,7 @@ from gateway.governance.records import (
 from gateway.governance.refusals import Refusal
 from gateway.storage import changes, refusals, sightings, statements
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.backlog import Name, OutcomeBacklog
 from gateway.storage.columns import is_storable
 from gateway.storage.paging import beginning_with, page_of_calls
 from gateway.storage.postgres.faults import FULL
@@ -114,7 +115,7 @@ class PostgresStore:
         self._audit: AuditLog | None = None
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
         self._summed: refusals.Summed | None = None
-        self._late: deque[Callable[[Any], None]] = deque()
+        self._backlog = OutcomeBacklog(self)
         self._writer.free.add(self._write_alone)
         self._writer.on_full = pulse.note_full
 
@@ -233,7 +234,8 @@ class PostgresStore:
             self._note(connection, audit)
 
         part = (start, audit)
-        await self._writer.run_together(run, self._start_many, part, within=_BEFORE_RUNNING, undo=start.undo)
+        work = self._writer.run_together(run, self._start_many, part, within=_BEFORE_RUNNING, undo=start.undo)
+        await self._backlog.started((call.turn_id, call.id), work)
 
     async def settle_call(
         self,
@@ -254,15 +256,12 @@ class PostgresStore:
                 remember(connection, call.turn_id, memory, knowing)
             self._note(connection, audit)
 
-        try:
-            if memory is None:
-                part = _Settling(row, turn_columns, pieces, audit)
-                await self._writer.run_together(settle, self._settle_many, part, within=self._patience)
-            else:
-                await self._writer.run(settle, within=self._patience)
-        except StoreUnavailable:
-            self._late.append(settle)
-            raise
+        if memory is None:
+            part = _Settling(row, turn_columns, pieces, audit)
+            await self._writer.run_together(settle, self._settle_many, part, within=self._patience)
+        else:
+            await self._writer.run(settle, within=self._patience)
+        self._backlog.end((call.turn_id, call.id))
 
     async def settle_alone(
         self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
@@ -282,12 +281,9 @@ class PostgresStore:
         def refuse(connection: Any) -> None:
             self._write_refusals(connection, [rows])
 
-        try:
-            await self._writer.run_together(refuse, self._write_refusals, rows, within=self._patience)
-        except StoreUnavailable:
-            if refusal.is_started:
-                self._late.append(refuse)
-            raise
+        await self._writer.run_together(refuse, self._write_refusals, rows, within=self._patience)
+        if refusal.call is not None:
+            self._backlog.end((refusal.call.turn_id, refusal.call.id))
         return rows.is_kept
 
     async def tell_refusals(self, at: int) -> int:
@@ -338,11 +334,24 @@ class PostgresStore:
             self._note(connection, audit)
             return True
 
-        return await self._writer.run(give_up)
+        is_given_up = await self._writer.run(give_up)
+        self._backlog.end((turn_id, id))
+        return is_given_up
+
+    def postpone(self, late: LateOutcome) -> None:
+        self._backlog.add(late)
+
+    def postpone_audit(self, audit: Sequence[AuditBody]) -> None:
+        self._backlog.add_audit(audit)
+
+    def leave(self, turn_id: str, call_id: str) -> None:
+        self._backlog.leave((turn_id, call_id))
 
     async def find_call(self, id: str, principal: Principal, *, turn_id: str | None = None) -> StoredCall | None:
         if not is_storable(id) or not is_storable(turn_id or ""):
             return None
+        if (late := self._backlog.find(id, principal, turn_id)) is not None:
+            return late
         at = microseconds(self._clock())
         wanted = {"id": id, "owner": owner_of(principal), "turn_id": turn_id, "at": at}
         rows = await self._reader.run(lambda connection: statements.FIND_CALL.rows(connection, wanted))
@@ -370,32 +379,27 @@ class PostgresStore:
         until: datetime,
         turn: StoredTurn | None = None,
     ) -> Claim:
+        if (late := self._backlog.claimed(key, principal, digest)) is not None:
+            return late
         start = self._starting(call, turn)
         claim = {"owner": owner_of(principal), "key": key, "digest": digest, "until": microseconds(until)}
         claim |= {"turn_id": call.turn_id, "call_id": call.id}
         at = microseconds(self._clock())
-        return await self._writer.run(
+        work = self._writer.run(
             lambda connection: changes.claim(connection, claim, at, start), within=_BEFORE_RUNNING, undo=start.undo
         )
+        return await self._backlog.claim((call.turn_id, call.id), work)
 
     async def recover(self, at: datetime) -> int:
-        await self._settle_late()
+        given_up = await self._backlog.write()  # first: nobody else can tell those outcomes while we live
         if not await self._reader.run(self._lease.may_be_dead):
-            return 0
+            return given_up
         moment = microseconds(at)
 
         def give_up(connection: Any) -> int:
             return sum(self._give_up(connection, {"gone": each, "at": moment}) for each in self._lease.gone(connection))
 
-        return await self._writer.run(give_up)
-
-    async def _settle_late(self) -> None:
-        """Outcomes that could not be written when they were known: nobody else can tell them while we live."""
-        while self._late:
-            settle = self._late[0]
-            with suppress(RecordConflict):  # it was written after all, or others have given the call up
-                await self._writer.run(settle)
-            self._late.popleft()
+        return given_up + await self._writer.run(give_up)
 
     async def expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
         wanted = {"at": microseconds(at), "limit": limit}
@@ -427,6 +431,8 @@ class PostgresStore:
 
     async def find_piece(self, key: str) -> bytes | None:
         """The bytes of a small piece that settled with its record."""
+        if (late := self._backlog.find_piece(key)) is not None:
+            return late
         rows = await self._reader.run(lambda connection: statements.FIND_PIECE.rows(connection, {"key": key}))
         return rows[0]["content"] if rows else None
 
@@ -442,9 +448,33 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Write what was taken on, then let go. Calls that have not settled are unknown from now on."""
+        await self._backlog.close()
         await self._writer.close()
         await self._reader.close()
         await asyncio.to_thread(self.pulse.close)
+
+    # --- what the backlog needs of an engine ---
+
+    def run(self, work: Callable[[Any], Any]) -> Awaitable[Any]:
+        return self._writer.run(work)
+
+    def write_late(self, connection: Any, late: LateOutcome) -> None:
+        if late.refusal is not None:
+            self._write_refusals(connection, [RefusalRows.of(late.refusal, process=self._lease.id)])
+            return
+        with _conflict("the call's turn is another principal's"):
+            changes.settle_late(connection, late, process=self._lease.id, at=microseconds(self._clock()))
+        self._note(connection, late.audit)
+
+    def write_audit(self, connection: Any, audit: Sequence[AuditBody]) -> None:
+        self._note(connection, audit)
+
+    def give_up_left(self, connection: Any, is_running: Callable[[Name], bool]) -> int:
+        at = microseconds(self._clock())
+        left = changes.give_up_left(connection, self._lease.id, at, is_running)
+        if self._abandoned is not None:
+            self._note(connection, [self._abandoned(call) for call in left])
+        return len(left)
 
     @property
     def _patience(self) -> float:

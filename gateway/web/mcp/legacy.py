@@ -270,7 +270,7 @@ class LegacyWire:
         version = session.version
         calls_itself(session.info)
         answered, settled = await self._served.call_in(turn, params, version=version, client=exchange, seen=seen)
-        if _brings_tools(settled):
+        if settled is not None and _brings_tools(settled):
             session.tell_changed()
         return answered
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gateway.errors import Missing
 from gateway.governance.principals import Principal
+from gateway.serving.course import Course
 from gateway.serving.current import ORDINARY, Holding
 from gateway.serving.observing import SeenRequest
 from gateway.web.edge import Receive
@@ -192,15 +193,20 @@ class ModernWire:
             bound, given = bound_to(principal, served.catalogue, request.method, params), params.get("inputResponses")
             answered = await self._confirmations.answered(state, bound, given, principal=principal, holding=holding)
             holding, turn_id, key = answered.holding, answered.turn_id, answered.key
-        settled = await served.call_alone(
-            principal, name, arguments, request.meta, exchange, holding, turn_id, key, seen
-        )
+        course = Course()
+        try:
+            settled = await served.call_alone(
+                principal, name, arguments, request.meta, exchange, holding, turn_id, key, seen, course
+            )
+            content = await served.contents.of(settled)
+        except Exception as error:
+            return served.lost(error, course)
         if settled.unconfirmed is not None:
             bound = bound_to(principal, served.catalogue, request.method, params)
             return self._confirmations.asked(settled, bound)
         if settled.approvals and self._tasks is not None and not does_wait:
             return self._tasks.created(settled)
-        return served.told(await served.contents.of(settled), settled, exchange)
+        return served.told(content, settled, exchange)
 
     async def _until_turned(self, call: ParkedCall, receive: Receive, reply: Reply) -> bool:
         """Wait until the call is over or asks; whether its client has gone instead."""

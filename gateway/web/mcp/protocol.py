@@ -24,6 +24,7 @@ META_TURN: Final = "gateway/turn"
 META_CALL: Final = "gateway/call"
 META_PENDING: Final = "gateway/pending"
 META_LIMITED: Final = "gateway/limited"
+META_NOT_RECORDED: Final = "gateway/notRecorded"
 META_KEY: Final = "gateway/idempotencyKey"
 
 PARSE_ERROR: Final = -32700

@@ -6,8 +6,9 @@ from typing import Any, Final
 import orjson
 
 from gateway.serving.content import ABSENT, Content
+from gateway.serving.course import RAN_UNRECORDED, OutcomeLost
 from gateway.serving.settled import Settled
-from gateway.web.mcp.protocol import META_CALL, META_LIMITED, META_PENDING, META_TURN, MODERN
+from gateway.web.mcp.protocol import META_CALL, META_LIMITED, META_NOT_RECORDED, META_PENDING, META_TURN, MODERN
 
 OLDEST: Final = "2025-03-26"
 
@@ -17,6 +18,8 @@ def call_result(content: Content, settled: Settled, version: str, meta: dict[str
     blocks = content.blocks
     if version == OLDEST:
         blocks = [_block(each) for each in blocks if each["type"] != "resource_link"]
+    if not settled.is_recorded:
+        blocks = [*blocks, {"type": "text", "text": RAN_UNRECORDED["message"]}]
     result: dict[str, Any] = {"content": blocks}
     if content.structured is not ABSENT and _may_be_structured(content.structured, version):
         result["structuredContent"] = content.structured
@@ -32,6 +35,18 @@ def call_result(content: Content, settled: Settled, version: str, meta: dict[str
         result["_meta"][META_PENDING] = settled.pending
     if settled.limited is not None:
         result["_meta"][META_LIMITED] = settled.limited
+    if not settled.is_recorded:
+        result["_meta"][META_NOT_RECORDED] = RAN_UNRECORDED
+    return dumped(result)
+
+
+def lost_result(lost: OutcomeLost, version: str, meta: dict[str, Any]) -> bytes:
+    """The result of a call whose tool may have run, and whose outcome cannot be told."""
+    result: dict[str, Any] = {"content": [{"type": "text", "text": f"{lost.message} ({lost.help})"}], "isError": True}
+    if version == MODERN:
+        result["resultType"] = "complete"
+    told = {"code": lost.code, "message": lost.message}
+    result["_meta"] = {**meta, META_TURN: lost.turn_id, META_CALL: lost.call_id, META_NOT_RECORDED: told}
     return dumped(result)
 
 

@@ -11,6 +11,7 @@ from gateway.errors import GatewayError, UnknownTool, UnknownTurn
 from gateway.governance.principals import Principal
 from gateway.serving.claims import MAX_KEY, is_key
 from gateway.serving.content import Content, Contents
+from gateway.serving.course import Course, OutcomeLost
 from gateway.serving.current import Holding
 from gateway.serving.observing import Observer, SeenRequest
 from gateway.serving.origins import calls_itself
@@ -33,7 +34,7 @@ from gateway.web.mcp.protocol import (
     MODERN,
     ProtocolError,
 )
-from gateway.web.mcp.results import call_result
+from gateway.web.mcp.results import call_result, lost_result
 
 ABOUT_ENVELOPES: Final = (
     "Text results stand between <trusted_content_…> or <untrusted_content_…> tags whose names end in a code that only "
@@ -92,6 +93,7 @@ class Served:
         turn_id: str | None,
         key: str | None,
         seen: SeenRequest | None,
+        course: Course | None = None,
     ) -> Awaitable[Settled]:
         """A call without a session, in the turn whose handle came along, or in one of its own.
 
@@ -110,7 +112,17 @@ class Served:
             client=client,
             holding=holding,
             request=seen,
+            course=course,
         )
+
+    def lost(self, error: Exception, course: Course, version: str = MODERN) -> bytes:
+        """The result of a call that raised after its tool began. Every other error is raised again."""
+        if not course.has_begun or isinstance(error, ProtocolError):
+            raise error
+        if not isinstance(error, OutcomeLost):
+            _log.error("a call has run, and its outcome cannot be shown", exc_info=error)
+            error = OutcomeLost(course)
+        return lost_result(error, version, self.meta if version == MODERN else {})
 
     async def told_later(self, settled: Settled) -> bytes:
         """The result of a call whose client is not there any more."""
@@ -124,14 +136,18 @@ class Served:
         version: str,
         client: Exchange,
         seen: SeenRequest | None = None,
-    ) -> tuple[bytes, Settled]:
-        """A call of a session, in its turn."""
+    ) -> tuple[bytes, Settled | None]:
+        """A call of a session, in its turn. Of one whose outcome is lost only the bytes are left."""
         name, args = called(params)
         meta = params.get("_meta")
         client.meta = meta if isinstance(meta, dict) else {}
         key = key_of(meta or {})
-        settled = await self.service.call(turn, name, args, key=key, client=client, request=seen)
-        return self.told(await self.contents.of(settled), settled, client, version), settled
+        course = Course()
+        try:
+            settled = await self.service.call(turn, name, args, key=key, client=client, request=seen, course=course)
+            return self.told(await self.contents.of(settled), settled, client, version), settled
+        except Exception as error:
+            return self.lost(error, course, version), None
 
     def answered(
         self,
@@ -203,6 +219,8 @@ def protocol_error(error: Exception) -> ProtocolError:
         return ProtocolError(INVALID_PARAMS, error.message)
     if isinstance(error, GatewayError):
         help = {"help": error.help} if error.help else {}
+        if isinstance(error, OutcomeLost):
+            help["callId"] = error.call_id
         return ProtocolError(INTERNAL_ERROR, error.message, {"code": error.code, **help})
     _log.error("a request failed", exc_info=error)
     return ProtocolError(INTERNAL_ERROR, "the gateway failed")

@@ -94,7 +94,7 @@ async def _readable(
     decided, counted and on record before the bytes are opened. With `is_queried` it is the query tool that decides.
     """
     wanted, turn_id = asked.path["callId"], asked.query.get("turn")
-    stored = await _named(rest, asked, wanted, turn_id=turn_id)
+    stored = await _stored(rest, asked, wanted, turn_id=turn_id)
     id = stored.id
     if is_read:
         await rest.service.read(asked.principal, stored, holding=NOT_WAITING)
@@ -113,7 +113,7 @@ async def _readable(
     return stored, pieces, numbers[wanted]
 
 
-async def _named(rest: Rest, asked: Asked, id: str, *, turn_id: str | None) -> StoredCall:
+async def _stored(rest: Rest, asked: Asked, id: str, *, turn_id: str | None) -> StoredCall:
     """The call of that id, or the one that an artifact of that id is a piece of."""
     exact, *others = calls_named_by(id)
     try:

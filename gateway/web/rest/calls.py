@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.serving.claims import MAX_KEY, is_key
-from gateway.serving.course import Course
+from gateway.serving.course import Course, OutcomeLost
 from gateway.serving.settled import Settled
 from gateway.web.bodies import NotStrictJson, TooManyBodyValues, parsed_strictly
 from gateway.web.problems import Response
@@ -15,7 +15,7 @@ from gateway.web.rest.catalogues import catalogue_for
 from gateway.web.rest.operations import Rest
 from gateway.web.rest.refusals import InvalidRequest, TooManyJsonValues
 from gateway.web.rest.shapes import called
-from gateway.web.rest.statuses import OutcomeLost, status_of
+from gateway.web.rest.statuses import status_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ async def call_answer(rest: Rest, call: Callable[[Course], Awaitable[Settled]]) 
         settled = await call(course)
         body = await called(settled, rest.contents)
     except Exception as error:
-        if not course.has_begun:
+        if not course.has_begun or isinstance(error, OutcomeLost):
             raise
-        _log.exception("a call has run, and its outcome is lost")
-        raise OutcomeLost() from error
+        _log.exception("a call has run, and its outcome cannot be shown")
+        raise OutcomeLost(course) from error
     status = status_of(settled, body)
     headers = {} if status.retry_after is None else {b"retry-after": b"%d" % status.retry_after}
     if settled.is_replay:

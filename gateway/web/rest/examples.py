@@ -24,7 +24,7 @@ _TEXTS: Final[Mapping[Outcome, str]] = {
     "invalid": "the arguments do not satisfy the tool's input schema: 'order' is required",
     "failed": "the tool failed while running: no answer within 10s",
     "limited": "the rate 'few refunds' lets 5 calls through per 1m; try again in 42 s",
-    "unavailable": "the tool failed while running: the backend keeps failing and is not asked for a while",
+    "unavailable": "the call was not made: the backend keeps failing and is not asked for a while",
 }
 _BESIDE: Final[Mapping[Outcome, Mapping[str, Any]]] = {
     "pending": {

@@ -13,6 +13,7 @@ from gateway.core.tokens import Tokenizable
 from gateway.governance.records import StoredCall, StoredResult, argument_data
 from gateway.serving.artifact_types import ArtifactTypes
 from gateway.serving.content import ABSENT, Content, Contents, shown_text, vouching
+from gateway.serving.course import RAN_UNRECORDED
 from gateway.serving.relayed import NEXT
 from gateway.serving.settled import Settled
 from gateway.serving.turns import Turn
@@ -46,6 +47,8 @@ async def called(settled: Settled, contents: Contents) -> dict[str, Any]:
         found["pending"] = _pending(settled.pending)
     if settled.limited is not None:
         found["limited"] = settled.limited
+    if not settled.is_recorded:
+        found["notRecorded"] = RAN_UNRECORDED
     return {**found, "replayed": True} if settled.is_replay else found
 
 

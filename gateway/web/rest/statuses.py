@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, Final, Literal, NamedTuple
 
 from gateway.core.moments import clock
-from gateway.errors import GatewayError, LoopStopped
+from gateway.errors import LoopStopped
 from gateway.serving.settled import Settled
 
 Outcome = Literal["done", "pending", "denied", "missing", "invalid", "failed", "limited", "unavailable"]
@@ -27,7 +27,7 @@ STATUSES: Final[Mapping[Outcome, int]] = {
 }
 
 MEANINGS: Final[Mapping[Outcome, str]] = {
-    "done": "The tool ran and succeeded.",
+    "done": "The tool ran and succeeded. With `notRecorded`, its outcome is not on record yet: do not send it again.",
     "pending": "The call waits for people and has not run; see `pending`.",
     "denied": "The policy, a gate rule, a quarantine, an approver or a stage refused the call; it has not run.",
     "missing": "The turn has no such tool; nothing ran.",
@@ -61,17 +61,6 @@ class Status(NamedTuple):
     outcome: Outcome
     code: int
     retry_after: int | None
-
-
-class OutcomeLost(GatewayError):
-    """The tool may have run, and what came of it could not be told."""
-
-    code = "E_OUTCOME_LOST"
-    status = STATUSES["failed"]
-    default_message = "the tool may have run, and its outcome could not be kept or shown"
-
-    def __init__(self) -> None:
-        super().__init__(help="look at the records of your calls before you send it again; with its key it runs once")
 
 
 def status_of(settled: Settled, body: Mapping[str, Any]) -> Status:

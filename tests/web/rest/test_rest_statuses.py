@@ -240,9 +240,14 @@ async def test_error_after_the_tool_began_is_never_one_that_is_retried(
             await client.post(f"/v1/turns/{turn}/calls", json={"tool": "pay", "arguments": {}}),
         ]
 
+    read, written = answers
     assert gateway.tried.runs == ["echo", "pay"]
+    assert (read.status_code, read.json()["code"]) == (424, "E_OUTCOME_NOT_RECORDED")
+    assert read.json()["callId"]
+    assert (written.status_code, written.json()["isError"]) == (200, False)
+    assert written.json()["notRecorded"]["code"] == "E_OUTCOME_NOT_RECORDED"
+    assert written.json()["callId"]
     for answer in answers:
-        assert (answer.status_code, answer.json()["code"]) == (424, "E_OUTCOME_LOST")
         assert "retry-after" not in answer.headers
         assert "a bug" not in answer.text
 
