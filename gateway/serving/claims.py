@@ -1,11 +1,12 @@
 """Idempotency keys: a call that is sent again runs once, and is answered with what became of it."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from gateway.core.events import now
 from gateway.core.moments import microseconds
-from gateway.errors import IdempotencyConflict
+from gateway.errors import IdempotencyConflict, RecordConflict
 from gateway.governance.outcomes import HeldKey
 from gateway.governance.records import Store, StoredCall
 from gateway.serving.current import ServedCall
@@ -30,14 +31,15 @@ async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | No
     claiming = started(call, turn.id)
     assert call.idempotency_key is not None  # noqa: S101 - only calls with a key are claimed
     digest, until = f"{call.catalogue}:{claiming.fingerprint}", now() + _life(turn, call)
-    claim = await store.claim(
-        call.idempotency_key,
-        turn.principal,
-        digest=digest,
-        call=claiming,
-        until=until,
-        turn=None if turn.is_stored else turn.stored,
+    claiming_with = partial(
+        store.claim, call.idempotency_key, turn.principal, digest=digest, call=claiming, until=until
     )
+    try:
+        claim = await claiming_with(turn=None if turn.is_stored else turn.stored)
+    except RecordConflict:
+        if not turn.is_stored:
+            raise
+        claim = await claiming_with(turn=turn.stored)  # a store that was replaced does not know the turn
     if claim.state == "fresh":
         turn.is_stored = call.is_started = True
         call.held_key = HeldKey(call.idempotency_key, digest, microseconds(until))

@@ -17,7 +17,7 @@ from gateway.core.artifacts import SpooledArtifact
 from gateway.core.calls import ToolCall
 from gateway.core.lines import encode
 from gateway.core.moments import clock, microseconds, microseconds_in
-from gateway.errors import NotPermitted, StorageError, StoreUnavailable
+from gateway.errors import NotPermitted, RecordConflict, StorageError, StoreUnavailable
 from gateway.governance.outcomes import LateOutcome, RecordStore
 from gateway.governance.records import ArgumentExcerpt, AuditBody
 from gateway.governance.refusals import MOST, Refusal
@@ -75,8 +75,14 @@ class Writing:
             if call.is_started:  # by its idempotency key, before anything was decided
                 await self._store.note(audit)
             else:
-                row = None if turn.is_stored else turn.stored
-                await self._store.start_call(start_of(call, turn.id), turn=row, audit=audit)
+                start = start_of(call, turn.id)
+                try:
+                    await self._store.start_call(start, turn=None if turn.is_stored else turn.stored, audit=audit)
+                except RecordConflict:
+                    if not turn.is_stored:
+                        raise
+                    # A store that was replaced does not know the turn.
+                    await self._store.start_call(start, turn=turn.stored, audit=audit)
                 turn.is_stored = call.is_started = True
         except StoreUnavailable:
             if self._meter is not None:

@@ -217,6 +217,8 @@ class GroupCommit:
                 until = monotonic() if is_busy(error) else inf
                 self._release(_failed(job, error) for job in group if job.deadline <= until)
                 group = [job for job in group if job.deadline > until]
+                if until == inf:  # a connection that was opened while nothing could be written never writes
+                    self._disconnect()
         return group
 
     def _release(self, outcomes: Iterable[_Outcome]) -> None:

@@ -240,7 +240,7 @@ async def test_without_its_log_nothing_runs_and_it_recovers_by_itself(tmp_path: 
 
     assert [each.status for each in (consequential, harmless, unknown)] == [503, 424, 503]
     assert "E_STORE_UNAVAILABLE" in consequential.body.decode()
-    assert "E_OUTCOME_LOST" in harmless.body.decode()
+    assert "E_OUTCOME_NOT_RECORDED" in harmless.body.decode()
     assert shown.status == 503
     assert "error" in over_mcp.json or over_mcp.json["result"]["isError"]
     assert after.status == 200

@@ -120,8 +120,9 @@ def _why_again(reply: Reply) -> str | None:
         return "running"
     if reply.status == 503 and reply.header("retry-after") is not None:
         return str(reply.json.get("code", "refused"))
-    if b'"code":"E_OUTCOME_LOST"' in reply.body:  # it has a key, so it does not run twice
-        return "E_OUTCOME_LOST"
+    for code in ("E_OUTCOME_LOST", "E_OUTCOME_NOT_RECORDED"):
+        if f'"code":"{code}"'.encode() in reply.body and reply.status == 424:  # it has a key: it does not run twice
+            return code
     if b'"code":"E_STORE_UNAVAILABLE"' in reply.body:  # in the words of MCP
         return "E_STORE_UNAVAILABLE"
     return None

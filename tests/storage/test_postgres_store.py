@@ -24,6 +24,7 @@ from gateway.errors import RecordConflict, StoreNotOurs, StoreUnavailable
 from gateway.governance.approvals import Action, ApprovalRecord, ApprovalRequest
 from gateway.governance.limits import CountedCall, Limit, Quota, Rate
 from gateway.governance.memory import Bounds
+from gateway.governance.outcomes import LateOutcome
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import NotQuarantined, Quarantine, Target
 from gateway.governance.records import CallFilter
@@ -429,6 +430,7 @@ async def test_outcome_that_could_not_be_written_is_written_later(own: str, stop
         for id in ("first", "second"):
             with pytest.raises(StoreUnavailable):
                 await store.settle_call(settled(id, because="it ran"))
+            store.postpone(LateOutcome(settled(id, because="it ran"), turn()))
         with pytest.raises(StoreUnavailable):
             await store.recover(NOON)
         stoppable.start()

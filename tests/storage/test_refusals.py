@@ -16,7 +16,6 @@ from stored_records import ADA, BOB, NOON, Clock, call, settled, turn
 
 from gateway.audit.entries import Place
 from gateway.core.moments import microseconds
-from gateway.errors import StoreUnavailable
 from gateway.governance.principals import Principal
 from gateway.governance.records import ArgumentExcerpt, CallFilter
 from gateway.governance.refusals import KEPT_FOR, WINDOW, Refusal
@@ -219,29 +218,6 @@ async def test_nothing_is_counted_of_what_is_not_written(store: Any) -> None:
         await store.refuse(replace(refusal("a"), turn=None))
 
     assert await store.refusals_by_reason() == {}
-
-
-async def test_started_refusal_that_the_database_did_not_take_is_written_later(
-    opening: Opening, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = await opening()
-    if isinstance(store, PostgresStore):
-        started = call("a", "turn-a", idempotency_key="k")
-        await store.claim("k", ADA, digest="d", call=started, until=NOON + timedelta(days=1), turn=turn("turn-a"))
-        run = store.writer.run_together
-
-        async def too_slow(*args: Any, **more: Any) -> Any:
-            raise StoreUnavailable("the database is too slow")
-
-        for each in (replace(refusal("a", is_started=True), turn=None), refusal("b")):
-            monkeypatch.setattr(store.writer, "run_together", too_slow)
-            with pytest.raises(StoreUnavailable):
-                await store.refuse(each)
-        monkeypatch.setattr(store.writer, "run_together", run)
-        await store.recover(NOON)
-        assert await ids(store) == ["a"]
-        assert await store.refusals_by_reason() == {"not-permitted": (1, 0)}
-    await store.close()
 
 
 # Several processes

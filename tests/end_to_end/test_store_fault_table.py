@@ -1,0 +1,518 @@
+"""The fault table: store fault × moment × engine × wire. What the caller is told, what the record says afterwards, and
+what the same idempotency key answers. The backend counts effects, so no answer can hide one.
+
+`before`: the store fails before the call. `during`: it fails while the tool runs, and is well when the tool ends.
+`after`: it fails while the tool runs, and is still not well when the outcome has to be recorded.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import aiohttp
+import anyio
+import psycopg
+import pytest
+from forked import Forking
+from gated import ANA, PEOPLE, desk, write
+from postgres_clusters import Cluster, running_cluster
+from replicated import CONNECTION, written
+from secured import Caller, Counting, Reply, counting, environ_of, over_http, started
+from slow_ways import SlowWay, slow_way
+from small_disks import SmallDisk, small_disk
+
+from gateway.storage.postgres.migrating import migrate
+from gateway.storage.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+WIRES = ("rest", "modern", "legacy")
+NOT_RUN = ("E_STORE_UNAVAILABLE", "E_CREDENTIAL_UNKNOWN")
+"""The store cannot be written, or nobody knows which tokens are revoked."""
+
+
+# --- what a caller is told ---
+
+
+@dataclass(frozen=True)
+class Told:
+    """An answer in the same words for every wire."""
+
+    wire: str
+    status: int
+    is_result: bool
+    is_error: bool
+    call_id: str | None
+    turn: str | None
+    text: str
+    code: str | None
+    is_recorded: bool
+    retry_after: str | None
+
+    @classmethod
+    def of(cls, wire: str, reply: Reply) -> "Told":
+        body, wait = reply.json, reply.header("retry-after")
+        if wire == "rest":
+            is_result = "result" in body
+            marked = body.get("notRecorded", {}).get("code")
+            text = str(body.get("result", {}).get("text", body.get("detail")))
+            code = body.get("code") or marked
+            ids = (body.get("callId"), body.get("turn"))
+            return cls(wire, reply.status, is_result, bool(body.get("isError")), *ids, text, code, not marked, wait)
+        result = body.get("result")
+        if result is None:
+            error = body.get("error") or {"message": body.get("detail"), "data": body}
+            code = (error.get("data") or {}).get("code")
+            return cls(wire, reply.status, False, True, None, None, str(error["message"]), code, True, wait)
+        meta, text = result["_meta"], " ".join(each.get("text", "") for each in result["content"])
+        code = meta.get("gateway/notRecorded", {}).get("code")
+        ids = (meta.get("gateway/call"), meta.get("gateway/turn"))
+        return cls(wire, reply.status, True, result["isError"], *ids, text, code, code is None, wait)
+
+
+class Wires:
+    """One caller on three wires. Every call has a text and an idempotency key of its own."""
+
+    def __init__(self, caller: Caller, session: str) -> None:
+        self.caller = caller
+        self._session = session
+
+    async def call(self, wire: str, name: str) -> Told:
+        key, given = f"key-{name}-{wire}", {"text": f"{name}-{wire}"}
+        if wire == "rest":
+            reply = await self.caller.rest_call("desk", "pay", given, idempotency_key=key)
+        elif wire == "modern":
+            reply = await self.caller.modern_call("desk", "pay", given, **{"gateway/idempotencyKey": key})
+        else:
+            params = {"name": "pay", "arguments": given, "_meta": {"gateway/idempotencyKey": key}}
+            reply = await self.caller.legacy("desk", "tools/call", params, session=self._session)
+        return Told.of(wire, reply)
+
+    async def call_all(self, name: str) -> list[Told]:
+        return list(await asyncio.gather(*(self.call(wire, name) for wire in WIRES)))
+
+    async def recorded(self) -> list[dict[str, Any]]:
+        """The records in the database, whatever this process keeps in memory."""
+        found: list[dict[str, Any]] = []
+        for status in ("started", "settled", "unknown"):
+            reply = await self.caller.rest("GET", f"/v1/calls?status={status}")
+            found += reply.json["calls"] if reply.status == 200 else []
+        return found
+
+    async def settled(self, told: Told) -> str:
+        """The status of the record, once it is not that of a running call."""
+        with anyio.fail_after(20):
+            while True:
+                found = {str(each["callId"]): str(each["status"]) for each in await self.recorded()}
+                if found.get(str(told.call_id), "started") != "started":
+                    return found[str(told.call_id)]
+                await anyio.sleep(0.05)
+
+    async def works_again(self, name: str) -> list[Told]:
+        """What the same keys answer as soon as the store is well."""
+        found = {}
+        with anyio.fail_after(20):
+            for wire in WIRES:
+                while not (told := await self.call(wire, name)).is_result or not told.is_recorded:
+                    assert told.code in (*NOT_RUN, "E_OUTCOME_NOT_RECORDED", "E_IDEMPOTENCY_RUNNING"), told
+                    await anyio.sleep(0.05)
+                found[wire] = told
+        return list(found.values())
+
+
+def effects(backend: Counting, name: str) -> list[int]:
+    """How often the tool had its effect, for each wire."""
+    return [sum(f'"{name}-{wire}"'.encode() in body for _, _, body in backend.requests) for wire in WIRES]
+
+
+# --- engines and their faults ---
+
+
+Fault = Callable[[], AbstractAsyncContextManager[None]]
+
+
+@dataclass
+class Bench:
+    """A served gateway and its store, with everything that can go wrong with it."""
+
+    wires: Wires
+    backend: Counting
+    faults: dict[str, Fault]
+
+
+@asynccontextmanager
+async def on_sqlite(tmp_path: Path) -> AsyncIterator[Bench]:
+    with small_disk(64) as disk:
+        data = disk.folder / "data"
+        async with gated_at(tmp_path, data) as (wires, backend):
+            database = data / "gateway.db"
+            faults: dict[str, Fault] = {
+                "full": lambda: _filled(disk),
+                "slow": lambda: _locked(database),
+                "gone": lambda: _moved(database),
+                "replaced": lambda: _replaced(database),
+            }
+            yield Bench(wires, backend, faults)
+
+
+@asynccontextmanager
+async def on_ext4(tmp_path: Path) -> AsyncIterator[Bench]:
+    """Where files can be made immutable, as on a file system that turned read-only."""
+    folder = Path(mkdtemp(prefix="gateway-faults-", dir="/var/tmp"))
+    try:
+        async with gated_at(tmp_path, folder / "data") as (wires, backend):
+            wal = folder / "data" / "gateway.db-wal"
+            yield Bench(wires, backend, {"read-only": lambda: _immutable(wal)})
+    finally:
+        shutil.rmtree(folder)
+
+
+@asynccontextmanager
+async def gated_at(tmp_path: Path, data: Path) -> AsyncIterator[tuple[Wires, Counting]]:
+    async with counting() as backend:
+        project = write(tmp_path / "p", desk(backend.port))
+        async with started(project, data, people=PEOPLE) as gateway:
+            caller = gateway.caller(ANA)
+            yield Wires(caller, await caller.begin_legacy("desk")), backend
+
+
+@asynccontextmanager
+async def _filled(disk: SmallDisk) -> AsyncIterator[None]:
+    disk.fill()
+    try:
+        yield
+    finally:
+        disk.make_room()
+
+
+@asynccontextmanager
+async def _locked(database: Path) -> AsyncIterator[None]:
+    with closing(sqlite3.connect(database, isolation_level=None, timeout=20)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            connection.execute("ROLLBACK")
+
+
+@asynccontextmanager
+async def _immutable(file: Path) -> AsyncIterator[None]:
+    done = subprocess.run(["chattr", "+i", str(file)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file can be made immutable here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", str(file)], check=True)
+
+
+def _files(database: Path) -> list[Path]:
+    return [path for end in ("", "-wal", "-shm") if (path := Path(f"{database}{end}")).exists()]
+
+
+@asynccontextmanager
+async def _moved(database: Path) -> AsyncIterator[None]:
+    moved = [(each, database.parent / f"away-{each.name}") for each in _files(database)]
+    for here, there in moved:
+        here.rename(there)
+    try:
+        yield
+    finally:
+        for here, there in moved:
+            there.rename(here)
+
+
+@asynccontextmanager
+async def _replaced(database: Path) -> AsyncIterator[None]:
+    """Another database, set up and without a record, in the place of the one that is served."""
+    for each in _files(database):
+        each.rename(database.parent / f"old-{each.name}")
+    made = await SqliteStore.open(database)
+    await made.close()
+    yield
+
+
+@asynccontextmanager
+async def on_postgres(tmp_path: Path, cluster: Cluster) -> AsyncIterator[Bench]:
+    address = cluster.database()
+    await anyio.to_thread.run_sync(migrate, address)
+    async with AsyncExitStack() as stack:
+        way = stack.enter_context(slow_way(cluster.port))
+        backend = await stack.enter_async_context(counting())
+        project = written(tmp_path, backend)
+        environ = {CONNECTION: address.replace(str(cluster.port), str(way.port))}
+        gateway = await stack.enter_async_context(started(project, tmp_path / "data", people=PEOPLE, environ=environ))
+        caller = gateway.caller(ANA)
+        wires = Wires(caller, await caller.begin_legacy("desk"))
+        faults: dict[str, Fault] = {
+            "full": lambda: _without_room(address),
+            "read-only": lambda: _read_only(cluster, way),
+            "slow": lambda: _frozen(cluster),
+            "gone": lambda: _stopped(cluster),
+            "restarted": lambda: _restarted(cluster),
+            "replaced": lambda: _recreated(cluster, address),
+        }
+        yield Bench(wires, backend, faults)
+
+
+def _asked(address: str, *statements: str) -> None:
+    with psycopg.connect(address, autocommit=True) as connection:
+        for each in statements:
+            connection.execute(each.encode())
+
+
+@asynccontextmanager
+async def _without_room(address: str) -> AsyncIterator[None]:
+    """The server says what it says when its disk is full, to everything that adds or changes rows of calls."""
+    function = """CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$"""
+    triggers = [f"CREATE TRIGGER full_{t} BEFORE INSERT OR UPDATE ON {t} EXECUTE FUNCTION no_room()" for t in _TABLES]
+    room = "CREATE TRIGGER full_leases BEFORE INSERT ON leases EXECUTE FUNCTION no_room()"
+    await anyio.to_thread.run_sync(lambda: _asked(address, function, *triggers, room))
+    try:
+        yield
+    finally:
+        await anyio.to_thread.run_sync(lambda: _asked(address, "DROP FUNCTION no_room CASCADE"))
+
+
+_TABLES = ("turns", "calls", "claims")
+
+
+@asynccontextmanager
+async def _read_only(cluster: Cluster, way: SlowWay) -> AsyncIterator[None]:
+    setting = "default_transaction_read_only"
+    address = cluster.address("postgres")
+    _asked(address, f"ALTER SYSTEM SET {setting} = on", "SELECT pg_reload_conf()")
+    with anyio.fail_after(20):
+        while not await anyio.to_thread.run_sync(lambda: _shown(address, setting)):
+            await anyio.sleep(0.01)
+    way.cut()
+    try:
+        yield
+    finally:
+        _asked(address, f"ALTER SYSTEM RESET {setting}", "SELECT pg_reload_conf()")
+        way.cut()
+
+
+def _shown(address: str, setting: str) -> bool:
+    with psycopg.connect(address) as connection:
+        return connection.execute(f"SHOW {setting}".encode()).fetchone() == ("on",)
+
+
+@asynccontextmanager
+async def _frozen(cluster: Cluster) -> AsyncIterator[None]:
+    pids = cluster.pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@asynccontextmanager
+async def _stopped(cluster: Cluster) -> AsyncIterator[None]:
+    await anyio.to_thread.run_sync(cluster.stop)
+    try:
+        yield
+    finally:
+        await anyio.to_thread.run_sync(cluster.start)
+
+
+@asynccontextmanager
+async def _restarted(cluster: Cluster) -> AsyncIterator[None]:
+    """It is there again at once, and every connection is broken."""
+    await anyio.to_thread.run_sync(cluster.stop)
+    await anyio.to_thread.run_sync(cluster.start)
+    yield
+
+
+@asynccontextmanager
+async def _recreated(cluster: Cluster, address: str) -> AsyncIterator[None]:
+    name = address.rpartition("/")[2]
+
+    def recreate() -> None:
+        _asked(cluster.address("postgres"), f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name}")
+        migrate(address)
+
+    await anyio.to_thread.run_sync(recreate)
+    yield
+
+
+# --- the table ---
+
+
+ROWS = [
+    *(("sqlite", fault) for fault in ("full", "slow", "gone", "replaced")),
+    ("ext4", "read-only"),
+    *(("postgres", fault) for fault in ("full", "read-only", "slow", "gone", "restarted", "replaced")),
+]
+LASTING = frozenset({"full", "read-only", "slow", "gone"})
+"""Faults that last as long as the table says; the others are over at once, and leave something else behind."""
+
+UNREADABLE = frozenset({("sqlite", "gone"), ("postgres", "slow"), ("postgres", "gone")})
+"""Where requests may be refused before their keys are looked at: neither tokens nor turns can be read."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as found:
+        yield found
+
+
+@asynccontextmanager
+async def bench(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    if engine == "postgres":
+        async with on_postgres(tmp_path, request.getfixturevalue("cluster")) as made:
+            yield made
+    else:
+        async with (on_sqlite if engine == "sqlite" else on_ext4)(tmp_path) as made:
+            yield made
+
+
+@pytest.mark.parametrize(("engine", "fault"), ROWS, ids=lambda value: value)
+async def test_no_effect_without_a_true_answer_and_no_answer_that_invites_another(
+    engine: str, fault: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with bench(engine, tmp_path, request) as made:
+        wires, backend, failing = made.wires, made.backend, made.faults[fault]
+        await wires.works_again("first")
+
+        await check_before(wires, backend, failing, is_lasting=fault in LASTING)
+        await check_during(wires, backend, failing)
+        can_read = (engine, fault) not in UNREADABLE
+        await check_after(wires, backend, failing, is_lasting=fault in LASTING, can_read=can_read)
+
+
+async def check_before(wires: Wires, backend: Counting, failing: Fault, *, is_lasting: bool) -> None:
+    async with failing():
+        answers = await wires.call_all("before")
+        ran = effects(backend, "before")
+    for told, effect in zip(answers, ran, strict=True):
+        if told.is_result and not told.is_error:
+            assert not is_lasting, told
+            assert effect == 1, told
+        else:
+            assert effect == 0, told
+            assert_not_run(told)
+    again = await wires.works_again("before")
+    assert [(told.is_error, f"before-{told.wire}" in told.text) for told in again] == [(False, True)] * 3
+    assert effects(backend, "before") == [1, 1, 1]
+
+
+async def check_during(wires: Wires, backend: Counting, failing: Fault) -> None:
+    async with calling(wires, backend, "during") as calls:
+        async with failing():
+            pass
+        await ready(wires.caller)
+        answers = await calls()
+    await check_ran(wires, backend, "during", answers)
+
+
+async def check_after(wires: Wires, backend: Counting, failing: Fault, *, is_lasting: bool, can_read: bool) -> None:
+    async with calling(wires, backend, "after") as calls, failing():
+        answers = await calls()
+        meanwhile = await wires.call_all("after") if is_lasting else []
+    for told in answers:
+        assert not is_lasting or told.code == "E_OUTCOME_NOT_RECORDED", told
+    for first, told in zip(answers, meanwhile, strict=bool(meanwhile)):
+        if can_read or told.is_result:
+            assert (told.is_result, told.is_error, told.call_id) == (True, False, first.call_id), told
+            assert told.retry_after is None
+        else:
+            assert told.code in NOT_RUN, told
+    await check_ran(wires, backend, "after", answers)
+
+
+async def check_ran(wires: Wires, backend: Counting, name: str, answers: list[Told]) -> None:
+    for told in answers:
+        assert (told.is_result, told.is_error, told.retry_after) == (True, False, None), told
+        assert told.status == 200
+        assert f"{name}-{told.wire}" in told.text
+        assert told.is_recorded or told.code == "E_OUTCOME_NOT_RECORDED"
+    assert [await wires.settled(told) for told in answers] == ["settled"] * 3
+    again = await wires.works_again(name)
+    assert [told.call_id for told in again] == [told.call_id for told in answers]
+    assert all(f"{name}-{told.wire}" in told.text for told in again)
+    assert effects(backend, name) == [1, 1, 1]
+
+
+def assert_not_run(told: Told) -> None:
+    assert told.code in NOT_RUN or "the call was not made" in told.text, told
+    assert "while running" not in told.text
+    if told.wire == "rest":
+        assert (told.status, told.retry_after) == (503, "1"), told
+
+
+@asynccontextmanager
+async def calling(wires: Wires, backend: Counting, name: str) -> AsyncIterator[Callable[[], Any]]:
+    """Calls whose effect has happened and whose tool has not answered yet; what is given lets it answer."""
+    gate = backend.goes_on = asyncio.Event()
+    calls = asyncio.create_task(wires.call_all(name))
+
+    async def finished() -> list[Told]:
+        gate.set()
+        return await calls
+
+    try:
+        with anyio.fail_after(20):
+            while effects(backend, name) != [1, 1, 1]:
+                assert not calls.done(), calls.result()
+                await anyio.sleep(0.01)
+        yield finished
+    finally:
+        backend.goes_on = None
+        gate.set()
+        await asyncio.gather(calls, return_exceptions=True)
+
+
+async def ready(caller: Caller) -> None:
+    with anyio.fail_after(20):
+        while (await caller.rest("GET", "/readyz")).status != 200:
+            await anyio.sleep(0.02)
+
+
+# --- a store that lives in the gateway's own process is restarted with it ---
+
+
+@pytest.mark.parametrize("moment", ["before", "during"])
+async def test_sqlite_restarted_with_its_gateway(moment: str, tmp_path: Path, forks: Forking) -> None:
+    data = tmp_path / "data"
+    env = {**environ_of(PEOPLE), "GATEWAY_DATA_DIR": str(data)}
+    async with counting() as backend, aiohttp.ClientSession() as session:
+        project = write(tmp_path / "p", desk(backend.port))
+        gateway = await asyncio.to_thread(forks.start, project, data, env=env)
+        caller = Caller(over_http(session, gateway.url), ANA.token)
+        wires = Wires(caller, await caller.begin_legacy("desk"))
+        if moment == "during":
+            async with calling(wires, backend, moment) as calls:
+                await asyncio.to_thread(gateway.kill)
+                with pytest.raises(aiohttp.ClientError):
+                    await calls()
+        else:
+            await asyncio.to_thread(gateway.kill)
+            with pytest.raises(aiohttp.ClientError):
+                await wires.call_all(moment)
+        again = await asyncio.to_thread(forks.start, project, data, env=env)
+        caller = Caller(over_http(session, again.url), ANA.token)
+        wires = Wires(caller, await caller.begin_legacy("desk"))
+        told = await wires.call_all(moment)
+        on_record = await wires.recorded()
+        await asyncio.to_thread(again.stop)
+
+    assert effects(backend, moment) == [1, 1, 1]
+    if moment == "during":
+        assert {each["status"] for each in on_record} == {"unknown"}
+        assert all("not known" in each.text and each.retry_after is None for each in told), told
+    else:
+        assert all(each.is_result and not each.is_error for each in told), told
