@@ -19,8 +19,7 @@
     │  ├─ Unauthenticated            who it is was not proved; `reason` is for operators, never for callers
     │  ├─ CredentialUnknown          it may be valid; whether it was revoked cannot be told at present
     │  ├─ NotPermitted               the policy does not let the caller do it; which row said so is on record
-    │  ├─ RuleDenied, RuleHeld       a gate rule said no, or asks for a decision that cannot be had
-    │  └─ CallNotMade                what the call needs failed before its tool ran; the original is the cause
+    │  └─ RuleDenied, RuleHeld       a gate rule said no, or asks for a decision that cannot be had
     ├─ Missing                       unknown, or not the caller's to know of: both answer alike
     │  └─ UnknownTool, UnknownCatalogue, UnknownTurn, UnknownCall
     ├─ IdempotencyConflict           the key stands for another call, or for one that is still running
@@ -272,14 +271,6 @@ class CredentialUnknown(Refused):
 class NotPermitted(Refused):
     code = "E_NOT_PERMITTED"
     default_message = "the policy does not permit this call"
-
-
-class CallNotMade(Refused):
-    """What a call needs failed before its tool ran. The cause says what, and has the status that counts."""
-
-    code = "E_CALL_NOT_MADE"
-    status = 503
-    default_message = "the call was not made"
 
 
 class RuleDenied(Refused):

@@ -54,7 +54,6 @@ TABLE = [
     ("TokenEstimatorShadowsBuiltin", "E_TOKEN_ESTIMATOR_SHADOWS_BUILTIN", 409, True),
     ("CredentialUnknown", "E_CREDENTIAL_UNKNOWN", 503, False),
     ("NotPermitted", "E_NOT_PERMITTED", 403, False),
-    ("CallNotMade", "E_CALL_NOT_MADE", 503, False),
     ("RuleDenied", "E_RULE_DENIED", 403, False),
     ("RuleHeld", "E_RULE_HELD", 403, False),
     ("UnknownTool", "E_UNKNOWN_TOOL", 404, False),

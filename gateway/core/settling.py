@@ -47,8 +47,8 @@ class Surroundings(ToolContext, Protocol):
     def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None: ...
 
 
-Failed = Callable[[Exception], None]
-"""Hears of the error that made a call fail, before the call's record is stored."""
+Failed = Callable[[Exception], str | None]
+"""Hears of the error that made a call fail, before the call's record is stored; what it returns is told instead."""
 
 Inlining = bool | Callable[[Results], Awaitable[bool]]
 """Whether a result is shown whole: decided beforehand, or by looking at it."""
@@ -133,8 +133,8 @@ async def run_tool(
         value = await tool.run(args, ctx, checksum)
     except Exception as error:
         is_ours = isinstance(error, InvalidToolArgs | ToolDownstreamError)
-        _tell(failed, error if is_ours else InvalidToolArgs(cause=error))
-        return _failed(tool, error, ctx)
+        told = _tell(failed, error if is_ours else InvalidToolArgs(cause=error))
+        return _failed(tool, error, ctx) if told is None else _failure(told)
     return (value, False) if _is_kept(tool, value) else await _kept(tool, value, ctx, spool, id)
 
 
@@ -178,9 +178,8 @@ async def _wrapped(tool: Tool, value: Any, spool: ByteStore, id: str) -> Outcome
     return _failure(f"the tool returned {type(value).__name__}; it must return text, bytes, media or an artifact")
 
 
-def _tell(failed: Failed | None, error: Exception) -> None:
-    if failed is not None:
-        failed(error)
+def _tell(failed: Failed | None, error: Exception) -> str | None:
+    return None if failed is None else failed(error)
 
 
 def _failure(text: str) -> Outcome:

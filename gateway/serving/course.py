@@ -9,14 +9,7 @@ from datetime import timedelta
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from gateway.errors import (
-    CallNotMade,
-    GatewayError,
-    InvalidToolArgs,
-    JsonPathInvalid,
-    PatternNotSupported,
-    ToolDownstreamError,
-)
+from gateway.errors import GatewayError, InvalidToolArgs, JsonPathInvalid, PatternNotSupported, ToolDownstreamError
 
 
 @dataclass(slots=True)
@@ -67,9 +60,7 @@ class Fault(NamedTuple):
 
 def fault_of(error: Exception) -> Fault:
     """The fault behind an error. Errors that are not ours count as the worst."""
-    cause: BaseException | None = error.cause if isinstance(error, ToolDownstreamError) else error
-    if isinstance(cause, CallNotMade) and cause.cause is not None:
-        cause = cause.cause
+    cause = error.cause if isinstance(error, ToolDownstreamError) else error
     if isinstance(cause, GatewayError):
         return Fault(cause.code, cause.status, _seconds(getattr(cause, "retry_after", None)))
     return Fault(type(cause).__name__, GatewayError.status)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from gateway.errors import Refused, ToolDownstreamError, message_of
 from gateway.governance.approvals import ApprovalRecord
 from gateway.governance.memory import TurnMemory
 from gateway.governance.outcomes import HeldKey
@@ -226,12 +227,19 @@ class ServedCall:
     def decide(self, decision: Decision, reason: str, because: str | None) -> None:
         self.decision, self.reason, self.because = decision, reason, because
 
-    def fail(self, error: Exception) -> None:
-        """Note what stopped the call. A query whose arguments are refused has not begun: it read nothing."""
+    def fail(self, error: Exception) -> str | None:
+        """Note what stopped the call. A query whose arguments are refused has not begun: it read nothing.
+
+        Of a tool that did not run nobody is told that it failed: what is told instead, unless the error says it.
+        """
         self.fault = fault_of(error)
         if self.declared is None and refuses_arguments(error):
             self.course.has_begun = False
             self.decide("deny", "arguments-invalid", self.fault.code)
+        cause = error.cause if isinstance(error, ToolDownstreamError) else None
+        if cause is None or isinstance(cause, Refused) or self.course.has_begun:
+            return None
+        return f"the call was not made: {message_of(cause)}"
 
 
 _CURRENT: Final[ContextVar[ServedCall]] = ContextVar("served_call")

@@ -8,7 +8,7 @@ import asyncio
 from asyncio import to_thread
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from gateway.access import Access
 from gateway.core.artifacts import SpooledArtifact
@@ -16,7 +16,7 @@ from gateway.core.context import DispatchContext
 from gateway.core.lines import IndexedReader, encode
 from gateway.core.registry import Registry
 from gateway.core.spool import SpoolReader, is_spool_reader
-from gateway.errors import CallNotMade, Refused, ResultNotKept, StoreUnavailable, message_of
+from gateway.errors import ResultNotKept, StoreUnavailable
 from gateway.governance.effects import EFFECT_FLAGS
 from gateway.governance.ports import Invocation
 from gateway.serving.artifact_types import ArtifactTypes
@@ -80,9 +80,9 @@ def handler_for(
         memory = turn.memory
         try:
             counted = await gate.decide(call, args, refuse=refuse)
-        except Exception as error:
+        except Exception:
             memory.notes(brought, "hold" if call.decision == "hold" else "deny")
-            _tell_not_made(error)
+            raise
         if is_consequential:
             await _journaled(handling.journal, call, tool, counted)
         memory.notes(brought, "allow")
@@ -119,14 +119,7 @@ async def _journaled(journal: Journal, call: ServedCall, tool: DeclaredTool, cou
         if counted is not None:
             await asyncio.shield(counted.give_back())
         call.memory.releases(call.fingerprint)
-        _tell_not_made(error)
-
-
-def _tell_not_made(error: BaseException) -> NoReturn:
-    """Raise what is told of an error before the tool ran: no answer may say that the tool failed."""
-    if isinstance(error, Refused) or not isinstance(error, Exception):
-        raise error
-    raise CallNotMade(f"{CallNotMade.default_message}: {message_of(error)}") from error
+        raise
 
 
 def _keeping(spool: TurnStore, id: str, limit: int | None) -> Keep:

@@ -23,7 +23,7 @@ import anyio
 import psycopg
 import pytest
 from forked import Forking
-from gated import ANA, PEOPLE, desk, write
+from gated import ANA, HELD, LIZ, PEOPLE, desk, gated, grant, rule, write
 from postgres_clusters import Cluster, running_cluster
 from replicated import CONNECTION, written
 from secured import Caller, Counting, Reply, counting, environ_of, over_http, started
@@ -35,6 +35,7 @@ from gateway.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
 
+TASKS = "io.modelcontextprotocol/tasks"
 WIRES = ("rest", "modern", "legacy")
 NOT_RUN = ("E_STORE_UNAVAILABLE", "E_CREDENTIAL_UNKNOWN")
 """The store cannot be written, or nobody knows which tokens are revoked."""
@@ -80,25 +81,28 @@ class Told:
 
 
 class Wires:
-    """One caller on three wires. Every call has a text and an idempotency key of its own."""
+    """One caller on three wires. Every call has a text of its own, and every writing one an idempotency key."""
 
     def __init__(self, caller: Caller, session: str) -> None:
         self.caller = caller
         self._session = session
 
-    async def call(self, wire: str, name: str) -> Told:
+    async def call(self, wire: str, name: str, tool: str = "pay") -> Told:
         key, given = f"key-{name}-{wire}", {"text": f"{name}-{wire}"}
+        meta = {"gateway/idempotencyKey": key} if tool == "pay" else {}
         if wire == "rest":
-            reply = await self.caller.rest_call("desk", "pay", given, idempotency_key=key)
+            reply = await self.caller.rest_call(
+                "desk", tool, given, **({"idempotency_key": key} if tool == "pay" else {})
+            )
         elif wire == "modern":
-            reply = await self.caller.modern_call("desk", "pay", given, **{"gateway/idempotencyKey": key})
+            reply = await self.caller.modern_call("desk", tool, given, **meta)
         else:
-            params = {"name": "pay", "arguments": given, "_meta": {"gateway/idempotencyKey": key}}
+            params = {"name": tool, "arguments": given, "_meta": meta}
             reply = await self.caller.legacy("desk", "tools/call", params, session=self._session)
         return Told.of(wire, reply)
 
-    async def call_all(self, name: str) -> list[Told]:
-        return list(await asyncio.gather(*(self.call(wire, name) for wire in WIRES)))
+    async def call_all(self, name: str, tool: str = "pay") -> list[Told]:
+        return list(await asyncio.gather(*(self.call(wire, name, tool) for wire in WIRES)))
 
     async def recorded(self) -> list[dict[str, Any]]:
         """The records in the database, whatever this process keeps in memory."""
@@ -455,10 +459,10 @@ def assert_not_run(told: Told) -> None:
 
 
 @asynccontextmanager
-async def calling(wires: Wires, backend: Counting, name: str) -> AsyncIterator[Callable[[], Any]]:
+async def calling(wires: Wires, backend: Counting, name: str, *, tool: str = "pay") -> AsyncIterator[Callable[[], Any]]:
     """Calls whose effect has happened and whose tool has not answered yet; what is given lets it answer."""
     gate = backend.goes_on = asyncio.Event()
-    calls = asyncio.create_task(wires.call_all(name))
+    calls = asyncio.create_task(wires.call_all(name, tool))
 
     async def finished() -> list[Told]:
         gate.set()
@@ -480,6 +484,53 @@ async def ready(caller: Caller) -> None:
     with anyio.fail_after(20):
         while (await caller.rest("GET", "/readyz")).status != 200:
             await anyio.sleep(0.02)
+
+
+# --- calls without a start on record, and held ones ---
+
+
+@pytest.mark.parametrize(("engine", "fault"), [("sqlite", "slow"), ("postgres", "full")], ids=lambda value: value)
+async def test_reading_call_is_not_shown_before_it_is_recorded(
+    engine: str, fault: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Nothing of such a call is on record, so its result is shown with the record only. It had no effect."""
+    async with bench(engine, tmp_path, request) as made:
+        wires, backend = made.wires, made.backend
+        await wires.works_again("first")
+        async with calling(wires, backend, "read", tool="plain") as calls, made.faults[fault]():
+            answers = await calls()
+        for told in answers:
+            assert (told.code, told.retry_after) == ("E_OUTCOME_NOT_RECORDED", None), told
+            assert "the tool ran" in told.text
+            assert f"read-{told.wire}" not in told.text
+            assert told.status == (424 if told.wire == "rest" else 200)
+        assert [await wires.settled(told) for told in answers] == ["settled"] * 3
+
+
+async def test_held_call_that_ran_while_the_store_failed_is_a_completed_task(tmp_path: Path) -> None:
+    held = rule("leads-agree", HELD, holdFor="30s")
+    declared: Any = {"io.modelcontextprotocol/clientCapabilities": {"extensions": {TASKS: {}}}}
+    async with gated(tmp_path, held) as (gateway, backend), asyncio.timeout(30):
+        ana, liz = gateway.caller(ANA), gateway.caller(LIZ)
+        task = (await ana.modern_call("desk", "pay", {"text": "x"}, **declared)).json["result"]
+        await grant(liz, task["taskId"])
+        gate = backend.goes_on = asyncio.Event()
+        looking = asyncio.create_task(ana.modern("desk", "tasks/get", {"taskId": task["taskId"]}, **declared))
+        while not backend.requests:
+            await asyncio.sleep(0.01)
+        async with _locked(tmp_path / "data" / "gateway.db"):
+            gate.set()
+            during = (await looking).json["result"]
+        wires = Wires(ana, "")
+        while [each["status"] for each in await wires.recorded() if each["callId"].startswith("task-")] != ["settled"]:
+            await asyncio.sleep(0.05)
+        after = (await ana.modern("desk", "tasks/get", {"taskId": task["taskId"]}, **declared)).json["result"]
+
+    assert (during["status"], after["status"]) == ("completed", "completed")
+    assert during["result"]["_meta"]["gateway/notRecorded"]["code"] == "E_OUTCOME_NOT_RECORDED"
+    assert "gateway/notRecorded" not in after["result"]["_meta"]
+    assert during["result"]["_meta"]["gateway/call"] == after["result"]["_meta"]["gateway/call"]
+    assert len(backend.requests) == 1
 
 
 # --- a store that lives in the gateway's own process is restarted with it ---
