@@ -478,8 +478,8 @@ class SqliteStore:
     def give_up_left(self, connection: sqlite3.Connection, is_running: Callable[[Name], bool]) -> int:
         at = microseconds(self._clock())
         left = changes.give_up_left(connection, self._process.id, at, is_running)
-        if self._abandoned is not None:
-            self._note(connection, [self._abandoned(call) for call in left])
+        tell = self._abandoned
+        self._note(connection, [] if tell is None else [tell(call) for call in left])
         return len(left)
 
     async def _read_turn(self, id: str, statement: Prepared, wanted: Row) -> list[Row]:

@@ -472,8 +472,8 @@ class PostgresStore:
     def give_up_left(self, connection: Any, is_running: Callable[[Name], bool]) -> int:
         at = microseconds(self._clock())
         left = changes.give_up_left(connection, self._lease.id, at, is_running)
-        if self._abandoned is not None:
-            self._note(connection, [self._abandoned(call) for call in left])
+        tell = self._abandoned
+        self._note(connection, [] if tell is None else [tell(call) for call in left])
         return len(left)
 
     @property
