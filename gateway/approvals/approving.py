@@ -284,9 +284,9 @@ class Approvals:
             self._ended(expired)
         return swept
 
-    async def prune(self, before: datetime) -> int:
-        """Forget what has been over since before then."""
-        return await self._store.prune(before)
+    async def prune(self, kept: timedelta) -> int:
+        """Remove approvals that were decided, or ran out of time, longer than `kept` ago."""
+        return await self._store.prune(self._clock(), kept=kept)
 
     async def close(self) -> None:
         await self._watch.close()

@@ -211,8 +211,11 @@ class ApprovalStore(Protocol):
         """
         ...
 
-    async def prune(self, before: datetime) -> int:
-        """Remove approvals that have been over since before then; how many went. What was not told is told first."""
+    async def prune(self, at: datetime, *, kept: timedelta) -> int:
+        """Remove approvals that were decided, or ran out of time, longer than `kept` ago; return how many.
+
+        An approval that still has an effect at `at` stays, and so does one whose notice was not sent yet.
+        """
         ...
 
     async def lease_notices(

@@ -117,7 +117,7 @@ class Controlling:
     async def sweep(self) -> None:
         """End approvals whose time is up, and forget what nobody needs."""
         await self.approvals.sweep()
-        await self.approvals.prune(now() - self.retained.approvals)
+        await self.approvals.prune(self.retained.approvals)
         await self.limits.prune(kept=self.retained.quotas)
 
     async def _end(self) -> None:

@@ -44,7 +44,7 @@ async def claimed(store: Store, turn: Turn, call: ServedCall) -> StoredCall | No
         turn.is_stored = call.is_started = True
         call.held_key = HeldKey(call.idempotency_key, digest, microseconds(until))
     if claim.state == "taken":
-        raise IdempotencyConflict()
+        raise IdempotencyConflict(help="use a new key, or send the arguments that this key was first used with")
     if claim.state == "unknown":
         raise IdempotencyConflict(
             "what became of the call of this idempotency key is not known",

@@ -125,19 +125,21 @@ DELAY_NOTICE: Final = Prepared(
 DROP_NOTICE: Final = Prepared(delete(approval_notices).where(approval_notices.c.id == bindparam("notice")))
 
 # The newest change stays: whoever follows changes would take smaller numbers for old ones.
+# A refusal stands and an approval taken back counts until `expires_at`, however short the retention is.
 PRUNABLE: Final = Prepared(
     select(approvals.c.id)
     .where(
         approvals.c.expires_at < _AT,
         not_(_OPEN),
         func.coalesce(approvals.c.reuse_until, literal_column("0")) < _AT,
+        func.coalesce(approvals.c.decided_at, approvals.c.expires_at) < bindparam("before"),
         approvals.c.changed < select(func.max(approvals.alias("newest").c.changed)).scalar_subquery(),
         not_(exists().where(approval_notices.c.approval_id == approvals.c.id)),
     )
     .order_by(approvals.c.expires_at)
     .limit(bindparam("limit"))
 )
-PRUNE_NOTICES: Final = Prepared(delete(approval_notices).where(approval_notices.c.at < _AT))
+PRUNE_NOTICES: Final = Prepared(delete(approval_notices).where(approval_notices.c.at < bindparam("before")))
 PRUNE_ENTRIES: Final = Prepared(delete(approval_entries).where(approval_entries.c.approval_id == bindparam("id")))
 PRUNE: Final = Prepared(delete(approvals).where(approvals.c.id == bindparam("id")))
 

@@ -7,7 +7,8 @@ process and in every other one.
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from json import dumps
 from typing import Any, Final, TypeVar
 
@@ -107,13 +108,15 @@ class SqliteApprovals:
         rows = await self._reader.run(lambda connection: statements.CHANGES.rows(connection, wanted))
         return [(row["id"], row["changed"]) for row in rows]
 
-    async def prune(self, before: datetime) -> int:
-        wanted = {"at": microseconds(before), "limit": _PRUNED_AT_ONCE}
+    async def prune(self, at: datetime, *, kept: timedelta) -> int:
+        wanted = {"at": microseconds(at), "before": microseconds(at - kept), "limit": _PRUNED_AT_ONCE}
         await self._writer.run(lambda connection: statements.PRUNE_NOTICES.run(connection, wanted).rowcount)
         pruned = 0
-        # Few at a time: calls that settle meanwhile go in between.
-        while went := await self._writer.run(lambda connection: _prune_some(connection, wanted)):
-            pruned += went
+        # Readers look for them: the writer would hold up calls. It deletes a few at a time, so calls go in between.
+        while found := await self._reader.run(lambda connection: statements.PRUNABLE.rows(connection, wanted)):
+            pruned += await self._writer.run(partial(_prune_some, wanted=wanted))
+            if len(found) < _PRUNED_AT_ONCE:
+                break
         return pruned
 
     async def lease_notices(

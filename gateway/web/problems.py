@@ -44,10 +44,14 @@ def refusal(error: GatewayError) -> Response:
     headers = {b"cache-control": b"no-store", b"x-content-type-options": b"nosniff"}
     if allow := getattr(error, "allow", None):
         headers[b"allow"] = allow.encode()
-    wait = _RETRY_AFTER.get(error.code, _SOON if body["status"] == HTTPStatus.SERVICE_UNAVAILABLE else None)
-    if wait is not None:
+    if (wait := retry_after(error)) is not None:
         headers[b"retry-after"] = b"%d" % wait
     return json_response(body, status=body["status"], type=PROBLEM_TYPE, headers=headers)
+
+
+def retry_after(error: GatewayError) -> int | None:
+    """Seconds after which the same request may succeed; `None` if repeating it is no use."""
+    return _RETRY_AFTER.get(error.code, _SOON if error.status == HTTPStatus.SERVICE_UNAVAILABLE else None)
 
 
 def problem_response(

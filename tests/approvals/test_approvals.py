@@ -662,7 +662,10 @@ async def test_what_is_long_over_is_forgotten(desk: Desk) -> None:
     await desk.again()
     await desk.pending(refund(action(arguments={"newest": True})))
 
-    assert await desk.approvals.prune(NOON + timedelta(days=1)) == 1
+    desk.clock.advance(days=2)
+
+    assert await desk.approvals.prune(timedelta(days=3)) == 0
+    assert await desk.approvals.prune(timedelta(days=1)) == 1
 
 
 async def test_observer_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

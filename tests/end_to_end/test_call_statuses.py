@@ -275,6 +275,36 @@ async def test_keys_answer_with_the_status_of_the_first_outcome(tmp_path: Path, 
         assert told(await running) == (200, False)
 
 
+async def test_key_conflicts_are_refusals_on_every_wire(tmp_path: Path, forks: Forking) -> None:
+    async with serving(forks, tmp_path) as desk:
+        await desk.call("pay", "first", idempotency_key="used")
+        running = asyncio.create_task(desk.call("pay", "wait", idempotency_key="busy"))
+        with anyio.fail_after(30):
+            while not desk.service.reached[-1].endswith("wait"):
+                await anyio.sleep(0.01)
+        reached = len(desk.service.reached)
+        caller = desk.caller()
+        session = await caller.begin_legacy("desk")
+        for key, text, code, wait in (
+            ("used", "other", "E_IDEMPOTENCY_CONFLICT", {}),
+            ("busy", "wait", "E_IDEMPOTENCY_RUNNING", {"retryAfter": 1}),
+        ):
+            rest = await desk.call("pay", text, idempotency_key=key)
+            meta = {"gateway/idempotencyKey": key}
+            modern = await caller.modern_call("desk", "pay", {"text": text}, **meta)
+            params = {"name": "pay", "arguments": {"text": text}, "_meta": meta}
+            legacy = await caller.legacy("desk", "tools/call", params, session=session)
+
+            assert (rest.status, rest.json["code"]) == (409, code)
+            data = {"code": code, "help": rest.json["help"], **wait}
+            error = {"code": -32602, "message": rest.json["detail"], "data": data}
+            assert (modern.status, modern.json["error"]) == (400, error)
+            assert (legacy.status, legacy.json["error"]) == (200, error)
+        assert len(desk.service.reached) == reached
+        desk.service.goes_on.set()
+        assert told(await running) == (200, False)
+
+
 @contextmanager
 def locked(database: Path) -> Iterator[None]:
     """Nobody else can write to the database."""

@@ -286,7 +286,7 @@ async def test_changes_are_told_in_order_and_once(store: ApprovalStore) -> None:
 async def test_numbers_of_changes_never_go_back(store: ApprovalStore) -> None:
     await added(store, *(approval(f"a{n}", state="used") for n in range(450)))
 
-    assert await store.prune(NOON + timedelta(days=90)) == 449
+    assert await store.prune(NOON + timedelta(days=90), kept=HOUR) == 449
     [after] = await added(store, approval("new"))
 
     assert after.changed == 451
@@ -304,8 +304,41 @@ async def test_pruning_keeps_what_is_open_reusable_or_young(store: ApprovalStore
         approval("newest"),
     )
 
-    assert await store.prune(after + timedelta(seconds=1)) == 1
+    assert await store.prune(after + timedelta(seconds=1), kept=timedelta()) == 1
     assert await listed(store) == ["newest", "reusable", "young", "granted", "pending"]
+
+
+async def test_retention_counts_from_the_decision(store: ApprovalStore) -> None:
+    day = timedelta(days=1)
+    long: dict[str, Any] = {"expires_at": NOON + 10 * day}
+    await added(
+        store,
+        approval("used", state="used", decided_at=NOON + day, used_at=NOON + 3 * day, **long),
+        approval("late", state="refused", decided_at=NOON + 9 * day, **long),
+        approval("granted then over", state="expired", decided_at=NOON + day, **long),
+        approval("void", state="void", decided_at=NOON + day, **long),
+        approval("undecided", state="expired", **long),
+        approval("taken back", state="withdrawn", **long),
+        approval("newest", **long),
+    )
+    kept = 5 * day
+
+    assert await store.prune(NOON + 10 * day, kept=kept) == 0, "none has lost its effect"
+    assert await store.prune(NOON + 10 * day + HOUR, kept=kept) == 3
+    assert await listed(store) == ["newest", "taken back", "undecided", "late"]
+    assert await store.prune(NOON + 14 * day, kept=kept) == 0
+    assert await store.prune(NOON + 14 * day + HOUR, kept=kept) == 1
+    assert await listed(store) == ["newest", "taken back", "undecided"]
+    assert await store.prune(NOON + 15 * day, kept=kept) == 0
+    assert await store.prune(NOON + 15 * day + HOUR, kept=kept) == 2
+
+
+async def test_refusal_stands_until_it_ends_however_short_the_retention(store: ApprovalStore) -> None:
+    await added(store, approval("no", state="refused", decided_at=NOON), approval("newest"))
+
+    assert await store.prune(NOON + HOUR / 2, kept=timedelta(milliseconds=1)) == 0
+    found = await store.transact(lambda table: table.of_action("no", NOON + HOUR / 2))
+    assert [each.id for each in found] == ["no"]
 
 
 # Notices
@@ -359,8 +392,8 @@ async def test_approval_is_pruned_after_its_notices(store: ApprovalStore) -> Non
     await added(store, approval("a", state="used"), approval("newest"))
     await store.transact(lambda table: table.add_notice(notice("n", at=NOON + 2 * HOUR), most=1))
 
-    assert await store.prune(NOON + 2 * HOUR) == 0
-    assert await store.prune(NOON + 3 * HOUR) == 1
+    assert await store.prune(NOON + 2 * HOUR, kept=timedelta()) == 0
+    assert await store.prune(NOON + 3 * HOUR, kept=timedelta()) == 1
 
 
 async def test_closed_store_says_so(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class NoneProviderSpec(Spec):
 class Retain(Spec):
     """How long records are kept."""
 
-    approvals: Maybe[Duration] = Field(None, description="Approvals.")
+    approvals: Maybe[Duration] = Field(None, description="Approvals, from the decision on.")
     audit: Maybe[Duration] = Field(None, description="The decision log; for ever, unless this is said.")
     quotas: Maybe[Duration] = Field(None, description="Counters of quotas.")
     calls: Maybe[Duration] = Field(None, description="Settled calls.")

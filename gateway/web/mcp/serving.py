@@ -35,6 +35,7 @@ from gateway.web.mcp.protocol import (
     ProtocolError,
 )
 from gateway.web.mcp.results import call_result, lost_result
+from gateway.web.problems import retry_after
 
 ABOUT_ENVELOPES: Final = (
     "Text results stand between <trusted_content_…> or <untrusted_content_…> tags whose names end in a code that only "
@@ -218,10 +219,14 @@ def protocol_error(error: Exception) -> ProtocolError:
     if isinstance(error, UnknownTool | UnknownTurn):
         return ProtocolError(INVALID_PARAMS, error.message)
     if isinstance(error, GatewayError):
-        help = {"help": error.help} if error.help else {}
+        data: dict[str, Any] = {"code": error.code}
+        data |= {"help": error.help} if error.help else {}
         if isinstance(error, OutcomeLost):
-            help["callId"] = error.call_id
-        return ProtocolError(INTERNAL_ERROR, error.message, {"code": error.code, **help})
+            data["callId"] = error.call_id
+        data |= {"retryAfter": wait} if (wait := retry_after(error)) is not None else {}
+        # What REST answers with 4xx is the request's fault: a client must not take it for a failure of the server.
+        code = INVALID_PARAMS if 400 <= error.status < 500 else INTERNAL_ERROR
+        return ProtocolError(code, error.message, data)
     _log.error("a request failed", exc_info=error)
     return ProtocolError(INTERNAL_ERROR, "the gateway failed")
 

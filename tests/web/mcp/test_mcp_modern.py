@@ -14,6 +14,7 @@ from gateway.web.mcp.endpoint import McpEndpoint
 pytestmark = pytest.mark.anyio
 
 TURN, CALL = "gateway/turn", "gateway/call"
+KEY_HELP = "use a new key, or send the arguments that this key was first used with"
 
 
 async def test_text_goes_out_in_its_envelope_with_who_vouches_for_it(wire: Wire) -> None:
@@ -326,7 +327,9 @@ async def test_call_with_a_key_runs_once(wire: Wire) -> None:
     other = await wire.call("report", {"lines": 2}, meta=key)
 
     assert second[CALL] == first[CALL]
-    assert other.error["data"]["code"] == "E_IDEMPOTENCY_CONFLICT"
+    assert (other.status, other.error["code"]) == (400, -32602)
+    assert other.error["message"] == "the idempotency key stands for another call"
+    assert other.error["data"] == {"code": "E_IDEMPOTENCY_CONFLICT", "help": KEY_HELP}
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "k\n", "k\x1b[2J", "é"])
