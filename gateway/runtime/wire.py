@@ -6,6 +6,7 @@ in places, so the target and the framing of every request are checked here befor
 """
 
 import asyncio
+import select
 from typing import Any, ClassVar, Final
 
 import httptools
@@ -25,6 +26,10 @@ MAX_FIELDS: Final = 128
 MAX_PIPELINED: Final = 32
 """Requests of one connection that wait for the answer to an earlier one."""
 
+PRESENCE_SECONDS: Final = 1.0
+"""How often a connection that is not read is asked whether its client is still there."""
+
+_LEFT: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 _INVALID: Final = "Invalid HTTP request received."
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 _FRAMING: Final = frozenset({b"expect", b"content-length", b"transfer-encoding"})
@@ -67,6 +72,8 @@ class BoundedHttp(HttpToolsProtocol):
     """Why nothing of this connection is read any more."""
     _is_fault_due = False
     """Whether the fault is reported after the answers to earlier requests."""
+    _presence: asyncio.TimerHandle | None = None
+    """Runs while requests wait: a connection that is not read does not notice that its client leaves."""
     _active: Cycle | None = None
     """The request that is being answered. Others may wait behind it."""
     _common: Any
@@ -97,8 +104,10 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.app_state = {}
         self._stop_waiting()
-        if self._idling is not None:
-            self._idling.cancel()
+        for timer in (self._idling, self._presence):
+            if timer is not None:
+                timer.cancel()
+        self.pipeline.clear()
         if self._active is not None and not self._active.response_complete:
             self._active.disconnected = True
             self._active.set()
@@ -204,8 +213,8 @@ class BoundedHttp(HttpToolsProtocol):
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, app)
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, app))
+            self._stop_reading()
 
     def _check_old(self, version: str) -> None:
         if version not in _VERSIONS:
@@ -240,7 +249,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._answer_fault(fault)
         else:
             self._is_fault_due = True
-            self.flow.pause_reading()
+            self._stop_reading()
 
     def _answer_fault(self, fault: _Refused) -> None:
         if self.transport.is_closing():
@@ -309,6 +318,22 @@ class BoundedHttp(HttpToolsProtocol):
         else:
             self._idling = self.loop.call_at(self._idle_until, self._close_if_idle)
 
+    def _stop_reading(self) -> None:
+        """Read nothing more until the present request is answered, or its client has left."""
+        self.flow.pause_reading()
+        if self._presence is None:
+            self._presence = self.loop.call_later(PRESENCE_SECONDS, self._look_for_client)
+
+    def _look_for_client(self) -> None:
+        """An event stream may never end by itself, so requests behind it must not hide that its client has gone."""
+        self._presence = None
+        if not (self.pipeline or self._is_fault_due) or self.transport.is_closing():
+            return
+        if self.flow.read_paused and _has_left(self.transport):
+            self.transport.abort()
+        else:
+            self._presence = self.loop.call_later(PRESENCE_SECONDS, self._look_for_client)
+
     def _read_on(self) -> None:
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -320,6 +345,13 @@ class BoundedHttp(HttpToolsProtocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+def _has_left(transport: Any) -> bool:
+    """Whether the client sends nothing more, although there may be bytes of it that nobody has read."""
+    waiting = select.poll()
+    waiting.register(transport.get_extra_info("socket").fileno(), _LEFT)
+    return bool(waiting.poll(0))
 
 
 def _reason(error: httptools.HttpParserError) -> _Refused:
