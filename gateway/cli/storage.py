@@ -1,23 +1,24 @@
-"""`gateway storage`: setting up, checking and filling the PostgreSQL database that gateways share.
+"""`gateway storage`: checking a store; setting up and filling the PostgreSQL database that gateways share.
 
 The connection comes from the project's Storage, or from a variable; it is never an argument, which others could read.
 """
 
-import os
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from gateway.cli.console import fail, note, out, print_json, print_line, print_pairs
+from gateway.cli.console import fail, note, out, print_line
 from gateway.cli.project import DEFAULT_FOLDER, Environment, Policies, ProjectFolder, assembled, project_at, secrets_of
 from gateway.cli.results import copy_into_project, copy_results
+from gateway.cli.storage_check import address_in, check_store
 from gateway.errors import GatewayError
 from gateway.runtime.engines import PostgresDatabase, postgres
 from gateway.runtime.kept import kept_by
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Set up, check and fill a PostgreSQL database.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Check a store; set up and fill a PostgreSQL database."
+)
 
 ConnectionEnv = Annotated[
     str | None,
@@ -53,32 +54,7 @@ def migrate_database(
     print_line(out(), ("✓ ", "green"), f"the database {became}")
 
 
-@app.command("check")
-def check_database(
-    folder: ProjectFolder = DEFAULT_FOLDER,
-    policies: Policies = None,
-    environment: Environment = None,
-    connection_env: ConnectionEnv = None,
-    output: Annotated[
-        Literal["text", "json"], typer.Option("--format", "--output", help="For people, or for programs.")
-    ] = "text",
-) -> None:
-    """Tell whether a gateway of this version can be served from the database, and what is going on there.
-
-    Exit codes: 0 it can, 1 it cannot, 2 wrong use.
-    """
-    address = _address(folder, policies, environment, connection_env)
-    try:
-        state = postgres().state_of(address)
-    except GatewayError as error:
-        _failed(error)
-    if output == "json":
-        print_json({**asdict(state), "is_good": state.is_good})
-    else:
-        shown = {name.replace("_", " "): value for name, value in asdict(state).items() if value is not None}
-        print_pairs(out(), [(name, str(value)) for name, value in shown.items()])
-    if not state.is_good:
-        fail("the schema is another one than this program's", "run: gateway storage migrate", code=1)
+app.command("check")(check_store)
 
 
 @app.command("copy")
@@ -115,10 +91,7 @@ app.command("copy-results")(copy_results)
 
 def _address(folder: Path, policies: Path | None, environment: str | None, variable: str | None) -> str:
     if variable is not None:
-        found = os.environ.get(variable)
-        if not found:
-            fail(f"the environment variable {variable} is not set", "put the connection of the database into it")
-        return found
+        return address_in(variable)
     try:
         kept = kept_by(assembled(project_at(folder, policies), environment=environment, today=None)).database
         if isinstance(kept, PostgresDatabase):

@@ -3,10 +3,12 @@
 PostgreSQL's driver is an optional package: it is imported when a project asks for it, and not before.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
@@ -22,8 +24,10 @@ from gateway.runtime.secrets import Secrets
 from gateway.storage.approvals import Noted
 from gateway.storage.audit_log import AuditLog
 from gateway.storage.group_commit import GroupCommit
+from gateway.storage.integrity import QUICK_SECONDS, check_quickly
 from gateway.storage.limits import SqliteQuotas
 from gateway.storage.notices import Announcing, Notices
+from gateway.storage.opening import is_served, refuse_lost, when_free
 from gateway.storage.rates import RateTable
 from gateway.storage.reading import ReadPool
 from gateway.storage.recording import Recording
@@ -34,6 +38,8 @@ from gateway.storage.upgrading import upgrade_apart
 
 if TYPE_CHECKING:  # whoever only looks at records waits for no HTTP library
     from gateway.runtime.peers import Addresses
+
+_log: Final = logging.getLogger(__name__)
 
 
 class EngineMissing(ProgramError):
@@ -138,6 +144,7 @@ class SqliteEngine:
     @classmethod
     async def open(cls, database: Path) -> "SqliteEngine":
         absolute = database.absolute()
+        await asyncio.to_thread(_check_at_start, absolute)
         await upgrade_apart(absolute)
         return cls(await SqliteStore.open(absolute), absolute)
 
@@ -195,6 +202,20 @@ def postgres() -> Any:
             raise
         raise EngineMissing from error
     return postgres_engine
+
+
+def _check_at_start(database: Path) -> None:
+    """Of several processes of one host the first checks. Raises `StoreUnavailable` for a damaged file."""
+    try:
+        refuse_lost(database)
+        if not database.exists() or is_served(database):
+            return
+    except OSError:  # opening tells what is wrong
+        return
+    if not when_free(lambda: check_quickly(database)):
+        _log.info(
+            "the database is large: pages were checked for %g seconds; gateway storage check checks all", QUICK_SECONDS
+        )
 
 
 def _size(path: Path) -> int:

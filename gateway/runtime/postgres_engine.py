@@ -14,6 +14,7 @@ from gateway.runtime.peers import Addresses
 from gateway.storage.approvals import Noted
 from gateway.storage.postgres.audit import PostgresAuditLog
 from gateway.storage.postgres.copying import copy_sqlite
+from gateway.storage.postgres.integrity import postgres_findings
 from gateway.storage.postgres.limits import PostgresLimits
 from gateway.storage.postgres.migrating import migrate, state_of
 from gateway.storage.postgres.places import PostgresAuditRows, looking_at
@@ -21,7 +22,16 @@ from gateway.storage.postgres.pulse import APPROVALS, PostgresNotices, Pulse, te
 from gateway.storage.postgres.store import PostgresStore, refuse_other_versions_at
 from gateway.storage.postgres.writing import PostgresWriter
 
-__all__ = ["PostgresAuditRows", "PostgresEngine", "changing", "copy_sqlite", "looking_at", "migrate", "state_of"]
+__all__ = [
+    "PostgresAuditRows",
+    "PostgresEngine",
+    "changing",
+    "copy_sqlite",
+    "looking_at",
+    "migrate",
+    "postgres_findings",
+    "state_of",
+]
 
 
 @asynccontextmanager

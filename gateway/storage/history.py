@@ -71,7 +71,7 @@ def _newest(table: Table, wanted: Collection[str]) -> Prepared:
 
 def _read(path: Where, wanted: dict[str, Any]) -> list[StoredCall]:
     tables = (fresh, calls) if isinstance(path, Path) else (calls,)
-    with _told_plainly(path), _looking(path) as connection:
+    with _told_plainly(path), looking(path) as connection:
         found = [row for table in tables for row in _newest(table, wanted).rows(connection, wanted)]
         newest = sorted(found, key=itemgetter("number"), reverse=True)
         return [call_from(row) for row in newest[: wanted["limit"]]]
@@ -79,7 +79,7 @@ def _read(path: Where, wanted: dict[str, Any]) -> list[StoredCall]:
 
 def approvals_of(path: Where, ids: Collection[str]) -> list[ApprovalRecord]:
     """Those that are still kept, oldest first."""
-    with _told_plainly(path), _looking(path) as connection:
+    with _told_plainly(path), looking(path) as connection:
         return sorted(found_approvals(connection, ids), key=lambda each: each.created_at)
 
 
@@ -87,7 +87,7 @@ def entries_about(path: Where, ids: Collection[str]) -> list[Mapping[str, Any]]:
     """Entries of the decision log that are about one of these calls or approvals, oldest first."""
     found: dict[bytes, Mapping[str, Any]] = {}
     about = _ABOUT if isinstance(path, Path) else _ELSEWHERE
-    with _told_plainly(path), _looking(path) as connection:
+    with _told_plainly(path), looking(path) as connection:
         for id in ids:
             for body, *_ in connection.execute(about, (json.dumps(id, ensure_ascii=False),)):
                 entry = _entry(body)
@@ -96,7 +96,7 @@ def entries_about(path: Where, ids: Collection[str]) -> list[Mapping[str, Any]]:
     return sorted(found.values(), key=lambda entry: int(entry["at"]))
 
 
-def _looking(path: Where) -> AbstractContextManager[Any]:
+def looking(path: Where) -> AbstractContextManager[Any]:
     return looking_at(path) if isinstance(path, Path) else path.looking()
 
 

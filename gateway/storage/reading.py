@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.storage.links import Link, unavailable
+from gateway.storage.opening import own_link
 
 T = TypeVar("T")
 
@@ -52,8 +53,8 @@ class ReadPool:
         try:
             link = self._idle.pop()
         except IndexError:
-            return Link(self._path, read_only=True, patience=_PATIENCE)
+            return own_link(self._path, read_only=True, patience=_PATIENCE)
         if not link.is_lost():
             return link
         link.close()
-        return Link(self._path, read_only=True, patience=_PATIENCE)
+        return own_link(self._path, read_only=True, patience=_PATIENCE)

@@ -14,7 +14,10 @@ _EVERY: Final = 1.0
 _PROBE: Final = bytes(256 << 10)
 """More than a call takes with its record and its entries."""
 
+_NO_DESCRIPTORS: Final = "no file can be opened: the process has no file descriptors left (raise its limit: ulimit -n)"
 _WORDS: Final = {
+    errno.EMFILE: _NO_DESCRIPTORS,
+    errno.ENFILE: "no file can be opened: the machine has no file descriptors left (raise fs.file-max)",
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk is full: a quota is used up",
     errno.EFBIG: "files may not grow any more",

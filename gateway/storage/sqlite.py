@@ -44,8 +44,7 @@ from gateway.storage.finding_fresh import (
 from gateway.storage.fresh_calls import INTO_FRESH, MOVES, fresh_values, rows_among
 from gateway.storage.fresh_rows import Values, fresh_row
 from gateway.storage.group_commit import GroupCommit
-from gateway.storage.links import Link
-from gateway.storage.opening import prepare, when_free
+from gateway.storage.opening import own_link, prepare, when_free
 from gateway.storage.paging import beginning_with, page_of_calls
 from gateway.storage.prepared import Prepared
 from gateway.storage.processes import ProcessLock
@@ -80,7 +79,7 @@ class SqliteStore:
     def __init__(self, path: Path, *, clock: Callable[[], datetime], process: ProcessLock, readers: int, waiting: int):
         self._clock = clock
         self._process = process
-        self._writer = when_free(lambda: GroupCommit(lambda: Link(path), waiting=waiting))
+        self._writer = when_free(lambda: GroupCommit(lambda: own_link(path), waiting=waiting))
         self._reader = ReadPool(path, size=readers)
         self._audit: AuditLog | None = None
         self._recording: Recording | None = None

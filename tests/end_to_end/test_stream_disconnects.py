@@ -64,7 +64,7 @@ BEHIND = (
     b"NONSENSE\r\n\r\n",
     request("POST", "/v1/turns", b"x" * 100_000, content_type="application/json"),
 )
-"""One request, several, too many, one that does not end, one that is none, and one with a body that is not read at once."""
+"""One request, several, too many, one that does not end, one that is none, and one whose body is not read at once."""
 
 
 def sockets(pid: int) -> int:
