@@ -23,6 +23,7 @@ from gateway.limits.limiter import Limiter
 from gateway.runtime.secrets import Secrets
 from gateway.storage.approvals import Noted
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.bus_errors import survive_bus_errors
 from gateway.storage.group_commit import GroupCommit
 from gateway.storage.integrity import QUICK_SECONDS, check_quickly
 from gateway.storage.limits import SqliteQuotas
@@ -143,6 +144,7 @@ class SqliteEngine:
 
     @classmethod
     async def open(cls, database: Path) -> "SqliteEngine":
+        survive_bus_errors()
         absolute = database.absolute()
         await asyncio.to_thread(_check_at_start, absolute)
         await upgrade_apart(absolute)

@@ -21,6 +21,7 @@ from gateway.runtime.states import home_of
 from gateway.runtime.status import status_of
 from gateway.runtime.stopping import Stopping
 from gateway.serving.catching_up import CatchingUp
+from gateway.storage.room import descriptor_problem
 from gateway.web.app import ISSUER_METADATA, WELL_KNOWN, admin_plane, data_paths, data_plane
 from gateway.web.edge import App, Edge, EdgeRules
 from gateway.web.mcp.endpoint import McpEndpoint
@@ -181,7 +182,7 @@ def _readiness(running: Running, stopping: Stopping, reloading: Reloading | None
     def ready() -> Mapping[str, Any]:
         reasons = ["stopping"] if stopping.times else []
         reasons += [f"no keys of {issuer}" for issuer in running.identities.issuers_without_keys]
-        reasons += [problem] if (problem := running.controlled.engine.problem) else []
+        reasons += [problem] if (problem := descriptor_problem() or running.controlled.engine.problem) else []
         reasons += ["the bundle that is served does not count any more"] if validity.state == "over" else []
         reasons += [] if running.identities.knows_revocations() else ["revoked tokens cannot be told from others"]
         state: dict[str, Any] = {"ready": not reasons, "revision": running.service.published.snapshot.short_revision}

@@ -7,6 +7,8 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.errors import StoreUnavailable
+from gateway.storage.bus_errors import count_closed, count_opened, fault_count
+from gateway.storage.room import descriptor_problem
 
 ATTEMPT: Final = 0.05
 """Seconds one attempt waits for another process; the writer tries again until its callers' patience ends."""
@@ -36,6 +38,8 @@ def unavailable(error: Exception) -> StoreUnavailable | None:
     """What callers are told of a failure that is nobody's fault but the store's; `None` for any other."""
     code = _code(error)
     told = None if code is None else _CAUSES.get(code)
+    if code == sqlite3.SQLITE_CANTOPEN and (problem := descriptor_problem()) is not None:
+        told = (problem, "nothing needs to be restarted")
     return None if told is None else StoreUnavailable(told[0], help=told[1], cause=error)
 
 
@@ -60,6 +64,18 @@ class Link:
 
     def __init__(self, path: Path, *, read_only: bool = False, patience: float = ATTEMPT) -> None:
         self._paths = (str(path), f"{path}-wal")
+        faults = count_opened()
+        if faults is None:
+            raise StoreUnavailable("the disk of the database failed", help="check the disk and the room on it")
+        self._faults = faults
+        self._is_open = True
+        try:
+            self._connect(path, read_only, patience)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _connect(self, path: Path, read_only: bool, patience: float) -> None:
         mode = "ro" if read_only else "rw"  # never creates: an empty database must not stand in for a lost one
         try:
             self.connection = sqlite3.connect(
@@ -98,12 +114,20 @@ class Link:
 
     def is_lost(self) -> bool:
         try:
-            return self._files() != self._identity
+            return fault_count() != self._faults or self._files() != self._identity
         except OSError:
             return True
 
     def close(self) -> None:
-        self.connection.close()
+        try:
+            self.connection.close()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            count_closed(self._faults)
 
     def _files(self) -> list[tuple[int, int]]:
         return [(status.st_dev, status.st_ino) for status in map(os.stat, self._paths)]
@@ -111,7 +135,8 @@ class Link:
 
 def lost() -> StoreUnavailable:
     return StoreUnavailable(
-        "the database file was removed or replaced", help="put it back with its -wal file, or restart the gateway"
+        "the database file was removed or replaced, or its disk failed",
+        help="put it back with its -wal file, or restart the gateway",
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from gateway.audit.contents import ContentKey
 from gateway.audit.entries import Place
 from gateway.storage.audit_log import AuditLog
+from gateway.storage.bus_errors import survive_bus_errors
 from gateway.storage.finding_fresh import A_RUN, add_run
 from gateway.storage.framing import framed, unframed
 from gateway.storage.fresh_rows import Values, fresh_row
@@ -123,6 +124,7 @@ def main() -> None:
     # Whoever started it decides when it ends: by closing what it reads from.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    survive_bus_errors()
     source, sink = sys.stdin.fileno(), sys.stdout.fileno()
     received = bytearray()
     recorder: Recorder | None = None

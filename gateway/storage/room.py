@@ -5,6 +5,7 @@ A probe is written to a file without a name, and never to the disk itself.
 
 import errno
 import logging
+import os
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event, Thread
@@ -14,10 +15,12 @@ _EVERY: Final = 1.0
 _PROBE: Final = bytes(256 << 10)
 """More than a call takes with its record and its entries."""
 
-_NO_DESCRIPTORS: Final = "no file can be opened: the process has no file descriptors left (raise its limit: ulimit -n)"
+_DESCRIPTORS: Final = {
+    errno.EMFILE: "no file descriptors are left: raise the limit of the process (ulimit -n) or serve fewer clients",
+    errno.ENFILE: "no file descriptors are left on this machine: raise fs.file-max, or end other processes",
+}
 _WORDS: Final = {
-    errno.EMFILE: _NO_DESCRIPTORS,
-    errno.ENFILE: "no file can be opened: the machine has no file descriptors left (raise fs.file-max)",
+    **_DESCRIPTORS,
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk is full: a quota is used up",
     errno.EFBIG: "files may not grow any more",
@@ -60,4 +63,13 @@ def room_problem(folder: Path) -> str | None:
                 return _WORDS[errno.ENOSPC]
     except OSError as error:
         return _WORDS.get(error.errno or 0, "its folder cannot be written to")
+    return None
+
+
+def descriptor_problem() -> str | None:
+    """Why no file can be opened, and no connection taken, wherever it is."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return _DESCRIPTORS.get(error.errno or 0)
     return None

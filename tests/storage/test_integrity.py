@@ -219,7 +219,12 @@ async def test_check_at_start_ends_in_time_and_says_that_it_did(
 
 async def test_only_the_first_process_checks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Path] = []
-    monkeypatch.setattr("gateway.runtime.engines.check_quickly", lambda path: not checked.append(path))
+
+    def check(path: Path) -> bool:
+        checked.append(path)
+        return True
+
+    monkeypatch.setattr("gateway.runtime.engines.check_quickly", check)
     await filled(path, calls=1)
     first = await SqliteEngine.open(path)
     second = await SqliteEngine.open(path)
