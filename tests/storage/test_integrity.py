@@ -150,7 +150,7 @@ async def test_file_that_is_replaced_while_it_is_served_is_refused(path: Path, b
 async def test_start_refuses_a_database_with_a_damaged_page(path: Path, part: str, damage: str) -> None:
     await filled(path)
     copied = path.read_bytes()[(pages_of(path, "calls")[-1] - 1) * PAGE :][:PAGE]
-    noise = random.Random(7).randbytes(PAGE)  # noqa: S311 - not for secrets
+    noise = random.Random(7).randbytes(PAGE)
     content = {"zeros": b"\0" * PAGE, "noise": noise}.get(damage, copied)
     overwrite(path, pages_of(path, part if content != copied else "turns_by_expiry")[-1], content)
 
