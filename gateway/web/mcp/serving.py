@@ -222,7 +222,7 @@ def protocol_error(error: Exception) -> ProtocolError:
         data: dict[str, Any] = {"code": error.code}
         data |= {"help": error.help} if error.help else {}
         if isinstance(error, OutcomeLost):
-            data["callId"] = error.call_id
+            return ProtocolError(INTERNAL_ERROR, error.message, {**data, "callId": error.call_id})
         data |= {"retryAfter": wait} if (wait := retry_after(error)) is not None else {}
         # What REST answers with 4xx is the request's fault: a client must not take it for a failure of the server.
         code = INVALID_PARAMS if 400 <= error.status < 500 else INTERNAL_ERROR
