@@ -1,6 +1,9 @@
 """Results of several pieces, and media: told apart, asked one by one, kept, and never called trusted."""
 
+import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +192,28 @@ async def test_no_wire_calls_media_trusted(talk: Talk, tool: str) -> None:
     assert words
     assert not any(words)
     assert "<trusted_content" not in said.text + prompt
+
+
+async def test_decision_log_calls_no_media_trusted(tmp_path: Path) -> None:
+    async with gateway_of(tmp_path) as gateway:
+        talk = RestTalk(gateway)
+        await talk.call("trusted_say", {"text": "a"})
+        for tool in MEDIA_TOOLS:
+            await talk.call(tool)
+        [database] = tmp_path.rglob("gateway.db")
+    words = ("audit", "export", "--database", str(database), "--format", "jsonl")
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "gateway", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    trusted = [line for line in done.stdout.splitlines() if '"envelope":"trusted"' in line.replace('": "', '":"')]
+
+    assert len(trusted) == 1
+    assert "trusted_say" in trusted[0]
 
 
 async def test_distant_media_are_fetched_once_for_their_record(gateway: Gateway) -> None:
