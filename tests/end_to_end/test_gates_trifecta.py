@@ -13,7 +13,7 @@ import pytest
 from desked import desked
 from forked import Forking
 from mcp import Client
-from secured import Caller, over_http
+from secured import MODERN, Caller, over_http
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +64,23 @@ async def test_mail_after_a_ticket_was_read_waits_for_people(forks: Forking, tmp
     assert "an approver refused this call: 'who asked for that'" in text_of(first)
     assert not second.is_error
     assert '"number":"M-' in text_of(second).replace(" ", "")
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+async def test_waiver_is_true_in_another_session_of_a_standard_client(
+    mode: Any, forks: Forking, tmp_path: Path
+) -> None:
+    async with example(forks, tmp_path) as (url, sam), asyncio.timeout(40):
+        async with Client(url, mode=mode) as reader:
+            await reader.call_tool("ticket_search", {"query": "desk"})
+        async with Client(url, mode=mode) as sender:
+            sending = asyncio.create_task(sender.call_tool("mail_send", MAIL))
+            asked = await waiting(sam)
+            await sam.rest("POST", f"{asked['href']}/reject", {})
+            sent = await sending
+
+    assert asked["rule"] == RULE
+    assert sent.is_error
 
 
 async def test_mail_without_a_ticket_goes_through(forks: Forking, tmp_path: Path) -> None:
