@@ -84,9 +84,7 @@ async def leave(writer: asyncio.StreamWriter, *, by_reset: bool) -> None:
     writer.close()
 
 
-async def test_clients_who_leave_behind_a_stream_are_noticed_and_nothing_is_logged(
-    forks: Forking, tmp_path: Path
-) -> None:
+async def test_clients_who_leave_behind_a_stream_are_noticed(forks: Forking, tmp_path: Path) -> None:
     with forked(forks, write(tmp_path / "p", desk(9)), tmp_path / "data") as gateway:
         host, port = gateway.url.removeprefix("http://").split(":")
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as http:

@@ -214,9 +214,7 @@ async def test_start_that_was_not_written_is_no_running_call(kept: Kept) -> None
     assert kept.statuses() == {}
 
 
-async def test_outcomes_above_the_number_are_dropped_oldest_first_and_those_without_a_start_before_others(
-    kept: Kept, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_outcomes_above_the_number_are_dropped(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     kept.bound(most=2)
     await kept.started("a", key="k")
     await kept.started("b", "c")
