@@ -12,7 +12,7 @@ from gateway.access import Access, Answer, Call, Discovery
 from gateway.governance.cases import Because, PolicyCase
 from gateway.governance.diagnostics import Position, did_you_mean
 from gateway.governance.leaves import deciding_leaf
-from gateway.governance.rules import GateRule, Permission, Quota, Rate, Verdict
+from gateway.governance.rules import GateRule, Permission, Verdict
 from gateway.review.earlier import remembered
 
 _GAP: Final = "   "
@@ -197,7 +197,7 @@ def _why_unlisted(access: Access, case: PolicyCase, name: str) -> str:
 
 
 def _is_testable(rule: GateRule) -> bool:
-    return rule.mode != "disabled" and not isinstance(rule.check, Rate | Quota)
+    return rule.mode != "disabled" and not rule.limits
 
 
 def _deciding_rows(result: CaseResult) -> Iterable[Position]:
