@@ -235,15 +235,17 @@ class Gate:
         turn, turns, brought = call.turn, self.controls.turns, self.brought
         implicit = None if turn is None or turns is None else turn.implicit
         watched = self.access.watched_flags.intersection(brought.flags)
-        is_new = implicit is not None and not call.memory.has_seen(brought)
+        is_new = implicit is not None and (implicit.is_behind or not implicit.memory.has_seen(brought))
         if not watched and not is_new:
             return
         try:
             if watched:
                 await self._sightings().note(call.principal, sorted(watched))
             if turns is not None and implicit is not None and is_new:
-                call.memory.reads(brought)
+                implicit.is_behind = True  # another call may ask meanwhile, or this one fail
+                implicit.memory.reads(brought)
                 await turns.keep(implicit)
+                implicit.is_behind = False
         except BaseException:
             call.memory.releases(call.fingerprint)
             if counted is not None:

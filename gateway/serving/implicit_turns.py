@@ -30,11 +30,13 @@ class ImplicitTurnStore(Protocol):
 class ImplicitTurn:
     """The memory that calls without a handle share. Its row is in the store from the first of them on."""
 
-    __slots__ = ("id", "is_stored", "memory", "until")
+    __slots__ = ("id", "is_behind", "is_stored", "memory", "until")
 
     def __init__(self, id: str, memory: TurnMemory, until: int) -> None:
         self.id: Final = id
         self.is_stored = True
+        self.is_behind = False
+        """Whether the store does not know yet what it has seen."""
         self.memory = memory
         self.until = until
         """The moment at which it ends if no call comes, in microseconds."""

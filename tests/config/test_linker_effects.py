@@ -124,7 +124,7 @@ def test_condition_may_name_an_effect_without_a_document() -> None:
     when = {
         "description": "A rule.",
         "match": {"tools": ["*"]},
-        "when": 'turn.saw("egress")',
+        "when": 'caller.saw("egress", "1h")',
         "check": {"type": "rate", "limit": 5, "per": "1m"},
     }
 

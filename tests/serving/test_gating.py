@@ -30,7 +30,7 @@ from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.governance.catalogues import Selector
 from gateway.governance.conditions import compile_condition
 from gateway.governance.limits import CountedCall, LimitExceeded
-from gateway.governance.memory import Bounds, MemoryUnreadable
+from gateway.governance.memory import Bounds, MemoryUnreadable, memory_of
 from gateway.governance.principals import Principal
 from gateway.governance.quarantines import Quarantine, Quarantined, Target
 from gateway.governance.records import Reserved
@@ -52,6 +52,7 @@ from gateway.serving.asking import CallerCannotAnswer
 from gateway.serving.current import Holding, ServedCall, serving
 from gateway.serving.gating import Controls
 from gateway.serving.handlers import Handling, handler_for
+from gateway.serving.implicit_turns import ImplicitTurns
 from gateway.serving.sharing import SharedTurns
 from gateway.serving.turns import Turn
 from gateway.serving.withholding import DefinitionChanged, Vigil
@@ -61,6 +62,7 @@ from gateway.storage.limits import SqliteQuotas
 from gateway.storage.notices import Notices
 from gateway.storage.quarantines import SqliteQuarantines
 from gateway.storage.rates import RateTable
+from gateway.storage.sightings import StoredSightings
 
 pytestmark = pytest.mark.anyio
 
@@ -148,7 +150,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(folder: Path, *checks: Check, hold_for: timedelta = AT_ONCE, **fields: Any) -> AsyncIterator[Desk]:
+async def desk(
+    folder: Path, *checks: Check | GateRule, hold_for: timedelta = AT_ONCE, **fields: Any
+) -> AsyncIterator[Desk]:
     rules = {f"rule-{n}": rule(f"rule-{n}", check, hold_for) for n, check in enumerate(checks)}
     plan = Plan(gates=rules).tool("pay", "paid", **fields)
     async with running(folder, plan) as gateway, AsyncExitStack() as closing:
@@ -173,7 +177,9 @@ async def desk(folder: Path, *checks: Check, hold_for: timedelta = AT_ONCE, **fi
         yield Desk(gateway, turn, approvals, quarantines, limits, clock, leads, rules)
 
 
-def rule(name: str, check: Check, hold_for: timedelta = AT_ONCE) -> GateRule:
+def rule(name: str, check: Check | GateRule, hold_for: timedelta = AT_ONCE) -> GateRule:
+    if isinstance(check, GateRule):
+        return check
     return GateRule(name, Selector(tools=("pay",)), check, HERE, hold_for=hold_for)
 
 
@@ -834,3 +840,106 @@ async def test_failure_of_a_tool_is_kept_by_what_it_is(error: Exception, code: s
             await handler({}, found.turn.ctx, Registry())
 
     assert (call.decision, call.error) == ("allow", code)
+
+
+# --- what is remembered of callers and implicit turns ---
+
+
+def seeing(flag: str = "writes") -> GateRule:
+    """Denies a call of a caller who has seen the flag within the last hour."""
+    condition, problems = compile_condition(f'caller.saw("{flag}", "1h")')
+    assert not problems
+    return GateRule("rule-0", Selector(tools=("pay",)), Says("deny"), HERE, when=condition)
+
+
+class Unwritable:
+    """Sightings and memories that cannot be kept now."""
+
+    async def of(self, principal: Principal) -> dict[str, int]:
+        return {}
+
+    async def note(self, *_: Any, **__: Any) -> None:
+        raise StoreUnavailable()
+
+
+async def test_caller_who_has_seen_a_flag_is_known_in_another_turn(tmp_path: Path) -> None:
+    async with desk(tmp_path, seeing(), trust=trust("writes")) as found:
+        sightings = StoredSightings(found.gateway.store.writer, found.gateway.store.reader, clock=now)
+        controls = replace(found.controls, sightings=sightings)
+        await found.call(found.new_call("first"), controls=controls)
+        found.turn = await found.gateway.service.turns.open(ANA, "desk")
+        with pytest.raises(RuleDenied):
+            await found.call(found.new_call("second"), controls=controls)
+
+    assert found.ran == ["first"]
+
+
+@pytest.mark.parametrize("checks", [(), (Quota(5, HOUR),)], ids=["not counted", "counted"])
+async def test_call_whose_sighting_cannot_be_kept_does_not_run(checks: tuple[Check, ...], tmp_path: Path) -> None:
+    async with desk(tmp_path, seeing(), *checks, trust=trust("writes")) as found:
+        nowhere = await found.refused(StoreUnavailable)
+        unwritable = await found.refused(
+            StoreUnavailable,
+            controls=replace(found.controls, sightings=Unwritable()),
+        )
+
+        assert (nowhere.reason, unwritable.reason) == ("check-failed", "check-failed")
+        assert found.turn.memory.times("same") == 0
+
+
+async def test_call_is_remembered_by_its_implicit_turn_before_it_runs(tmp_path: Path) -> None:
+    async with desk(tmp_path, trust=trust("writes")) as found:
+        store, turns = found.gateway.store, ImplicitTurns(found.gateway.store, are_shared=True)
+        implicit = found.turn.implicit = await turns.of(ANA, "desk", "r1" * 32, 10**9)
+        refused = await found.refused(
+            StoreUnavailable,
+            controls=replace(found.controls, turns=SharedTurns(Unwritable())),  # type: ignore[arg-type]  # likewise
+        )
+        await found.call()
+        kept = memory_of(await store.memory_of_turn(implicit.id))
+        await found.call(found.new_call("c2"))
+        alone = await found.call(found.new_call("c3"), controls=Controls())
+
+        assert (refused.reason, alone.decision) == ("check-failed", "allow")
+        assert "writes" in kept.flags
+        assert implicit.memory.calls == 3
+        assert not implicit.is_behind
+
+
+async def test_caller_is_counted_over_turns_and_bytes_are_charged_later(tmp_path: Path) -> None:
+    checks = (Loop(2, within=HOUR), Budget(None, 3, "hold", within=HOUR))
+    async with desk(tmp_path, *checks) as found:
+        call = await found.call(found.new_call("c1"))
+        assert call.charge is not None
+        await call.charge(3)
+        with pytest.raises(RuleHeld, match="3 bytes within 1h"):
+            await found.call(held := found.new_call("c2", checksum="other"))
+    async with desk(tmp_path / "other", Loop(2, within=HOUR)) as found:
+        for id in ("c1", "c2"):
+            await found.call(found.new_call(id))
+        found.turn = await found.gateway.service.turns.open(ANA, "desk")
+        with pytest.raises(RuleDenied, match="the same call 2 times within 1h"):
+            await found.call(denied := found.new_call("c3"))
+        await found.call(found.new_call("c4", checksum="other"))
+
+    assert (held.decision, held.reason, held.rules) == ("hold", "budget-spent", ("rule-1",))
+    assert (denied.decision, denied.reason) == ("deny", "loop-stopped")
+    assert found.ran == ["c1", "c2", "c4"]
+
+
+async def test_people_decide_about_calls_beyond_a_quota(tmp_path: Path) -> None:
+    quota = Quota(1, HOUR, on_exhausted="hold", sum=("amount",), approval=ASKS_LEADS)
+    async with desk(tmp_path, quota, Rate(2, HOUR)) as found:
+        await found.call(found.new_call("c1"))
+        with pytest.raises(ApprovalPending):
+            await found.call(found.new_call("c2"))
+        await found.vote("grant")
+        await found.call(found.new_call("c3"))
+        with pytest.raises(LimitExceeded):  # the rate refuses for itself
+            await found.call(found.new_call("c4"))
+    async with desk(tmp_path / "other", quota, Quota(1, HOUR)) as found:
+        await found.call(found.new_call("c1"))
+        with pytest.raises(LimitExceeded):  # nobody is asked about the other quota
+            await found.call(found.new_call("c2"))
+
+    assert found.ran == ["c1"]

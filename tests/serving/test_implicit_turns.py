@@ -1,0 +1,75 @@
+"""Implicit turns: found again in memory and in the store, shared by processes, bounded, and over when nobody calls."""
+
+from pathlib import Path
+
+import pytest
+from serving_gateway import ANA, Plan, running
+
+from gateway.core import moments
+from gateway.governance.memory import Brought, MemoryUnreadable
+from gateway.governance.principals import Principal
+from gateway.serving.implicit_turns import ImplicitTurns
+from gateway.serving.sharing import SharedTurns
+
+pytestmark = pytest.mark.anyio
+
+IDLE = 60_000_000
+READ = Brought("read", ("untrusted-output",), "internal")
+REVISION = "r1" * 32
+
+
+async def test_two_processes_have_one_and_learn_from_each_other(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan()) as gateway:
+        shared = SharedTurns(gateway.store)
+        one, other = (ImplicitTurns(gateway.store, are_shared=True) for _ in range(2))
+        here, there = [await each.of(ANA, "desk", REVISION, IDLE) for each in (one, other)]
+        here.memory.reads(READ)
+        await shared.keep(here)
+        before = set(there.memory.flags)
+        again = await other.of(ANA, "desk", REVISION, IDLE)
+
+    assert here.id == there.id
+    assert here is not there
+    assert again is there
+    assert (before, there.memory.flags) == (set(), {"untrusted-output"})
+
+
+async def test_one_that_is_over_begins_anew_and_one_in_use_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, Plan()) as gateway:
+        turns = ImplicitTurns(gateway.store, are_shared=False)
+        first = await turns.of(ANA, "desk", REVISION, 50_000)
+        first.memory.reads(READ)
+        await SharedTurns(gateway.store).keep(first)
+        elsewhere = await ImplicitTurns(gateway.store, are_shared=False).of(ANA, "desk", REVISION, IDLE)
+        prolonged = await turns.of(ANA, "desk", REVISION, IDLE)  # the store knows that it goes on
+        short = await turns.of(Principal("user:bo"), "desk", REVISION, 1)
+        short.memory.reads(READ)
+        until = moments.clock() + 1_000
+        while moments.clock() < until:
+            pass
+        anew = await turns.of(Principal("user:bo"), "desk", REVISION, IDLE)
+
+    assert prolonged is first
+    assert elsewhere.memory.flags == prolonged.memory.flags == {"untrusted-output"}
+    assert anew.memory.flags == set()
+
+
+async def test_only_so_many_are_kept_in_memory(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan()) as gateway:
+        turns = ImplicitTurns(gateway.store, are_shared=False, most=2)
+        callers = [Principal(f"user:{number}") for number in range(3)]
+        made = [await turns.of(each, "desk", REVISION, IDLE) for each in callers]
+        newest, oldest = [await turns.of(each, "desk", REVISION, IDLE) for each in (callers[2], callers[0])]
+
+    assert newest is made[2]
+    assert oldest is not made[0]
+
+
+async def test_memory_that_cannot_be_read_lets_nothing_through(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan()) as gateway:
+        turn = await ImplicitTurns(gateway.store, are_shared=False).of(ANA, "desk", REVISION, IDLE)
+        await gateway.store.note((), turn_id=turn.id, memory=b"{}", knowing=None)
+        with pytest.raises(MemoryUnreadable):
+            await ImplicitTurns(gateway.store, are_shared=False).of(ANA, "desk", REVISION, IDLE)
