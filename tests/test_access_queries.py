@@ -52,7 +52,7 @@ def assembled(folder: Path, *, rules: str = "", rows: str = "", cases: str = "")
     return assemble(Project.at(folder), environ={}, today=NOON.date())
 
 
-def rule(name: str, match: str, more: str = "check: {type: budget, calls: 1}") -> str:
+def rule(name: str, match: str, more: str = "check: {type: budget, calls: 1, scope: turn}") -> str:
     return RULE.format(name=name, match=match, more=more)
 
 

@@ -32,7 +32,7 @@ class _Commands(LazyGroup):
             "quarantine", "gateway.cli.quarantine:app", "Stop a tool, a caller or an upstream at once, everywhere."
         ),
         Subcommand("audit", "gateway.cli.audit:app", "Verify and export the decision log."),
-        Subcommand("storage", "gateway.cli.storage:app", "Set up, check and fill a PostgreSQL database."),
+        Subcommand("storage", "gateway.cli.storage:app", "Check a store; set up and fill a PostgreSQL database."),
         Subcommand("token", "gateway.cli.tokens:app", "Make tokens for callers, and revoke them."),
         Subcommand("check", "gateway.cli.checking:check", "Show every problem of a configuration and its policies."),
         Subcommand("test", "gateway.cli.testing:run_tests", "Run the policy tests of a project."),

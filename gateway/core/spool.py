@@ -218,11 +218,15 @@ async def _append(file: BinaryIO, index: LineIndex, chunk: bytes) -> None:
 
 
 def _published(part: Path, index: LineIndex, *, folder: Path) -> Path:
-    for _ in range(_ATTEMPTS - 1):
-        # Another process deleted the id, and removed its folder between two steps; `mkdir` has two steps, too.
-        with suppress(FileNotFoundError, FileExistsError):
+    attempts = 0
+    while True:
+        try:
             return _publish(part, index, folder=folder)
-    return _publish(part, index, folder=folder)
+        except (FileNotFoundError, FileExistsError):
+            # Another process deleted the id, and removed its folder between two steps; `mkdir` has two steps, too.
+            attempts += 1
+            if attempts == _ATTEMPTS:
+                raise
 
 
 def _publish(part: Path, index: LineIndex, *, folder: Path) -> Path:

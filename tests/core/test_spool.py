@@ -548,3 +548,26 @@ def test_in_memory_reader_keeps_its_own_bytes() -> None:
     source[0] = ord("z")
 
     assert reader.read_all() == "a\nb"
+
+
+@pytest.mark.parametrize(("faults", "is_written"), [(9, True), (10, False)])
+async def test_folder_that_is_removed_between_two_steps_is_made_again(
+    faults: int, is_written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, mkdir = [FileExistsError(), FileNotFoundError()] * 5, Path.mkdir
+    del left[faults:]
+
+    def made(path: Path, *args: Any, **options: Any) -> None:
+        if path.name != "incoming" and "incoming" not in path.parts and left:
+            raise left.pop()
+        mkdir(path, *args, **options)
+
+    store = FileStore(tmp_path)
+    await store.write("other", "x")
+    monkeypatch.setattr(Path, "mkdir", made)
+    if is_written:
+        await store.write("id", "text")
+        assert await stored(store, "id") == "text"
+    else:
+        with pytest.raises(OSError):  # noqa: PT011 - either of the two
+            await store.write("id", "text")

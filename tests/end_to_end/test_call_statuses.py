@@ -47,7 +47,7 @@ class Service:
         if told.startswith("wait"):
             await self.goes_on.wait()
         if told.startswith("hang"):
-            await asyncio.sleep(20)
+            await asyncio.sleep(3)  # longer than a hasty tool waits
         if told.startswith("cut"):
             transport: Any = request.transport
             transport.abort()

@@ -208,7 +208,7 @@ async def test_worker_is_asked_only_for_callers_who_were_let_in(forks: Forking, 
     assert {status for status, _ in strangers} <= {200, 204, 400, 401, 404}
     assert touched
     assert set(touched) == {HELLO_SIZE}
-    assert sum(status == 404 and b"E_SESSION_GONE" in body for status, body in known) == len(touched)
+    assert sum(status == 503 and b"E_OVERLOADED" in body for status, body in known) == len(touched)
 
 
 async def test_decision_log_has_the_caller_whichever_worker_answers(forks: Forking, tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ async def test_gateway_asks_only_gateways_and_only_for_callers_who_were_let_in(
     assert {status for status, _ in strangers} <= {400, 401}
     assert [status for status, _ in called] == [200, 200]
     assert [each["client"] for each in logged] == [{"address": FROM}] * 2
-    assert let_in[0][0] == 404
-    assert {status for status, _ in let_in} <= {400, 404}
+    assert let_in[0][0] == 503
+    assert {status for status, _ in let_in} <= {400, 503}
     assert false_gateway.sizes
     assert set(false_gateway.sizes) == {HELLO_SIZE}
     assert inside.sizes == []

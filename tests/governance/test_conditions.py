@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.moments import microseconds
 from gateway.governance.conditions import Condition, Evaluation, Scope, compile_condition, under
 from gateway.governance.expression_checks import ConditionProblem
 from gateway.governance.memory import Brought, TurnMemory
@@ -301,3 +302,47 @@ def test_arguments_that_are_not_looked_at_cost_nothing() -> None:
 def test_failure_tells_no_argument(source: str, args: dict[str, Any], failure: str) -> None:
     assert condition(source).is_met(scope(args=args)) == Evaluation(False, failure)
     assert condition(source).applies(scope(args=args)) == Evaluation(True, failure)
+
+
+@pytest.mark.parametrize(
+    ("expression", "seen", "answer"),
+    [
+        ('caller.saw("egress", "1h")', timedelta(minutes=59), True),
+        ('caller.saw("egress", "1h")', timedelta(minutes=61), False),
+        ('caller.saw("egress", "30d")', timedelta(days=29), True),
+        ('caller.saw("egress", "1h")', timedelta(seconds=-5), True),
+        ('caller.saw("writes", "1h")', timedelta(0), False),
+        ("caller . saw ( 'egress' , '10ms' ) || turn.saw(\"egress\")", timedelta(seconds=1), False),
+    ],
+)
+def test_caller_is_asked_what_they_saw_in_any_turn(expression: str, seen: timedelta, answer: bool) -> None:
+    condition, problems = compile_condition(expression)
+    assert condition is not None, problems
+    moment = datetime(2026, 11, 16, 12, tzinfo=UTC)
+    sightings = {"egress": microseconds(moment - seen)}
+    scope = Scope({}, {"subject": "user:ana"}, {}, TurnMemory(), moment, "", sightings)
+
+    assert condition.applies(scope).value is answer
+    assert condition.watched_flags in ({"egress"}, {"writes"})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'caller.saw("egress")',
+        'caller.saw("egress", args.within)',
+        'caller.saw(args.flag, "1h")',
+        'caller.saw("egress", "1y")',
+        'caller.saw("egress", "31d")',
+        'turn.saw("egress", "1h")',
+        'args.saw("egress", "1h")',
+        'saw(turn, "egress")',
+        'saw(caller, "egress", "1h")',
+        'args.turn.saw("egress")',
+    ],
+)
+def test_saw_that_could_not_be_known_is_a_problem(expression: str) -> None:
+    condition, problems = compile_condition(expression)
+
+    assert condition is None
+    assert any("saw" in each.message for each in problems)

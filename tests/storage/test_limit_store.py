@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -147,3 +148,40 @@ async def test_store_that_fails_refuses_and_gives_the_rate_back(tmp_path: Path, 
 
     assert (await limiter.take([slow], caller())).allowed
     limiter.close()
+
+
+async def test_amounts_are_added_up_and_given_back_exactly(store: SqliteStore, clock: Clock) -> None:
+    quotas = SqliteQuotas(store.writer, clock=clock)
+    sums = Quota("sums", 100, DAY, counts="amounts")
+
+    def paying(millionths: int) -> CountedCall:
+        return replace(caller(), amounts={"sums": millionths})
+
+    first = await quotas.take([sums], paying(99_999_999))
+    beyond = await quotas.take([sums], paying(2))
+    last = await quotas.take([sums], paying(1))
+    lifted = await quotas.take([replace(sums, is_lifted=True)], paying(5_000_000))
+    assert lifted.at is not None
+    await quotas.give_back([sums], paying(5_000_000), at=lifted.at)
+
+    assert [each.allowed for each in (first, beyond, last, lifted)] == [True, False, True, True]
+    assert await counts(store) == [100_000_000]
+
+
+async def test_bytes_are_charged_when_they_are_known(store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
+    limiter = Limiter(RateTable(tmp_path / "gateway.db"), SqliteQuotas(store.writer, clock=clock))
+    size = Quota("size", 10, DAY, counts="bytes")
+    before = await limiter.take([size], caller())
+    await limiter.charge([size], caller(), 10)
+    after = await limiter.take([size], caller())
+
+    assert (before.allowed, after.allowed) == (True, False)
+
+
+async def test_calls_of_a_caller_are_told_apart_by_their_arguments(store: SqliteStore, clock: Clock) -> None:
+    quotas = SqliteQuotas(store.writer, clock=clock)
+    same = Quota("loop", 1, DAY, ("subject", "call"))
+    calls = [replace(caller(), fingerprint=each) for each in ("a", "b", "a")]
+    calls.append(replace(caller(), fingerprint="a", tool="other"))
+
+    assert [(await quotas.take([same], each)).allowed for each in calls] == [True, True, False, True]

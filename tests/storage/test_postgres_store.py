@@ -285,6 +285,26 @@ async def test_limits_are_those_of_all_gateways_together(address: str) -> None:
         assert await both[0].prune() == 0
 
 
+async def test_bytes_are_charged_to_all_gateways(address: str) -> None:
+    size = Quota("size", 10, timedelta(days=1), counts="bytes")
+    caller = CountedCall(Principal("user:ada"), "search", "support")
+    async with opened(address) as here, opened(address) as there:
+        one, other = (PostgresLimits(each.writer, clock=Clock()) for each in (here, there))
+        before = await one.take([size], caller)
+        await one.charge([size], caller, 10)
+        after = await other.take([size], caller)
+
+    assert (before.allowed, after.allowed) == (True, False)
+
+
+async def test_call_alone_that_cannot_be_written_with_others_is_written_by_itself(address: str) -> None:
+    async with opened(address) as store:
+        twice = [store.settle_alone(settled(turn_id="alone"), turn("alone")) for _ in range(2)]
+        answers = await asyncio.gather(*twice, return_exceptions=True)
+
+    assert sorted(type(each).__name__ for each in answers) == ["NoneType", "RecordConflict"]
+
+
 async def test_caller_who_went_away_has_taken_nothing(address: str) -> None:
     wanted: list[Limit] = [Rate("burst", 1, timedelta(hours=1)), Quota("budget", 1, timedelta(days=1))]
     caller = CountedCall(Principal("user:ada"), "search", "support")
