@@ -73,3 +73,15 @@ async def test_memory_that_cannot_be_read_lets_nothing_through(tmp_path: Path) -
         await gateway.store.note((), turn_id=turn.id, memory=b"{}", knowing=None)
         with pytest.raises(MemoryUnreadable):
             await ImplicitTurns(gateway.store, are_shared=False).of(ANA, "desk", REVISION, IDLE)
+
+
+async def test_one_that_the_store_lost_goes_on_with_what_this_process_knows(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan()) as gateway:
+        turns = ImplicitTurns(gateway.store, are_shared=False)
+        turn = await turns.of(ANA, "desk", REVISION, IDLE)
+        turn.memory.reads(READ)
+        await gateway.store.writer.run(lambda connection: connection.execute("DELETE FROM turns"))
+        again = await turns.of(ANA, "desk", REVISION, 2 * IDLE)
+
+    assert again is turn
+    assert again.memory.flags == {"untrusted-output"}
