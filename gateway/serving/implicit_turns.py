@@ -11,7 +11,8 @@ from typing import Final, Protocol
 
 from gateway.core.ids import new_secret
 from gateway.core.moments import clock
-from gateway.governance.memory import TurnMemory, memory_of
+from gateway.errors import StoreUnavailable
+from gateway.governance.memory import MemoryUnreadable, TurnMemory
 from gateway.governance.principals import Principal
 from gateway.governance.records import KeptTurn, StoredTurn
 
@@ -55,7 +56,7 @@ class ImplicitTurns:
     async def of(self, principal: Principal, catalogue: str, revision: str, idle: int) -> ImplicitTurn:
         """The implicit turn of a caller, which goes on for `idle` microseconds at least.
 
-        Raises `StoreUnavailable`, and `MemoryUnreadable` for a memory that cannot be trusted.
+        Raises `StoreUnavailable`, also for a memory that is none: nothing may be allowed by what it does not say.
         """
         id = implicit_id(principal, catalogue)
         at = clock()
@@ -64,7 +65,7 @@ class ImplicitTurns:
             return await self._kept(StoredTurn(id, principal, catalogue, revision, new_secret(), at, at + longer(idle)))
         self._known.move_to_end(id)
         if self._are_shared:
-            found.memory.learns(await self._store.memory_of_turn(id))
+            _learn(found, await self._store.memory_of_turn(id))
         return found
 
     async def _kept(self, stored: StoredTurn) -> ImplicitTurn:
@@ -72,15 +73,23 @@ class ImplicitTurns:
         kept = await self._store.keep_turn(stored)
         found = self._known.get(stored.id)
         if found is not None and not kept.is_new:
-            found.memory.learns(kept.memory)
+            _learn(found, kept.memory)
             found.until = max(found.until, stored.expires)
-        elif found is None or found.until <= stored.created:  # else another call of this process was faster
-            found = ImplicitTurn(stored.id, memory_of(kept.memory), stored.expires)
+        elif found is None or found.until <= stored.created:  # else the store lost it, and this process knows it
+            found = ImplicitTurn(stored.id, TurnMemory(), stored.expires)
+            _learn(found, kept.memory)
         self._known[stored.id] = found
         self._known.move_to_end(stored.id)
         while len(self._known) > self._most:
             self._known.popitem(last=False)
         return found
+
+
+def _learn(turn: ImplicitTurn, memory: bytes | None) -> None:
+    try:
+        turn.memory.learns(memory)
+    except MemoryUnreadable as error:
+        raise StoreUnavailable("what earlier calls of this caller brought cannot be read") from error
 
 
 def implicit_id(principal: Principal, catalogue: str) -> str:

@@ -255,10 +255,10 @@ class Service:
             asked = ServedCall(new_id(), name, {}, principal, catalogue, revision)
             await self._writing.refused(asked, "not-in-audience")
             raise
-        is_admitted = not handle and turn.implicit is None  # that was asked for, which takes its time
-        if is_admitted and turn.catalogue.turn_input:
+        is_admitted = not handle and turn.implicit is None  # asking for an implicit turn takes its time
+        if not handle and turn.catalogue.turn_input:
             await passed(turn, turn.catalogue.turn_input)
-            is_admitted = False  # that may have taken its time
+            is_admitted = False  # that may have taken its time, too
         settled = await self._called(
             turn, name, args, id, key, client, holding, request, course, is_admitted=is_admitted
         )

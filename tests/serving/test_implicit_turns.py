@@ -1,12 +1,14 @@
 """Implicit turns: found again in memory and in the store, shared by processes, bounded, and over when nobody calls."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from serving_gateway import ANA, Plan, running
 
 from gateway.core import moments
-from gateway.governance.memory import Brought, MemoryUnreadable
+from gateway.errors import StoreUnavailable
+from gateway.governance.memory import Brought
 from gateway.governance.principals import Principal
 from gateway.serving.implicit_turns import ImplicitTurns
 from gateway.serving.sharing import SharedTurns
@@ -71,7 +73,7 @@ async def test_memory_that_cannot_be_read_lets_nothing_through(tmp_path: Path) -
     async with running(tmp_path, Plan()) as gateway:
         turn = await ImplicitTurns(gateway.store, are_shared=False).of(ANA, "desk", REVISION, IDLE)
         await gateway.store.note((), turn_id=turn.id, memory=b"{}", knowing=None)
-        with pytest.raises(MemoryUnreadable):
+        with pytest.raises(StoreUnavailable):
             await ImplicitTurns(gateway.store, are_shared=False).of(ANA, "desk", REVISION, IDLE)
 
 
@@ -85,3 +87,25 @@ async def test_one_that_the_store_lost_goes_on_with_what_this_process_knows(tmp_
 
     assert again is turn
     assert again.memory.flags == {"untrusted-output"}
+
+
+async def test_stages_of_a_turn_run_for_each_call_without_a_handle(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def stage(name: str) -> Any:
+        async def run(ctx: Any, next: Any) -> None:
+            ran.append(name)
+            await next()
+
+        return run
+
+    stages = {"turn_input": [stage("input")], "turn_output": [stage("output")], "implicit": 10**9}
+    plan = Plan(stages=stages).tool("read", "text")
+    async with running(tmp_path, plan) as gateway:
+        first = await gateway.service.call_alone(ANA, "desk", "read", {})
+        await gateway.service.call_alone(ANA, "desk", "read", {})
+        turn = await gateway.service.turns.find(ANA, first.turn.id)
+        await gateway.service.call_alone(ANA, "desk", "read", {}, handle=turn.id)
+        await gateway.service.turns.end(turn)
+
+    assert ran == ["input", "output"] * 2
