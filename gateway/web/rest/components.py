@@ -43,7 +43,10 @@ REQUESTS: Final[Mapping[str, Document]] = {
     "CallRequest": closed(
         {
             "arguments": ARGUMENTS,
-            "turn": {**NAME, "description": "The handle that an earlier call gave; without one, a turn of its own."},
+            "turn": {
+                **NAME,
+                "description": "The handle that an earlier call gave. Calls without one share what rules remember.",
+            },
         },
         optional=("arguments", "turn"),
     ),
