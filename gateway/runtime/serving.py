@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from gateway.runtime.wire import BoundedHttp
 from gateway.web.edge import App
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SWITCH_SECONDS: Final = 0.001
+"""How long a thread that works on a large text keeps the event loop waiting."""
+
 _COLLECT_AFTER: Final = (50_000, 20, 100)
 _CLOSING_SECONDS: Final = 2.0
 """How long connections may take to close when nothing runs any more."""
@@ -186,6 +190,7 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 @contextmanager

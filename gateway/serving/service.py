@@ -399,7 +399,7 @@ async def _served(
     client: Client | None,
     holding: Holding,
 ) -> ServedCall:
-    decoded = decoded_args(args)
+    decoded = await decoded_args(args)
     checksum, text, exact = await identity_of(name, decoded) or _NO_IDENTITY
     stored, revision = turn.stored, turn.published.snapshot.revision
     return ServedCall(
