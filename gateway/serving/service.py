@@ -31,7 +31,7 @@ from gateway.governance.outcomes import RecordStore
 from gateway.governance.principals import Principal
 from gateway.governance.records import CallFilter, StoredCall
 from gateway.governance.refusals import MOST
-from gateway.serving.arguments import decoded_args, identity_of
+from gateway.serving.arguments import read_arguments
 from gateway.serving.auditing import Auditor
 from gateway.serving.course import Course, OutcomeNotRecorded
 from gateway.serving.current import NOT_WAITING, ORDINARY, Client, Holding, ServedCall
@@ -399,8 +399,8 @@ async def _served(
     client: Client | None,
     holding: Holding,
 ) -> ServedCall:
-    decoded = await decoded_args(args)
-    checksum, text, exact = await identity_of(name, decoded) or _NO_IDENTITY
+    decoded, identity = await read_arguments(name, args)
+    checksum, text, exact = identity or _NO_IDENTITY
     stored, revision = turn.stored, turn.published.snapshot.revision
     return ServedCall(
         turn.free_id(id),
