@@ -1,6 +1,6 @@
-"""What the decision log costs: an entry on the way of a call, and a log that is verified or exported.
+"""The cost of the decision log: writing an entry during a call, and verifying or exporting a log.
 
-The reference is one SHA-256 of a kilobyte, taken in the same run. `--entries 1000000` verifies a log of a year.
+The reference is one SHA-256 of a kilobyte in the same run. `--entries 1000000` verifies a log of a year.
 """
 
 import argparse
@@ -15,24 +15,35 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gateway.audit.anchors import AnchorFile, Anchoring, read_anchors
-from gateway.audit.chain import Chain, Row
-from gateway.audit.contents import ContentKey
-from gateway.audit.entries import Caller, CallPart, Client, DecisionPart, Entry, OutcomePart, Place, Target
-from gateway.audit.exporting import exported
+from gateway.audit.anchors import AnchorFile, AnchorSigner, read_anchors
+from gateway.audit.chain import Chain, ChainRow
+from gateway.audit.content_key import ContentKey
+from gateway.audit.entries import (
+    AuditCall,
+    AuditCaller,
+    AuditClient,
+    AuditDecision,
+    AuditEntry,
+    AuditOrigin,
+    AuditOutcome,
+    AuditTarget,
+)
+from gateway.audit.export import export_entries
+from gateway.audit.json_lines import JsonLinesLog, to_line
 from gateway.audit.keys import SigningKey
-from gateway.audit.lines import LineFile, line_of
-from gateway.audit.verifying import Rows, verify
-from gateway.storage.audit_rows import AuditRows
+from gateway.audit.verification import LogReader, verify
+from gateway.storage.sql.inspection import SqliteAuditReader
 
 REFERENCE = "SHA-256 of 1 KB (reference)"
 NOON = 1_795_000_000_000_000
 BATCH = 64
 
-PLACE = Place("gateway-1", "c" * 64, "p" * 64, "0123456789abcdef")
-ADA = Caller("user:ada", "acme", ("role:agent",), "https://idp.example", "jwt", "d" * 64, Client("desk", "1.2"))
-TARGET = Target("order_refund", "desk", "native/order_refund", "e" * 64, "internal")
-DECISION = DecisionPart("allow", "permitted", ("policies/policy.csv:12",), "policies/policy.csv:12")
+PLACE = AuditOrigin("gateway-1", "c" * 64, "p" * 64, "0123456789abcdef")
+ADA = AuditCaller(
+    "user:ada", "acme", ("role:agent",), "https://idp.example", "jwt", "d" * 64, AuditClient("desk", "1.2")
+)
+TARGET = AuditTarget("order_refund", "desk", "native/order_refund", "e" * 64, "internal")
+DECISION = AuditDecision("allow", "permitted", ("policies/policy.csv:12",), "policies/policy.csv:12")
 CHECKSUM = b"7c2d" * 16
 
 
@@ -87,7 +98,7 @@ def batched(chain: Chain, body: bytes) -> Callable[[], object]:
 
 
 def cost(step: Callable[[], object], rounds: int) -> float:
-    """Microseconds of processor of the best of five runs: others share the machine."""
+    """Return microseconds of CPU of the best of five runs: the machine is shared."""
     share = BATCH if getattr(step, "__name__", "") == "append" else 1
     best = float("inf")
     for _ in range(5):
@@ -99,32 +110,32 @@ def cost(step: Callable[[], object], rounds: int) -> float:
 
 
 def measure_logs(folder: Path, entries: int) -> dict[str, tuple[float, float]]:
-    """Seconds of wall clock and of processor: others share the machine."""
+    """Return seconds of wall clock and of CPU: the machine is shared."""
     path, packed, database = folder / "log.jsonl", folder / "log.jsonl.gz", folder / "gateway.db"
     key = SigningKey.generate()
-    write(path, database, entries, anchoring=Anchoring(key, AnchorFile(folder / "anchors.jsonl")))
+    write(path, database, entries, anchoring=AnchorSigner(key, AnchorFile(folder / "anchors.jsonl")))
     with path.open("rb") as plain, gzip.open(packed, "wb", compresslevel=1) as archive:
         shutil.copyfileobj(plain, archive)
 
-    def verified(rows: Rows) -> None:
+    def verified(rows: LogReader) -> None:
         report = verify(rows, anchors=read_anchors(folder / "anchors.jsonl"), keys=[key.public])
         assert report.is_good
         assert report.entries == entries
 
     def verified_database() -> None:
-        with AuditRows(database) as rows:
+        with SqliteAuditReader(database) as rows:
             verified(rows)
 
     return {
-        f"verify a file ({path.stat().st_size >> 20} MiB)": taken(lambda: verified(LineFile(path))),
-        f"verify it gzipped ({packed.stat().st_size >> 20} MiB)": taken(lambda: verified(LineFile(packed))),
+        f"verify a file ({path.stat().st_size >> 20} MiB)": taken(lambda: verified(JsonLinesLog(path))),
+        f"verify it gzipped ({packed.stat().st_size >> 20} MiB)": taken(lambda: verified(JsonLinesLog(packed))),
         "verify a database": taken(verified_database),
-        "export as CEF": taken(lambda: sum(map(len, exported(LineFile(path), "cef", version="1")))),
-        "export as OCSF": taken(lambda: sum(map(len, exported(LineFile(path), "ocsf", version="1")))),
+        "export as CEF": taken(lambda: sum(map(len, export_entries(JsonLinesLog(path), "cef", version="1")))),
+        "export as OCSF": taken(lambda: sum(map(len, export_entries(JsonLinesLog(path), "ocsf", version="1")))),
     }
 
 
-def write(path: Path, database: Path, entries: int, *, anchoring: Anchoring) -> None:
+def write(path: Path, database: Path, entries: int, *, anchoring: AnchorSigner) -> None:
     connection = sqlite3.connect(database)
     connection.execute(
         "CREATE TABLE audit (shard TEXT, seq INTEGER, prev BLOB, hash BLOB, body BLOB, at BIGINT,"
@@ -133,7 +144,7 @@ def write(path: Path, database: Path, entries: int, *, anchoring: Anchoring) -> 
     chain = Chain("bench")
     with path.open("wb") as file:
         for rows in batches(chain, entries):
-            file.writelines(map(line_of, rows))
+            file.writelines(map(to_line, rows))
             connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?)", rows)
             if anchoring.is_due(chain.head, NOON):
                 anchoring.anchor(chain.head, NOON)
@@ -142,7 +153,7 @@ def write(path: Path, database: Path, entries: int, *, anchoring: Anchoring) -> 
     connection.close()
 
 
-def batches(chain: Chain, entries: int) -> Iterator[list[Row]]:
+def batches(chain: Chain, entries: int) -> Iterator[list[ChainRow]]:
     yield [chain.open(PLACE, at=NOON)]
     while left := entries - chain.head.seq:
         start = chain.head.seq
@@ -150,10 +161,10 @@ def batches(chain: Chain, entries: int) -> Iterator[list[Row]]:
         yield chain.append([(entry.at, entry.encode()) for entry in made])
 
 
-def settled(number: int) -> Entry:
-    call = CallPart(f"{number:064x}", "t" * 32, None, "f" * 64, True, "1" * 32, "2" * 16)
-    outcome = OutcomePart("ok", None, 512, None, "9" * 64, "internal")
-    return Entry("call-settled", NOON + number, PLACE, ADA, TARGET, call, DECISION, outcome)
+def settled(number: int) -> AuditEntry:
+    call = AuditCall(f"{number:064x}", "t" * 32, None, "f" * 64, True, "1" * 32, "2" * 16)
+    outcome = AuditOutcome("ok", None, 512, None, "9" * 64, "internal")
+    return AuditEntry("call-settled", NOON + number, PLACE, ADA, TARGET, call, DECISION, outcome)
 
 
 def taken(work: Callable[[], object]) -> tuple[float, float]:

@@ -1,8 +1,8 @@
-"""What a decision costs: remembered, fresh, and by stock Casbin over all rows, in one run.
+"""The cost of a decision: warm (cached), fresh, and by stock Casbin over all rows, in one run.
 
 Fresh decisions are each about another object. "spread" shares the rows among roles, in "one role" a single role has
-them all, and "all match" is the worst case: every row fits every request (stock Casbin stops at the first deny there).
-Absolute figures move with the machine, ratios hold.
+them all, and "all match" is the worst case: every row matches every request (stock Casbin stops at the first deny
+there). Absolute figures depend on the machine; ratios are stable.
 """
 
 import argparse
@@ -16,12 +16,11 @@ from typing import Any
 
 import casbin
 
-from gateway.authz.enforcer import CasbinAuthoriser
-from gateway.authz.matching import covers, does, holds, names, within
-from gateway.authz.model import MODEL
-from gateway.authz.rules import Cell, Permission, PolicySet
-from gateway.governance.diagnostics import Position
-from gateway.governance.ports import AccessRequest
+from gateway.policy.authoriser import AccessRequest
+from gateway.policy.casbin.enforcer import CasbinAuthoriser
+from gateway.policy.casbin.matcher import has_role, is_within_tier, matches_action, matches_catalogue, matches_object
+from gateway.policy.casbin.policy_files import MODEL_TEXT, PermissionRow, PolicyCell, PolicySet
+from gateway.registries.diagnostics import Position
 
 RANKS = {"internal": 0, "partner": 1, "quarantine": 2}
 REPEATS = 5
@@ -87,7 +86,7 @@ def microseconds(operation: Callable[[], object], *, times: int) -> float:
     return best / times * 1e6
 
 
-def row(number: int, *, shape: str, count: int) -> Permission:
+def row(number: int, *, shape: str, count: int) -> PermissionRow:
     texts = [
         role(number, shape=shape, count=count),
         "*" if number % 2 else "engineering",
@@ -96,7 +95,9 @@ def row(number: int, *, shape: str, count: int) -> Permission:
         "partner",
         "deny" if number % 10 == 9 else "allow",
     ]
-    return Permission(*(Cell(text, Position("policy.csv", number + 1, column)) for column, text in enumerate(texts, 1)))
+    return PermissionRow(
+        *(PolicyCell(text, Position("policy.csv", number + 1, column)) for column, text in enumerate(texts, 1))
+    )
 
 
 def role(number: int, *, shape: str, count: int) -> str:
@@ -110,12 +111,12 @@ def request(number: int, *, shape: str, count: int) -> AccessRequest:
 
 def stock_enforcer(policies: PolicySet) -> Any:
     model = casbin.Model()
-    model.load_model_from_text(MODEL)
+    model.load_model_from_text(MODEL_TEXT)
     enforcer = casbin.Enforcer(model)
-    for function in (holds, names, does):
+    for function in (has_role, matches_catalogue, matches_action):
         enforcer.add_function(function.__name__, function)
-    enforcer.add_function("covers", partial(covers, groups={}))
-    enforcer.add_function("within", partial(within, ranks=RANKS))
+    enforcer.add_function("covers", partial(matches_object, groups={}))
+    enforcer.add_function("within", partial(is_within_tier, ranks=RANKS))
     enforcer.add_policies([row.texts for row in policies.permissions])
     return enforcer
 

@@ -1,9 +1,9 @@
-"""What a configuration costs as it grows: checking it, deciding with it, keeping it in memory; each size in a process
-of its own, all in one run.
+"""The cost of a growing configuration: checking it, deciding with it, keeping it in memory; each size in its own
+process, all in one run.
 
 A project of N tools has N / 20 catalogues and 10 N policy rows. "check" is everything `gateway check` does after Python
-has started; "start" is Python and the imports. A fresh decision is one about a caller and a tool not asked about
-before. Absolute figures move with the machine, ratios to the smallest project hold.
+has started; "start" is Python and the imports. A fresh decision is one about a new pair of caller and tool. Absolute
+figures depend on the machine; ratios to the smallest project are stable.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def in_own_process(size: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         write_project(Path(folder), size)
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import gateway.assembly"], check=True)
+        subprocess.run([sys.executable, "-c", "import gateway.app.project"], check=True)
         start = time.perf_counter() - started
         command = [sys.executable, __file__, "--measure", folder]
         answer = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -117,11 +117,11 @@ def in_own_process(size: int) -> dict[str, float]:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    from gateway.assembly import Project, assemble
-    from gateway.governance.principals import Principal
+    from gateway.app.project import Project, load_project
+    from gateway.model.principal import Principal
 
     started = time.perf_counter()
-    found = assemble(Project.at(folder), environ={}, today=TODAY)
+    found = load_project(Project.from_folder(folder), environ={}, today=TODAY)
     check = time.perf_counter() - started
     if found.access is None:
         raise SystemExit(f"{folder} has problems: {found.diagnostics[:3]}")
@@ -132,17 +132,17 @@ def measure(folder: Path) -> dict[str, float]:
     callers = [Principal(f"user:u{number}", frozenset({f"role:r{number % len(catalogues)}"})) for number in range(500)]
     started = time.perf_counter()
     for caller, (catalogue, tool) in zip(callers, asked, strict=False):
-        access.asks(caller, "invoke", catalogue=catalogue, tool=tool)
+        access.decide_action(caller, "invoke", catalogue=catalogue, tool=tool)
     fresh = (time.perf_counter() - started) / 500
     return {"check": check, "fresh": fresh * 1e6, "warm": warm_decision(access, callers[0], pairs[0]), "memory": memory}
 
 
 def warm_decision(access: object, caller: object, pair: tuple[str, object]) -> float:
-    """Of the authoriser itself, as the handlers ask it."""
-    from gateway.access import Access
-    from gateway.governance.ports import AccessRequest
-    from gateway.governance.principals import Principal
-    from gateway.snapshot import DeclaredTool
+    """Return the time of the authoriser alone, called as by the handlers."""
+    from gateway.model.principal import Principal
+    from gateway.policy.access import Access
+    from gateway.policy.authoriser import AccessRequest
+    from gateway.registries.snapshot import DeclaredTool
 
     assert isinstance(access, Access)
     assert isinstance(caller, Principal)

@@ -1,7 +1,7 @@
-"""What the core's operations cost: microseconds each, and as a multiple of one reference operation.
+"""The cost of the core's operations: microseconds each, and as a multiple of one reference operation.
 
-The reference is the standard library's `json.dumps` of the same 300-byte argument object, taken in
-the same run: absolute figures move with the machine, ratios hold.
+The reference is the standard library's `json.dumps` of the same 300-byte argument object in the same run: absolute
+figures depend on the machine; ratios are stable.
 """
 
 import argparse
@@ -12,17 +12,17 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from gateway.core.artifacts import SpooledArtifact
-from gateway.core.callbacks import in_memory_callbacks
-from gateway.core.calls import ToolCall
-from gateway.core.canonical import call_id
-from gateway.core.context import DispatchContext, TurnContext
-from gateway.core.events import Buses
-from gateway.core.rendering import Renderer
-from gateway.core.schemas import Schema
-from gateway.core.spool import InMemoryReader
-from gateway.core.tool_registry import ToolRegistry
-from gateway.core.tools import Tool
+from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.spooled_artifact import SpooledArtifact
+from gateway.engine.agent.dispatch import in_memory_callbacks
+from gateway.model.primitives.canonical_json import call_id
+from gateway.model.prompt import Renderer
+from gateway.model.schema.schema import Schema
+from gateway.model.tools.calls import ToolCall
+from gateway.model.tools.tool import Tool
+from gateway.model.tools.tool_registry import ToolRegistry
+from gateway.model.turns.context import DispatchContext, TurnContext
+from gateway.model.turns.events import EventBuses
 
 ARGS = {
     "query": "quarterly revenue by region",
@@ -97,8 +97,8 @@ async def measure(seconds: float) -> dict[str, float]:
 
 
 def best(operation: Callable[[], object], seconds: float) -> float:
-    rounds = calibrated(operation, seconds)
-    return min(timed(operation, rounds) for _ in range(REPEATS)) / rounds * 1e6
+    rounds = calibrate(operation, seconds)
+    return min(time_rounds(operation, rounds) for _ in range(REPEATS)) / rounds * 1e6
 
 
 async def best_async(operation: Callable[[], Awaitable[None]], seconds: float) -> float:
@@ -112,11 +112,11 @@ async def best_async(operation: Callable[[], Awaitable[None]], seconds: float) -
     return min([await once(rounds) for _ in range(REPEATS)]) / rounds * 1e6
 
 
-def calibrated(operation: Callable[[], object], seconds: float) -> int:
-    return max(1, int(seconds / max(timed(operation, 10) / 10, 1e-9)))
+def calibrate(operation: Callable[[], object], seconds: float) -> int:
+    return max(1, int(seconds / max(time_rounds(operation, 10) / 10, 1e-9)))
 
 
-def timed(operation: Callable[[], object], rounds: int) -> float:
+def time_rounds(operation: Callable[[], object], rounds: int) -> float:
     start = time.perf_counter()
     for _ in range(rounds):
         operation()
@@ -133,8 +133,10 @@ def named(numbers: range) -> list[Tool]:
 
 
 def dispatch_context() -> DispatchContext:
-    turn = TurnContext({"system_prompt": "p"}, tools=ToolRegistry(), callbacks=in_memory_callbacks(), buses=Buses())
-    return DispatchContext(turn, buses=Buses())
+    turn = TurnContext(
+        {"system_prompt": "p"}, tools=ToolRegistry(), callbacks=in_memory_callbacks(), buses=EventBuses()
+    )
+    return DispatchContext(turn, buses=EventBuses())
 
 
 async def store_artifacts(ctx: DispatchContext, count: int) -> None:

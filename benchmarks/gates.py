@@ -1,7 +1,7 @@
-"""What approvals cost: many that wait, through a crash, and for everybody else.
+"""The cost of approvals: many pending ones, through a crash, and for all other calls.
 
-A process of its own asks for them and is killed; what it left is counted by a fresh one. Then as many calls wait at
-once while pages are listed, approvals are decided and ordinary calls settle. `--pending 10000` is the full measure.
+Another process requests them and is killed; a new one counts what is left. Then as many calls wait at once while pages
+are listed, approvals are decided and ordinary calls run. `--pending 10000` is the full measure.
 """
 
 import argparse
@@ -21,16 +21,15 @@ from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 
-from gateway.approvals.approving import Approvals, shown_of
-from gateway.approvals.deciding import Standing
-from gateway.approvals.digests import action_of
-from gateway.core.canonical import call_id
-from gateway.core.moments import clock
-from gateway.governance.approvals import ApprovalRequest
-from gateway.governance.principals import Principal
-from gateway.governance.records import StoredCall, StoredTurn
-from gateway.storage.approvals import SqliteApprovals
-from gateway.storage.sqlite import SqliteStore
+from gateway.approvals.approval_store import ApprovalRequest, make_action
+from gateway.approvals.lifecycle import HoldStatus
+from gateway.approvals.service import ApprovalService, present_approval
+from gateway.model.primitives.canonical_json import call_id
+from gateway.model.primitives.clock import now_microseconds
+from gateway.model.principal import Principal
+from gateway.storage.call_store import StoredCall, StoredTurn
+from gateway.storage.sql.approvals import SqlApprovalStore
+from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 
 LEAD = "role:lead"
 LEA = Principal("user:lea", roles=frozenset({LEAD}), tenant="acme")
@@ -61,7 +60,7 @@ def main() -> None:
         return
     with TemporaryDirectory(dir=options.folder) as folder:
         path = Path(folder) / "gateway.db"
-        figures = crashed(path, options.pending)
+        figures = request_and_crash(path, options.pending)
         figures |= asyncio.run(measure(path, options.pending))
     if options.json:
         print(json.dumps({"python": platform.python_version(), "pending": options.pending, **figures}, indent=2))
@@ -72,8 +71,8 @@ def main() -> None:
         print(f"{name:36} {figure:10.2f}" + (f"   at most {limit:g}" if limit is not None else ""))
 
 
-def crashed(path: Path, pending: int) -> dict[str, float]:
-    """Ask in another process, kill it when all is asked, and wait for nothing else."""
+def request_and_crash(path: Path, pending: int) -> dict[str, float]:
+    """Request approvals in another process and kill it as soon as all are requested."""
     words = [sys.executable, __file__, "--fill", str(path), "--pending", str(pending)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -98,15 +97,15 @@ async def measure(path: Path, pending: int) -> dict[str, float]:
         found = await every_id(approvals)
         restarted = time.perf_counter() - begin
         assert len(found) == pending, f"{len(found)} of {pending} are there"
-        settle = settling(store)
+        settle = make_settle(store)
         alone = await percentile(settle, 99)
         before, threads, files = resident(), threading.active_count(), open_files()
         hold = timedelta(minutes=10)
-        waiting: list[asyncio.Task[Standing]] = []
-        while len(waiting) < pending:  # some at a time, as callers come
+        waiting: list[asyncio.Task[HoldStatus]] = []
+        while len(waiting) < pending:  # in batches, as callers arrive
             numbers = range(len(waiting), min(len(waiting) + AT_ONCE, pending))
             waiting += [asyncio.create_task(approvals.ask([request(n)], hold_for=hold)) for n in numbers]
-            while approvals.waited_for < len(waiting):
+            while approvals.count_waiting < len(waiting):
                 failed = [each for each in waiting if each.done()]
                 assert not failed, failed[0].exception()
                 await asyncio.sleep(0.01)
@@ -134,10 +133,10 @@ async def measure(path: Path, pending: int) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def desk(path: Path) -> AsyncIterator[tuple[SqliteStore, Approvals]]:
-    store = await SqliteStore.open(path)
-    approvals = Approvals(
-        SqliteApprovals(store.writer, store.reader),
+async def desk(path: Path) -> AsyncIterator[tuple[SqliteStore, ApprovalService]]:
+    store = await open_sqlite_store(path)
+    approvals = ApprovalService(
+        SqlApprovalStore(store.writer, store.reader),
         held=lambda principal: principal.names,
         served=lambda: "r",
         most_pending=1_000_000,
@@ -150,7 +149,7 @@ async def desk(path: Path) -> AsyncIterator[tuple[SqliteStore, Approvals]]:
 def request(number: int) -> ApprovalRequest:
     requester = Principal(f"agent:{number % REQUESTERS}", tenant="acme")
     arguments = {"order": f"A-{number}", "amount": 700 + number, "currency": "EUR", "note": "a line of text " * 10}
-    action = action_of(
+    action = make_action(
         requester, catalogue="support", tool="payments/refund", definition="d", revision="r", arguments=arguments
     )
     return ApprovalRequest(
@@ -158,7 +157,7 @@ def request(number: int) -> ApprovalRequest:
     )
 
 
-async def every_id(approvals: Approvals) -> list[str]:
+async def every_id(approvals: ApprovalService) -> list[str]:
     ids: list[str] = []
     cursor: str | None = None
     while True:
@@ -168,20 +167,20 @@ async def every_id(approvals: Approvals) -> list[str]:
             return ids
 
 
-async def shown_at(approvals: Approvals, id: str) -> None:
-    await shown_of(await approvals.find(id, LEA))
+async def shown_at(approvals: ApprovalService, id: str) -> None:
+    await present_approval(await approvals.find(id, LEA))
 
 
-def settling(store: SqliteStore) -> Callable[[], Awaitable[object]]:
+def make_settle(store: SqliteStore) -> Callable[[], Awaitable[object]]:
     numbers = count()
 
     async def settle() -> None:
-        at = clock()
+        at = now_microseconds()
         id = f"call-{next(numbers)}"
         turn = StoredTurn(id, ADA, "support", "r", b"secret", at, at + HOUR)
         args = {"query": "quarterly revenue"}
         call = StoredCall(id, id, "search", "search", args, call_id("search", args), ADA, "support", "r", at)
-        await store.settle_call(call, turn=turn)
+        await store.record_call(call, turn=turn)
 
     return settle
 

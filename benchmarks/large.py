@@ -1,7 +1,7 @@
-"""What a large result costs, through a whole gateway: how fast it is kept, how long the first and the next page of a
-search take over REST, how long the other queries take, and the memory of each beyond what the process has anyway.
+"""The cost of a large result through a whole gateway: how fast it is stored, how long the first and the next page of a
+search take over REST, how long other queries take, and the additional memory of each.
 
-To compare with: a first page within 300 ms, and 64 MB more at most.
+Targets: a first page within 300 ms, and at most 64 MB more.
 """
 
 import argparse
@@ -31,7 +31,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 }
 
 Ask = Callable[[str, dict[str, Any]], Awaitable[str]]
-"""Ask the result by a query tool with its arguments; the text that a model would read."""
+"""Query the result with a query tool and its arguments; return the text for the model."""
 
 
 def main() -> None:
@@ -40,28 +40,28 @@ def main() -> None:
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT / "tests" / "end_to_end"))
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measured(Path(folder), given.bytes))
+        asyncio.run(measure(Path(folder), given.bytes))
 
 
-async def measured(folder: Path, size: int) -> None:
-    from forked import Forked, forking
-    from test_large import asking, forget_peak, last_number, memory, serving
+async def measure(folder: Path, size: int) -> None:
+    from tests.end_to_end.server.test_large_results import forget_peak, last_number, memory, query_result, start_shop
+    from tests.support.gateways.forkserver import GatewayFork, start_forkserver
 
-    async def timed(gateway: Forked, work: Awaitable[Any]) -> tuple[Any, float, float]:
-        """What it answers, the milliseconds it took and the megabytes that the gateway grew by."""
+    async def timed(gateway: GatewayFork, work: Awaitable[Any]) -> tuple[Any, float, float]:
+        """Return the answer, its milliseconds, and the megabytes by which the gateway grew."""
         forget_peak(gateway)
         before, began = memory(gateway), time.perf_counter()
         answer = await work
         return answer, (time.perf_counter() - began) * 1000, (memory(gateway) - before) / MB
 
-    with forking(folder / "forks") as forks:
-        async with serving(forks, folder / "gateway") as (gateway, shop, _):
+    with start_forkserver(folder / "forks") as forks:
+        async with start_shop(forks, folder / "gateway") as (gateway, shop, _):
             tools = {"history_fetch": {"bytes": size}, "numbers_print": {"last": last_number(size)}}
             for tool, args in tools.items():
                 answered, took, extra = await timed(gateway, shop.rest(tool, args))
                 speed = size / MB / took * 1000
                 print(f"{tool} {size / MB:.0f} MB in {took / 1000:.1f} s: {speed:.0f} MB/s, {extra:.0f} MB more")
-                ask = asking(shop, answered)
+                ask = query_result(shop, answered)
                 for name, pattern in {**SEARCHES[tool], "slow": SLOW}.items():
                     page: dict[str, Any] = {"pattern": pattern}
                     for which in ("first", "next"):

@@ -1,7 +1,7 @@
-"""What counting and stopping cost: one rate, several rates, quotas, and the kill switch when nothing changed.
+"""The cost of counting and stopping: one rate, several rates, quotas, and an unchanged stop list.
 
-The reference is the same count in an SQLite file with `synchronous=OFF`, which is what the table of rates was chosen
-over. `--processes` shows what is let through, and what it costs, when several count by one rate at once.
+The reference is the same count in an SQLite file with `synchronous=OFF`, the alternative to the table of rates.
+`--processes` shows how many calls are allowed, and the cost, when several processes count by one rate at once.
 """
 
 import argparse
@@ -16,19 +16,18 @@ from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gateway.governance.limits import CountedCall, Quota, Rate
-from gateway.governance.principals import Principal
-from gateway.governance.quarantines import Quarantine, Target
-from gateway.limits.limiter import Limiter
-from gateway.storage.limits import SqliteQuotas
-from gateway.storage.notices import Notices
-from gateway.storage.quarantines import SqliteQuarantines
-from gateway.storage.rates import RateTable
-from gateway.storage.sqlite import SqliteStore
+from gateway.model.principal import Principal
+from gateway.policy.limits import Limiter, LimitKey, QuotaLimit, RateLimit
+from gateway.policy.stop_list import Stop, StopTarget
+from gateway.storage.change_signal import FileChangeSignal
+from gateway.storage.rate_table import RateTable
+from gateway.storage.sql.limits import SqlQuotas
+from gateway.storage.sql.sqlite.engine import open_sqlite_store
+from gateway.storage.sql.stop_list import SqlStopList
 
-ADA = CountedCall(Principal("user:ada", tenant="acme"), "search", "support")
+ADA = LimitKey(Principal("user:ada", tenant="acme"), "search", "support")
 WIDE = timedelta(minutes=1)
-RATES = [Rate(f"rule-{number}", 10**9, WIDE, by=("subject", "tool")) for number in range(3)]
+RATES = [RateLimit(f"rule-{number}", 10**9, WIDE, by=("subject", "tool")) for number in range(3)]
 
 
 def main() -> None:
@@ -45,22 +44,22 @@ def main() -> None:
 
 async def measure(folder: Path, seconds: float) -> None:
     database = folder / "gateway.db"
-    store = await SqliteStore.open(database)
-    rates, notices = RateTable(database), Notices(database)
-    limiter = Limiter(rates, SqliteQuotas(store.writer, clock=_now))
-    quarantines = SqliteQuarantines(store.writer, notices, clock=_now)
-    _print("one rate in SQLite, not synced (reference)", _each(_sqlite_count(folder), seconds))
-    _print("one rate", _each(lambda: rates.take(RATES[:1], ADA), seconds))
-    _print("three rates", _each(lambda: rates.take(RATES, ADA), seconds))
+    store = await open_sqlite_store(database)
+    rates, notices = RateTable(database), FileChangeSignal(database)
+    limiter = Limiter(rates, SqlQuotas(store.writer, clock=_now))
+    quarantines = SqlStopList(store.writer, notices, clock=_now)
+    _print("one rate in SQLite, not synced (reference)", _time_each(_sqlite_count(folder), seconds))
+    _print("one rate", _time_each(lambda: rates.take(RATES[:1], ADA), seconds))
+    _print("three rates", _time_each(lambda: rates.take(RATES, ADA), seconds))
     await _quota(limiter, seconds)
 
     def stopped() -> None:
-        quarantines.stopped_by(tool="search", subject="user:ada", upstream=None, is_consequential=True)
+        quarantines.find_stop(tool="search", subject="user:ada", upstream=None, is_consequential=True)
 
-    _print("kill switch, nothing stopped", _each(stopped, seconds))
-    other = Quarantine(Target("tool", "other"), "benchmark", "benchmark", _now())
+    _print("kill switch, nothing stopped", _time_each(stopped, seconds))
+    other = Stop(StopTarget("tool", "other"), "benchmark", "benchmark", _now())
     await quarantines.add(other)
-    _print("kill switch, another tool stopped", _each(stopped, seconds))
+    _print("kill switch, another tool stopped", _time_each(stopped, seconds))
     quarantines.close()
     notices.close()
     limiter.close()
@@ -68,7 +67,7 @@ async def measure(folder: Path, seconds: float) -> None:
 
 
 async def _quota(limiter: Limiter, seconds: float) -> None:
-    quota = [Quota("budget", 10**12, timedelta(days=1), by=("tenant",))]
+    quota = [QuotaLimit("budget", 10**12, timedelta(days=1), by=("tenant",))]
     for lanes in (1, 64):
         done, end = 0, time.perf_counter() + seconds
         cpu = time.process_time()
@@ -76,7 +75,7 @@ async def _quota(limiter: Limiter, seconds: float) -> None:
         async def lane(end: float = end) -> int:
             count = 0
             while time.perf_counter() < end:
-                await limiter.take(quota, ADA)
+                await limiter.acquire(quota, ADA)
                 count += 1
             return count
 
@@ -97,16 +96,16 @@ def contend(folder: Path, processes: int, seconds: float) -> None:
 def _contender(options: tuple[Path, float]) -> tuple[float, float, float]:
     database, seconds = options
     rates = RateTable(database)
-    return _hammered(lambda: rates.take(RATES[:1], ADA), seconds)
+    return _hammer(lambda: rates.take(RATES[:1], ADA), seconds)
 
 
 def _contender_in_sqlite(options: tuple[Path, float]) -> tuple[float, float, float]:
     folder, seconds = options
-    return _hammered(_sqlite_count(folder), seconds)
+    return _hammer(_sqlite_count(folder), seconds)
 
 
-def _hammered(operation: Callable[[], object], seconds: float) -> tuple[float, float, float]:
-    """Of each operation: processor time, wall clock, and how long the slowest one took."""
+def _hammer(operation: Callable[[], object], seconds: float) -> tuple[float, float, float]:
+    """Return CPU time and wall clock per operation, and the time of the slowest one."""
     done, longest, cpu = 0, 0.0, time.process_time()
     began = start = time.perf_counter()
     while began < start + seconds:
@@ -117,8 +116,8 @@ def _hammered(operation: Callable[[], object], seconds: float) -> tuple[float, f
     return (time.process_time() - cpu) / done * 1e6, (began - start) / done * 1e6, longest * 1e6
 
 
-def _each(operation: Callable[[], object], seconds: float) -> float:
-    """Of the best of many batches: what else the machine does is no part of it."""
+def _time_each(operation: Callable[[], object], seconds: float) -> float:
+    """Return the time per operation in the best of many batches, to exclude other load."""
     best, end = inf, time.perf_counter() + seconds
     while time.perf_counter() < end:
         cpu = time.process_time()

@@ -1,4 +1,4 @@
-"""What importing a large OpenAPI document costs: `python benchmarks/openapi.py [file]`.
+"""The cost of importing a large OpenAPI document: `python benchmarks/openapi.py [file]`.
 
 Without a file it takes GitHub's, which the tests keep in a cache folder (npm fetches it there on first use).
 """
@@ -9,13 +9,10 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "backends"))
-
-from real_documents import NotAvailable, real_document
-
-from gateway.openapi.importing import import_operations
-from gateway.openapi.reading import read
-from gateway.openapi.writing import written
+from gateway.backends.openapi.definitions import import_operations
+from gateway.backends.openapi.document import read_document
+from gateway.backends.openapi.serializer import serialize_request
+from tests.backends.openapi.real_documents import NotAvailable, real_document
 
 
 def main() -> None:
@@ -30,7 +27,7 @@ def main() -> None:
     reading, importing = [], []
     for _ in range(given.rounds):
         began = perf_counter()
-        document = read(data)
+        document = read_document(data)
         parsed = perf_counter()
         imported = import_operations(document, lambda found: True)
         reading.append(parsed - began)
@@ -41,7 +38,7 @@ def main() -> None:
     simple = next(each for each in imported.operations if not each.input_schema["properties"])
     began = perf_counter()
     for _ in range(10_000):
-        written(simple.request, {})
+        serialize_request(simple.request, {})
     print(f"writing a request: {(perf_counter() - began) / 10_000 * 1e6:.1f} µs")
 
 

@@ -1,12 +1,13 @@
-"""What is left of a gateway's speed when five times as many clients come as it has room for.
+"""The throughput of a gateway with five times as many clients as it has room for.
 
-One worker with 32 places and a line of 32. First as many clients as there are places, which nobody is refused for; then
-five times as many as places and line together: once they wait as long as Retry-After says, once they do not and
-send again at once, which nobody should do. Rounds alternate; a ratio is the median of the ratios of each round.
-The CPU of an answered call has that of refusals in it: where others use the machine, that ratio tells more.
-A refusal is timed from the request's first byte to the end of its answer, twice: by the client that makes the load, and
-is late itself when hundreds of answers come at once, and by a process of its own with a few quiet connections, which
-tells more of the gateway. Both share the machine with it.
+One worker with 32 slots and a queue of 32. First as many clients as slots, without refusals; then five times as many as
+slots and queue together: once they wait as long as Retry-After requires, once they retry at once, which clients should
+not do. Rounds alternate; a ratio is the median of the ratios of each round. The CPU of an answered call includes that
+of refusals: on a shared machine, that ratio is the better measure.
+
+A refusal is timed from the request's first byte to the end of its answer, twice: by the load client, which is late
+itself when hundreds of answers come at once, and by another process with a few quiet connections, which is the better
+measure. Both share the machine with the gateway.
 """
 
 import argparse
@@ -23,29 +24,30 @@ from threading import Thread
 from typing import Any
 
 import uvloop
-from serving import GATEWAY_LOADS, REST, Busy, cpu_seconds, gateway, kept_busy, wire_request
+
+from benchmarks.serving import GATEWAY_LOADS, REST, Busy, cpu_seconds, gateway, keep_busy, wire_request
 
 PLACES = 32
 WARM = 2.0
 QUIET = 16
-"""Connections that do nothing but time refusals."""
+"""Connections that only time refusals."""
 MOMENT = 0.3
-"""Seconds until each of them asks again: longer than nothing is read from a client that was refused."""
+"""Seconds between requests of each: longer than the gateway stops reading from a refused client."""
 
 
 @dataclass
 class Seen:
-    """What clients saw in one round."""
+    """The observations of the clients in one round."""
 
     answered: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
     watched: list[float] = field(default_factory=list)
-    """Refusals as the quiet process saw them."""
+    """Refusals seen by the quiet process."""
     answered_quietly: int = 0
-    """Calls of the quiet process that were answered: they are work like that of the others."""
+    """Answered calls of the quiet process: they count as work, too."""
     seconds: float = 0.0
     cpu: float = 0.0
-    """Seconds that the gateway's processes used."""
+    """CPU seconds of the gateway's processes."""
 
     @property
     def goodput(self) -> float:
@@ -69,12 +71,12 @@ def main() -> None:
     os.environ |= {"GATEWAY_MAX_REQUESTS": str(PLACES), "GATEWAY_MAX_QUEUE": str(PLACES)}
     many = 2 * PLACES * options.times
     with gateway(10) as (pid, port):
-        measured(port, PLACES, 1.0, pid=pid, waits=True)
+        run_round(port, PLACES, 1.0, pid=pid, waits=True)
         rounds = [
             (
-                measured(port, PLACES, options.seconds, pid=pid, waits=True),
-                measured(port, many, options.seconds, pid=pid, waits=True),
-                measured(port, many, options.seconds, pid=pid, waits=False),
+                run_round(port, PLACES, options.seconds, pid=pid, waits=True),
+                run_round(port, many, options.seconds, pid=pid, waits=True),
+                run_round(port, many, options.seconds, pid=pid, waits=False),
             )
             for _ in range(options.rounds)
         ]
@@ -103,7 +105,7 @@ def show(name: str, found: list[Seen], peak: list[Seen]) -> None:
     )
 
 
-def measured(port: int, clients: int, seconds: float, *, pid: int, waits: bool) -> Seen:
+def run_round(port: int, clients: int, seconds: float, *, pid: int, waits: bool) -> Seen:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         seen = runner.run(round_of(port, clients, seconds, pid=pid, waits=waits))
     time.sleep(REST)
@@ -111,29 +113,29 @@ def measured(port: int, clients: int, seconds: float, *, pid: int, waits: bool) 
 
 
 async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: bool) -> Seen:
-    """The time in which connections are made, and everybody has been refused once, is not measured."""
+    """Run one round, after a warm-up in which connections open and every client is refused once."""
     seen = Seen()
     request = wire_request(port, GATEWAY_LOADS["MCP tools/call"])
-    told: Any = multiprocessing.Queue()
-    watching = multiprocessing.Process(target=watch, args=(port, request, seconds, told))
+    results: Any = multiprocessing.Queue()
+    watching = multiprocessing.Process(target=watch, args=(port, request, seconds, results))
     if clients > PLACES:
         watching.start()
     since = time.perf_counter() + WARM
     busy = partial(Client, request, (since, since + seconds), seen, waits)
-    tasks = [asyncio.create_task(kept_busy(port, busy)) for _ in range(clients)]
+    tasks = [asyncio.create_task(keep_busy(port, busy)) for _ in range(clients)]
     await asyncio.sleep(WARM)
     before = cpu_seconds(pid)
     await asyncio.sleep(since + seconds - time.perf_counter())
     seen.seconds, seen.cpu = seconds, cpu_seconds(pid) - before
     await asyncio.gather(*tasks)
     if clients > PLACES:
-        seen.watched, seen.answered_quietly = await asyncio.to_thread(told.get)
+        seen.watched, seen.answered_quietly = await asyncio.to_thread(results.get)
         watching.join()
     return seen
 
 
-def watch(port: int, request: bytes, seconds: float, told: Any) -> None:
-    """In a process of its own: how long refusals take, and how many calls were answered."""
+def watch(port: int, request: bytes, seconds: float, results: Any) -> None:
+    """In another process, time refusals and count answered calls."""
     seen = Seen()
     since = time.perf_counter() + WARM
     threads = [Thread(target=ask_quietly, args=(port, request, since, since + seconds, seen)) for _ in range(QUIET)]
@@ -141,7 +143,7 @@ def watch(port: int, request: bytes, seconds: float, told: Any) -> None:
         each.start()
     for each in threads:
         each.join()
-    told.put((seen.refused, len(seen.answered)))
+    results.put((seen.refused, len(seen.answered)))
 
 
 def ask_quietly(port: int, request: bytes, since: float, until: float, seen: Seen) -> None:
@@ -159,7 +161,7 @@ def ask_quietly(port: int, request: bytes, since: float, until: float, seen: See
 
 
 def note(seen: Seen, began: float, when: tuple[float, float], *, is_refused: bool) -> None:
-    """Whatever ends in the time that is measured; all else is before or after."""
+    """Record a request that ends within the measured time."""
     ended = time.perf_counter()
     if when[0] <= ended < when[1]:
         (seen.refused if is_refused else seen.answered).append(ended - began)

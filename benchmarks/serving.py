@@ -1,8 +1,8 @@
-"""What a governed call costs on the wire, next to a bare ASGI echo and a FastMCP server that governs nothing.
+"""The cost of a governed call over HTTP, next to a bare ASGI echo and a FastMCP server without governance.
 
-Each server has a process of its own, one worker, uvicorn with uvloop and httptools; a client in another process keeps
-a number of connections busy, with one server at a time, in several rounds. A ratio is the median of the ratios of each
-round, because absolute figures move with the machine. The gateway authenticates, lists or calls as its policy says,
+Each server has its own process, one worker, uvicorn with uvloop and httptools; a client in another process keeps a
+number of connections busy, with one server at a time, in several rounds. A ratio is the median of the ratios of each
+round, because absolute figures depend on the machine. The gateway authenticates, applies its policy to lists and calls,
 validates, records durably before it answers, and renders.
 """
 
@@ -72,8 +72,8 @@ def main() -> None:
     print(f"{options.rounds} rounds of {options.seconds:g} s each; medians\n")
     print(f"{'server':34} {'calls/s':>8} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'of echo':>8} {'× FastMCP':>10}")
     with ExitStack() as servers:
-        runs = dict(started(options.tools, options.ratios, servers))
-        rounds = [{name: measured(run, options) for name, run in runs.items()} for _ in range(options.rounds)]
+        runs = dict(start_servers(options.tools, options.ratios, servers))
+        rounds = [{name: measure(run, options) for name, run in runs.items()} for _ in range(options.rounds)]
     for name in runs:
         show(name, rounds)
 
@@ -115,14 +115,14 @@ FASTMCP = "FastMCP server, tools/call"
 
 @dataclass(frozen=True)
 class Run:
-    """A server that runs, and what it is asked: by each connection the same, or by each its own."""
+    """A running server and its load: the same for each connection, or one for each."""
 
     pid: int
     port: int
     load: Load | Sequence[Load]
 
 
-def started(sizes: Sequence[int], ratios: Sequence[float], servers: ExitStack) -> Iterator[tuple[str, Run]]:
+def start_servers(sizes: Sequence[int], ratios: Sequence[float], servers: ExitStack) -> Iterator[tuple[str, Run]]:
     for name, server in ((ECHO, "echo"), (FASTMCP, "fastmcp")):
         yield name, Run(*servers.enter_context(other(server)), LOADS[server])
     for tools in sizes:
@@ -148,7 +148,7 @@ def other(server: str) -> Iterator[tuple[int, int]]:
         process.wait()
 
 
-def measured(run: Run, options: argparse.Namespace) -> Figures:
+def measure(run: Run, options: argparse.Namespace) -> Figures:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         figures = runner.run(busy(run.port, run.load, pid=run.pid, options=options))
     time.sleep(REST)
@@ -156,14 +156,14 @@ def measured(run: Run, options: argparse.Namespace) -> Figures:
 
 
 REST = 1.0
-"""Seconds after each: what a server still does then is not to be on the account of the next one."""
+"""Seconds between measurements, so that late work of one server does not count for the next."""
 
 
 @contextmanager
 def gateway(
     tools: int, ratio: float | None = None, collector: int = 0, *, more: str = "", storage: str = ""
 ) -> Iterator[tuple[int, int]]:
-    """`more` are further documents of its project, `storage` is its Storage if it is another one."""
+    """`more` are additional documents of its project, `storage` replaces its Storage."""
     with tempfile.TemporaryDirectory() as folder:
         write_project(Path(folder), tools, ratio, storage or f"{{type: sqlite, path: {folder}/data/gateway.db}}")
         if more:
@@ -172,11 +172,11 @@ def gateway(
         environ = {**os.environ, "GATEWAY_PYTHON_PACKAGES": "bench_tools", "PYTHONPATH": folder}
         if collector:
             environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector}"
-        said = Path(folder, "output.txt")  # a pipe that nobody reads would fill with warnings and stop the gateway
-        with said.open("w", encoding="utf-8") as output:
+        log = Path(folder, "output.txt")  # an unread pipe would fill with warnings and stop the gateway
+        with log.open("w", encoding="utf-8") as output:
             process = subprocess.Popen(command, cwd=folder, env=environ, stdout=output)
         try:
-            port = told_port(process, said)
+            port = read_port(process, log)
             wait_for(port)
             yield process.pid, port
         finally:
@@ -184,12 +184,12 @@ def gateway(
             process.wait()
 
 
-def told_port(process: "subprocess.Popen[bytes]", said: Path) -> int:
+def read_port(process: "subprocess.Popen[bytes]", log: Path) -> int:
     while process.poll() is None:
-        if found := re.search(r"REST +http://127\.0\.0\.1:(\d+)/v1 ", said.read_text(encoding="utf-8")):
+        if found := re.search(r"REST +http://127\.0\.0\.1:(\d+)/v1 ", log.read_text(encoding="utf-8")):
             return int(found[1])
         time.sleep(0.1)
-    raise SystemExit(f"the gateway did not start:\n{said.read_text(encoding='utf-8')}")
+    raise SystemExit(f"the gateway did not start:\n{log.read_text(encoding='utf-8')}")
 
 
 def write_project(folder: Path, tools: int, ratio: float | None, storage: str) -> None:
@@ -230,7 +230,7 @@ def often(text: str) -> str:
     return (text + "\\n") * 20_000
 """
 PER_FILE = 500
-"""Documents: a file has a largest size."""
+"""Documents: the size of a file is limited."""
 
 FRAME = "defaults: {pipeline: p, collisionPolicy: c, tier: t}, identity: [i], storage: s"
 TOOL = """
@@ -247,10 +247,10 @@ async def busy(port: int, load: Load | Sequence[Load], *, pid: int, options: arg
     requests = [wire_request(port, each) for each in loads]
     times: list[float] = []
     until = time.perf_counter() + 1.0
-    await asyncio.gather(*(kept_busy(port, partial(Busy, request, until, [])) for request in requests))
+    await asyncio.gather(*(keep_busy(port, partial(Busy, request, until, [])) for request in requests))
     before, started = cpu_seconds(pid), time.perf_counter()
     until = started + options.seconds
-    await asyncio.gather(*(kept_busy(port, partial(Busy, request, until, times)) for request in requests))
+    await asyncio.gather(*(keep_busy(port, partial(Busy, request, until, times)) for request in requests))
     took, cpu = time.perf_counter() - started, cpu_seconds(pid) - before
     times.sort()
     count = len(times)
@@ -263,8 +263,8 @@ def wire_request(port: int, load: Load) -> bytes:
     return f"POST {load.path} HTTP/1.1\r\n{lines}\r\n".encode() + load.body
 
 
-async def kept_busy(port: int, busy: Callable[["asyncio.Future[None]"], "Busy"]) -> None:
-    """One connection, until it says that it has ended."""
+async def keep_busy(port: int, busy: Callable[["asyncio.Future[None]"], "Busy"]) -> None:
+    """Run one connection until it ends."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     transport, _ = await loop.create_connection(lambda: busy(ended), "127.0.0.1", port)
@@ -275,8 +275,8 @@ async def kept_busy(port: int, busy: Callable[["asyncio.Future[None]"], "Busy"])
 
 
 class Busy(asyncio.Protocol):
-    """Sends the same request again as soon as it is answered, with as little as possible in between: the client shares
-    the machine with what it measures.
+    """Sends the same request again as soon as it is answered, with minimal overhead: the client shares the machine with
+    the server it measures.
     """
 
     transport: asyncio.Transport
@@ -330,7 +330,7 @@ def is_whole(head: bytes, body: bytes) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of the process and of those it started."""
+    """Return CPU seconds of the process and its children."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     started = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
@@ -374,14 +374,14 @@ def serve_fastmcp(port: int) -> None:
 
     @server.tool
     def echo(text: str) -> str:
-        """Says what it is told."""
+        """Returns its input."""
         return text
 
     server.run(transport="http", host="127.0.0.1", port=port, stateless_http=True, log_level="error", show_banner=False)
 
 
 def serve_collector(port: int) -> None:
-    """Takes everything, and looks at nothing."""
+    """Accept everything and ignore it."""
     import uvicorn
 
     async def collect(scope: dict[str, object], receive: object, send: object) -> None:

@@ -1,7 +1,7 @@
-"""What durable storage costs: settled records, spooled results, and reading them again.
+"""The cost of durable storage: settled records, spooled results, and reading them again.
 
-The reference is one `fdatasync` of one appended kilobyte on the same disk, taken in the same run: absolute figures move
-with the disk, ratios hold. Give `--folder` to measure another disk.
+The reference is one `fdatasync` of one appended kilobyte on the same disk in the same run: absolute figures depend on
+the disk; ratios are stable. Give `--folder` to measure another disk.
 """
 
 import argparse
@@ -17,14 +17,14 @@ from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 
-from gateway.core.canonical import call_id
-from gateway.core.moments import clock
-from gateway.core.spool import FileStore
-from gateway.governance.principals import Principal
-from gateway.governance.records import StoredCall, StoredResult, StoredTurn
-from gateway.storage.spool import Reader
-from gateway.storage.spool_files import FileSpool
-from gateway.storage.sqlite import SqliteStore
+from gateway.artifacts.spool import FileStore
+from gateway.model.primitives.canonical_json import call_id
+from gateway.model.primitives.clock import now_microseconds
+from gateway.model.principal import Principal
+from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.blobs.spool import Reader
+from gateway.storage.call_store import StoredCall, StoredResult, StoredTurn
+from gateway.storage.sql.sqlite.engine import open_sqlite_store
 
 REFERENCE = "append 1 KB and sync (reference)"
 ADA = Principal("user:ada", roles=frozenset({"role:agent"}), tenant="acme")
@@ -36,7 +36,7 @@ LINE = b"a line of text as tools print them, neither long nor short\n"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Microseconds: per operation, of wall clock and of processor, and how long the middle and the slowest one took."""
+    """Microseconds per operation, of wall clock and of CPU; the median and the slowest one."""
 
     each: float
     cpu: float
@@ -67,39 +67,39 @@ def main() -> None:
 
 
 async def measure(folder: Path, seconds: float) -> dict[str, Figure]:
-    store = await SqliteStore.open(folder / "gateway.db")
-    spool = await FileSpool.open(folder / "blobs", small=store)
-    files = await FileSpool.open(folder / "only-files")
+    store = await open_sqlite_store(folder / "gateway.db")
+    spool = await DiskSpool.open(folder / "blobs", small=store)
+    files = await DiskSpool.open(folder / "only-files")
     unsynced = FileStore(folder / "unsynced")
     await store.open_turn(turn("turn"))
     numbers = count()
-    large = await spool.scoped("turn").write("read", LINE * (10_000_000 // len(LINE)))
+    large = await spool.for_turn("turn").write("read", LINE * (10_000_000 // len(LINE)))
     middle = large.line_count() // 2
 
     async def settle() -> None:
-        await store.settle_call(call("turn", f"c{next(numbers)}"))
+        await store.record_call(call("turn", f"c{next(numbers)}"))
 
     async def settle_own_turn() -> None:
         own = f"t{next(numbers)}"
-        await store.settle_call(call(own, "call"), turn=turn(own))
+        await store.record_call(call(own, "call"), turn=turn(own))
 
     async def start_and_settle() -> None:
         id = f"c{next(numbers)}"
         await store.start_call(call("turn", id))
-        await store.settle_call(call("turn", id))
+        await store.record_call(call("turn", id))
 
     def keep(size: int) -> Callable[[], Awaitable[None]]:
         content = (LINE * (size // len(LINE) + 1))[:size]
 
         async def spool_and_settle() -> None:
             id = f"c{next(numbers)}"
-            reader = await spool.scoped("turn").write(id, content)
-            await store.settle_call(call("turn", id, reader))
+            reader = await spool.for_turn("turn").write(id, content)
+            await store.record_call(call("turn", id, reader))
 
         return spool_and_settle
 
     async def file() -> None:
-        await files.scoped("turn").write(f"c{next(numbers)}", LINE * 17)
+        await files.for_turn("turn").write(f"c{next(numbers)}", LINE * 17)
 
     async def unsynced_file() -> None:
         await unsynced.write(f"c{next(numbers)}", LINE * 17)
@@ -166,12 +166,12 @@ def synced_append(folder: Path) -> Callable[[], Awaitable[None]]:
 
 
 def turn(id: str) -> StoredTurn:
-    now = clock()
+    now = now_microseconds()
     return StoredTurn(id, ADA, "support", "r1", b"s" * 32, created=now, expires=now + DAY)
 
 
 def call(turn_id: str, id: str, reader: Reader | None = None) -> StoredCall:
-    now = clock()
+    now = now_microseconds()
     piece = StoredResult("text", text="done")
     if reader is not None:
         piece = StoredResult("artifact", key=reader.key, content=reader.content, byte_length=reader.byte_length())

@@ -1,18 +1,17 @@
 """The same governed calls on every storage, side by side: SQLite and files, PostgreSQL and files, PostgreSQL and S3.
 
 One worker each, all of them up at once, kept busy one after the other in several rounds; figures are medians, and a
-ratio is the median of the ratios of each round. A `plain` call keeps its small result with its record, a `writing` one
+ratio is the median of the ratios of each round. A `plain` call stores its small result in its record, a `writing` one
 has a durable start before it runs, the result of a `large` one (117 kB) goes into the spool. CPU is that of the
-gateway's processes, and of the database's, which may be another machine's.
+gateway's processes, and of the database's, which may run on another machine.
 
-PostgreSQL (with `fsync`) and SeaweedFS are started here, as the tests do it; what cannot be had is left out.
+PostgreSQL (with `fsync`) and SeaweedFS are started here, as by the tests; unavailable ones are left out.
 """
 
 import argparse
 import json
 import os
 import platform
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import pytest
-from serving import Figures, Load, Run, cpu_seconds, gateway, measured
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from benchmarks.serving import Figures, Load, Run, cpu_seconds, gateway, measure
 
 CONNECTION = "BENCH_POSTGRES"
 SQLITE = "sqlite + files"
@@ -62,15 +60,15 @@ LOADS = {"plain": "echo", "writing": "writing", "large": "large"}
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What one round showed."""
+class RoundResult:
+    """The result of one round."""
 
     figures: Figures
     server: float
-    """Microseconds of CPU that the database used for a call."""
+    """Microseconds of database CPU per call."""
 
 
-Rounds = Sequence[Mapping[tuple[str, str], Taken]]
+Rounds = Sequence[Mapping[tuple[str, str], RoundResult]]
 
 
 def main() -> None:
@@ -82,11 +80,11 @@ def main() -> None:
     print(f"Python {platform.python_version()}, {options.connections} connections, ", end="")
     print(f"{options.rounds} rounds of {options.seconds:g} s each; medians\n")
     with TemporaryDirectory() as folder, ExitStack() as servers:
-        os.chmod(folder, 0o711)  # the database is another user's
-        places = dict(started(Path(folder), servers))
+        os.chmod(folder, 0o711)  # the database runs as another user
+        places = dict(start_storages(Path(folder), servers))
         rounds = [
             {
-                (load, place): taken(Run(pid, port, load_of(tool)), server, options)
+                (load, place): measure_round(Run(pid, port, load_of(tool)), server, options)
                 for load, tool in LOADS.items()
                 for place, (pid, port, server) in places.items()
             }
@@ -115,43 +113,42 @@ def load_of(tool: str) -> Load:
     return Load(f"/v1/catalogues/bench/tools/{tool}/call", {"content-type": "application/json"}, body)
 
 
-def taken(run: Run, server: int | None, options: argparse.Namespace) -> Taken:
-    before = used_by(server)
-    figures = measured(run, options)
-    calls = figures.per_second * (options.seconds + 1.0)  # a second is not measured
-    return Taken(figures, (used_by(server) - before) / calls * 1e6)
+def measure_round(run: Run, server: int | None, options: argparse.Namespace) -> RoundResult:
+    before = read_cpu(server)
+    figures = measure(run, options)
+    calls = figures.per_second * (options.seconds + 1.0)  # one second is not measured
+    return RoundResult(figures, (read_cpu(server) - before) / calls * 1e6)
 
 
-def used_by(server: int | None) -> float:
-    """Processes of a database come and go: one that went away while it was asked for is left out."""
+def read_cpu(server: int | None) -> float:
+    """Return the CPU seconds of a database; retry if one of its processes ends meanwhile."""
     while server is not None:
         with suppress(FileNotFoundError):
             return cpu_seconds(server)
     return 0.0
 
 
-def started(folder: Path, servers: ExitStack) -> Iterator[tuple[str, tuple[int, int, int | None]]]:
-    """What is kept where, with the process and port of the gateway and the process of the database."""
+def start_storages(folder: Path, servers: ExitStack) -> Iterator[tuple[str, tuple[int, int, int | None]]]:
+    """Yield the name of each storage with process and port of the gateway and the process of the database."""
     yield SQLITE, (*servers.enter_context(gateway(10, more=TOOLS)), None)
     try:
-        from postgres_clusters import running_cluster
+        from gateway.storage.sql.postgres.migration import migrate_postgres
+        from tests.support.servers.postgres_server import start_postgres
 
-        from gateway.storage.postgres.migrating import migrate
-
-        cluster = servers.enter_context(running_cluster(fsync="on", full_page_writes="on", shared_buffers="128MB"))
+        cluster = servers.enter_context(start_postgres(fsync="on", full_page_writes="on", shared_buffers="128MB"))
     except (ImportError, pytest.skip.Exception) as error:
         print(f"without PostgreSQL: {error}")
         return
     for name, blobs in spools(folder, servers):
         address = os.environ[CONNECTION] = cluster.database()
-        migrate(address)
+        migrate_postgres(address)
         yield name, (*servers.enter_context(gateway(10, more=TOOLS, storage=IN_POSTGRES % blobs)), cluster.pid)
 
 
 def spools(folder: Path, servers: ExitStack) -> Iterator[tuple[str, str]]:
     yield "postgres + files", IN_FILES % (folder / "spool")
     try:
-        from seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, object_store
+        from tests.support.servers.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, object_store
 
         (folder / "seaweed").mkdir()
         store = servers.enter_context(object_store(folder / "seaweed"))

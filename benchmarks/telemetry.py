@@ -1,9 +1,9 @@
-"""What observing one plain call costs: turned off, dropped by the ratio, and sent with its start record.
+"""The cost of observing one plain call: turned off, dropped by the ratio, and sent with its start record.
 
-The reference is the same two spans made with the SDK of OpenTelemetry, with the same attributes: in the caller's thread
+The reference is the same two spans made with the OpenTelemetry SDK, with the same attributes: in the caller's thread
 until they are queued, and what its exporter does with them afterwards. Nothing is sent over a network.
 
-Then what callers notice of backends that are not well: `telemetry_backends` says how.
+Then the effect of faulty backends on callers; see `telemetry_backends`.
 """
 
 import argparse
@@ -16,25 +16,25 @@ from typing import Any
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind
-from telemetry_backends import compare
 
-from gateway.core.calls import ToolCall
-from gateway.core.ids import new_id
-from gateway.core.moments import clock
-from gateway.core.tokens import Tokenizable
-from gateway.governance.principals import Principal
-from gateway.serving.current import ServedCall
-from gateway.serving.settled import Settled
+from benchmarks.telemetry_backends import compare
+from gateway.engine.call import Call
+from gateway.engine.outcome import CallOutcome
+from gateway.model.primitives.clock import now_microseconds
+from gateway.model.primitives.identifiers import new_id
+from gateway.model.principal import Principal
+from gateway.model.tokenizer import Tokenizable
+from gateway.model.tools.calls import ToolCall
 from gateway.telemetry import names
-from gateway.telemetry.exporting import Queue
-from gateway.telemetry.observing import Telemetry
-from gateway.telemetry.settings import Batching, Sampling, Settings
+from gateway.telemetry.export.queue import Queue
+from gateway.telemetry.observer import TelemetryObserver
+from gateway.telemetry.settings import BatchSettings, SamplingSettings, TelemetrySettings
 
 ADA = Principal("user:ada", roles=frozenset({"role:agent"}))
 ARGS = {"order": "A-1001", "verbose": True}
-NOW = clock()
+NOW = now_microseconds()
 REPEATS = 5
-BATCH = Batching(queue=1 << 20, batch=2048, delay=1.0)
+BATCH = BatchSettings(queue=1 << 20, batch=2048, delay=1.0)
 
 
 def main() -> None:
@@ -49,8 +49,8 @@ def main() -> None:
     made = best(lambda: served_call(), seconds)
     print(f"{'a call that nobody observes (taken off below)':58} {made:8.2f}")
     for name, ratio in (("dropped by the ratio", 0.0), ("two spans and a start record, encoded", 1.0)):
-        print(f"{name:58} {best(observed(ratio), seconds) - made:8.2f}")
-    queue = Kept()
+        print(f"{name:58} {best(make_observed_call(ratio), seconds) - made:8.2f}")
+    queue = SpanQueue()
     print(f"{'SDK: two spans, until they are queued':58} {best(with_sdk(queue), seconds):8.2f}")
     batch = queue.spans[:2048]
     encoding = best(lambda: encode_spans(batch).SerializeToString(), seconds) / len(batch) * 2
@@ -59,15 +59,15 @@ def main() -> None:
         compare(rounds=options.rounds, seconds=options.busy, connections=options.connections)
 
 
-def served_call() -> ServedCall:
-    call = ServedCall(new_id(), "order_read", ARGS, ADA, "desk", "r" * 64, checksum="c" * 64, definition="d" * 64)
+def served_call() -> Call:
+    call = Call(new_id(), "order_read", ARGS, ADA, "desk", "r" * 64, checksum="c" * 64, definition="d" * 64)
     call.is_logged = True
-    call.decide("allow", "permitted", None)
+    call.set_decision("allow", "permitted", None)
     return call
 
 
-class Given:
-    """Hashes that are made elsewhere: the SDK makes none either."""
+class PrecomputedHashes:
+    """Precomputed hashes: the SDK makes none either."""
 
     def name(self, text: str) -> str:
         return text.ljust(64, "0")
@@ -79,11 +79,11 @@ class Given:
         return "b" * 64
 
 
-def observed(ratio: float) -> Callable[[], None]:
+def make_observed_call(ratio: float) -> Callable[[], None]:
     spans, logs = Queue(BATCH), Queue(BATCH)
-    settings = replace(Settings({"service.name": "bench"}), sampling=Sampling(ratio))
-    telemetry = Telemetry(settings, spans=spans, logs=logs, hashes=Given())
-    record = ToolCall.of_settled(
+    settings = replace(TelemetrySettings({"service.name": "bench"}), sampling=SamplingSettings(ratio))
+    telemetry = TelemetryObserver(settings, spans=spans, logs=logs, hashes=PrecomputedHashes())
+    record = ToolCall.from_result(
         id="call",
         tool="order_read",
         args=ARGS,
@@ -97,16 +97,16 @@ def observed(ratio: float) -> Callable[[], None]:
         completed=NOW,
     )
     turn: Any = None
-    settled = Settled(record, turn)
+    settled = CallOutcome(record, turn)
     peer = ("127.0.0.1", 50_000)
 
     def one() -> None:
         call = served_call()
-        request = telemetry.received("tools/call", ADA, fields={}, peer=peer, id=1, version="2026-07-28")
-        seen = telemetry.called(call, None, request)
+        request = telemetry.start_request("tools/call", ADA, fields={}, peer=peer, id=1, version="2026-07-28")
+        seen = telemetry.start_call(call, None, request)
         assert request is not None and seen is not None  # noqa: PT018 - only where observing fails
-        seen.settled(settled)
-        request.answered()
+        seen.end(settled)
+        request.end()
         if len(spans) >= BATCH.batch:
             spans.take()
             logs.take()
@@ -114,8 +114,8 @@ def observed(ratio: float) -> Callable[[], None]:
     return one
 
 
-class Kept(SpanProcessor):
-    """Where spans would wait to be sent."""
+class SpanQueue(SpanProcessor):
+    """A queue for finished spans."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -126,7 +126,7 @@ class Kept(SpanProcessor):
         self.spans.append(span)
 
 
-def with_sdk(queue: Kept) -> Callable[[], None]:
+def with_sdk(queue: SpanQueue) -> Callable[[], None]:
     provider = TracerProvider()
     provider.add_span_processor(queue)
     tracer = provider.get_tracer("bench")

@@ -1,7 +1,7 @@
-"""What callers notice of a telemetry backend that is not well: how long their calls take, next to one that is.
+"""The effect of a faulty telemetry backend on callers: how long their calls take, compared with a healthy one.
 
 One gateway for each backend, all sending every span and start record; rounds go through all of them in turn, so that
-whatever else the machine does touches all alike. A ratio is the median of the ratios of each round.
+other load on the machine affects all alike. A ratio is the median of the ratios of each round.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
 
-from serving import GATEWAY_LOADS, Figures, Run, free_port, gateway, measured, other, wait_for
+from benchmarks.serving import GATEWAY_LOADS, Figures, Run, free_port, gateway, measure, other, wait_for
 
 HEALTHY = "healthy"
 UNWELL = {
@@ -28,15 +28,15 @@ _CHUNK = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
 def compare(*, rounds: int, seconds: float, connections: int) -> None:
     options = argparse.Namespace(seconds=seconds, connections=connections)
     with ExitStack() as servers:
-        runs = dict(_started(servers))
-        figures = [_round(runs, number, options) for number in range(rounds)]
+        runs = dict(_start_gateways(servers))
+        figures = [_measure_round(runs, number, options) for number in range(rounds)]
     print(f"\ncalls over MCP, {connections} connections, {rounds} rounds of {seconds:g} s each; medians\n")
     print(f"{'telemetry backend':44} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'CPU ×':>8} {'p50 ×':>8} {'p99 ×':>8}")
     for name in runs:
         _show(name, figures)
 
 
-def _started(servers: ExitStack) -> Iterator[tuple[str, Run]]:
+def _start_gateways(servers: ExitStack) -> Iterator[tuple[str, Run]]:
     load = GATEWAY_LOADS["MCP tools/call"]
     _, healthy = servers.enter_context(other("collector"))
     ports = {HEALTHY: healthy, "down": free_port()}
@@ -46,19 +46,19 @@ def _started(servers: ExitStack) -> Iterator[tuple[str, Run]]:
         yield name, Run(*servers.enter_context(gateway(10, 1.0, port)), load)
 
 
-def _round(runs: Mapping[str, Run], number: int, options: argparse.Namespace) -> Mapping[str, Figures]:
-    """Each in turn, and each first in turn: what follows a busy second is never the same."""
+def _measure_round(runs: Mapping[str, Run], number: int, options: argparse.Namespace) -> Mapping[str, Figures]:
+    """Measure each in turn, starting with another one each round, so that the order does not favour any."""
     names = [*runs]
     first = number % len(names)
-    return {name: measured(runs[name], options) for name in (*names[first:], *names[:first])}
+    return {name: measure(runs[name], options) for name in (*names[first:], *names[:first])}
 
 
 def _show(name: str, rounds: Sequence[Mapping[str, Figures]]) -> None:
     fields = ("cpu", "p50", "p99")
     found = [median(getattr(each[name], field) for each in rounds) for field in fields]
     ratios = [median(getattr(each[name], field) / getattr(each[HEALTHY], field) for each in rounds) for field in fields]
-    told = f"{name}: {UNWELL[name]}" if name in UNWELL else name
-    print(f"{told:44} {found[0]:8.0f} {found[1]:8.2f} {found[2]:8.2f} {' '.join(f'{each:8.2f}' for each in ratios)}")
+    label = f"{name}: {UNWELL[name]}" if name in UNWELL else name
+    print(f"{label:44} {found[0]:8.0f} {found[1]:8.2f} {found[2]:8.2f} {' '.join(f'{each:8.2f}' for each in ratios)}")
 
 
 @contextmanager

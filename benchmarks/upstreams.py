@@ -1,10 +1,10 @@
-"""What one hop to an MCP server behind costs: through the gateway, FastMCP's proxy, and ContextForge.
+"""The cost of one hop to an upstream MCP server: through the gateway, FastMCP's proxy, and ContextForge.
 
-All of them pass the same call on to the same server, which does next to nothing, in turns and in several rounds; a
+All of them forward the same call to the same server, which does next to nothing, in turns and in several rounds; a
 ratio is the median of the ratios of each round. The gateway authenticates, decides, validates, records durably and
-sends its spans to a collector. FastMCP's proxy reuses one connected client, which is the fastest it can be.
-ContextForge is given a session with each caller; it is installed into an environment of its own in a cache folder
-(CONTEXTFORGE_HOME), and left out, with the reason, where that is not possible.
+sends its spans to a collector. FastMCP's proxy reuses one connected client, which is its fastest mode. ContextForge
+gets a session with each caller; it is installed into its own environment in a cache folder (CONTEXTFORGE_HOME), and
+skipped, with the reason, where that is not possible.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 from urllib.request import Request, urlopen
 
-from serving import META, MODERN, Figures, Load, Run, free_port, gateway, measured, other, wait_for
+from benchmarks.serving import META, MODERN, Figures, Load, Run, free_port, gateway, measure, other, wait_for
 
 CONTEXTFORGE = "mcp-contextforge-gateway==1.0.7.post20260921"
 PROXY = "FastMCP proxy, connected client"
@@ -48,12 +48,12 @@ def main() -> None:
     if options.server:
         SERVERS[options.server](int(os.environ["PORT"]))
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends everything that was started
     print(f"Python {platform.python_version()}, {options.connections} connections, ", end="")
     print(f"{options.rounds} rounds of {options.seconds:g} s each; medians\n")
     with ExitStack() as servers:
-        runs = dict(started(options, servers))
-        rounds = [{name: measured(run, options) for name, run in runs.items()} for _ in range(options.rounds)]
+        runs = dict(start_servers(options, servers))
+        rounds = [{name: measure(run, options) for name, run in runs.items()} for _ in range(options.rounds)]
     print(f"{'one hop through':38} {'calls/s':>8} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'× proxy':>8} {'× CF':>8}")
     for name in runs:
         show(name, rounds)
@@ -64,18 +64,18 @@ def show(name: str, rounds: Sequence[Mapping[str, Figures]]) -> None:
     print(
         f"{name:38} {median(each.per_second for each in figures):8.0f} {median(each.cpu for each in figures):8.0f} "
         f"{median(each.p50 for each in figures):8.1f} {median(each.p99 for each in figures):8.1f} "
-        f"{compared(name, PROXY, rounds):>8} {compared(name, OTHER, rounds):>8}",
+        f"{compare(name, PROXY, rounds):>8} {compare(name, OTHER, rounds):>8}",
         flush=True,
     )
 
 
-def compared(name: str, reference: str, rounds: Sequence[Mapping[str, Figures]]) -> str:
+def compare(name: str, reference: str, rounds: Sequence[Mapping[str, Figures]]) -> str:
     if reference not in rounds[0]:
         return "-"
     return f"{median(each[name].per_second / each[reference].per_second for each in rounds):.1f}"
 
 
-def started(options: argparse.Namespace, servers: ExitStack) -> Iterator[tuple[str, Run]]:
+def start_servers(options: argparse.Namespace, servers: ExitStack) -> Iterator[tuple[str, Run]]:
     _, behind = servers.enter_context(helper("upstream"))
     os.environ["UPSTREAM_PORT"] = str(behind)
     yield PROXY, Run(*servers.enter_context(helper("proxy")), Load("/mcp", {**MODERN, "mcp-name": "echo"}, CALL))
@@ -138,13 +138,13 @@ spec:
 
 @contextmanager
 def contextforge(behind: int, *, sessions: int) -> Iterator[Run]:
-    python = installed()
+    python = install()
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder, "output.txt")
+        log = Path(folder, "output.txt")
         environ = {**os.environ, **settings(folder)}
         command = [str(python), "-m", "uvicorn", "mcpgateway.main:app", "--host", "127.0.0.1", "--port", str(port)]
-        with said.open("w", encoding="utf-8") as output:
+        with log.open("w", encoding="utf-8") as output:
             quiet = ["--log-level", "error", "--no-access-log"]
             process = subprocess.Popen(
                 [*command, *quiet],
@@ -156,18 +156,18 @@ def contextforge(behind: int, *, sessions: int) -> Iterator[Run]:
             )
         try:
             origin = f"http://127.0.0.1:{port}"
-            wait_until_healthy(origin, process, said)
-            headers = authorised(token(python, environ))
-            path, tool = offered(origin, behind, headers)
+            wait_until_healthy(origin, process, log)
+            headers = make_headers(token(python, environ))
+            path, tool = create_virtual_server(origin, behind, headers)
             loads = [session_at(f"{origin}{path}", path, tool, headers) for _ in range(sessions)]
             yield Run(process.pid, port, loads)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # with whatever it has started
+            os.killpg(process.pid, signal.SIGKILL)  # including its children
             process.wait()
 
 
-def installed() -> Path:
-    """The interpreter of the environment that has it."""
+def install() -> Path:
+    """Return the interpreter of the environment with ContextForge."""
     home = os.environ.get("CONTEXTFORGE_HOME")
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(home) if home else caches / "agent-gateway-benchmarks" / CONTEXTFORGE.replace("==", "-")
@@ -186,7 +186,7 @@ def installed() -> Path:
 
 
 def settings(folder: str) -> dict[str, str]:
-    """As it comes, but for what keeps it from talking to a server on loopback and from being asked often."""
+    """Return the default settings, except those that forbid upstream servers on loopback and limit rates."""
     return {
         "DATABASE_URL": f"sqlite:///{folder}/mcp.db",
         "JWT_SECRET_KEY": SECRET,
@@ -203,7 +203,7 @@ def settings(folder: str) -> dict[str, str]:
     }
 
 
-def wait_until_healthy(origin: str, process: "subprocess.Popen[bytes]", said: Path) -> None:
+def wait_until_healthy(origin: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     until = time.monotonic() + 180
     while time.monotonic() < until and process.poll() is None:
         try:
@@ -211,7 +211,7 @@ def wait_until_healthy(origin: str, process: "subprocess.Popen[bytes]", said: Pa
                 return
         except OSError:
             time.sleep(0.5)
-    raise NotAvailable(f"it does not start: {said.read_text(encoding='utf-8', errors='replace')[-500:]}")
+    raise NotAvailable(f"it does not start: {log.read_text(encoding='utf-8', errors='replace')[-500:]}")
 
 
 def token(python: Path, environ: Mapping[str, str]) -> str:
@@ -224,59 +224,59 @@ def token(python: Path, environ: Mapping[str, str]) -> str:
     return lines[-1]
 
 
-def authorised(bearer: str) -> dict[str, str]:
+def make_headers(bearer: str) -> dict[str, str]:
     return {"authorization": f"Bearer {bearer}", "content-type": "application/json"}
 
 
-def offered(origin: str, behind: int, headers: Mapping[str, str]) -> tuple[str, str]:
-    """The path of a virtual server that has the tool of the server behind, and the tool's name there."""
+def create_virtual_server(origin: str, behind: int, headers: Mapping[str, str]) -> tuple[str, str]:
+    """Create a virtual server with the upstream's tool; return its path and the tool's name there."""
     given = {"name": "behind", "url": f"http://127.0.0.1:{behind}/mcp", "transport": "STREAMABLEHTTP"}
-    posted(f"{origin}/gateways", given, headers)
-    [tool] = [each for each in fetched(f"{origin}/tools", headers) if each["name"].endswith("echo")]
+    post(f"{origin}/gateways", given, headers)
+    [tool] = [each for each in fetch(f"{origin}/tools", headers) if each["name"].endswith("echo")]
     server = {"server": {"name": "bench", "associated_tools": [tool["id"]]}}
-    made, _ = posted(f"{origin}/servers", server, headers)
+    made, _ = post(f"{origin}/servers", server, headers)
     return f"/servers/{made['id']}/mcp", tool["name"]
 
 
 def session_at(url: str, path: str, tool: str, headers: Mapping[str, str]) -> Load:
-    """What a caller in a session of its own sends."""
+    """Return the load of a caller with its own session."""
     headers = {**headers, "accept": MODERN["accept"], "mcp-protocol-version": "2025-06-18"}
     info = {"name": "bench", "version": "1"}
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
-    _, told = posted(url, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}, headers)
-    if session := told.get("mcp-session-id"):
+    _, answer_headers = post(url, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}, headers)
+    if session := answer_headers.get("mcp-session-id"):
         headers["mcp-session-id"] = session
-    posted(url, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
-    answer, _ = posted(url, json.loads(call_of(tool)), headers)
+    post(url, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
+    answer, _ = post(url, json.loads(call_of(tool)), headers)
     if "hello" not in json.dumps(answer):
         raise NotAvailable(f"it does not pass the call on: {json.dumps(answer)[:300]}")
     return Load(path, headers, call_of(tool))
 
 
-def posted(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
-    return asked(Request(url, json.dumps(body).encode(), dict(headers)))
+def post(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
+    return send(Request(url, json.dumps(body).encode(), dict(headers)))
 
 
-def fetched(url: str, headers: Mapping[str, str]) -> Any:
-    return asked(Request(url, headers=dict(headers)))[0]
+def fetch(url: str, headers: Mapping[str, str]) -> Any:
+    return send(Request(url, headers=dict(headers)))[0]
 
 
-def asked(request: Request) -> tuple[Any, dict[str, str]]:
+def send(request: Request) -> tuple[Any, dict[str, str]]:
     try:
         with urlopen(request, timeout=60) as answer:
             content = answer.read()
-            told = {name.lower(): value for name, value in answer.headers.items()}
+            reply_headers = {name.lower(): value for name, value in answer.headers.items()}
     except OSError as error:
         detail = getattr(error, "read", lambda: b"")()[:300]
         raise NotAvailable(f"it refuses {request.full_url}: {error} {detail!r}") from error
-    return (json.loads(content) if content.strip() else None), told
+    return (json.loads(content) if content.strip() else None), reply_headers
 
 
-# --- what runs in processes of its own ---
+# --- separate processes ---
 
 
 def serve_upstream(port: int) -> None:
-    """Speaks both eras and answers every call from memory: what is measured is the way there."""
+    """Speak both eras and answer every call from memory, so that only the way there is measured."""
     import orjson
     import uvicorn
 

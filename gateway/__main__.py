@@ -1,4 +1,4 @@
-"""The `gateway` command. `serve` can be stopped from its first moment on, before anything else is imported."""
+"""The `gateway` command. `serve` handles SIGTERM and SIGINT before it imports anything else."""
 
 import os
 import select
@@ -10,15 +10,15 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _end)
-    from gateway.cli import main as command
+    from gateway.cli.main import main as command
 
     command()
 
 
 def _end(number: int, frame: object) -> None:
-    """Stopped as asked: nothing is open yet, or everything is closed again.
+    """Exit with status 0: nothing is open yet, or everything is closed again.
 
-    Not by an exception, which code that happens to run may swallow: that of modules being imported does.
+    An exception would not do: the code that it interrupts, such as a module being imported, may swallow it.
     """
     try:
         if select.select((), (2,), (), 0)[1]:

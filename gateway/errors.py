@@ -11,19 +11,19 @@
     │  ├─ InvalidTurnGateResolution, TokenizableEvaluatorInvalid
     │  ├─ InvalidIdentityProvider
     │  └─ XmlParserPeerMissing
-    ├─ ToolError                     a call failed; toward a model this is a result, not a fault
+    ├─ ToolError                     a call failed; a model receives it as a result, not as a protocol error
     │  ├─ InvalidToolArgs            the cause is a ValidationException with field details
     │  ├─ ToolDownstreamError        the handler raised; the original is the cause
     │  └─ LoopStopped                the same call was made too often in its turn
-    ├─ Refused                       whoever calls is not let in
-    │  ├─ Unauthenticated            who it is was not proved; `reason` is for operators, never for callers
-    │  ├─ CredentialUnknown          it may be valid; whether it was revoked cannot be told at present
-    │  ├─ NotPermitted               the policy does not let the caller do it; which row said so is on record
-    │  └─ RuleDenied, RuleHeld       a gate rule said no, or asks for a decision that cannot be had
-    ├─ Missing                       unknown, or not the caller's to know of: both answer alike
+    ├─ Refused                       the caller is refused
+    │  ├─ Unauthenticated            the caller did not prove its identity; `reason` is for operators only
+    │  ├─ CredentialUnknown          the credential may be valid, but its revocation cannot be checked right now
+    │  ├─ NotPermitted               the policy denies the call; the deciding row is recorded
+    │  └─ RuleDenied, RuleHeld       a gate rule denies the call, or holds it for a decision that cannot be made
+    ├─ Missing                       unknown, or invisible to the caller: both give the same response
     │  └─ UnknownTool, UnknownCatalogue, UnknownTurn, UnknownCall
-    ├─ IdempotencyConflict           the key stands for another call, or for one that is still running
-    ├─ GateError                     nobody said yes
+    ├─ IdempotencyConflict           the key was used for another call, or for one that is still running
+    ├─ GateError                     the gate was not resolved
     │  └─ TurnGateTimeout, TurnGateAborted, LlmExecutionGateNotSupported
     ├─ PipelineError                 a middleware or the executor failed
     │  └─ InputPipelineError, OutputPipelineError, DispatchPipelineError,
@@ -32,20 +32,20 @@
     │  ├─ ReaderNotDescribable, NoReaderResolver, ArtifactGone, ArtifactDamaged
     │  ├─ PatternNotSupported, AnswerTooLarge, TokenEstimateUnavailable
     │  └─ JsonParseError, JsonPathInvalid, YamlParseError, XmlParseFailed, ToonDecodeFailed
-    ├─ StorageError                  something could not be kept, or not be found again
-    │  ├─ StoreUnavailable           nothing was written; the same may work once the cause is gone
-    │  ├─ StoreNotOurs               fatal: the database is newer than this program, or not one of ours
-    │  ├─ RecordConflict             it contradicts what is written down already
-    │  ├─ ResultNotKept              the tool ran, and the bytes of its result could not be kept
+    ├─ StorageError                  a record could not be stored, or not be found again
+    │  ├─ StoreUnavailable           nothing was written; a retry may work once the cause is gone
+    │  ├─ ForeignStore               fatal: the database is newer than this program, or belongs to another one
+    │  ├─ RecordConflict             the record contradicts a stored record
+    │  ├─ ResultNotStored              the tool ran, but the bytes of its result could not be stored
     │  └─ OutputTooLarge, SpoolQuotaExceeded
     ├─ PeerMissing                   an optional parser is not installed
     │  └─ YamlPeerMissing, ToonPeerMissing, TypescriptPeerMissing
     ├─ UnsupportedMediaModality
-    ├─ AbortError                    the turn was given up on purpose; never reported as an error
+    ├─ AbortError                    the turn was aborted on purpose; never reported as an error
     └─ ValidationException           cause carrier: one entry in `details` per problem
 
-Messages are one line and safe to show to a model or a user. This module knows nothing of
-HTTP or JSON-RPC; `status` is HTTP-like data for whoever maps errors to a wire.
+Messages are one line and safe to show to a model or a user. This module does not depend on
+HTTP or JSON-RPC; transports use `status`, an HTTP status, to build their responses.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ from typing import Any, ClassVar, Literal
 
 
 class GatewayError(Exception):
-    """Base of the tree. Code, status and fatality can be overridden per instance."""
+    """Base of the tree. `code`, `status` and `fatal` can be overridden per instance."""
 
     code: str = "E_GATEWAY"
     status: int = 500
@@ -90,9 +90,9 @@ class GatewayError(Exception):
         return f"{type(self).__name__} [{self.code}]: {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles and copies whatever a subclass's constructor takes.
+        """Pickle and copy errors of any subclass, whatever arguments its constructor takes.
 
-        A cause of this tree travels along; a foreign one may hold anything and stays behind.
+        A cause that is a `GatewayError` is included. Any other cause is left out: it may not be picklable.
         """
         cause = self.__cause__ if isinstance(self.__cause__, GatewayError) else None
         return _revived, (type(self), self.args), {"__cause__": cause, **self.__dict__}
@@ -131,12 +131,12 @@ class InvalidInitialTurnGateValue(ProgramError):
 
 class NotAMediaReader(ProgramError):
     code = "E_NOT_A_MEDIA_READER"
-    default_message = "a media reader offers stream() and byte_length()"
+    default_message = "a media reader must have stream() and byte_length()"
 
 
 class NotASpoolReader(ProgramError):
     code = "E_NOT_A_SPOOL_READER"
-    default_message = "a spool reader offers line(), byte_length(), line_count() and read_all()"
+    default_message = "a spool reader must have line(), byte_length(), line_count() and read_all()"
 
 
 class ToolAlreadyRegistered(ProgramError):
@@ -235,10 +235,10 @@ class Refused(GatewayError):
 
 
 class Unauthenticated(Refused):
-    """Nobody is known to be calling.
+    """The caller did not prove its identity.
 
-    `error` is OAuth's word for the challenge, `None` where no credential was sent. `reason` names the check that
-    failed: for operators only, since whoever guesses credentials would learn from it.
+    `error` is the OAuth error code of the challenge, or `None` if no credential was sent. `reason` names the check that
+    failed. It is for operators only: it would help an attacker who guesses credentials.
     """
 
     code = "E_UNAUTHENTICATED"
@@ -261,11 +261,11 @@ _UNAUTHENTICATED = {
 
 
 class CredentialUnknown(Refused):
-    """Not `Unauthenticated`: that would have a client throw away a credential that is fine, or ask a person for one."""
+    """Not `Unauthenticated`, which would make a client discard a valid credential or prompt its user for a new one."""
 
     code = "E_CREDENTIAL_UNKNOWN"
     status = 503
-    default_message = "whether the credential still counts cannot be told at present"
+    default_message = "cannot check right now whether the credential was revoked; try again"
 
 
 class NotPermitted(Refused):
@@ -280,13 +280,13 @@ class RuleDenied(Refused):
 
 class RuleHeld(Refused):
     code = "E_RULE_HELD"
-    default_message = "a gate rule holds this call until somebody decides"
+    default_message = "a gate rule holds this call until an approver decides"
 
 
 class Missing(GatewayError):
     code = "E_MISSING"
     status = 404
-    default_message = "there is no such thing"
+    default_message = "not found"
 
 
 class UnknownTool(Missing):
@@ -312,7 +312,7 @@ class UnknownCall(Missing):
 class IdempotencyConflict(GatewayError):
     code = "E_IDEMPOTENCY_CONFLICT"
     status = 409
-    default_message = "the idempotency key stands for another call"
+    default_message = "the idempotency key was used for another call"
 
 
 class GateError(GatewayError):
@@ -323,7 +323,7 @@ class GateError(GatewayError):
 class TurnGateTimeout(GateError):
     code = "E_TURN_GATE_TIMEOUT"
     status = 408
-    default_message = "nobody settled the gate in time"
+    default_message = "the gate timed out before it was resolved"
 
 
 class TurnGateAborted(GateError):
@@ -378,7 +378,7 @@ class LlmExecutionExecutorError(PipelineError):
 class ArtifactError(GatewayError):
     code = "E_ARTIFACT"
     status = 422
-    default_message = "the artifact could not answer"
+    default_message = "the artifact could not be queried"
 
 
 class ReaderNotDescribable(ArtifactError):
@@ -400,7 +400,7 @@ class ArtifactGone(ArtifactError):
 class ArtifactDamaged(ArtifactError):
     code = "E_ARTIFACT_DAMAGED"
     status = 502
-    default_message = "the store gave other bytes than were kept"
+    default_message = "the store returned other bytes than were stored"
 
 
 class PatternNotSupported(ArtifactError):
@@ -445,7 +445,7 @@ class ToonDecodeFailed(ArtifactError):
 
 class StorageError(GatewayError):
     code = "E_STORAGE"
-    default_message = "the record could not be kept"
+    default_message = "the record could not be stored"
 
 
 class StoreUnavailable(StorageError):
@@ -454,7 +454,7 @@ class StoreUnavailable(StorageError):
     default_message = "the store cannot be reached"
 
 
-class StoreNotOurs(StorageError):
+class ForeignStore(StorageError):
     code = "E_STORE_NOT_OURS"
     fatal = True
     default_message = "the database cannot be used by this program"
@@ -463,13 +463,13 @@ class StoreNotOurs(StorageError):
 class RecordConflict(StorageError):
     code = "E_RECORD_CONFLICT"
     status = 409
-    default_message = "the record contradicts what is written down already"
+    default_message = "the record contradicts a stored record"
 
 
-class ResultNotKept(StorageError):
+class ResultNotStored(StorageError):
     code = "E_RESULT_NOT_KEPT"
     status = 424
-    default_message = "the tool ran, but its result could not be kept"
+    default_message = "the tool ran, but its result could not be stored"
 
 
 class OutputTooLarge(StorageError):
@@ -481,7 +481,7 @@ class OutputTooLarge(StorageError):
 class SpoolQuotaExceeded(StorageError):
     code = "E_SPOOL_QUOTA_EXCEEDED"
     status = 507
-    default_message = "the tenant's share of the spool is used up"
+    default_message = "the tenant's spool quota is used up"
 
 
 class PeerMissing(GatewayError):
@@ -517,7 +517,7 @@ class AbortError(GatewayError):
 
 
 class ValidationException(GatewayError):
-    """Carries one `{message, path, type, context}` per problem."""
+    """Validation problems: `details` has one `{message, path, type, context}` per problem."""
 
     code = "VALIDATION_EXCEPTION"
     status = 422
@@ -534,12 +534,12 @@ def _revived(error: type[GatewayError], args: tuple[Any, ...]) -> GatewayError:
 
 
 def problem(message: str, path: Iterable[str | int] = (), type: str = "invalid", **context: Any) -> dict[str, Any]:
-    """One entry of `ValidationException.details`."""
+    """Return one entry for `ValidationException.details`."""
     return {"message": message, "path": list(path), "type": type, "context": context}
 
 
 def message_of(error: BaseException) -> str:
-    """The text a reader needs: the bare message of ours, the text of theirs, else the class name."""
+    """Return the message of a `GatewayError`, the text of any other exception, or the class name if it has none."""
     if isinstance(error, GatewayError):
         return error.message
     try:

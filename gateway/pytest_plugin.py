@@ -1,6 +1,6 @@
 """Policy tests as pytest items: `pytest -p gateway.pytest_plugin policies` runs each case of each PolicyTest document.
 
-The project is the folder that has `configs` beside `policies`. Nothing is collected unless the plugin is asked for.
+The project is the folder that has `configs` beside `policies`. Without `-p`, pytest collects none of the cases.
 """
 
 import os
@@ -11,20 +11,19 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.access import Access
-from gateway.assembly import Project, assemble
-from gateway.config.folders import sources_in
-from gateway.config.report import render
-from gateway.governance.cases import PolicyCase
-from gateway.review.policy_tests import CaseResult, run_cases
+from gateway.app import Project, load_project
+from gateway.config import list_files, render_report
+from gateway.policy import Access
+from gateway.registries import PolicyCase
+from gateway.review import CaseResult, run_cases
 
 _ENVIRONMENT: Final = "GATEWAY_ENVIRONMENT"
 _KIND: Final = b"PolicyTest"
 _PROJECTS: Final = pytest.StashKey[dict[Path, Access | str]]()
 
 
-class CaseFailed(Exception):
-    """A case does not hold."""
+class PolicyCaseFailure(Exception):
+    """A policy case had another result than expected."""
 
     def __init__(self, result: CaseResult) -> None:
         super().__init__(f"expected {result.expected}, got {result.got}")
@@ -33,28 +32,28 @@ class CaseFailed(Exception):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gateway", "policy tests")
-    group.addoption("--gateway-on", metavar="DAY", type=_day, help="as of another day than today: 2026-11-16")
-    group.addoption("--gateway-environment", metavar="NAME", help=f"whose overlay to apply [{_ENVIRONMENT}]")
+    group.addoption("--gateway-on", metavar="DAY", type=_day, help="evaluate as of this day: 2026-11-16 [today]")
+    group.addoption("--gateway-environment", metavar="NAME", help=f"apply this environment's overlay [{_ENVIRONMENT}]")
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "PolicyFile | None":
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "PolicyTestFile | None":
     if file_path.suffix not in (".yaml", ".yml"):
         return None
     folder = _project_of(file_path)
     if folder is None or _KIND not in file_path.read_bytes():
         return None
-    found: PolicyFile = PolicyFile.from_parent(parent, path=file_path, folder=folder)
+    found: PolicyTestFile = PolicyTestFile.from_parent(parent, path=file_path, folder=folder)
     return found
 
 
-class PolicyFile(pytest.File):
-    """The cases of one file; a project with errors cannot be collected."""
+class PolicyTestFile(pytest.File):
+    """The cases of one file; a project with errors raises `CollectError`."""
 
     def __init__(self, *, folder: Path, **attributes: Any) -> None:
         super().__init__(**attributes)
         self._folder = folder
 
-    def collect(self) -> Iterator["PolicyItem"]:
+    def collect(self) -> Iterator["PolicyTestItem"]:
         projects = self.config.stash.setdefault(_PROJECTS, {})
         if self._folder not in projects:
             projects[self._folder] = _access_to(self._folder, self.config)
@@ -63,10 +62,10 @@ class PolicyFile(pytest.File):
             raise self.CollectError(access)
         for case in access.snapshot.cases:
             if Path(case.position.file).resolve() == self.path.resolve():
-                yield PolicyItem.from_parent(self, name=f"{case.suite}: {case.name}", access=access, case=case)
+                yield PolicyTestItem.from_parent(self, name=f"{case.suite}: {case.name}", access=access, case=case)
 
 
-class PolicyItem(pytest.Item):
+class PolicyTestItem(pytest.Item):
     """One case."""
 
     def __init__(self, *, access: Access, case: PolicyCase, **attributes: Any) -> None:
@@ -77,10 +76,10 @@ class PolicyItem(pytest.Item):
     def runtest(self) -> None:
         [result] = run_cases(self._access, [self._case])
         if not result.passed:
-            raise CaseFailed(result)
+            raise PolicyCaseFailure(result)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        if not isinstance(excinfo.value, CaseFailed):
+        if not isinstance(excinfo.value, PolicyCaseFailure):
             return super().repr_failure(excinfo, style)
         position = self._case.position
         lines = (f"    {line}" for line in excinfo.value.result.failure)
@@ -95,16 +94,16 @@ def _day(text: str) -> date:
 
 
 def _project_of(file: Path) -> Path | None:
-    """The nearest folder above whose `policies` hold the file and which has `configs`."""
+    """Return the nearest parent folder that has `configs` and whose `policies` contain the file."""
     above = (folder.parent for folder in file.parents if folder.name == "policies")
     return next((folder for folder in above if (folder / "configs").is_dir()), None)
 
 
 def _access_to(folder: Path, config: pytest.Config) -> Access | str:
-    """The project's access, or what is wrong with the project."""
+    """Return the project's access, or a report of its errors."""
     here = Path.cwd()
-    project = Project.at(folder.relative_to(here) if folder.is_relative_to(here) else folder)
-    found = assemble(
+    project = Project.from_folder(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+    found = load_project(
         project,
         environ=os.environ,
         today=config.getoption("--gateway-on") or datetime.now(UTC).date(),
@@ -112,6 +111,8 @@ def _access_to(folder: Path, config: pytest.Config) -> Access | str:
     )
     if found.access is not None:
         return found.access
-    texts = [sources_in(each, prefix=each.as_posix()) for each in (project.configs, project.policies)]
+    texts = [list_files(each, prefix=each.as_posix()) for each in (project.configs, project.policies)]
     errors = [each for each in found.diagnostics if each.is_error]
-    return render(errors, sources=lambda file: next((text for of in texts if (text := of(file)) is not None), None))
+    return render_report(
+        errors, sources=lambda file: next((text for of in texts if (text := of(file)) is not None), None)
+    )

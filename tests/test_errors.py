@@ -79,9 +79,9 @@ TABLE = [
     ("AnswerTooLarge", "E_ANSWER_TOO_LARGE", 422, False),
     ("TokenEstimateUnavailable", "E_TOKEN_ESTIMATE_UNAVAILABLE", 422, False),
     ("StoreUnavailable", "E_STORE_UNAVAILABLE", 503, False),
-    ("StoreNotOurs", "E_STORE_NOT_OURS", 500, True),
+    ("ForeignStore", "E_STORE_NOT_OURS", 500, True),
     ("RecordConflict", "E_RECORD_CONFLICT", 409, False),
-    ("ResultNotKept", "E_RESULT_NOT_KEPT", 424, False),
+    ("ResultNotStored", "E_RESULT_NOT_KEPT", 424, False),
     ("OutputTooLarge", "E_OUTPUT_TOO_LARGE", 413, False),
     ("SpoolQuotaExceeded", "E_SPOOL_QUOTA_EXCEEDED", 507, False),
     ("JsonParseError", "E_JSON_PARSE_ERROR", 422, False),
@@ -103,8 +103,8 @@ class Speechless(Exception):
         raise RuntimeError("no words")
 
 
-def made(error: type[GatewayError]) -> GatewayError:
-    """An instance that differs from its class in everything the constructor lets it differ in."""
+def make_error(error: type[GatewayError]) -> GatewayError:
+    """Return an instance that differs from its class wherever the constructor allows it."""
     if error is PipelineShortCircuited:
         return PipelineShortCircuited("turn-input")
     if error is Unauthenticated:
@@ -229,7 +229,7 @@ def test_validation_exception_copies_its_details() -> None:
 @pytest.mark.parametrize("survive", SURVIVALS, ids=["pickle", "copy", "deepcopy"])
 @pytest.mark.parametrize("name", CLASSES)
 def test_error_survives_a_round_trip(name: str, survive: Survival) -> None:
-    error = made(CLASSES[name])
+    error = make_error(CLASSES[name])
 
     again = survive(error)
 
@@ -275,7 +275,7 @@ def test_message_of_gives_the_text_a_reader_needs(error: BaseException, text: st
 
 
 def _drawn_tree(drawing: str) -> Iterator[tuple[str, str]]:
-    """Pairs of class and parent: a name's parent is the last one drawn further to the left."""
+    """Yield pairs of class and parent: a name's parent is the last one further to the left."""
     drawn: list[tuple[int, str]] = []
     for row in drawing.splitlines():
         if branch := re.match(r"    [│├└─ ]*(\w+(?:, \w+)*),?(?:  |$)", row):

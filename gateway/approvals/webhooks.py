@@ -1,8 +1,8 @@
-"""Telling other systems of approvals: signed, and again and again until they say that they know.
+"""Webhooks for approval events: signed, and retried until the receiver accepts them.
 
-Notices wait in the store beside the approvals they are about, so a crash loses none and every process may send them;
-each is leased to one. A notice may still arrive twice: its id stays the same. It carries names and a link, never an
-argument. Signatures are those of the Standard Webhooks specification, which receivers have libraries for.
+Deliveries wait in the store beside their approvals, so a crash loses none and every process may send them; each is
+leased to one process. A delivery may still arrive twice: its id stays the same. It carries names and a link, never an
+argument. Signatures follow the Standard Webhooks specification, for which receivers have libraries.
 """
 
 import asyncio
@@ -22,14 +22,17 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from gateway.approvals.showing import plain
-from gateway.backends.addresses import Network
-from gateway.backends.connections import Connections, told
-from gateway.backends.urls import parsed
-from gateway.core.events import now
+from gateway.approvals.approval_store import (
+    APPROVAL_EVENTS,
+    ApprovalEvent,
+    ApprovalRecord,
+    ApprovalStore,
+    WebhookDelivery,
+)
+from gateway.approvals.presentation import escape_invisible
+from gateway.backends import HttpConnections, Network, parse_url_template, to_backend_error
 from gateway.errors import GatewayError, ProgramError
-from gateway.governance.approvals import APPROVAL_EVENTS, ApprovalEvent, ApprovalRecord, ApprovalStore, Notice
-from gateway.governance.ports import BackendFailed
+from gateway.model import BackendError, now
 
 MOST_ATTEMPTS: Final = 15
 """About a day, with the delays between them."""
@@ -49,11 +52,11 @@ class InvalidWebhook(ProgramError):
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
-    """Where to tell of which events. `secret` is read anew for each attempt, so that it can be rotated.
+class WebhookTarget:
+    """Where to send which events. `secret` is read for each attempt, so that it can be rotated.
 
-    Names that lead inside one's own network are refused, but for a host that the URL names as an address or as
-    localhost, and for `networks`.
+    Host names that resolve to private addresses are refused, except for `networks`, and for a host that the URL names
+    as an address or as localhost.
     """
 
     name: str
@@ -64,27 +67,27 @@ class Webhook:
 
     def __post_init__(self) -> None:
         try:
-            template = parsed(self.url)
+            template = parse_url_template(self.url)
         except GatewayError as error:
             raise InvalidWebhook(f"webhook {self.name}: {error.message}", help=error.help) from error
         if template.names:
             raise InvalidWebhook(f"webhook {self.name}: the URL has a placeholder", help="write the URL out")
 
 
-def subscribers(webhooks: Sequence[Webhook]) -> dict[ApprovalEvent, list[str]]:
-    """Who is told of what, as `Approvals` takes it."""
+def webhooks_by_event(webhooks: Sequence[WebhookTarget]) -> dict[ApprovalEvent, list[str]]:
+    """Return the names of the webhooks for each event, as `ApprovalService` takes them."""
     return {event: [each.name for each in webhooks if event in each.events] for event in APPROVAL_EVENTS}
 
 
-class Messenger:
-    """Sends what waits. `base_url` is where people reach this gateway."""
+class WebhookSender:
+    """Sends due deliveries. `base_url` is where people reach this gateway."""
 
     def __init__(
         self,
         store: ApprovalStore,
-        webhooks: Sequence[Webhook],
+        webhooks: Sequence[WebhookTarget],
         *,
-        connections: Connections,
+        connections: HttpConnections,
         base_url: str,
         clock: Callable[[], datetime] = now,
         jitter: Callable[[], float] = random,
@@ -99,71 +102,71 @@ class Messenger:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why webhooks could not be told when they were last tried, by name; those that could are not there."""
+        """Why the last delivery to a webhook failed, by name; webhooks without a failure are missing."""
         return self._problems
 
     async def run(self, *, every: float = 1.0) -> None:
-        """Send until cancelled. Nothing that goes wrong ends it."""
+        """Send until cancelled. No failure ends it."""
         while True:
             try:
                 await self.send_due()
             except GatewayError as error:
-                _log.warning("notices of approvals cannot be read at present: %s", error.message)
+                _log.warning("webhook deliveries cannot be read right now: %s", error.message)
             await asyncio.sleep(every)
 
     async def send_due(self) -> int:
-        """Send what is due now; how many arrived. Webhooks do not wait for each other."""
+        """Send what is due now; return how many arrived. Webhooks do not wait for each other."""
         return sum(await asyncio.gather(*map(self._send_to, self._webhooks)))
 
-    async def _send_to(self, webhook: Webhook) -> int:
+    async def _send_to(self, webhook: WebhookTarget) -> int:
         sent = 0
-        while leased := await self._leased(webhook):
+        while leased := await self._lease_next(webhook):
             [(notice, approval)] = leased
             failure = await self._attempt(webhook, notice, approval)
-            if failure is not None:  # the others would fare no better now
-                await self._failed(webhook, notice, failure)
+            if failure is not None:  # the next ones would fail, too
+                await self._record_failure(webhook, notice, failure)
                 break
             self._problems.pop(webhook.name, None)
-            await self._store.drop_notice(notice.id)
+            await self._store.delete_delivery(notice.id)
             sent += 1
         return sent
 
-    async def _leased(self, webhook: Webhook) -> list[tuple[Notice, ApprovalRecord]]:
+    async def _lease_next(self, webhook: WebhookTarget) -> list[tuple[WebhookDelivery, ApprovalRecord]]:
         at = self._clock()
-        return await self._store.lease_notices(webhook.name, at=at, until=at + _LEASE, limit=1)
+        return await self._store.lease_deliveries(webhook.name, at=at, until=at + _LEASE, limit=1)
 
-    async def _attempt(self, webhook: Webhook, notice: Notice, approval: ApprovalRecord) -> str | None:
-        """`None` if the receiver has it, else why not."""
+    async def _attempt(self, webhook: WebhookTarget, notice: WebhookDelivery, approval: ApprovalRecord) -> str | None:
+        """Return `None` if the receiver accepted the delivery, otherwise why not."""
         body = json.dumps(self._message(notice, approval), separators=(",", ":")).encode()
         try:
-            headers = signed(body, notice.id, secret=webhook.secret(), at=self._clock())
+            headers = sign_headers(body, notice.id, secret=webhook.secret(), at=self._clock())
             async with asyncio.timeout(_ANSWER_SECONDS):
                 status = await self._post(webhook, body, headers)
         except GatewayError as error:
             return error.message
         except (aiohttp.ClientError, OSError) as error:
-            return told(error).message
+            return to_backend_error(error).message
         return None if 200 <= status < 300 else f"it answered {status}"
 
-    async def _post(self, webhook: Webhook, body: bytes, headers: dict[str, str]) -> int:
-        template = parsed(webhook.url)
+    async def _post(self, webhook: WebhookTarget, body: bytes, headers: dict[str, str]) -> int:
+        template = parse_url_template(webhook.url)
         url = URL(f"{template.origin}{template.target({}, query=())}", encoded=True)
         session = self._connections.session(template.origin, webhook.networks)
-        # A redirect would lead where nobody looked; what the receiver says besides its status is not read.
+        # A redirect would lead to an unchecked address; only the status of the response is used.
         async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             return response.status
 
-    async def _failed(self, webhook: Webhook, notice: Notice, failure: str) -> None:
+    async def _record_failure(self, webhook: WebhookTarget, notice: WebhookDelivery, failure: str) -> None:
         self._problems[webhook.name] = failure
         if notice.attempts >= MOST_ATTEMPTS:
-            _log.error("webhook %s was not told of approval %s: %s", webhook.name, notice.approval_id, failure)
-            await self._store.drop_notice(notice.id)
+            _log.error("webhook %s never received approval %s: %s", webhook.name, notice.approval_id, failure)
+            await self._store.delete_delivery(notice.id)
             return
-        delay = delay_after(notice.attempts, jitter=self._jitter())
-        _log.warning("webhook %s cannot be told at present: %s", webhook.name, failure)
-        await self._store.delay_notice(notice.id, until=self._clock() + delay)
+        delay = retry_delay(notice.attempts, jitter=self._jitter())
+        _log.warning("webhook %s cannot be reached right now: %s", webhook.name, failure)
+        await self._store.postpone_delivery(notice.id, until=self._clock() + delay)
 
-    def _message(self, notice: Notice, approval: ApprovalRecord) -> dict[str, Any]:
+    def _message(self, notice: WebhookDelivery, approval: ApprovalRecord) -> dict[str, Any]:
         request, action = approval.request, approval.request.action
         return {
             "id": notice.id,
@@ -172,11 +175,11 @@ class Messenger:
             "data": {
                 "approval": approval.id,
                 "state": notice.state,
-                "tool": plain(request.advertised),
+                "tool": escape_invisible(request.advertised),
                 "catalogue": action.catalogue,
                 "rule": request.rule,
                 "reason": request.reason,
-                "requester": plain(action.principal.subject),
+                "requester": escape_invisible(action.principal.subject),
                 "tenant": action.principal.tenant,
                 "approvers": list(request.approvers),
                 "needed": request.needed,
@@ -186,8 +189,8 @@ class Messenger:
         }
 
 
-def signed(body: bytes, id: str, *, secret: str, at: datetime) -> dict[str, str]:
-    """The headers of a message. Receivers compute the same over id, time and body, and refuse old times."""
+def sign_headers(body: bytes, id: str, *, secret: str, at: datetime) -> dict[str, str]:
+    """Return the headers of a message. Receivers compute the same over id, time and body, and refuse old times."""
     when = str(int(at.timestamp()))
     digest = hmac.new(_key(secret), f"{id}.{when}.".encode() + body, sha256).digest()
     return {
@@ -198,18 +201,18 @@ def signed(body: bytes, id: str, *, secret: str, at: datetime) -> dict[str, str]
     }
 
 
-def delay_after(attempts: int, *, jitter: float) -> timedelta:
-    """Five seconds, doubled with every attempt up to six hours; up to half less, so that not all come at once."""
+def retry_delay(attempts: int, *, jitter: float) -> timedelta:
+    """Return five seconds, doubled with every attempt up to six hours; up to half less, to spread retries."""
     seconds = min(5.0 * 2.0 ** min(attempts - 1, 20), _LONGEST_DELAY)
     return timedelta(seconds=seconds * (1 - jitter / 2))
 
 
 def _key(secret: str) -> bytes:
-    """As the specification writes secrets, or the text as it is. A short one can be guessed from one message."""
+    """Decode a secret in the specification's format, or use its text. A short one can be guessed from one message."""
     key = secret.encode()
     if secret.startswith(_ENCODED):
         with suppress(ValueError):
             key = b64decode(secret.removeprefix(_ENCODED), validate=True)
     if len(key) < _SHORTEST_SECRET:
-        raise BackendFailed("invalid", f"its secret is shorter than {_SHORTEST_SECRET} bytes")
+        raise BackendError("invalid", f"its secret is shorter than {_SHORTEST_SECRET} bytes")
     return key

@@ -1,6 +1,6 @@
-"""Anchors: signed statements of how far a chain has come, kept where whoever can change the log cannot change them.
+"""Anchors: signed statements about the end of a chain, stored where an attacker who changes the log cannot reach them.
 
-Without them a chain proves that it is one chain, and not that it is the one that was written.
+Without anchors, a chain proves its consistency, but not that it is the chain that was originally written.
 """
 
 import base64
@@ -13,12 +13,12 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from gateway.audit.chain import Head
+from gateway.audit.chain import ChainHead
 from gateway.audit.keys import SigningKey
 from gateway.errors import StorageError
 
-EVERY_ENTRIES: Final = 1000
-EVERY_MICROSECONDS: Final = 60_000_000
+ANCHOR_INTERVAL_ENTRIES: Final = 1000
+ANCHOR_INTERVAL_MICROSECONDS: Final = 60_000_000
 MAX_LINE: Final = 4096
 
 _LINE: Final = re.compile(
@@ -27,7 +27,7 @@ _LINE: Final = re.compile(
 )
 
 
-class AnchorNotKept(StorageError):
+class AnchorWriteFailed(StorageError):
     code = "E_ANCHOR_NOT_KEPT"
     status = 503
     default_message = "the anchor could not be written"
@@ -35,7 +35,7 @@ class AnchorNotKept(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """At `at` the shard's entry `seq` had this hash. `count` tells how many entries are new since the anchor before."""
+    """At `at` the shard's entry `seq` had this hash. `count` is the number of entries since the previous anchor."""
 
     shard: str
     seq: int
@@ -45,7 +45,7 @@ class Anchor:
     key: str
 
     def encode(self) -> bytes:
-        """The bytes that are signed: canonical JSON."""
+        """Return the signed bytes: canonical JSON."""
         return b'{"at":%d,"count":%d,"hash":"%b","key":"%b","seq":%d,"shard":"%b"}' % (
             self.at,
             self.count,
@@ -57,7 +57,7 @@ class Anchor:
 
 
 class SignedAnchor(NamedTuple):
-    """An anchor as it was found, with the line it stands on. Whether its signature is good is not known yet."""
+    """An anchor as read, with its line number. Its signature is not verified yet."""
 
     anchor: Anchor
     signature: bytes
@@ -67,23 +67,23 @@ class SignedAnchor(NamedTuple):
         return b'{"anchor":%b,"signature":"%b"}\n' % (self.anchor.encode(), base64.b64encode(self.signature))
 
 
-class NoAnchor(NamedTuple):
-    """A line that is no anchor. One that was cut off was never confirmed to anybody: a process died while it wrote."""
+class InvalidAnchorLine(NamedTuple):
+    """A line that is not an anchor. A truncated one was never confirmed: a process died while it wrote."""
 
     line: int
     is_cut_off: bool
 
 
 class AnchorSink(Protocol):
-    """Somewhere else: a file on another mount, an object store with a lock, a transparency log."""
+    """A store outside the log: a file on another mount, an object store with a lock, a transparency log."""
 
     def write(self, line: bytes) -> None:
-        """Keep one line for good before returning. Raises `AnchorNotKept`; it may be called again with a later one."""
+        """Store one line durably. Raise `AnchorWriteFailed`; the caller may write a later anchor afterwards."""
         ...
 
 
-class Anchoring:
-    """Anchors one chain from time to time. `anchored` is how far earlier anchors of the same shard reach."""
+class AnchorSigner:
+    """Anchors one chain periodically. `anchored` is the last entry that earlier anchors of the shard cover."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Anchoring:
         sink: AnchorSink,
         *,
         anchored: int = 0,
-        every_entries: int = EVERY_ENTRIES,
-        every_microseconds: int = EVERY_MICROSECONDS,
+        every_entries: int = ANCHOR_INTERVAL_ENTRIES,
+        every_microseconds: int = ANCHOR_INTERVAL_MICROSECONDS,
     ) -> None:
         self._key = key
         self._sink = sink
@@ -101,17 +101,17 @@ class Anchoring:
         self._every = every_microseconds
         self._since: int | None = None
 
-    def is_due(self, head: Head, at: int) -> bool:
-        """Whether enough entries, or enough time with any, have passed since the last anchor."""
-        fresh = head.seq - self._anchored
-        if fresh <= 0:
+    def is_due(self, head: ChainHead, at: int) -> bool:
+        """Whether enough entries have been added, or enough time has passed with any, since the last anchor."""
+        new_entries = head.seq - self._anchored
+        if new_entries <= 0:
             return False
         if self._since is None:
             self._since = at
-        return fresh >= self._every_entries or at - self._since >= self._every
+        return new_entries >= self._every_entries or at - self._since >= self._every
 
-    def anchor(self, head: Head, at: int) -> SignedAnchor | None:
-        """Sign and keep how far the chain is; `None` if that was said already. Only of rows that are durable."""
+    def anchor(self, head: ChainHead, at: int) -> SignedAnchor | None:
+        """Sign and store the end of the chain, whose rows must be durable; `None` if it is already anchored."""
         if head.seq <= self._anchored:
             return None
         anchor = Anchor(head.shard, head.seq, head.hash, head.seq - self._anchored, at, self._key.id)
@@ -121,7 +121,7 @@ class Anchoring:
         return signed
 
     def rotate(self, key: SigningKey) -> None:
-        """Sign with another key from now on; the `key-rotated` entry is the caller's to append."""
+        """Sign with another key from now on; the caller appends the `key-rotated` entry."""
         self._key = key
 
 
@@ -143,44 +143,44 @@ class AnchorFile:
             if is_new:
                 _sync_folder(self._path.parent)
         except OSError as error:
-            raise AnchorNotKept(
+            raise AnchorWriteFailed(
                 f"the anchor could not be written to {self._path} ({error.strerror})",
-                help="check that the folder is there and writable for the gateway, and that there is room",
+                help="check that the folder exists and is writable for the gateway, and that the disk is not full",
             ) from error
 
 
-def last_anchored(path: Path, shard: str) -> int:
-    """How far the anchors of a shard reach, for whoever goes on with it; 0 where there are none."""
+def read_anchor_position(path: Path, shard: str) -> int:
+    """Return the last entry of a shard that the anchors cover, for a writer that resumes it; 0 if there is none."""
     if not path.exists():
         return 0
     anchors = (each.anchor for each in read_anchors(path) if isinstance(each, SignedAnchor))
     return max((anchor.seq for anchor in anchors if anchor.shard == shard), default=0)
 
 
-def read_anchors(path: Path) -> Iterator[SignedAnchor | NoAnchor]:
-    """The anchors of a file in its order, and the lines that are none. Raises `OSError`."""
+def read_anchors(path: Path) -> Iterator[SignedAnchor | InvalidAnchorLine]:
+    """Yield the anchors of a file in order, and the invalid lines. Raise `OSError`."""
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
-            yield parsed(line.rstrip(b"\n"), number)
+            yield parse_anchor(line.rstrip(b"\n"), number)
 
 
-def parsed(line: bytes, number: int) -> SignedAnchor | NoAnchor:
+def parse_anchor(line: bytes, number: int) -> SignedAnchor | InvalidAnchorLine:
     found = _LINE.fullmatch(line)
     if found is None:
-        return NoAnchor(number, is_cut_off=not line.endswith(b'"}'))
+        return InvalidAnchorLine(number, is_cut_off=not line.endswith(b'"}'))
     _, at, count, digest, key, seq, shard, signature = found.groups()
     anchor = Anchor(shard.decode(), int(seq), bytes.fromhex(digest.decode()), int(count), int(at), key.decode())
     return SignedAnchor(anchor, base64.b64decode(signature), number)
 
 
 def _append(file: int, line: bytes) -> None:
-    # Two processes must not both mend a line that was cut off, nor one write behind what the other has half written.
-    # The lock ends with the descriptor. A file system that has no locks is written to without.
+    # The lock prevents two processes from repairing the same truncated line, and from appending to a half-written one.
+    # Closing the descriptor releases it. On a file system without locks, lines are written without.
     with suppress(OSError):
         flock(file, LOCK_EX)
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
-        line = b"\n" + line  # a process died while it wrote
+        line = b"\n" + line  # the last line is truncated: a process died while it wrote
     if os.write(file, line) != len(line):
         raise OSError(28, "only a part of the line was written")
 

@@ -1,10 +1,10 @@
-"""What one entry of the decision log says, and the bytes it is hashed and kept as.
+"""Entries of the decision log, and the bytes that are hashed and stored.
 
-Contents of calls are not here: arguments and results appear as keyed hashes (`contents`). Absent parts and fields are
-left out. Every body is canonical JSON and begins with its moment, so that anybody can compare it without a parser.
+Entries do not contain arguments and results, only their keyed hashes (`content_key`). Absent parts and fields are
+omitted. Every body is canonical JSON and begins with its time, so it can be compared without a parser.
 
-An entry is made for every step of every call. What lives longer than a call is encoded once, when it is made; what
-belongs to one call is a tuple, because a frozen dataclass of this size costs four times as much to make.
+An entry is created for every step of every call. Parts that outlive a call are encoded once, when they are created.
+Parts of one call are tuples, because a frozen dataclass of this size takes four times as long to create.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,22 +15,22 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
-from gateway.audit.contents import ContentKey
-from gateway.audit.words import Effect, Event, Reason, State, Verdict
+from gateway.audit.content_key import ContentKey
+from gateway.audit.vocabulary import Effect, Event, Reason, State, Verdict
 
 VERSION: Final = 2
-"""Of the format. In version 1 `call.arguments` was made of the checksum, which rounds integers past 2^53."""
+"""Of the format. Version 1 derived `call.arguments` from the checksum, which rounds integers past 2^53."""
 
 MAX_TEXT: Final = 512
-"""Characters. Callers choose names and keys, and a log that they can fill is no log."""
+"""Maximum number of characters: callers choose names and keys, and must not be able to flood the log."""
 
 MAX_ITEMS: Final = 64
 
 _SORTED: Final = orjson.OPT_SORT_KEYS
-_KEPT_OF_LONG: Final = 128
+_PREFIX_CHARACTERS: Final = 128
 
 
-class _Lasting:
+class _SharedPart:
     """A part that many entries share, encoded once."""
 
     __slots__ = ("encoded", "fragment")
@@ -47,8 +47,8 @@ class _Lasting:
 
 
 @dataclass(frozen=True, slots=True)
-class Place(_Lasting):
-    """Where a decision was made, and by which documents. `content_key` names the key of keyed hashes."""
+class AuditOrigin(_SharedPart):
+    """The node and the revisions behind a decision. `content_key` names the key of the keyed hashes."""
 
     names = ("node", "configRevision", "policyRevision", "contentKey")
 
@@ -59,8 +59,8 @@ class Place(_Lasting):
 
 
 @dataclass(frozen=True, slots=True)
-class Client(_Lasting):
-    """The program that calls, by its own account."""
+class AuditClient(_SharedPart):
+    """The calling program, as it describes itself."""
 
     names = ("name", "version", "address")
 
@@ -70,8 +70,8 @@ class Client(_Lasting):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller(_Lasting):
-    """On whose behalf, and how we know. `token` is a hash of the credential, or its id hashed: never either itself."""
+class AuditCaller(_SharedPart):
+    """The principal and how it was authenticated. `token` is a hash of the credential or of its id."""
 
     names = ("subject", "tenant", "roles", "issuer", "authMethod", "token", "client")
 
@@ -81,12 +81,12 @@ class Caller(_Lasting):
     issuer: str | None = None
     auth_method: str | None = None
     token: str | None = None
-    client: Client | None = None
+    client: AuditClient | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Target(_Lasting):
-    """What is called: the name it was called by, and what policies know it as."""
+class AuditTarget(_SharedPart):
+    """What is called: its name for the caller, and its identity in policies."""
 
     names = ("tool", "catalogue", "identity", "definition", "tier")
 
@@ -97,8 +97,8 @@ class Target(_Lasting):
     tier: str | None = None
 
 
-class CallPart(NamedTuple):
-    """Which call. `arguments` is their keyed hash; `schema_valid` is `None` where nobody came to look."""
+class AuditCall(NamedTuple):
+    """A call. `arguments` is their keyed hash; `schema_valid` is `None` if they were not validated."""
 
     id: str
     turn: str | None = None
@@ -109,8 +109,8 @@ class CallPart(NamedTuple):
     span_id: str | None = None
 
 
-class DecisionPart(NamedTuple):
-    """What was decided, by which rules or rows, and where the one that decided stands (`file:line`).
+class AuditDecision(NamedTuple):
+    """A decision, the rules or rows that made it, and the position of the decisive one (`file:line`).
 
     `observed` are rules in observe mode that would have decided otherwise.
     """
@@ -122,8 +122,8 @@ class DecisionPart(NamedTuple):
     observed: tuple[str, ...] = ()
 
 
-class GateEntry(NamedTuple):
-    """One person's word. `shown` is the digest of what they were shown."""
+class AuditVote(NamedTuple):
+    """The verdict of one approver. `shown` is the digest of what the approver was shown."""
 
     approver: str
     verdict: Verdict
@@ -133,21 +133,21 @@ class GateEntry(NamedTuple):
     note: str | None = None
 
 
-class GatePart(NamedTuple):
-    """An approval: `digest` is of the exact call that it is about."""
+class AuditApproval(NamedTuple):
+    """An approval. `digest` identifies the exact call."""
 
     approval: str
     digest: str | None = None
     requested_at: int | None = None
     expires_at: int | None = None
-    entries: Sequence[GateEntry] = ()
+    entries: Sequence[AuditVote] = ()
 
     def encode(self) -> bytes:
         return orjson.dumps(_plain(_GATE, self), option=_SORTED)
 
 
-class OutcomePart(NamedTuple):
-    """How a call ended. `result` is a keyed hash; `envelope` the tier that its text was rendered at."""
+class AuditOutcome(NamedTuple):
+    """The outcome of a call. `result` is a keyed hash; `envelope` is the tier at which its text was rendered."""
 
     state: State
     error_type: str | None = None
@@ -157,8 +157,8 @@ class OutcomePart(NamedTuple):
     envelope: str | None = None
 
 
-class ObjectPart(NamedTuple):
-    """What an operator acted upon: `tool:order_refund`, a token by its hash."""
+class AuditObject(NamedTuple):
+    """What an operator acted on: `tool:order_refund`, a token by its hash."""
 
     kind: str
     name: str
@@ -167,15 +167,15 @@ class ObjectPart(NamedTuple):
 
 
 class CountPart(NamedTuple):
-    """How many refusals were counted instead of being told one by one, since a moment and until one."""
+    """Number of refusals between `since` and `until` that were counted instead of logged separately."""
 
     number: int
     since: int
     until: int
 
 
-class KeyPart(NamedTuple):
-    """The key that signs anchors from here on, vouched for by the one that did before."""
+class AuditKeyRotation(NamedTuple):
+    """The key that signs anchors from now on, endorsed by its predecessor."""
 
     before: str
     after: str
@@ -183,54 +183,54 @@ class KeyPart(NamedTuple):
     endorsement: str
 
 
-class Mark(NamedTuple):
-    """An entry of some shard by its place and its hash."""
+class ChainPosition(NamedTuple):
+    """An entry, identified by its position and its hash."""
 
     shard: str
     seq: int
     hash: str
 
 
-class Opening(NamedTuple):
-    """The first entry of a shard names it, and the last entries of the shards that it follows."""
+class ShardOpening(NamedTuple):
+    """The first entry of a shard: its name, and the last entries of its predecessors."""
 
     shard: str
-    predecessors: Sequence[Mark] = ()
+    predecessors: Sequence[ChainPosition] = ()
 
 
-class Entry(NamedTuple):
+class AuditEntry(NamedTuple):
     """One entry. `at` is in microseconds since 1970, UTC."""
 
     event: Event
     at: int
-    place: Place
-    caller: Caller | None = None
-    target: Target | None = None
-    call: CallPart | None = None
-    decision: DecisionPart | None = None
-    outcome: OutcomePart | None = None
-    gate: GatePart | None = None
-    object: ObjectPart | None = None
-    key: KeyPart | None = None
-    opened: Opening | None = None
-    pruned: Mark | None = None
+    place: AuditOrigin
+    caller: AuditCaller | None = None
+    target: AuditTarget | None = None
+    call: AuditCall | None = None
+    decision: AuditDecision | None = None
+    outcome: AuditOutcome | None = None
+    gate: AuditApproval | None = None
+    object: AuditObject | None = None
+    key: AuditKeyRotation | None = None
+    opened: ShardOpening | None = None
+    pruned: ChainPosition | None = None
     counted: CountPart | None = None
 
     def encode(self) -> bytes:
-        """The body: canonical JSON, sorted and compact."""
+        """Return the body as canonical JSON, sorted and compact."""
         event, at, place, caller, target, call, decision, outcome, gate, object, key, opened, pruned, counted = self
-        told = None if call is None else call_fields(*call)
-        ended = None if outcome is None else outcome_fields(*outcome)
-        body = _body(
+        call_part = None if call is None else call_fields(*call)
+        outcome_part = None if outcome is None else outcome_fields(*outcome)
+        body = _build_body(
             event,
             at,
             place.fragment,
             caller=None if caller is None else caller.fragment,
             target=None if target is None else target.fragment,
-            call=told,
+            call=call_part,
             decision=decision,
             gate=None if gate is None else orjson.Fragment(gate.encode()),
-            outcome=ended,
+            outcome=outcome_part,
         )
         if not (object or key or opened or pruned or counted):
             return orjson.dumps(body)
@@ -238,7 +238,7 @@ class Entry(NamedTuple):
             body["object"] = _plain(_OBJECT, object)
         if counted is not None:
             body["counted"] = _plain(_COUNT, counted)
-        # One name for all that the log says about itself: whoever verifies looks for it first.
+        # All statements about the log are under one name: verification searches for it first.
         about = {"key": key and _plain(_KEY, key), "opened": opened and _plain(_OPENING, opened)}
         about["pruned"] = pruned and _plain(_MARK, pruned)
         if key or opened or pruned:
@@ -251,41 +251,43 @@ CallValues = tuple[str, str | None, str | None, str | None, bool | None]
 DecisionValues = tuple[Effect, Reason, tuple[str, ...], str | None, tuple[str, ...]]
 OutcomeValues = tuple[State, str | None, int | None, str | None, bytes | None, str | None]
 
-Told = tuple[Event, bytes, bytes, TargetValues, CallValues, DecisionValues | None, OutcomeValues | None, bytes | None]
-"""An entry about a call before it is encoded: what happened; place and caller, as they are encoded; target, call,
-decision and outcome by their values, with the exact digest of the call and the content of its result instead of their
-keyed hashes; and the gate, as it is encoded. It is plain, so that another process can hash and encode it.
+EntryValues = tuple[
+    Event, bytes, bytes, TargetValues, CallValues, DecisionValues | None, OutcomeValues | None, bytes | None
+]
+"""An entry about a call before it is encoded: event; encoded place and caller; values of target, call, decision and
+outcome, with the exact digest of the call and the content of its result instead of keyed hashes; and the encoded gate.
+It is plain data, so that another process can hash and encode it.
 """
 
 
-def body_of(at: int, said: bytes | Told, key: ContentKey | None) -> bytes:
-    """What `Entry.encode` gives, which may be there already."""
-    if isinstance(said, bytes):
-        return said
-    assert key is not None, "contents are told to whoever has their key"  # noqa: S101 - nothing is encoded without
-    event, place, caller, target, (id, turn, idempotency_key, fingerprint, is_valid), decision, outcome, gate = said
+def encode_entry(at: int, entry: bytes | EntryValues, key: ContentKey | None) -> bytes:
+    """Return what `AuditEntry.encode` returns, unless it is already encoded."""
+    if isinstance(entry, bytes):
+        return entry
+    assert key is not None, "values are encoded with a content key"  # noqa: S101 - callers without a key pass bytes
+    event, place, caller, target, (id, turn, idempotency_key, fingerprint, is_valid), decision, outcome, gate = entry
     arguments = key.arguments(fingerprint.encode()) if fingerprint else None
-    body = _body(
+    body = _build_body(
         event,
         at,
         orjson.Fragment(place),
         caller=orjson.Fragment(caller),
-        target=_target(target),
+        target=_encode_target(target),
         call=call_fields(id, turn, idempotency_key, arguments, is_valid),
         decision=decision,
         gate=None if gate is None else orjson.Fragment(gate),
-        outcome=None if outcome is None else _hashed(outcome, key),
+        outcome=None if outcome is None else _hash_outcome(outcome, key),
     )
     return orjson.dumps(body)
 
 
-def _hashed(outcome: OutcomeValues, key: ContentKey) -> dict[str, Any]:
+def _hash_outcome(outcome: OutcomeValues, key: ContentKey) -> dict[str, Any]:
     state, error_type, size, artifact, content, envelope = outcome
     result = None if content is None else key.result(content)
     return outcome_fields(state, error_type, size, artifact, result, envelope)
 
 
-def _body(
+def _build_body(
     event: Event,
     at: int,
     place: orjson.Fragment,
@@ -297,14 +299,14 @@ def _body(
     gate: orjson.Fragment | None,
     outcome: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """In the order of canonical JSON, so that nothing has to be sorted."""
+    """Build the body in the order of canonical JSON, so that it need not be sorted."""
     body: dict[str, Any] = {"at": at}
     if call is not None:
         body["call"] = call
     if caller is not None:
         body["caller"] = caller
     if decision is not None:
-        body["decision"] = _decision(decision)
+        body["decision"] = _encode_decision(decision)
     body["event"] = event
     if gate is not None:
         body["gate"] = gate
@@ -336,13 +338,13 @@ def call_fields(
     trace_id: str | None = None,
     span_id: str | None = None,
 ) -> dict[str, Any]:
-    """As `_plain` would make it, at a quarter of the cost. Callers choose the first and the third text."""
+    """Return what `_plain` would, at a quarter of the cost. Callers choose `id` and `idempotency_key`."""
     part: dict[str, Any] = {}
     if arguments is not None:
         part["arguments"] = arguments
-    part["id"] = id if len(id) <= MAX_TEXT and id.isascii() else bounded(id)
+    part["id"] = id if len(id) <= MAX_TEXT and id.isascii() else truncate(id)
     if idempotency_key is not None:
-        part["idempotencyKey"] = bounded(idempotency_key)
+        part["idempotencyKey"] = truncate(idempotency_key)
     if schema_valid is not None:
         part["schemaValid"] = schema_valid
     if span_id is not None:
@@ -350,7 +352,7 @@ def call_fields(
     if trace_id is not None:
         part["traceId"] = trace_id
     if turn is not None:
-        part["turn"] = turn if len(turn) <= MAX_TEXT and turn.isascii() else bounded(turn)
+        part["turn"] = turn if len(turn) <= MAX_TEXT and turn.isascii() else truncate(turn)
     return part
 
 
@@ -364,13 +366,13 @@ def outcome_fields(
 ) -> dict[str, Any]:
     part: dict[str, Any] = {}
     if artifact is not None:
-        part["artifact"] = bounded(artifact)
+        part["artifact"] = truncate(artifact)
     if bytes is not None:
         part["bytes"] = bytes
     if envelope is not None:
-        part["envelope"] = bounded(envelope)
+        part["envelope"] = truncate(envelope)
     if error_type is not None:
-        part["errorType"] = bounded(error_type)
+        part["errorType"] = truncate(error_type)
     if result is not None:
         part["result"] = result
     part["state"] = state
@@ -378,48 +380,48 @@ def outcome_fields(
 
 
 @lru_cache(maxsize=4096)  # rules and rows are few, calls are many
-def _decision(part: DecisionValues) -> orjson.Fragment:
+def _encode_decision(part: DecisionValues) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(_plain(_DECISION, part), option=_SORTED))
 
 
-@lru_cache(maxsize=4096)  # likewise tools
-def _target(part: TargetValues) -> orjson.Fragment:
-    return Target(*part).fragment
+@lru_cache(maxsize=4096)  # tools are few, too
+def _encode_target(part: TargetValues) -> orjson.Fragment:
+    return AuditTarget(*part).fragment
 
 
-def bounded(text: str) -> str:
-    """The text, or the beginning of a long one with its hash; half surrogate pairs, which are no text, replaced."""
+def truncate(text: str) -> str:
+    """Return the text, or the start of a long one with its hash; unpaired surrogates are replaced."""
     if text.isascii() and len(text) <= MAX_TEXT:
         return text
     clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if len(clean) <= MAX_TEXT:
         return clean
-    return f"{clean[:_KEPT_OF_LONG]}…sha256:{sha256(clean.encode()).hexdigest()}"
+    return f"{clean[:_PREFIX_CHARACTERS]}…sha256:{sha256(clean.encode()).hexdigest()}"
 
 
 def _plain(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
-    """JSON data of what is there."""
-    kept: dict[str, Any] = {}
+    """Return the values that are present as JSON data."""
+    part: dict[str, Any] = {}
     for name, value in zip(names, values, strict=True):
         if value is None:
             continue
         kind = type(value)
         if kind is str:
-            kept[name] = bounded(value)
+            part[name] = truncate(value)
         elif kind is int or kind is bool:
-            kept[name] = value
-        elif isinstance(value, _Lasting):
-            kept[name] = value.fragment
+            part[name] = value
+        elif isinstance(value, _SharedPart):
+            part[name] = value.fragment
         elif value:
-            kept[name] = _items(value)
-    return kept
+            part[name] = _to_items(value)
+    return part
 
 
-def _items(values: Sequence[Any]) -> list[Any]:
-    """Of texts some at the most; then how many there were, so that nobody takes them for all."""
-    if isinstance(values[0], GateEntry):
+def _to_items(values: Sequence[Any]) -> list[Any]:
+    """Return at most `MAX_ITEMS` texts, followed by the total number if there are more."""
+    if isinstance(values[0], AuditVote):
         return [_plain(_GATE_ENTRY, value) for value in values]
-    if isinstance(values[0], Mark):
+    if isinstance(values[0], ChainPosition):
         return [_plain(_MARK, value) for value in values]
-    texts = [bounded(value) for value in values[:MAX_ITEMS]]
+    texts = [truncate(value) for value in values[:MAX_ITEMS]]
     return texts if len(values) <= MAX_ITEMS else [*texts, f"…{len(values)} in all"]

@@ -1,4 +1,4 @@
-"""The keys that sign anchors and bundles: Ed25519 alone. Reading, making, naming; one vouching for the next."""
+"""The Ed25519 keys that sign anchors and bundles: loading, generating, naming, and endorsing the next key."""
 
 import base64
 import binascii
@@ -11,18 +11,18 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from gateway.audit.entries import KeyPart
-from gateway.audit.secret_bytes import WeakKey, decoded, secret_bytes
+from gateway.audit.content_key import WeakKey, decode_secret, load_secret
+from gateway.audit.entries import AuditKeyRotation
 
 Purpose = Literal["anchor", "bundle"]
 _PURPOSES: Final[Mapping[Purpose, bytes]] = {
     "anchor": b"gateway-audit-anchor/1\n",
     "bundle": b"gateway-bundle-manifest/1\n",
 }
-"""What is signed begins with what it is for, so that no signature can be taken for one of another kind."""
+"""Prefix of the signed bytes for each purpose, so that a signature is not valid for another purpose."""
 _ENDORSED: Final = b"gateway-audit-key/1\n"
 _RAW: Final = 32
-_MAKE_ONE: Final = "make a pair with: gateway audit keygen FILE"
+_KEYGEN_HELP: Final = "make a pair with: gateway audit keygen FILE"
 
 SMALL_ORDER: Final = frozenset(
     bytes.fromhex(point)
@@ -43,36 +43,36 @@ SMALL_ORDER: Final = frozenset(
         "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
     )
 )
-"""Public keys under which anybody can sign: the points whose order divides eight, in every spelling."""
+"""Public keys that accept forged signatures: the points whose order divides eight, in every encoding."""
 
 
 @dataclass(frozen=True, slots=True)
-class PublicKey:
+class VerifyKey:
     """Checks signatures. `id` names it in anchors."""
 
     raw: bytes
 
     def __post_init__(self) -> None:
         if len(self.raw) != _RAW or self.raw in SMALL_ORDER:
-            raise WeakKey("the public key is one under which anybody can sign", help=_MAKE_ONE)
+            raise WeakKey("the public key is one under which any signature can be forged", help=_KEYGEN_HELP)
 
     @classmethod
-    def load(cls, text: str | bytes) -> "PublicKey":
-        """From PEM, 32 raw bytes, hexadecimal or base64. Raises `WeakKey`, also for a private key: keep that one."""
-        written = text.encode() if isinstance(text, str) else text
-        if b"PRIVATE KEY" in written:
+    def load(cls, text: str | bytes) -> "VerifyKey":
+        """Load PEM, 32 raw bytes, hexadecimal or base64. Raise `WeakKey`, also for a private key."""
+        data = text.encode() if isinstance(text, str) else text
+        if b"PRIVATE KEY" in data:
             raise WeakKey("this is a private key", help="verify with the public one, the file that ends in .pub")
-        if b"-----BEGIN" not in written:
-            raw = decoded(written)
+        if b"-----BEGIN" not in data:
+            raw = decode_secret(data)
             if raw is None or len(raw) != _RAW:
-                raise WeakKey("the public key is neither PEM nor 32 bytes", help=_MAKE_ONE)
+                raise WeakKey("the public key is neither PEM nor 32 bytes", help=_KEYGEN_HELP)
             return cls(raw)
         try:
-            key = serialization.load_pem_public_key(written)
+            key = serialization.load_pem_public_key(data)
         except (ValueError, UnsupportedAlgorithm):
-            raise WeakKey("the public key cannot be read", help=_MAKE_ONE) from None
+            raise WeakKey("the public key cannot be read", help=_KEYGEN_HELP) from None
         if not isinstance(key, Ed25519PublicKey):
-            raise WeakKey("the public key is not an Ed25519 key", help=_MAKE_ONE)
+            raise WeakKey("the public key is not an Ed25519 key", help=_KEYGEN_HELP)
         return cls(key.public_bytes_raw())
 
     @property
@@ -85,16 +85,16 @@ class PublicKey:
         )
 
     def has_signed(self, message: bytes, signature: bytes, *, purpose: Purpose = "anchor") -> bool:
-        """Whether an anchor, or something else, of these bytes was signed with this key."""
+        """Whether this key signed the message for this purpose."""
         return self._is_valid(_PURPOSES[purpose] + message, signature)
 
-    def endorses(self, part: KeyPart) -> "PublicKey | None":
-        """The key that this one vouched for, `None` if it did not."""
-        raw, signature = _bytes(part.public), _bytes(part.endorsement)
+    def endorses(self, part: AuditKeyRotation) -> "VerifyKey | None":
+        """Return the key that this one endorses; `None` if the endorsement is not valid."""
+        raw, signature = _decode(part.public), _decode(part.endorsement)
         if part.before != self.id or raw is None or signature is None or not self._is_valid(_ENDORSED + raw, signature):
             return None
         try:
-            after = PublicKey(raw)
+            after = VerifyKey(raw)
         except WeakKey:
             return None
         return after if after.id == part.after else None
@@ -109,40 +109,40 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Signs anchors. What it is made of is never shown."""
+    """Signs anchors and bundles. The private key is never shown."""
 
     _key: Ed25519PrivateKey = field(repr=False)
-    public: PublicKey
+    public: VerifyKey
 
     @classmethod
     def load(cls, secret: str | bytes) -> "SigningKey":
-        """From PEM without a passphrase, 32 raw bytes, hexadecimal or base64. Raises `WeakKey`."""
-        written = secret.encode() if isinstance(secret, str) else secret
-        if not written.strip():
-            raise WeakKey("there is no key to sign anchors with", help=_MAKE_ONE)
-        if b"-----BEGIN" not in written:
-            raw = secret_bytes(written, "the key of anchors", least=_RAW, help=_MAKE_ONE)
+        """Load PEM without a passphrase, 32 raw bytes, hexadecimal or base64. Raise `WeakKey`."""
+        data = secret.encode() if isinstance(secret, str) else secret
+        if not data.strip():
+            raise WeakKey("there is no key to sign anchors with", help=_KEYGEN_HELP)
+        if b"-----BEGIN" not in data:
+            raw = load_secret(data, "the anchor key", least=_RAW, help=_KEYGEN_HELP)
             if len(raw) != _RAW:
-                raise WeakKey("the key of anchors is neither PEM nor 32 bytes", help=_MAKE_ONE)
-            return cls._of(Ed25519PrivateKey.from_private_bytes(raw))
+                raise WeakKey("the anchor key is neither PEM nor 32 bytes", help=_KEYGEN_HELP)
+            return cls._from_key(Ed25519PrivateKey.from_private_bytes(raw))
         try:
-            key = serialization.load_pem_private_key(written, password=None)
+            key = serialization.load_pem_private_key(data, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             raise WeakKey(
                 "the private key cannot be read, or needs a passphrase",
-                help=f"{_MAKE_ONE}; it is guarded by the mode of its file",
+                help=f"{_KEYGEN_HELP}; the file mode protects it",
             ) from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise WeakKey("the private key is not an Ed25519 key", help=_MAKE_ONE)
-        return cls._of(key)
+            raise WeakKey("the private key is not an Ed25519 key", help=_KEYGEN_HELP)
+        return cls._from_key(key)
 
     @classmethod
     def generate(cls) -> "SigningKey":
-        return cls._of(Ed25519PrivateKey.generate())
+        return cls._from_key(Ed25519PrivateKey.generate())
 
     @classmethod
-    def _of(cls, key: Ed25519PrivateKey) -> "SigningKey":
-        return cls(key, PublicKey(key.public_key().public_bytes_raw()))
+    def _from_key(cls, key: Ed25519PrivateKey) -> "SigningKey":
+        return cls(key, VerifyKey(key.public_key().public_bytes_raw()))
 
     @property
     def id(self) -> str:
@@ -151,19 +151,21 @@ class SigningKey:
     def sign(self, message: bytes, *, purpose: Purpose = "anchor") -> bytes:
         return self._key.sign(_PURPOSES[purpose] + message)
 
-    def endorse(self, after: PublicKey) -> KeyPart:
-        """What a `key-rotated` entry says: this key vouches for the next."""
+    def endorse(self, after: VerifyKey) -> AuditKeyRotation:
+        """Return the content of a `key-rotated` entry: this key endorses the next."""
         signature = self._key.sign(_ENDORSED + after.raw)
-        return KeyPart(self.id, after.id, base64.b64encode(after.raw).decode(), base64.b64encode(signature).decode())
+        return AuditKeyRotation(
+            self.id, after.id, base64.b64encode(after.raw).decode(), base64.b64encode(signature).decode()
+        )
 
     def pem(self) -> bytes:
-        """For writing to a file that only its owner can read."""
+        """Return PEM, for a file that only its owner can read."""
         return self._key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
 
-def _bytes(text: str) -> bytes | None:
+def _decode(text: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):

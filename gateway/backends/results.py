@@ -1,24 +1,134 @@
-"""What a backend may hand back, and how bytes become media. What a result is worth is not decided here."""
+"""Conversion of backend results: values to text, bytes or media, and the check against a tool's output schema."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterable, Mapping
+import re
+import unicodedata
+from asyncio import to_thread
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from math import isfinite
 from typing import Any, Final
 
-from gateway.backends.refusals import type_name
-from gateway.core.artifacts import SpooledArtifact
-from gateway.core.bounded_json import LARGE, TooManyValues, check_values, read_apart
-from gateway.core.media import InMemoryMediaReader, Media, MediaKind, ModalityHazard, TrustTier
-from gateway.core.spool import is_spool_reader
-from gateway.governance.ports import BackendFailed
+from gateway.artifacts import IndexedReader, SpooledArtifact, encode_utf8
+from gateway.errors import ProgramError
+from gateway.model import (
+    LARGE,
+    MAX_STRUCTURED_SIZE,
+    NO_VALUE,
+    Backend,
+    BackendError,
+    InMemoryMediaReader,
+    Invocation,
+    Media,
+    MediaKind,
+    ModalityHazard,
+    OutputSchema,
+    TooManyValues,
+    TrustTier,
+    check_values,
+    is_spool_reader,
+    parse_output,
+    run_in_json_thread,
+)
 
-_AS_THEY_ARE: Final = (str, Media, SpooledArtifact)
+EXCERPT: Final = 2048
+"""Maximum number of characters of third-party text that a message quotes."""
+
+REDACTED: Final = "[redacted]"
+_SHORTEST_SECRET: Final = 4
+
+
+class BackendUnusable(ProgramError):
+    """The backend cannot do what its document declares; raised when it is built."""
+
+    code = "E_BACKEND_UNUSABLE"
+    default_message = "the backend cannot do what was declared"
+
+
+@asynccontextmanager
+async def enforce_deadline(timeout: timedelta | None) -> AsyncIterator[asyncio.Timeout]:
+    """Raise `BackendError` if the block takes longer than `timeout`. Cancellation by the caller passes through."""
+    try:
+        async with asyncio.timeout(None if timeout is None else timeout.total_seconds()) as deadline:
+            yield deadline
+    except TimeoutError as error:
+        if timeout is None or not deadline.expired():
+            raise
+        raise BackendError("unavailable", f"no result within {timeout.total_seconds():g} s") from error
+
+
+def excerpt(text: str | bytes, *, secrets: Iterable[str] = (), limit: int = EXCERPT) -> str:
+    """Return third-party text as one line, with secrets redacted and control and direction characters escaped."""
+    shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST_SECRET:
+            shown = shown.replace(secret, REDACTED)
+    shown = "".join(map(_visible, shown.strip()))
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
+
+
+def type_name(value: object) -> str:
+    """Return the class name, reduced to identifier characters: the author of the class chooses it."""
+    return re.sub(r"[^A-Za-z0-9_.]", "", type(value).__name__)[:80] or "object"
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character)[0] != "C" and character not in "\u2028\u2029":
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+_INLINE_BYTES: Final = 1 << 16
+"""Results up to this many bytes are read in the event loop: they are still in memory."""
+
+
+class OutputMismatch(BackendError):
+    """A tool ran, possibly with effect, and its result does not match its output schema."""
+
+    code = "E_OUTPUT_MISMATCH"
+
+    def __init__(self, why: str) -> None:
+        help = "report it to the upstream's operator, or skip the check with import: {outputSchemas: ignore}"
+        super().__init__("failed", f"the tool ran, but its result does not fit its output schema: {why}", help=help)
+
+
+class OutputCheckBackend:
+    """A backend that checks the results of another one: text, bytes or a reader of JSON that matches the schema."""
+
+    def __init__(self, inner: Backend, promise: OutputSchema) -> None:
+        self._inner = inner
+        self._promise = promise
+
+    async def run(self, call: Invocation) -> Any:
+        result = await self._inner.run(call)
+        value = await _read_value(result)
+        if not self._promise.matches(value):
+            raise OutputMismatch(self._promise.mismatch(value))
+        return result
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def _read_value(result: Any) -> Any:
+    if isinstance(result, IndexedReader):
+        size = result.byte_length()
+        if size > MAX_STRUCTURED_SIZE:
+            return NO_VALUE
+        result = result.read_range(0, size) if size <= _INLINE_BYTES else await to_thread(result.read_range, 0, size)
+    content = encode_utf8(result) if isinstance(result, str) else result
+    return parse_output(content) if isinstance(content, bytes) else NO_VALUE
+
+
+_UNCHANGED_TYPES: Final = (str, Media, SpooledArtifact)
 
 
 @dataclass(frozen=True, slots=True)
 class MediaTemplate:
-    """What a tool's bytes are, as its document declares it."""
+    """Media properties that a tool's document declares for the bytes it returns."""
 
     kind: MediaKind
     mime_type: str
@@ -40,9 +150,9 @@ class MediaTemplate:
         )
 
 
-def shaped(value: Any, *, json_results: bool, media: MediaTemplate | None) -> Any:
-    """A function's result as the rest of a call understands it. Raises `BackendFailed` if it is nothing of the kind."""
-    if isinstance(value, _AS_THEY_ARE):
+def normalize_result(value: Any, *, json_results: bool, media: MediaTemplate | None) -> Any:
+    """Return a function's result as text, bytes, media, artifacts or JSON text. Raise `BackendError` for any other."""
+    if isinstance(value, _UNCHANGED_TYPES):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return media.media(bytes(value)) if media else bytes(value)
@@ -52,7 +162,7 @@ def shaped(value: Any, *, json_results: bool, media: MediaTemplate | None) -> An
         return list(value)
     if not json_results:
         help = "return text, bytes or media, or give the tool a JSON artifact class"
-        raise BackendFailed("failed", f"the tool returned {type_name(value)}; its results are not JSON", help=help)
+        raise BackendError("failed", f"the tool returned {type_name(value)}; its results are not JSON", help=help)
     return json_text(value)
 
 
@@ -62,57 +172,57 @@ def _are_of_one_kind(values: list[Any] | tuple[Any, ...]) -> bool:
 
 def json_text(value: Any) -> str:
     try:
-        return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+        return json.dumps(_to_plain(value), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BackendFailed("failed", f"the tool returned {type_name(value)}, which JSON cannot express") from error
+        raise BackendError("failed", f"the tool returned {type_name(value)}, which JSON cannot express") from error
 
 
-def _plain(value: Any) -> Any:
-    """Keys that JSON would turn into text are refused: two of them could become one."""
+def _to_plain(value: Any) -> Any:
+    """Return the value as plain JSON. Raise `TypeError` for keys that are not text: two of them could become one."""
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise TypeError("JSON objects have text keys")
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return value
 
 
-async def collected(chunks: AsyncIterable[bytes], *, limit: int) -> bytes:
-    """Everything at once, for what can only be judged as a whole. Raises `BackendFailed` past the limit."""
+async def read_all(chunks: AsyncIterable[bytes], *, limit: int) -> bytes:
+    """Collect all chunks. Raise `BackendError` if they exceed the limit."""
     content = bytearray()
     async for chunk in chunks:
         content += chunk
         if len(content) > limit:
-            raise BackendFailed("failed", f"the result has more than {limit} bytes")
+            raise BackendError("failed", f"the result has more than {limit} bytes")
     return bytes(content)
 
 
-async def parsed_json(content: bytes) -> Any:
-    """The value of a JSON text, read elsewhere if it is large. Raises `BackendFailed` if it is none."""
+async def parse_json_result(content: bytes) -> Any:
+    """Parse JSON, outside the event loop if it is large. Raise `BackendError` if it is not JSON."""
     try:
-        return _parsed(content) if len(content) < LARGE else await read_apart(_parsed, content)
+        return _parse_json(content) if len(content) < LARGE else await run_in_json_thread(_parse_json, content)
     except TooManyValues as error:
         raise too_many_values(error) from None
     except (ValueError, RecursionError) as error:
-        raise BackendFailed("failed", "the result is not JSON") from error
+        raise BackendError("failed", "the result is not JSON") from error
 
 
-def too_many_values(error: TooManyValues) -> BackendFailed:
-    help = "have the tool give less at a time, or give it an artifact class that is not JSON"
-    return BackendFailed("failed", f"the result has more than {error.most} JSON values", help=help)
+def too_many_values(error: TooManyValues) -> BackendError:
+    help = "have the tool return less at a time, or give it an artifact class that is not JSON"
+    return BackendError("failed", f"the result has more than {error.most} JSON values", help=help)
 
 
-def _parsed(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     check_values(content)
-    return json.loads(content, parse_constant=_not_json, parse_float=_finite)
+    return json.loads(content, parse_constant=_raise_not_json, parse_float=_parse_float)
 
 
-def _finite(digits: str) -> float:
-    """A function of Python's, so that other threads may run between two numbers."""
+def _parse_float(digits: str) -> float:
+    """Parse a float in Python code, so that other threads can run between two numbers."""
     number = float(digits)
-    return number if isfinite(number) else _not_json("a number past every double")
+    return number if isfinite(number) else _raise_not_json("a number out of range")
 
 
-def _not_json(name: str) -> Any:
+def _raise_not_json(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")

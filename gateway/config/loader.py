@@ -1,7 +1,7 @@
-"""From a folder to checked documents: read, fill in the environment, apply the overlay, check what stands in them.
+"""Load folders: read documents, fill in environment variables, apply the overlay, check each document.
 
-Every step goes on after problems, so that one run shows all of them. What the documents mean together is not
-decided here.
+Every step continues after a problem, so that one run reports all of them. The linker checks what documents mean
+together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,111 +9,112 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gateway.config.folders import read_folder
-from gateway.config.kinds import SpecProblem, validate
-from gateway.config.nodes import Document
-from gateway.config.overlays import apply, is_overlay
-from gateway.config.programs import check_programs
-from gateway.config.references import check_references, identity_of
-from gateway.config.specs.common import Document as Spec
-from gateway.config.substitution import EnvUse, substitute
-from gateway.governance.diagnostics import Diagnostic, in_order
+from gateway.config.document_checks import check_embedded_code, check_references, document_identity
+from gateway.config.environment import EnvUse, substitute_environment
+from gateway.config.kinds.base import DocumentModel as Spec
+from gateway.config.kinds.validation import ShapeProblem, validate_document
+from gateway.config.overlays import apply_overlays, is_overlay
+from gateway.config.yaml.document import YamlDocument
+from gateway.config.yaml.folder import read_documents
+from gateway.registries import Diagnostic, sort_diagnostics
 
 _ABOUT_OTHER_FILES: Final = frozenset({"unknown-reference", "no-gateway", "overlay-target"})
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A document whose shape is right, with the data and positions it came from."""
+class CheckedDocument:
+    """A document of valid shape, with its source data and positions."""
 
     spec: Spec
-    source: Document
+    source: YamlDocument
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a folder holds in one environment. With errors among the diagnostics, `documents` is incomplete."""
+class ConfigDocuments:
+    """The documents of one environment. If `diagnostics` has errors, `documents` is incomplete."""
 
-    documents: tuple[Checked, ...]
+    documents: tuple[CheckedDocument, ...]
     diagnostics: tuple[Diagnostic, ...]
     environment: tuple[EnvUse, ...]
     names: Mapping[str, frozenset[str]]
-    """The names of all documents by kind, of those with a wrong shape, too."""
+    """Names of all documents by kind, including documents of invalid shape."""
     is_whole: bool = True
     """Whether every file could be read."""
 
-    def without_echoes(self, problems: Iterable[Diagnostic]) -> list[Diagnostic]:
-        """Without names that lead nowhere, if they may lead into a file that could not be read.
+    def drop_follow_ups(self, problems: Iterable[Diagnostic]) -> list[Diagnostic]:
+        """Drop unknown references if a file could not be read, because it may contain the missing document.
 
-        A name that is nearly a known one is told all the same: it is more likely misspelled.
+        Keep those that resemble a known name: they are more likely misspelled.
         """
-        return [found for found in problems if self.is_whole or not _is_echo(found)]
+        return [found for found in problems if self.is_whole or not _is_follow_up(found)]
 
     @property
     def has_errors(self) -> bool:
         return any(found.is_error for found in self.diagnostics)
 
 
-def load(
+def load_documents(
     folders: Sequence[Path], *, environ: Mapping[str, str], environment: str | None = None, prefixes: bool = True
-) -> Loaded:
-    """Load all folders as one configuration. Positions name files by folder and path, unless `prefixes` is false."""
-    documents: list[Document] = []
+) -> ConfigDocuments:
+    """Load all folders as one configuration. Positions name files by folder and path if `prefixes` is true."""
+    documents: list[YamlDocument] = []
     problems: list[Diagnostic] = []
     for folder in folders:
-        read, found = read_folder(folder, prefix=folder.as_posix() if prefixes else "")
+        read, found = read_documents(folder, prefix=folder.as_posix() if prefixes else "")
         documents += read
         problems += found
     is_whole = not any(found.is_error for found in problems)
-    filled, uses = _filled(documents, environ, problems)
+    filled, uses = _substitute(documents, environ, problems)
     overlays = [document for document in filled if is_overlay(document)]
     plain = [document for document in filled if not is_overlay(document)]
-    effective, found = apply(plain, overlays, environment=environment)
+    effective, found = apply_overlays(plain, overlays, environment=environment)
     problems += found
-    checked = _checked([*effective, *overlays], problems)
+    checked = _validate([*effective, *overlays], problems)
     problems += check_references(effective)
-    problems += [each for each in check_programs(effective) if not _follows_from(each, problems)]
-    loaded = Loaded(tuple(checked), tuple(in_order(problems)), tuple(uses), _names(effective), is_whole)
-    return replace(loaded, diagnostics=tuple(loaded.without_echoes(loaded.diagnostics)))
+    problems += [each for each in check_embedded_code(effective) if not _follows_from(each, problems)]
+    loaded = ConfigDocuments(
+        tuple(checked), tuple(sort_diagnostics(problems)), tuple(uses), _names(effective), is_whole
+    )
+    return replace(loaded, diagnostics=tuple(loaded.drop_follow_ups(loaded.diagnostics)))
 
 
-def _is_echo(found: Diagnostic) -> bool:
+def _is_follow_up(found: Diagnostic) -> bool:
     return found.code in _ABOUT_OTHER_FILES and not (found.help or "").startswith("did you mean")
 
 
-def _names(documents: Iterable[Document]) -> Mapping[str, frozenset[str]]:
+def _names(documents: Iterable[YamlDocument]) -> Mapping[str, frozenset[str]]:
     named: dict[str, set[str]] = {}
-    for kind, name in filter(None, map(identity_of, documents)):
+    for kind, name in filter(None, map(document_identity, documents)):
         named.setdefault(kind, set()).add(name)
     return {kind: frozenset(names) for kind, names in named.items()}
 
 
-def _filled(
-    documents: Iterable[Document], environ: Mapping[str, str], problems: list[Diagnostic]
-) -> tuple[list[Document], list[EnvUse]]:
-    filled: list[Document] = []
+def _substitute(
+    documents: Iterable[YamlDocument], environ: Mapping[str, str], problems: list[Diagnostic]
+) -> tuple[list[YamlDocument], list[EnvUse]]:
+    filled: list[YamlDocument] = []
     uses: list[EnvUse] = []
     for document in documents:
-        replaced, found, asked = substitute(document, environ)
+        replaced, found, used = substitute_environment(document, environ)
         filled.append(replaced)
         problems += found
-        uses += asked
+        uses += used
     return filled, uses
 
 
-def _checked(documents: Iterable[Document], problems: list[Diagnostic]) -> list[Checked]:
-    checked: list[Checked] = []
+def _validate(documents: Iterable[YamlDocument], problems: list[Diagnostic]) -> list[CheckedDocument]:
+    checked: list[CheckedDocument] = []
     for document in documents:
-        spec, found = validate(document.data, hidden=document.substituted)
-        shapes = [_diagnostic(document, each) for each in found]
+        spec, found = validate_document(document.data, hidden=document.substituted)
+        shapes = [_to_diagnostic(document, each) for each in found]
         problems += [each for each in shapes if not _follows_from(each, problems)]
         if spec is not None:
-            checked.append(Checked(spec, document))
+            checked.append(CheckedDocument(spec, document))
     return checked
 
 
 def _follows_from(shape: Diagnostic, problems: Iterable[Diagnostic]) -> bool:
-    """Whether a value has the wrong shape only because a variable in it could not be filled in."""
+    """Whether the shape is wrong only because a variable in the value could not be filled in."""
     start = shape.position
     return any(
         found.code.startswith("env-")
@@ -123,6 +124,6 @@ def _follows_from(shape: Diagnostic, problems: Iterable[Diagnostic]) -> bool:
     )
 
 
-def _diagnostic(document: Document, problem: SpecProblem) -> Diagnostic:
+def _to_diagnostic(document: YamlDocument, problem: ShapeProblem) -> Diagnostic:
     position = document.key_position(problem.path) if problem.at_key else document.position(problem.path)
     return Diagnostic(problem.code, problem.message, position, help=problem.help)

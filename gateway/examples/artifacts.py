@@ -1,14 +1,12 @@
-"""An artifact class of our own: an invoice is JSON, and a model may ask for its total or its large lines."""
+"""A custom artifact class: an invoice is JSON, and a model can query its total or its large lines."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Final
 
-from gateway.core.artifacts import ToolMethod
+from gateway.artifacts import SpooledJsonArtifact, ToolMethod, to_bounded_text
 from gateway.errors import ArtifactError
-from gateway.formats.documents import bounded_text
-from gateway.formats.jsondoc import SpooledJsonArtifact
 
 _LARGEST: Final = Decimal(10) ** 15
 
@@ -20,7 +18,7 @@ _AMOUNT: Final = {
 
 
 class InvoiceArtifact(SpooledJsonArtifact):
-    """Everything JSON can be asked, and two questions that only an invoice can answer."""
+    """A JSON artifact with two additional queries for invoices."""
 
     tool_methods: ClassVar[tuple[ToolMethod, ...]] = (
         ToolMethod(
@@ -33,12 +31,12 @@ class InvoiceArtifact(SpooledJsonArtifact):
             "invoice_lines_over",
             "Queries an invoice of this turn, selected by callId. Returns its lines that cost more than an amount.",
             _AMOUNT,
-            bounded_text,
+            to_bounded_text,
         ),
     )
 
     async def invoice_total(self) -> str:
-        """The sum of the lines, whatever the document says its total is."""
+        """Return the sum of the lines, regardless of the total in the document."""
         invoice = await self._invoice()
         total = sum((amount for _, amount in _lines(invoice)), Decimal(0))
         currency = invoice.get("currency")
@@ -52,7 +50,7 @@ class InvoiceArtifact(SpooledJsonArtifact):
         value = await self.value()
         if not isinstance(value, dict) or not isinstance(value.get("lines"), list):
             raise ArtifactError(
-                "this is not an invoice: it has no list of lines", help="ask artifact_json_keys instead"
+                "the result is not an invoice: it has no list of lines", help="use artifact_json_keys instead"
             )
         return value
 
@@ -62,12 +60,12 @@ def _lines(invoice: dict[str, Any]) -> Iterator[tuple[Any, Decimal]]:
         amount = line.get("amount") if isinstance(line, dict) else None
         cost = _money(amount)
         if cost is None:
-            raise ArtifactError(f"line {number} of the invoice has no amount", help="ask artifact_json_get instead")
+            raise ArtifactError(f"line {number} of the invoice has no amount", help="use artifact_json_get instead")
         yield line, cost
 
 
 def _money(amount: object) -> Decimal | None:
-    """Amounts are texts or numbers; one that no invoice has is none."""
+    """Parse an amount, a text or a number; return `None` if it is invalid or too large."""
     if isinstance(amount, str | int | float) and not isinstance(amount, bool):
         with suppress(InvalidOperation):
             cost = Decimal(str(amount))

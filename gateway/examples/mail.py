@@ -1,6 +1,6 @@
-"""Mail that goes nowhere: it stands in for the mail server that the example configuration calls.
+"""A simulated mail server for the example configuration. It sends nothing.
 
-What matters about it is what its Tool says: a mail carries text out of the organisation.
+Its Tool declares `egress`: a mail carries text out of the organisation.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ _ADDRESS: Final = re.compile(r"[^@\s]{1,64}@[^@\s.]+(\.[^@\s.]+)+")
 
 
 def send(to: str, subject: str, body: str) -> dict[str, Any]:
-    """The receipt of a mail: the same mail has the same number."""
+    """Return the receipt of a mail; equal mails have equal numbers."""
     if not _ADDRESS.fullmatch(to):
-        raise ToolError(f"{to!r} is not an address", help="write it as name@example.com", status=422)
+        raise ToolError(f"{to!r} is not a mail address", help="write it as name@example.com", status=422)
     digest = hashlib.sha256("\0".join((to, subject, body)).encode()).hexdigest()
     return {"number": f"M-{digest[:8]}", "to": to, "subject": subject, "bytes": len(body.encode())}

@@ -1,19 +1,58 @@
 """The company's wiki as an MCP server over stdio: `python -m gateway.examples.wiki`, one JSON-RPC message per line.
 
-Written on the standard library, so that it can be read in one sitting. It knows tools only: no resources, no prompts,
-no batches, nothing that the server asks of the client.
+It uses only the standard library and stays small: it supports tools, but no resources, prompts, batches or requests to
+the client.
 """
 
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from gateway.examples.pages import PAGES
+
+@dataclass(frozen=True, slots=True)
+class WikiPage:
+    name: str
+    title: str
+    text: str
+
+
+PAGES: Final[Mapping[str, WikiPage]] = {
+    page.name: page
+    for page in (
+        WikiPage(
+            "refunds",
+            "Refunds",
+            "Support promises no refund; finance pays it.\n\n"
+            "- Up to 500 in any currency a finance clerk decides alone.\n"
+            "- Above that a finance lead agrees first; the gateway asks for it.\n"
+            "- One order is refunded once.\n",
+        ),
+        WikiPage(
+            "tickets",
+            "Writing a good ticket",
+            "Search before you open a ticket.\n\n"
+            "Say what you expected, what happened, and the order number. Priority *high* wakes somebody up.\n",
+        ),
+        WikiPage(
+            "releases",
+            "How we release",
+            "Releases go out from Monday to Thursday. Read the commit log of the repository before you tag it, and\n"
+            "write down in the ticket what changed for customers.\n",
+        ),
+        WikiPage(
+            "price-list",
+            "Where prices come from",
+            "The price list changes at the start of a quarter. From 100 pieces on 5 percent are taken off, from\n"
+            "1000 pieces on 12 percent. Ask for a quote instead of doing the sum yourself.\n",
+        ),
+    )
+}
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Protocol versions, the newest first; a client that asks for another one is offered that."""
+"""Protocol versions, the newest first, which is offered to clients that request an unknown version."""
 
 MAX_LINE: Final = 1 << 20
 
@@ -46,7 +85,7 @@ TOOLS: Final[tuple[Json, ...]] = (
 
 
 class RpcError(Exception):
-    """A request that is answered with an error object."""
+    """An error response to a request."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -67,11 +106,11 @@ def read_page(page: str) -> Json:
 
 
 def initialise(params: Json) -> Json:
-    asked = params.get("protocolVersion")
-    if not isinstance(asked, str):
+    version = params.get("protocolVersion")
+    if not isinstance(version, str):
         raise RpcError(INVALID_PARAMS, "protocolVersion is a text")
     return {
-        "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+        "protocolVersion": version if version in VERSIONS else VERSIONS[0],
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "acme-wiki", "version": "1.0.0"},
     }
@@ -104,7 +143,7 @@ METHODS: Final[Mapping[str, Callable[[Json], Json]]] = {
 
 
 def answer(line: bytes) -> Json | None:
-    """The answer to one message; none to a notification or to an answer."""
+    """Return the response to a message, or `None` for a notification or a response."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -125,7 +164,7 @@ def answer(line: bytes) -> Json | None:
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer every line until there are no more."""
+    """Answer every line until the end of the input."""
     while line := source.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
             while line and not line.endswith(b"\n"):
@@ -166,4 +205,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         sys.exit(0)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the last flush would fail aloud
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the final flush would raise

@@ -1,26 +1,48 @@
-"""Key sets of issuers (RFC 7517): which public keys there are, and whether one of them signed a token.
+"""Key sets of issuers (RFC 7517), and verification of signatures with them.
 
-The one module that knows the JWT library; it never lets a token's header choose how a key is used.
+Only this module uses the JWT library; the header of a token never chooses how a key is used. JSON is parsed strictly,
+so that it is unambiguous: no duplicate members, no NaN, no invalid UTF-8.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from jwt import PyJWK, PyJWS
 from jwt.exceptions import PyJWTError
 
 from gateway.errors import GatewayError
 from gateway.identity.providers import ALGORITHMS
-from gateway.identity.strict_json import strict_object
+
+
+def parse_strict_object(data: bytes) -> dict[str, Any] | None:
+    """Return the object in the bytes; `None` for anything else, so that no error quotes the text."""
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_refuse_duplicates, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _refuse_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        raise ValueError("duplicate member")
+    return found
+
+
+def _refuse(_constant: str) -> NoReturn:
+    raise ValueError("not a JSON number")
+
 
 MAX_KEYS: Final = 200
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
-"""Verifying with a larger key would cost the gateway more than the caller."""
+"""Verification with a larger key would cost the gateway more than the caller."""
 
 _KINDS: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-"""Key types by how the names of their algorithms begin; a shared secret (`HS`, `oct`) has no place here."""
+"""Key types by the prefix of their algorithms; shared secrets (`HS`, `oct`) are not supported."""
 _CURVES: Final = {
     "ES256": ("P-256",),
     "ES384": ("P-384",),
@@ -28,13 +50,13 @@ _CURVES: Final = {
     "EdDSA": ("Ed25519", "Ed448"),
 }
 _MEMBERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
-_LONGEST_MEMBER: Final = 2048
+_MAX_MEMBER: Final = 2048
 _JWS: Final = PyJWS(sorted(ALGORITHMS), {"verify_signature": True, "enforce_minimum_key_length": True})
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
 
 
 class KeysUnavailable(GatewayError):
-    """The keys of an issuer cannot be had. The message is for operators and holds nothing of the keys."""
+    """The keys of an issuer are not available. The message is for operators and does not quote keys."""
 
     code = "E_KEYS_UNAVAILABLE"
     status = 503
@@ -42,12 +64,12 @@ class KeysUnavailable(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
-class PublicKey:
-    """One key, bound to each algorithm it may be used with."""
+class IssuerKey:
+    """A key, bound to each algorithm that it may be used with."""
 
     algorithms: Mapping[str, PyJWK]
 
-    def verifies(self, token: bytes, algorithm: str) -> bool:
+    def verify(self, token: bytes, algorithm: str) -> bool:
         try:
             _JWS.decode(token, self.algorithms[algorithm], algorithms=[algorithm])
         except PyJWTError:
@@ -55,13 +77,13 @@ class PublicKey:
         return True
 
 
-KeySet = Mapping[str, PublicKey]
-"""Keys by their `kid`."""
+KeySet = Mapping[str, IssuerKey]
+"""Keys by `kid`."""
 
 
-def key_set(document: bytes, algorithms: Iterable[str]) -> KeySet:
-    """The keys that fit the algorithms. Others are left out; a set without any, or with a secret in it, is refused."""
-    content = strict_object(document)
+def parse_key_set(document: bytes, algorithms: Iterable[str]) -> KeySet:
+    """Return the keys that fit the algorithms; skip others. Raise `KeysUnavailable` if none fits or one is private."""
+    content = parse_strict_object(document)
     listed = content.get("keys") if content is not None else None
     if not isinstance(listed, list):
         raise KeysUnavailable("the key set is not a JSON object with a list of keys")
@@ -69,25 +91,25 @@ def key_set(document: bytes, algorithms: Iterable[str]) -> KeySet:
         raise KeysUnavailable(f"the key set has more than {MAX_KEYS} keys")
     jwks = [jwk for jwk in listed if isinstance(jwk, dict)]
     if any(_PRIVATE & jwk.keys() for jwk in jwks):
-        raise KeysUnavailable("the key set holds a private key", help="publish public keys only, and replace this one")
+        raise KeysUnavailable("the key set has a private key", help="publish public keys only, and replace this one")
     allowed = sorted(algorithms)
-    found: dict[str, PublicKey] = {}
+    found: dict[str, IssuerKey] = {}
     for jwk in jwks:
         kid = jwk.get("kid")
-        bound = _bound(jwk, allowed)
-        if isinstance(kid, str) and kid and bound:
-            found.setdefault(kid, PublicKey(bound))
+        by_algorithm = _bind_algorithms(jwk, allowed)
+        if isinstance(kid, str) and kid and by_algorithm:
+            found.setdefault(kid, IssuerKey(by_algorithm))
     if not found:
         raise KeysUnavailable("the key set has no key that fits", help="compare its kid, kty and alg with the provider")
     return found
 
 
-def _bound(jwk: Mapping[str, Any], algorithms: Iterable[str]) -> dict[str, PyJWK]:
-    keys = ((name, _key(jwk, name)) for name in algorithms if _fits(jwk, name))
+def _bind_algorithms(jwk: Mapping[str, Any], algorithms: Iterable[str]) -> dict[str, PyJWK]:
+    keys = ((name, _build_key(jwk, name)) for name in algorithms if _is_usable(jwk, name))
     return {name: key for name, key in keys if key is not None}
 
 
-def _fits(jwk: Mapping[str, Any], algorithm: str) -> bool:
+def _is_usable(jwk: Mapping[str, Any], algorithm: str) -> bool:
     operations = jwk.get("key_ops", ["verify"])
     return (
         jwk.get("alg", algorithm) == algorithm
@@ -99,10 +121,10 @@ def _fits(jwk: Mapping[str, Any], algorithm: str) -> bool:
     )
 
 
-def _key(jwk: Mapping[str, Any], algorithm: str) -> PyJWK | None:
+def _build_key(jwk: Mapping[str, Any], algorithm: str) -> PyJWK | None:
     kind = _KINDS[algorithm[:2]]
     members = {name: jwk.get(name) for name in _MEMBERS[kind]}
-    if not all(isinstance(value, str) and len(value) <= _LONGEST_MEMBER for value in members.values()):
+    if not all(isinstance(value, str) and len(value) <= _MAX_MEMBER for value in members.values()):
         return None
     try:
         key = PyJWK({"kty": kind, **members}, algorithm)

@@ -1,6 +1,6 @@
-"""What is declared about callers: issuers that are trusted, tokens that are known, and who is meant by nobody.
+"""Identity providers as plain data: trusted issuers, known tokens, and the principal of anonymous callers.
 
-Plain data. What no document can know, because a secret or an address was filled in late, is checked here.
+Values that a document cannot contain, such as secrets and addresses that are filled in late, are checked here.
 """
 
 import re
@@ -17,7 +17,7 @@ from gateway.errors import InvalidIdentityProvider
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
-"""Signatures by a private key only: with a shared secret, whoever can verify a token can write one."""
+"""Only asymmetric signatures: with a shared secret, every verifier could also issue tokens."""
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=60)
 
@@ -25,22 +25,22 @@ _DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class KeysFromFile:
-    """The public keys of an issuer, in a JWKS file that is read again when it changes."""
+class FileKeySettings:
+    """The public keys of an issuer in a JWKS file, which is read again when it changes."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
-class KeysFromUrl:
-    """The public keys of an issuer, at its JWKS address."""
+class UrlKeySettings:
+    """The public keys of an issuer at its JWKS URL."""
 
     url: str
 
     def __post_init__(self) -> None:
         if not _is_safe(self.url):
             raise InvalidIdentityProvider(
-                "keys are fetched over https, or from this machine",
+                "keys must be fetched over https, or from this machine",
                 help="write an https URL without a user name or password",
             )
 
@@ -52,7 +52,7 @@ class JwtProvider:
     issuer: str
     audience: frozenset[str]
     algorithms: frozenset[str]
-    keys: KeysFromFile | KeysFromUrl
+    keys: FileKeySettings | UrlKeySettings
     subject_claim: str = "sub"
     subject_prefix: str = "user:"
     role_claim: str | None = None
@@ -60,11 +60,11 @@ class JwtProvider:
     tenant_claim: str | None = None
     clock_skew: timedelta = timedelta(seconds=30)
     joins_traces: bool = False
-    """Whether its callers' calls go on in the trace that they name; likewise below."""
+    """Whether calls continue the trace that the caller sends."""
 
     def __post_init__(self) -> None:
         if not self.audience:
-            raise InvalidIdentityProvider("an issuer needs an audience", help="name who its tokens are meant for")
+            raise InvalidIdentityProvider("an issuer needs an audience", help="name the audience of its tokens")
         if not self.algorithms or not self.algorithms <= ALGORITHMS:
             raise InvalidIdentityProvider(
                 "an issuer needs algorithms with a public key", help=f"choose from {', '.join(sorted(ALGORITHMS))}"
@@ -77,9 +77,9 @@ class JwtProvider:
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """One long-lived credential, known by its digest. `expires` is the last day on which it counts, in UTC.
+    """A long-lived credential, stored as a digest. `expires` is its last valid day, in UTC.
 
-    `provider` is the name of the list that it stands in.
+    `provider` is the name of its list.
     """
 
     sha256: str = field(repr=False)
@@ -100,14 +100,14 @@ class ApiToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenProvider:
-    """A list of callers with a token each."""
+    """A list of callers with one token each."""
 
     tokens: tuple[ApiToken, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NobodyProvider:
-    """Who calls without any credential, where the gateway listens to its own machine only."""
+class AnonymousProvider:
+    """The principal of callers without a credential, for a gateway that listens on loopback only."""
 
     subject: str
     roles: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class NobodyProvider:
     provider: str | None = None
 
 
-Provider = JwtProvider | TokenProvider | NobodyProvider
+IdentityProvider = JwtProvider | TokenProvider | AnonymousProvider
 
 
 def _is_safe(url: str) -> bool:

@@ -1,0 +1,35 @@
+"""What a security reviewer reads: access, plan, policy tests.
+
+May import `model`, `policy` and `registries`.
+"""
+
+from typing import TYPE_CHECKING
+
+from gateway.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from gateway.review.access import (
+        ResourceAccess,
+        ToolAccess,
+        list_resource_access,
+        list_resource_access_for,
+        list_tool_access,
+        list_tool_access_for,
+    )
+    from gateway.review.plan.access_changes import Progress
+    from gateway.review.plan.builder import Plan, PlanInput, PolicyTestCounts, build_plan
+    from gateway.review.plan.data import plan_data
+    from gateway.review.plan.document_changes import SourceValues
+    from gateway.review.plan.policy_changes import GroupingRow, PolicyRow
+    from gateway.review.plan.risk import Weight, is_accepted
+    from gateway.review.plan.text import Style, plan_lines
+    from gateway.review.policy_tests import (
+        CaseResult,
+        Coverage,
+        find_false_condition,
+        list_testable_actions,
+        measure_coverage,
+        run_cases,
+    )
+else:
+    __getattr__ = lazy_exports(__name__)

@@ -1,8 +1,4 @@
-"""Outcomes that could not be written: kept in bounded memory, found as if they were written, written on recovery.
-
-Both engines use it. An engine knows how to write one outcome in a transaction of its own, and how to give up the calls
-that this process started and no longer runs: they become `unknown`.
-"""
+"""Outcomes that could not be written: held in bounded memory, found like stored ones, written on recovery."""
 
 import asyncio
 import logging
@@ -13,18 +9,18 @@ from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 from gateway.errors import RecordConflict, StoreUnavailable
-from gateway.governance.outcomes import LateOutcome
-from gateway.governance.principals import Principal
-from gateway.governance.records import AuditBody, Claim, StoredCall
-from gateway.storage.rows import arguments_text, owner_of
+from gateway.model import Principal
+from gateway.storage.call_store import AuditBody, IdempotencyClaim, StoredCall
+from gateway.storage.outcome_store import LateOutcome
+from gateway.storage.sql.rows import arguments_text, owner_key
 
 MOST: Final = 10_000
-"""Outcomes that are kept, and entries of the decision log beside them."""
+"""Largest number of outcomes, and of entries of the decision log besides."""
 MOST_BYTES: Final = 64 << 20
-"""Bytes of their results and arguments."""
+"""Largest size of their results and arguments."""
 
 _OVERHEAD: Final = 2_048
-"""Bytes that an outcome takes beside its contents."""
+"""Bytes that an outcome takes besides its contents."""
 _AT_ONCE: Final = 64
 _LAST_SECONDS: Final = 2.0
 
@@ -34,7 +30,7 @@ Name = tuple[str, str]
 _log: Final = logging.getLogger(__name__)
 
 
-class Engine(Protocol):
+class BacklogStore(Protocol):
     def run(self, work: Callable[[Any], Any]) -> Awaitable[Any]:
         """Run work in a transaction. Raises `StoreUnavailable`."""
         ...
@@ -45,21 +41,21 @@ class Engine(Protocol):
 
     def write_audit(self, connection: Any, audit: Sequence[AuditBody]) -> None: ...
 
-    def give_up_left(self, connection: Any, is_running: Callable[[Name], bool]) -> int:
-        """Make calls of this process `unknown` that are started on record and do not run; how many there were."""
+    def abandon_left_calls(self, connection: Any, is_running: Callable[[Name], bool]) -> int:
+        """Mark started calls of this process that do not run as `unknown`. Return how many there were."""
         ...
 
 
 class OutcomeBacklog:
-    """Of one store of one process. Only the loop's thread changes it."""
+    """The backlog of one store in one process. Only the thread of the event loop changes it."""
 
-    def __init__(self, engine: Engine, *, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
-        self._engine = engine
+    def __init__(self, store: BacklogStore, *, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+        self._store = store
         self._most = most
         self._most_bytes = most_bytes
         self._started: OrderedDict[Name, LateOutcome] = OrderedDict()
         self._alone: OrderedDict[Name, LateOutcome] = OrderedDict()
-        """Of calls without a start on record. They had no effect, so they are dropped first."""
+        """Outcomes of calls without a recorded start. They had no effect, so they are dropped first."""
         self._bytes = 0
         self._by_key: dict[tuple[str, str], Name] = {}
         self._dropped_keys: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -74,8 +70,8 @@ class OutcomeBacklog:
 
     # --- calls of this process ---
 
-    async def started(self, name: Name, start: Awaitable[None]) -> None:
-        """Write the start of a call, which counts as running from before that."""
+    async def start(self, name: Name, start: Awaitable[None]) -> None:
+        """Write the start of a call, which counts as running before it is written."""
         is_new = self._begin(name)
         try:
             await start
@@ -84,8 +80,8 @@ class OutcomeBacklog:
                 self.end(name)
             raise
 
-    async def claim(self, name: Name, claim: Awaitable[Claim]) -> Claim:
-        """The same for a start that an idempotency key may turn out to stand for already."""
+    async def claim(self, name: Name, claim: Awaitable[IdempotencyClaim]) -> IdempotencyClaim:
+        """Do the same for a start with an idempotency key that another call may have already."""
         is_new, is_fresh = self._begin(name), False
         try:
             found = await claim
@@ -96,29 +92,29 @@ class OutcomeBacklog:
                 self.end(name)
 
     def end(self, name: Name) -> None:
-        """Note that the call has an outcome on record, or no start."""
+        """Remove a call from the running ones: it has a recorded outcome, or no start."""
         self._running.discard(name)
 
     def leave(self, name: Name) -> None:
-        """Note that the call no longer runs. If its outcome is neither on record nor here, nobody will tell it."""
+        """Mark a call as no longer running. If its outcome is neither recorded nor here, it is lost."""
         if name in self._running:
             self._running.discard(name)
             self._is_doubtful = self._is_doubtful or name not in self._started
 
-    # --- keeping ---
+    # --- adding ---
 
     def add(self, late: LateOutcome) -> None:
-        """Keep an outcome, and drop the oldest ones if there is no room. The first outcome of a call counts."""
+        """Add an outcome, and drop the oldest ones if there is no room. The first outcome of a call counts."""
         name = (late.call.turn_id, late.call.id)
-        kept = self._started if late.is_started else self._alone
-        if name in kept:
+        outcomes = self._started if late.is_started else self._alone
+        if name in outcomes:
             return
         if not len(self):
-            _log.warning("the outcome of a call could not be recorded; it is kept in memory until the store recovers")
-        kept[name] = late
+            _log.warning("the outcome of a call could not be recorded; it is held in memory until the store recovers")
+        outcomes[name] = late
         self._bytes += _size(late)
         if late.held is not None:
-            self._by_key[(owner_of(late.call.principal), late.held.key)] = name
+            self._by_key[(owner_key(late.call.principal), late.held.key)] = name
         self._pieces |= _contents(late)
         while len(self) > self._most or self._bytes > self._most_bytes:
             self._drop_oldest()
@@ -129,27 +125,27 @@ class OutcomeBacklog:
     # --- finding ---
 
     def find(self, id: str, principal: Principal, turn_id: str | None) -> StoredCall | None:
-        """The caller's own call of that id, as it will be on record."""
+        """Return the principal's call of that id as it will be recorded."""
         if not len(self):
             return None
-        owner = owner_of(principal)
+        owner = owner_key(principal)
         for (turn, call), late in chain(self._started.items(), self._alone.items()):
-            if call == id and turn_id in (None, turn) and owner_of(late.call.principal) == owner:
+            if call == id and turn_id in (None, turn) and owner_key(late.call.principal) == owner:
                 return late.call
         return None
 
-    def claimed(self, key: str, principal: Principal, digest: str) -> Claim | None:
-        """Whom an idempotency key stands for, as far as that is not on record."""
+    def find_claim(self, key: str, principal: Principal, digest: str) -> IdempotencyClaim | None:
+        """Return the state of an idempotency key whose call has an outcome here, or had one that was dropped."""
         if not self._by_key and not self._dropped_keys:
             return None
-        held = (owner_of(principal), key)
+        held = (owner_key(principal), key)
         if (dropped := self._dropped_keys.get(held)) is not None:
-            return Claim("unknown" if dropped == digest else "taken")
+            return IdempotencyClaim("unknown" if dropped == digest else "taken")
         name = self._by_key.get(held)
         late = None if name is None else self._started[name]
         if late is None or late.held is None or late.refusal is not None:  # a refused call frees its key
             return None
-        return Claim("settled", late.call) if late.held.digest == digest else Claim("taken")
+        return IdempotencyClaim("settled", late.call) if late.held.digest == digest else IdempotencyClaim("taken")
 
     def find_piece(self, key: str) -> bytes | None:
         return self._pieces.get(key)
@@ -157,39 +153,39 @@ class OutcomeBacklog:
     # --- writing ---
 
     async def write(self) -> int:
-        """Write everything; how many calls became `unknown`. Raises `StoreUnavailable` and keeps what is left."""
-        at_once = 1  # the first tells whether the store is back
+        """Write everything. Return how many calls became `unknown`. Raises `StoreUnavailable`; the rest stays here."""
+        at_once = 1  # the first one shows whether the store has recovered
         while waiting := list(islice(chain(self._started.items(), self._alone.items()), at_once)):
             await self._write_some(waiting)
             at_once = _AT_ONCE
             if not len(self):
-                _log.warning("the store recovered, and every outcome that was kept is on record")
+                _log.warning("the store recovered, and all outcomes in memory are recorded")
         while self._audit:
             bodies = [self._audit.popleft() for _ in range(min(_AT_ONCE, len(self._audit)))]
             try:
-                await self._engine.run(partial(self._engine.write_audit, audit=bodies))
+                await self._store.run(partial(self._store.write_audit, audit=bodies))
             except BaseException:
                 self._audit.extendleft(reversed(bodies))
                 raise
-        return await self._give_up() if self._is_doubtful else 0
+        return await self._abandon_left_calls() if self._is_doubtful else 0
 
     async def close(self) -> None:
-        """Write what can be written now. What is left is `unknown` once another process recovers it."""
+        """Write what can be written now. Other calls are `unknown` once another process recovers them."""
         if len(self) or self._audit or self._is_doubtful:
             try:
                 async with asyncio.timeout(_LAST_SECONDS):
                     await self.write()
             except (StoreUnavailable, TimeoutError):
-                _log.error("%d outcomes of calls could not be recorded before the end", len(self))
+                _log.error("%d outcomes of calls could not be recorded before the process ends", len(self))
 
     async def _write_some(self, waiting: list[tuple[Name, LateOutcome]]) -> None:
-        done = await asyncio.gather(*(self._written(late) for _, late in waiting), return_exceptions=True)
+        done = await asyncio.gather(*(self._write_one(late) for _, late in waiting), return_exceptions=True)
         failed: StoreUnavailable | None = None
         for (name, late), error in zip(waiting, done, strict=True):
             if isinstance(error, StoreUnavailable):
                 failed = error
                 continue
-            if error is not None:  # it has an outcome, which others gave it, or it cannot be written at all
+            if error is not None:  # another process recorded an outcome, or this one can never be written
                 self._is_doubtful = self._is_doubtful or late.is_started
                 if not isinstance(error, RecordConflict):
                     _log.error("an outcome cannot be recorded", exc_info=error)
@@ -197,14 +193,14 @@ class OutcomeBacklog:
         if failed is not None:
             raise failed
 
-    async def _written(self, late: LateOutcome) -> None:
-        await self._engine.run(lambda connection: self._engine.write_late(connection, late))
+    async def _write_one(self, late: LateOutcome) -> None:
+        await self._store.run(lambda connection: self._store.write_late(connection, late))
 
-    async def _give_up(self) -> int:
+    async def _abandon_left_calls(self) -> int:
         self._is_doubtful = False
         try:
-            found: int = await self._engine.run(
-                lambda connection: self._engine.give_up_left(connection, self._is_running)
+            found: int = await self._store.run(
+                lambda connection: self._store.abandon_left_calls(connection, self._is_running)
             )
         except BaseException:
             self._is_doubtful = True
@@ -213,13 +209,13 @@ class OutcomeBacklog:
         return found
 
     def _begin(self, name: Name) -> bool:
-        """Whether the call was not noted yet: two requests may start the same one, and the first keeps running."""
+        """Whether the call was not running before: two requests may start the same call, and the first goes on."""
         is_new = name not in self._running
         self._running.add(name)
         return is_new
 
     def _is_running(self, name: Name) -> bool:
-        """Called by the thread that writes. A start is noted before it is written, so none is taken for left."""
+        """Called by the writer thread. Calls are marked before their start is written, so none is given up early."""
         return name in self._running or name in self._started
 
     def _drop_oldest(self) -> None:
@@ -228,7 +224,7 @@ class OutcomeBacklog:
         if late.is_started:
             self._is_doubtful = True
         if late.held is not None and late.refusal is None:
-            self._dropped_keys[(owner_of(late.call.principal), late.held.key)] = late.held.digest
+            self._dropped_keys[(owner_key(late.call.principal), late.held.key)] = late.held.digest
             if len(self._dropped_keys) > self._most:
                 self._dropped_keys.popitem(last=False)
         if late.on_drop is not None:
@@ -239,7 +235,7 @@ class OutcomeBacklog:
         (self._started if late.is_started else self._alone).pop(name, None)
         self._bytes -= _size(late)
         if late.held is not None:
-            self._by_key.pop((owner_of(late.call.principal), late.held.key), None)
+            self._by_key.pop((owner_key(late.call.principal), late.held.key), None)
         for key in _contents(late):
             self._pieces.pop(key, None)
 

@@ -1,0 +1,37 @@
+"""Spans, metrics and logs for the backend that people already run.
+
+May import `approvals`, `engine`, `model`, `registries`, `storage` and `errors`.
+"""
+
+from typing import TYPE_CHECKING
+
+from gateway.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from gateway.telemetry.attributes import ToolAttributes
+    from gateway.telemetry.export.json_lines import JsonLinesExporter
+    from gateway.telemetry.export.otlp_grpc import OtlpGrpc, grpc_library
+    from gateway.telemetry.export.otlp_http import OtlpHttp
+    from gateway.telemetry.export.otlp_metrics import MetricExporter
+    from gateway.telemetry.export.queue import Queue, SignalExporter, Transport
+    from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope, Value
+    from gateway.telemetry.instruments import Family, MetricAttributes, Point, Values, gauge_family, merge_families
+    from gateway.telemetry.logs import JsonLogFormatter, OtlpLogHandler, TextLogFormatter
+    from gateway.telemetry.metrics import GatewayMetrics, pack_families, unpack_families
+    from gateway.telemetry.observer import EventSpans, TelemetryObserver
+    from gateway.telemetry.prometheus_text import CONTENT_TYPES, format_exposition, negotiate_format
+    from gateway.telemetry.settings import (
+        CAPTURE,
+        LONGEST_VALUE,
+        SOON,
+        BatchSettings,
+        CaptureSettings,
+        Exporter,
+        JsonLinesSettings,
+        OtlpExporterSettings,
+        SamplingSettings,
+        Signal,
+        TelemetrySettings,
+    )
+else:
+    __getattr__ = lazy_exports(__name__)

@@ -1,7 +1,7 @@
-"""Instruments: what is counted and measured, kept as sums until somebody asks for them.
+"""Counters and histograms, stored as sums until they are read.
 
 A measurement is a look-up and an addition, because every call makes several; the SDK's own instruments take ten times
-as long. Attributes are a tuple of values in the order in which the metric names them; `None` is one that is absent.
+as long. MetricAttributes are a tuple of values in the order in which the metric lists them; `None` is an absent one.
 """
 
 from bisect import bisect_left
@@ -16,14 +16,14 @@ from gateway.telemetry.names import Metric
 K = TypeVar("K")
 
 MOST_SERIES: Final = 2_000
-"""Of one metric. What comes after them is counted together: labels must not eat the memory of whoever keeps them."""
+"""Maximum of series per metric. Further ones are counted together, so that labels cannot exhaust memory."""
 
 OVERFLOW: Final = (("otel.metric.overflow", "true"),)
 
 Values = tuple[str | None, ...]
 Example = tuple[float, int, str, str]
-"""An `Exemplar` before somebody reads it: one is made with every call, and few of them are read."""
-Attributes = tuple[tuple[str, str], ...]
+"""An unread `Exemplar`: every call makes one, and few of them are read."""
+MetricAttributes = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
@@ -38,12 +38,12 @@ class Exemplar:
 
 @dataclass(slots=True)
 class Distribution:
-    """How many measurements each bucket has, the one without an upper bound last."""
+    """Number of measurements per bucket, the one without an upper bound last."""
 
     counts: list[int]
     sum: float = 0.0
     exemplars: dict[int, Exemplar] | None = None
-    """The latest one of a bucket, by its place."""
+    """The latest exemplar by index of the bucket."""
 
     @property
     def count(self) -> int:
@@ -52,20 +52,20 @@ class Distribution:
 
 @dataclass(slots=True)
 class Point:
-    attributes: Attributes
+    attributes: MetricAttributes
     value: float | Distribution
 
 
 @dataclass(slots=True)
 class Family:
-    """A metric with everything that is known of it."""
+    """A metric with all its points."""
 
     metric: Metric
     points: list[Point]
 
 
-class _Kept(dict[Values | None, K]):
-    """What an instrument keeps, by attributes; of those that come after `most` it is kept together."""
+class _SeriesTable(dict[Values | None, K]):
+    """The series of an instrument by attributes; those after the first `most` share one."""
 
     __slots__ = ("_make", "_most")
 
@@ -85,7 +85,7 @@ class Counter:
 
     def __init__(self, metric: Metric, *, most: int = MOST_SERIES) -> None:
         self.metric = metric
-        self.of: _Kept[list[float]] = _Kept(lambda: [0], most)
+        self.of: _SeriesTable[list[float]] = _SeriesTable(lambda: [0], most)
 
     def add(self, values: Values = (), amount: float = 1) -> None:
         self.of[values][0] += amount
@@ -96,7 +96,7 @@ class Counter:
 
 
 class Series:
-    """What a histogram keeps of one set of attributes."""
+    """The measurements of a histogram for one set of attributes."""
 
     __slots__ = ("_bounds", "counts", "examples", "sum")
 
@@ -107,7 +107,7 @@ class Series:
         self.examples: dict[int, Example] = {}
 
     def record(self, amount: float, trace_id: str | None = None, span_id: str = "") -> None:
-        """A measurement of a span that is exported is kept as an example of its bucket."""
+        """Add a measurement; one of an exported span becomes the exemplar of its bucket."""
         place = bisect_left(self._bounds, amount)
         self.counts[place] += 1
         self.sum += amount
@@ -126,7 +126,7 @@ class Histogram:
 
     def __init__(self, metric: Metric, *, most: int = MOST_SERIES) -> None:
         self.metric = metric
-        self.of: _Kept[Series] = _Kept(partial(Series, metric.buckets), most)
+        self.of: _SeriesTable[Series] = _SeriesTable(partial(Series, metric.buckets), most)
 
     def record(self, values: Values, amount: float, trace_id: str | None = None, span_id: str = "") -> None:
         self.of[values].record(amount, trace_id, span_id)
@@ -136,19 +136,19 @@ class Histogram:
         return Family(self.metric, [Point(attributes_of(self.metric, values), found.read()) for values, found in pairs])
 
 
-def observed(metric: Metric, points: Iterable[tuple[Values, float]]) -> Family:
-    """What is not counted but looked up when somebody asks."""
+def gauge_family(metric: Metric, points: Iterable[tuple[Values, float]]) -> Family:
+    """Return a gauge whose values are determined when it is read."""
     return Family(metric, [Point(attributes_of(metric, values), value) for values, value in points])
 
 
-def attributes_of(metric: Metric, values: Values | None) -> Attributes:
+def attributes_of(metric: Metric, values: Values | None) -> MetricAttributes:
     if values is None:
         return OVERFLOW
-    return tuple(_given(metric.attributes, values))
+    return tuple(_pair_present(metric.attributes, values))
 
 
-def merged(families: Iterable[Sequence[Family]]) -> list[Family]:
-    """The points of several processes, one metric after the other."""
+def merge_families(families: Iterable[Sequence[Family]]) -> list[Family]:
+    """Merge the points of several processes by metric."""
     found: dict[str, Family] = {}
     for each in families:
         for family in each:
@@ -156,7 +156,7 @@ def merged(families: Iterable[Sequence[Family]]) -> list[Family]:
     return list(found.values())
 
 
-def _given(names: tuple[str, ...], values: Values) -> Iterator[tuple[str, str]]:
+def _pair_present(names: tuple[str, ...], values: Values) -> Iterator[tuple[str, str]]:
     for name, value in zip(names, values, strict=True):
         if value is not None:
             yield name, value

@@ -1,7 +1,7 @@
-"""Every name that telemetry carries: spans, attributes, events and metrics, in one place.
+"""All names of telemetry: spans, attributes, events and metrics.
 
-Names of the semantic conventions are used where there are any; all of them may still change there, so their version
-goes with every signal, and a test holds each name. Ours begin with `gateway.`
+Names come from the OpenTelemetry semantic conventions where they exist. Those may still change, so every signal has the
+version of the conventions, and a test fixes each name. The gateway's own names start with `gateway.`
 """
 
 from collections.abc import Mapping
@@ -79,12 +79,12 @@ TURN_ID: Final = "gateway.turn.id"
 UPSTREAM: Final = "gateway.upstream.name"
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
-    CLIENT_ADDRESS: "address of whoever sent the request",
-    CLIENT_PORT: "port of whoever sent the request",
-    ERROR_TYPE: "what went wrong, one word of a closed list; only on what failed",
+    CLIENT_ADDRESS: "address of the client that sent the request",
+    CLIENT_PORT: "port of the client that sent the request",
+    ERROR_TYPE: "kind of the error, one word of a closed list; only on failures",
     HTTP_METHOD: "method of an HTTP request to a service",
-    HTTP_ROUTE: "path of a REST operation, with its parameters unfilled",
-    HTTP_STATUS: "status that a service answered with",
+    HTTP_ROUTE: "path template of a REST operation",
+    HTTP_STATUS: "status of the response of a service",
     MCP_METHOD: "method of the MCP request",
     MCP_SESSION: "session of a client that has one",
     MCP_VERSION: "revision of MCP that the client speaks",
@@ -93,7 +93,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     NETWORK_TRANSPORT: "transport under that protocol",
     OPERATION: "always `execute_tool`; on tool calls only",
     REQUEST_ID: "id of the JSON-RPC request",
-    RESPONSE_CODE: "code of a JSON-RPC error that was answered",
+    RESPONSE_CODE: "code of a JSON-RPC error in the response",
     SERVER_ADDRESS: "host of a service that is called",
     SERVER_PORT: "port of a service that is called",
     TOOL_ARGUMENTS: "arguments, masked; only where capture is opted in",
@@ -108,31 +108,31 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     ARGUMENT_DIGEST: "keyed hash of the arguments, the one in the decision log",
     ARGUMENT_KEYS: "names of the arguments",
     ARTIFACT_CLASS: "artifact class of the tool's results",
-    ARTIFACT_ID: "where the result is kept",
-    CALL_ID: "call as the decision log names it",
+    ARTIFACT_ID: "where the result is stored",
+    CALL_ID: "id of the call in the decision log",
     CATALOGUE: "catalogue that the tool was called in",
     CONFIG_REVISION: "revision of the configuration that was in force",
     DECISION: "`allow`, `hold` or `deny`",
     DECISION_REASON: "why, one word of a closed list",
-    DEFINITION: "hash of what the tool is",
+    DEFINITION: "hash of the definition of the tool",
     DISPATCH_ID: "dispatch within the turn",
     DISPATCH_ITERATIONS: "how many iterations the dispatch took",
     DISPATCH_STATUS: "`ack`, `nack` or `aborted`",
     GATE_ID: "gate that was opened in a turn",
     GATE_NAME: "rule that holds the call",
-    GATE_OUTCOME: "what became of a gate or of an approval",
-    IS_CANCELLED: "true if the caller went away before the end",
-    IS_REPLAYED: "true if an earlier call with the same key was answered again",
+    GATE_OUTCOME: "outcome of a gate or of an approval",
+    IS_CANCELLED: "true if the caller disconnected before the end",
+    IS_REPLAYED: "true if the outcome of an earlier call with the same key was returned",
     LIMIT_KIND: "`rate` or `quota`",
     LOGGER: "part of the gateway, or library, that logged",
-    OUTCOME: "what became of a thing that can go several ways",
+    OUTCOME: "outcome of an operation",
     POLICY_REVISION: "revision of the policies that were in force",
     POLICY_RULE: "rules that decided",
-    PRINCIPAL: "keyed hash of who called",
+    PRINCIPAL: "keyed hash of the principal that called",
     RESULT_BYTES: "size of the result",
     RESULT_DIGEST: "keyed hash of the result, the one in the decision log",
-    RESULT_SPOOLED: "true if the result is kept apart from its record",
-    TENANT: "keyed hash of the tenant of who called",
+    RESULT_SPOOLED: "true if the result is stored separately from its record",
+    TENANT: "keyed hash of the tenant of the principal",
     TIER: "trust tier of the tool",
     TOOL_FLAGS: "flags of the tool",
     TOOL_KIND: "`python`, `command`, `http` or `mcp`",
@@ -148,7 +148,7 @@ TOOLS_CALL: Final = "tools/call"
 DISPATCH: Final = "dispatch"
 TOOL_ERROR: Final = "tool_error"
 OTHER: Final = "_other"
-"""Stands for names that callers made up: they would be labels without end."""
+"""Replaces names that callers invent: labels must be bounded."""
 
 SPANS: Final[Mapping[str, str]] = {
     "tools/call {tool}": "SERVER: a call as it was received, over MCP or REST",
@@ -157,8 +157,8 @@ SPANS: Final[Mapping[str, str]] = {
     "execute_tool {tool}": "INTERNAL: the call from its decision to its record",
     "{http.request.method}": "CLIENT: one HTTP request of a tool to its service",
     "{mcp.method.name} {tool}": "CLIENT: one MCP request to an upstream server",
-    "gate {rule}": "INTERNAL: people were asked while the call waited",
-    "approval decide {gate}": "INTERNAL: somebody decided about a held call; linked to it",
+    "gate {rule}": "INTERNAL: the call waited for approvers",
+    "approval decide {gate}": "INTERNAL: an approver decided about a held call; linked to it",
     "turn": "INTERNAL: a turn that was opened and ended as such",
     DISPATCH: "INTERNAL: a call as one of its turn, or with stages around it",
     "gate": "INTERNAL: a gate of a turn, from its opening to its end",
@@ -170,8 +170,8 @@ CALL_STARTED: Final = "gateway.call.started"
 CALL_UNKNOWN: Final = "gateway.call.outcome_unknown"
 
 EVENTS: Final[Mapping[str, str]] = {
-    CALL_STARTED: "a call begins; sent at once, so that it is known even if the process is killed",
-    CALL_UNKNOWN: "a call was started and nobody saw its end; with the trace of its start",
+    CALL_STARTED: "a call begins; sent at once, so that it is visible even if the process is killed",
+    CALL_UNKNOWN: "a call was started and its end was not recorded; with the trace of its start",
 }
 
 # --- metrics ---
@@ -186,7 +186,7 @@ WAIT_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`attributes` are all it may carry: none of them grows with callers, calls or arguments."""
+    """A metric. It has no other `attributes`; none has a value per caller, call or argument."""
 
     name: str
     instrument: Instrument
@@ -201,13 +201,13 @@ _OF_MCP: Final = (MCP_METHOD, TOOL_NAME, OPERATION, ERROR_TYPE, RESPONSE_CODE, M
 _OF_PEER: Final = (SERVER_ADDRESS, SERVER_PORT)
 
 SERVER_DURATION: Final = Metric(
-    "mcp.server.operation.duration", "histogram", "s", "MCP requests as we answer them", _OF_MCP, OPERATION_BUCKETS
+    "mcp.server.operation.duration", "histogram", "s", "MCP requests to the gateway", _OF_MCP, OPERATION_BUCKETS
 )
 CLIENT_DURATION: Final = Metric(
     "mcp.client.operation.duration",
     "histogram",
     "s",
-    "MCP requests as upstream servers answer them",
+    "MCP requests to upstream servers",
     (*_OF_MCP, *_OF_PEER),
     OPERATION_BUCKETS,
 )
@@ -223,7 +223,7 @@ EXECUTE_DURATION: Final = Metric(
     "gen_ai.execute_tool.duration",
     "histogram",
     "s",
-    "calls that were let through, from their decision to their record",
+    "allowed calls, from their decision to their record",
     (OPERATION, TOOL_NAME, TOOL_TYPE, ERROR_TYPE, CATALOGUE, TIER),
     EXECUTE_BUCKETS,
 )
@@ -243,17 +243,17 @@ DECISIONS: Final = Metric(
     (DECISION, DECISION_REASON, CATALOGUE, TIER, POLICY_RULE),
 )
 APPROVALS_PENDING: Final = Metric(
-    "gateway.approvals.pending", "updowncounter", "{approval}", "approvals that wait for people", (GATE_NAME,)
+    "gateway.approvals.pending", "updowncounter", "{approval}", "approvals that wait for a decision", (GATE_NAME,)
 )
 APPROVAL_WAIT: Final = Metric(
-    "gateway.approval.wait", "histogram", "s", "how long people took", (GATE_NAME, GATE_OUTCOME), WAIT_BUCKETS
+    "gateway.approval.wait", "histogram", "s", "time until approvals end", (GATE_NAME, GATE_OUTCOME), WAIT_BUCKETS
 )
 APPROVAL_DECISIONS: Final = Metric(
-    "gateway.approval.decisions", "counter", "{decision}", "decisions of people", (GATE_NAME, GATE_OUTCOME)
+    "gateway.approval.decisions", "counter", "{decision}", "outcomes of approvals", (GATE_NAME, GATE_OUTCOME)
 )
-SPOOL_BYTES: Final = Metric("gateway.spool.bytes", "counter", "By", "bytes of results that were kept", (CATALOGUE,))
+SPOOL_BYTES: Final = Metric("gateway.spool.bytes", "counter", "By", "bytes of stored results", (CATALOGUE,))
 SPOOL_UNAVAILABLE: Final = Metric(
-    "gateway.spool.unavailable", "gauge", "{state}", "1 while large results can neither be kept nor read, 0 otherwise"
+    "gateway.spool.unavailable", "gauge", "{state}", "1 while large results can be neither stored nor read, 0 otherwise"
 )
 RECORDS_DURATION: Final = Metric(
     "gateway.records.write.duration", "histogram", "s", "writing a record until it is durable", (), HTTP_BUCKETS
@@ -266,7 +266,7 @@ CIRCUITS: Final = Metric(
 )
 RELOADS: Final = Metric("gateway.config.reloads", "counter", "{reload}", "reloads of the configuration", (OUTCOME,))
 CONFIG_EXPIRES: Final = Metric(
-    "gateway.config.expires", "gauge", "s", "when the bundle that is served stops to count, in seconds since 1970"
+    "gateway.config.expires", "gauge", "s", "when the served bundle expires, in seconds since 1970"
 )
 DEFINITION_CHANGES: Final = Metric(
     "gateway.definition.changes", "counter", "{change}", "tools that upstream servers changed", (UPSTREAM,)
@@ -321,13 +321,13 @@ METRICS: Final = (
 # --- values ---
 
 CALLER_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002, -32020, -32021, -32022})
-"""Codes of JSON-RPC errors that say the caller is wrong: a server that answers them has not failed.
+"""JSON-RPC error codes for errors of the caller: a server that returns them has not failed.
 
-The last four are MCP's own: no such resource, headers that do not match, a capability or a version that is not there.
+The last four are MCP's own: unknown resource, header mismatch, missing capability, unsupported version.
 """
 
 ERROR_CODES: Final = range(-32700, -31999)
-"""Of JSON-RPC, the reserved ones: others are whatever a server makes up."""
+"""The reserved codes of JSON-RPC; a server may invent others."""
 
 MCP_METHODS: Final = frozenset(
     {
@@ -337,26 +337,26 @@ MCP_METHODS: Final = frozenset(
         *("resources/subscribe", "resources/unsubscribe"),
     }
 )
-"""Methods that become part of a name; whatever else callers write does not."""
+"""Methods that may be part of a name; callers may invent others."""
 
 _ELSEWHERE: Final = frozenset({"http", "mcp", "command"})
 
 QUEUE_FULL: Final = "queue_full"
-"""Why a span or log record was dropped: more of them came than could be sent."""
+"""Reason of dropped spans and log records: the queue was full."""
 
 
 def tool_type(backend: str | None) -> str:
-    """Query tools are not declared, and have no backend."""
+    """Return the type of a tool by its backend; query tools have none."""
     return "datastore" if backend is None else "extension" if backend in _ELSEWHERE else "function"
 
 
 def code_word(code: int) -> str:
-    """Of a JSON-RPC error that somebody else answered with."""
+    """Return the label of a JSON-RPC error code from an upstream server."""
     return str(code) if code in ERROR_CODES else OTHER
 
 
 def call_span(tool: str | None) -> str:
-    """Of a call as it was received. A tool that is not known to its caller gives no name."""
+    """Return the span name of a received call; without a tool name if the caller does not know the tool."""
     return TOOLS_CALL if tool is None else f"{TOOLS_CALL} {tool}"
 
 

@@ -1,4 +1,4 @@
-"""Metrics as text that Prometheus reads: OpenMetrics, with the traces of examples, or the older format without.
+"""Metrics as text for Prometheus: OpenMetrics with exemplars, or the older text format without.
 
 Names follow OpenTelemetry's rules for Prometheus: dots become underscores, and the unit and `_total` are written out.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from re import sub
 from typing import Final, Literal
 
-from gateway.telemetry.instruments import Attributes, Distribution, Exemplar, Family, Point
+from gateway.telemetry.instruments import Distribution, Exemplar, Family, MetricAttributes, Point
 from gateway.telemetry.names import Metric
 
 Format = Literal["openmetrics", "text"]
@@ -19,16 +19,16 @@ CONTENT_TYPES: Final[dict[Format, str]] = {
 _UNITS: Final = {"s": "seconds", "By": "bytes"}
 _KINDS: Final = {"counter": "counter", "updowncounter": "gauge", "gauge": "gauge", "histogram": "histogram"}
 _MOST_OF_EXAMPLE: Final = 128
-"""Characters that OpenMetrics allows for the labels of an example."""
+"""Maximum characters of the labels of an exemplar in OpenMetrics."""
 
 
-def wanted_format(accept: str) -> Format:
-    """What a request asks for; whoever does not say gets what everybody reads."""
+def negotiate_format(accept: str) -> Format:
+    """Return the format for an Accept header; the default is the older text format."""
     return "openmetrics" if "application/openmetrics-text" in accept else "text"
 
 
 def prometheus_name(metric: Metric) -> str:
-    """As it is in queries, but for the `_bucket`, `_sum` and `_count` of histograms."""
+    """Return the name in queries, without the `_bucket`, `_sum` and `_count` of histograms."""
     name = _base_name(metric)
     return f"{name}_total" if metric.instrument == "counter" else name
 
@@ -37,8 +37,8 @@ def label_name(attribute: str) -> str:
     return sub(r"[^a-zA-Z0-9_]", "_", attribute)
 
 
-def exposition(families: Iterable[Family], format: Format, *, about: Attributes = ()) -> bytes:
-    """Everything, each metric with its meaning. `about` says who tells it, as `target_info`."""
+def format_exposition(families: Iterable[Family], format: Format, *, about: MetricAttributes = ()) -> bytes:
+    """Return the text of all metrics. `about` describes the process, as `target_info`."""
     lines = list(_about(about, format)) if about else []
     for family in families:
         if family.points:
@@ -54,10 +54,10 @@ def _base_name(metric: Metric) -> str:
     return name if unit is None or name.endswith(f"_{unit}") else f"{name}_{unit}"
 
 
-def _about(attributes: Attributes, format: Format) -> Iterator[str]:
+def _about(attributes: MetricAttributes, format: Format) -> Iterator[str]:
     name = "target" if format == "openmetrics" else "target_info"
     yield f"# TYPE {name} {'info' if format == 'openmetrics' else 'gauge'}"
-    yield f"# HELP {name} who tells all this"
+    yield f"# HELP {name} the process that reports these metrics"
     yield f"target_info{_labels(attributes)} 1"
 
 
@@ -67,7 +67,7 @@ def _family(family: Family, format: Format) -> Iterator[str]:
     yield f"# TYPE {told} {_KINDS[metric.instrument]}"
     if format == "openmetrics" and (unit := _UNITS.get(metric.unit)) and told.endswith(unit):
         yield f"# UNIT {told} {unit}"
-    yield f"# HELP {told} {_escaped(metric.meaning)}"
+    yield f"# HELP {told} {_escape(metric.meaning)}"
     name = prometheus_name(metric)
     for point in sorted(family.points, key=lambda each: each.attributes):
         if isinstance(point.value, Distribution):
@@ -100,18 +100,18 @@ def _example(found: Exemplar | None) -> str:
     return f" # {labels} {_number(found.value)} {found.at / 1e9:.3f}"
 
 
-def _labels(attributes: Attributes) -> str:
+def _labels(attributes: MetricAttributes) -> str:
     if not attributes:
         return ""
-    return "{" + ",".join(f'{label_name(name)}="{_quoted(value)}"' for name, value in attributes) + "}"
+    return "{" + ",".join(f'{label_name(name)}="{_escape_label(value)}"' for name, value in attributes) + "}"
 
 
-def _quoted(value: str) -> str:
-    return _escaped(value).replace('"', '\\"')
+def _escape_label(value: str) -> str:
+    return _escape(value).replace('"', '\\"')
 
 
-def _escaped(text: str) -> str:
-    """Everything on one line; what no encoding has would make the whole answer unreadable."""
+def _escape(text: str) -> str:
+    """Return the text on one line; invalid Unicode is replaced, because it would make the response unreadable."""
     told = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", " ")
     return told.encode("utf-8", "replace").decode()
 

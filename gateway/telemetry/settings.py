@@ -1,9 +1,13 @@
-"""What telemetry is told to do: as plain data, whoever wrote it down, a document or the environment."""
+"""Settings of telemetry, and how they are read from the standard `OTEL_*` variables.
+
+An invalid value is an error that names its variable, never the value.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from gateway.errors import ProgramError
 
@@ -19,11 +23,11 @@ RESULT_ORDER: Final[tuple[ResultCapture, ...]] = ("none", "values")
 
 LONGEST_VALUE: Final = 1024
 SOON: Final = 0.05
-"""Seconds that log records wait: those that say that a call has begun are of use while it runs."""
+"""Seconds that log records wait: start records of calls are useful while the call runs."""
 
 
-class TelemetryUnusable(ProgramError):
-    """Telemetry is asked for in a way that cannot work here. Nothing starts, so that nobody misses it later."""
+class InvalidTelemetry(ProgramError):
+    """Telemetry is configured in a way that cannot work. The gateway does not start, so that no data is missed."""
 
     code = "E_TELEMETRY_UNUSABLE"
     default_message = "telemetry cannot be set up"
@@ -34,8 +38,8 @@ def no_headers() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Otlp:
-    """A collector. `headers` are asked for with every request: what is secret in them may be rotated."""
+class OtlpExporterSettings:
+    """A collector. `headers` is called for every request, because secrets in them may be rotated."""
 
     protocol: Literal["http", "grpc"]
     endpoint: str
@@ -48,28 +52,28 @@ class Otlp:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """JSON lines: in a file, or without one on the standard error output."""
+class JsonLinesSettings:
+    """JSON lines: in a file, or without one on standard error."""
 
     path: Path | None = None
 
 
-Exporter = Otlp | Lines
+Exporter = OtlpExporterSettings | JsonLinesSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """Which traces are kept. What ended in one of `always` is, whatever the ratio or the caller says."""
+class SamplingSettings:
+    """Which traces are exported. Those that end as listed in `always` are, whatever the ratio or the caller."""
 
     ratio: float = 1.0
     always: frozenset[Kept] = ALWAYS
     follows_caller: bool = True
-    """Whether the sampling of a caller whose trace is joined counts."""
+    """Whether to use the sampling decision of a caller whose trace is joined."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batching:
-    """How many wait to be sent, how many go at once, and how long the first of them waits, in seconds."""
+class BatchSettings:
+    """Size of the queue, size of a batch, and seconds that the first item of a batch waits."""
 
     queue: int = 16_384
     batch: int = 512
@@ -77,21 +81,21 @@ class Batching:
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class CaptureSettings:
     arguments: ArgumentCapture = "keys"
     results: ResultCapture = "none"
 
-    def tightened(self, other: "Capture") -> "Capture":
-        """The stricter of both, each in its own right."""
-        return Capture(
+    def tighten(self, other: "CaptureSettings") -> "CaptureSettings":
+        """Return the stricter value of both, for arguments and for results."""
+        return CaptureSettings(
             min(self.arguments, other.arguments, key=ARGUMENT_ORDER.index),
             min(self.results, other.results, key=RESULT_ORDER.index),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """`resource` says who sends; `baggage` are keys that are taken in and passed on."""
+class TelemetrySettings:
+    """All settings. `resource` describes the sender; `baggage` are keys that are accepted and forwarded."""
 
     resource: Mapping[str, str]
     traces: Exporter | None = None
@@ -100,15 +104,193 @@ class Settings:
     metrics_every: float = 60.0
     """Seconds."""
     log_lines: bool = False
-    """Whether what the gateway logs is sent, too."""
+    """Whether log lines of the gateway are exported, too."""
     start_records: bool = True
-    sampling: Sampling = Sampling()
-    capture: Capture = Capture()
+    sampling: SamplingSettings = SamplingSettings()
+    capture: CaptureSettings = CaptureSettings()
     baggage: frozenset[str] = frozenset()
     longest_value: int = LONGEST_VALUE
-    spans: Batching = Batching()
-    records: Batching = Batching(delay=SOON)
+    spans: BatchSettings = BatchSettings()
+    records: BatchSettings = BatchSettings(delay=SOON)
 
     @property
     def is_off(self) -> bool:
         return self.traces is None and self.logs is None and self.metrics is None
+
+
+Protocol = Literal["http", "grpc"]
+T = TypeVar("T")
+
+_PROTOCOLS: Final[Mapping[str, Protocol]] = {"http/protobuf": "http", "grpc": "grpc"}
+_PORTS: Final[Mapping[Protocol, int]] = {"http": 4318, "grpc": 4317}
+_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+def is_disabled(environ: Mapping[str, str]) -> bool:
+    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def exporter_from_environment(signal: Signal, environ: Mapping[str, str]) -> Exporter | None:
+    """Return the exporter from the environment; `None` unless it names an exporter or a collector."""
+    chosen = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip().lower()
+    if chosen == "console":
+        return JsonLinesSettings()
+    if chosen == "none" or (not chosen and not _of_signal(signal, "ENDPOINT", environ)):
+        return None
+    if chosen not in ("", "otlp"):
+        raise _unreadable(f"OTEL_{signal.upper()}_EXPORTER", "write otlp, console or none")
+    return otlp_from_environment(signal, environ)
+
+
+def otlp_from_environment(
+    signal: Signal, environ: Mapping[str, str], *, protocol: Protocol | None = None, endpoint: str | None = None
+) -> OtlpExporterSettings:
+    """Return a collector; the environment, then the standard, supplies what is not given."""
+    spoken = _of_signal(signal, "PROTOCOL", environ)
+    if protocol is None:
+        if spoken and spoken not in _PROTOCOLS:
+            raise _unreadable(f"{_PREFIX}PROTOCOL", "write http/protobuf or grpc")
+        protocol = _PROTOCOLS.get(spoken, "http")
+    headers = _headers(_of_signal(signal, "HEADERS", environ))
+    compression = _of_signal(signal, "COMPRESSION", environ)
+    if compression not in ("", "none", "gzip"):
+        raise _unreadable(f"{_PREFIX}COMPRESSION", "write gzip or none")
+    milliseconds = _number(f"{_PREFIX}TIMEOUT", _of_signal(signal, "TIMEOUT", environ), float, 10_000.0)
+    return OtlpExporterSettings(
+        protocol,
+        _address(signal, environ, protocol, endpoint),
+        lambda: headers,
+        timeout=milliseconds / 1000,
+        compression="gzip" if compression == "gzip" else "none",
+        certificate=_path(_of_signal(signal, "CERTIFICATE", environ)),
+        client_certificate=_path(_of_signal(signal, "CLIENT_CERTIFICATE", environ)),
+        client_key=_path(_of_signal(signal, "CLIENT_KEY", environ)),
+    )
+
+
+def read_resource(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
+    found = _pairs("OTEL_RESOURCE_ATTRIBUTES", environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    if name := environ.get("OTEL_SERVICE_NAME", "").strip():
+        found["service.name"] = name
+    return found
+
+
+def read_sampling(environ: Mapping[str, str]) -> SamplingSettings:
+    name = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or "parentbased_always_on"
+    follows = name.startswith("parentbased_")
+    ratio = _ratio("OTEL_TRACES_SAMPLER_ARG", environ)
+    match name.removeprefix("parentbased_"):
+        case "always_on":
+            return SamplingSettings(1.0, follows_caller=follows)
+        case "always_off":
+            return SamplingSettings(0.0, follows_caller=follows)
+        case "traceidratio":
+            return SamplingSettings(ratio, follows_caller=follows)
+        case _:
+            raise _unreadable("OTEL_TRACES_SAMPLER", "write always_on, always_off or traceidratio")
+
+
+def _ratio(variable: str, environ: Mapping[str, str]) -> float:
+    """Return the ratio. It is checked even if the sampler does not use it: an invalid value is a mistake anyway."""
+    ratio = _number(variable, environ.get(variable, ""), float, 1.0)
+    if not 0 <= ratio <= 1:
+        raise _unreadable(variable, "write a number from 0 to 1")
+    return ratio
+
+
+def metric_export_interval(environ: Mapping[str, str]) -> float:
+    """Return the seconds between two exports of metrics."""
+    variable = "OTEL_METRIC_EXPORT_INTERVAL"
+    milliseconds = _number(variable, environ.get(variable, ""), float, 60_000.0)
+    if not milliseconds >= 1:
+        raise _unreadable(variable, "write a number above 0")
+    return milliseconds / 1000
+
+
+def read_capture(environ: Mapping[str, str]) -> CaptureSettings:
+    """Return whether spans have content, by the old and new values of the GenAI instrumentations."""
+    match environ.get(CAPTURE, "").strip().lower():
+        case "" | "false" | "no_content" | "event_only":
+            return CaptureSettings()
+        case "true" | "span_only" | "span_and_event":
+            return CaptureSettings("values", "values")
+        case _:
+            raise _unreadable(CAPTURE, "write true or false, or one of NO_CONTENT, SPAN_ONLY and SPAN_AND_EVENT")
+
+
+def attribute_length_limit(environ: Mapping[str, str], default: int) -> int:
+    for variable in ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"):
+        if environ.get(variable, "").strip():
+            return _number(variable, environ[variable], int, default)
+    return default
+
+
+def read_batching(
+    prefix: Literal["OTEL_BSP", "OTEL_BLRP"], environ: Mapping[str, str], default: BatchSettings
+) -> BatchSettings:
+    """Return the settings of the batch processor of spans or of log records."""
+
+    def number(name: str, standard: float) -> float:
+        variable = f"{prefix}_{name}"
+        found = _number(variable, environ.get(variable, ""), float, standard)
+        if found < 1:
+            raise _unreadable(variable, "write a number above 0")
+        return found
+
+    queue = int(number("MAX_QUEUE_SIZE", default.queue))
+    batch = int(number("MAX_EXPORT_BATCH_SIZE", default.batch))
+    delay = number("SCHEDULE_DELAY", default.delay * 1000) / 1000
+    return BatchSettings(queue, min(batch, queue), delay)
+
+
+def _of_signal(signal: Signal, name: str, environ: Mapping[str, str]) -> str:
+    """Return the variable of the signal, else the one of all signals."""
+    own = environ.get(f"{_PREFIX}{signal.upper()}_{name}", "").strip()
+    return own or environ.get(f"{_PREFIX}{name}", "").strip()
+
+
+def _address(signal: Signal, environ: Mapping[str, str], protocol: Protocol, given: str | None) -> str:
+    """Return the address; over HTTP with the path of the signal, unless the signal's own variable gives it."""
+    own = environ.get(f"{_PREFIX}{signal.upper()}_ENDPOINT", "").strip() if given is None else ""
+    base = given or own or environ.get(f"{_PREFIX}ENDPOINT", "").strip() or f"http://localhost:{_PORTS[protocol]}"
+    try:
+        parts = urlsplit(base)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise _unreadable(f"{_PREFIX}ENDPOINT", "write a full http or https URL")
+    return base if protocol == "grpc" or own else f"{base.rstrip('/')}/v1/{signal}"
+
+
+def _headers(text: str) -> dict[str, str]:
+    return {name.lower(): unquote(value) for name, value in _pairs(f"{_PREFIX}HEADERS", text).items()}
+
+
+def _pairs(variable: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in filter(str.strip, text.split(",")):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise _unreadable(variable, "write name=value, separated by commas")
+        found[name.strip()] = unquote(value.strip())
+    return found
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _number(variable: str, text: str, kind: Callable[[str], T], default: T) -> T:
+    if not text.strip():
+        return default
+    try:
+        return kind(text.strip())
+    except ValueError:
+        raise _unreadable(variable, "write a number") from None
+
+
+def _unreadable(variable: str, help: str) -> InvalidTelemetry:
+    return InvalidTelemetry(f"the environment variable {variable} cannot be used", help=help)

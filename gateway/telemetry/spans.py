@@ -1,27 +1,130 @@
-"""Light spans: what is known of a request, a call or a hop while it runs, and one encoding when it is over.
+"""Lightweight spans of requests and calls, encoded once at their end, and W3C trace context and baggage.
 
-Nothing is made of what is not exported. Whether a call is kept is decided at its end: by the ratio, or by how it ended.
+Spans that are not exported are not encoded. The end of a call decides whether it is exported: by the ratio or by its
+outcome. Malformed trace context is ignored; only listed keys of baggage are accepted, and only a limited amount.
+
+Errors of the observation never affect a call; they go to the operator's log only.
 """
 
-from collections.abc import Mapping
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from gateway.core.ids import new_salt
-from gateway.governance.approvals import ApprovalRecord
-from gateway.governance.principals import Principal
+from gateway.approvals import ApprovalRecord
+from gateway.model import Principal, new_random_64
 from gateway.telemetry import names
-from gateway.telemetry.contexts import Remote, remote, traceparent
-from gateway.telemetry.parts import ToolParts
-from gateway.telemetry.silence import silently, unnoticed
-from gateway.telemetry.wire_format import FAILED, INTERNAL, SERVER, Value, link, span_head, span_name, text
+from gateway.telemetry.attributes import ToolAttributes
+from gateway.telemetry.export.wire_format import FAILED, INTERNAL, SERVER, Value, link, span_head, span_name, text
 
 if TYPE_CHECKING:
-    from gateway.telemetry.observing import Telemetry
+    from gateway.telemetry.observer import TelemetryObserver
+
+MOST_BAGGAGE: Final = 32
+LARGEST_BAGGAGE: Final = 8 << 10
+_LARGEST_STATE: Final = 512
+_MOST_STATES: Final = 32
+
+_PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_VALUE: Final = r"\x21-\x2b\x2d-\x3c\x3e-\x7e"
+_STATE: Final = re.compile(rf"[a-z0-9][a-z0-9_\-*/@]{{0,255}}=[\x20{_VALUE}]{{0,255}}[{_VALUE}]")
+_MEMBER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+=[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
+_NOWHERE: Final = ("0" * 32, "0" * 16)
 
 
-class Context:
-    """Where in which trace something happens."""
+@dataclass(slots=True)
+class RemoteSpanContext:
+    """The context of a caller's span."""
+
+    trace_id: bytes
+    span_id: bytes
+    is_sampled: bool
+    state: str = ""
+
+
+def parse_traceparent(traceparent: object, tracestate: object = None) -> RemoteSpanContext | None:
+    """Parse a trace context; `None` if it is invalid."""
+    if not isinstance(traceparent, str) or len(traceparent) > _LARGEST_STATE:
+        return None
+    found = _PARENT.fullmatch(traceparent)
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, more = found.groups()
+    if version == "ff" or (version == "00" and more) or trace_id == _NOWHERE[0] or span_id == _NOWHERE[1]:
+        return None
+    return RemoteSpanContext(
+        bytes.fromhex(trace_id), bytes.fromhex(span_id), bool(int(flags, 16) & 1), _state(tracestate)
+    )
+
+
+def format_traceparent(trace_id: bytes, span_id: bytes, *, is_sampled: bool) -> str:
+    return f"00-{trace_id.hex()}-{span_id.hex()}-{'01' if is_sampled else '00'}"
+
+
+def filter_baggage(given: object, allowed: frozenset[str]) -> str:
+    """Return the allowed members without their properties; "" if the baggage is too large."""
+    if not allowed or not isinstance(given, str) or len(given) > LARGEST_BAGGAGE:
+        return ""
+    members = given.split(",")
+    if len(members) > MOST_BAGGAGE:
+        return ""
+    kept = {}
+    for member in members:
+        pair = member.partition(";")[0].strip(" \t")
+        key, _, value = pair.partition("=")
+        name = key.strip(" \t")
+        if name in allowed and _MEMBER.fullmatch(f"{name}={value.strip(' ')}"):
+            kept[name] = value.strip(" \t")
+    return ",".join(f"{name}={value}" for name, value in kept.items())
+
+
+def extract_trace_headers(fields: Mapping[str, object]) -> tuple[object, object]:
+    """Return traceparent and tracestate of a mapping."""
+    return fields.get("traceparent"), fields.get("tracestate")
+
+
+def _state(given: object) -> str:
+    """Return the trace state; "" if any part is invalid, because a part alone could have another meaning."""
+    if not isinstance(given, str) or len(given) > _LARGEST_STATE:
+        return ""
+    members = [each.strip(" \t") for each in given.split(",")]
+    members = [each for each in members if each]
+    if len(members) > _MOST_STATES or not all(_STATE.fullmatch(each) for each in members):
+        return ""
+    return ",".join(members)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log: Final = logging.getLogger(__name__)
+
+
+def log_errors(observe: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function so that it logs exceptions and returns `None` for them."""
+
+    @wraps(observe)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return observe(*args, **kwargs)
+        except Exception as error:
+            log_telemetry_error(error, observe.__qualname__)
+            nothing: Any = None
+            return nothing  # type: ignore[no-any-return]  # callers accept None
+
+    return run
+
+
+def log_telemetry_error(error: Exception, where: str) -> None:
+    """Log an error without its text, which may be content. Functions of every call use this: a wrapper is slower."""
+    _log.error("an observer failed: %s in %s", type(error).__name__, where)
+
+
+class SpanContext:
+    """The position of a span in a trace."""
 
     __slots__ = ("baggage", "is_remote", "is_sampled", "links", "parent", "span", "state", "trace")
 
@@ -46,25 +149,25 @@ class Context:
 
     @property
     def traceparent(self) -> str:
-        return traceparent(self.trace, self.span, is_sampled=self.is_sampled)
+        return format_traceparent(self.trace, self.span, is_sampled=self.is_sampled)
 
-    def child(self, span: bytes) -> "Context":
-        return Context(self.trace, span, self.span, self.is_sampled, self.state, self.baggage)
+    def child(self, span: bytes) -> "SpanContext":
+        return SpanContext(self.trace, span, self.span, self.is_sampled, self.state, self.baggage)
 
-    def joins(self, caller: Remote) -> None:
-        """Happen below a span of somebody else."""
+    def joins(self, caller: RemoteSpanContext) -> None:
+        """Become a child of the caller's span."""
         self.trace = caller.trace_id
         self.parent = caller.span_id
         self.is_remote = True
         self.state = caller.state
 
     def head(self, kind: int, since: int, until: int = 0) -> bytes:
-        """What its span begins with; it ends now if it has not ended before."""
+        """Return the first fields of the span; it ends now unless `until` is given."""
         return span_head(self, kind, since, until or time_ns())
 
 
-class RequestSpan(Context):
-    """A request as it was received. It begins a trace, as long as it `joins` none."""
+class RequestSpan(SpanContext):
+    """The span of a received request. It starts a trace, unless it `joins` one."""
 
     __slots__ = (
         *("_id", "_is_over", "_kind", "_peer", "_session", "_telemetry"),
@@ -73,7 +176,7 @@ class RequestSpan(Context):
 
     def __init__(
         self,
-        telemetry: "Telemetry",
+        telemetry: "TelemetryObserver",
         kind: tuple[str, str | None, str | None],
         principal: Principal,
         ids: tuple[bytes, bytes, bool],
@@ -84,11 +187,11 @@ class RequestSpan(Context):
         """`kind`: its method, the version of MCP, and the route of REST."""
         self.trace, self.span, self.is_sampled = ids
         self.parent = self.links = self.decision = b""
-        """The decision is about its call."""
+        """`decision` is that about its call."""
         self.state = self.baggage = ""
         self.is_remote = self.is_kept = self._is_over = False
         self.principal = principal
-        self.parts: ToolParts | None = None
+        self.parts: ToolAttributes | None = None
         self.error: str | None = None
         self._telemetry = telemetry
         self._kind = kind
@@ -97,13 +200,13 @@ class RequestSpan(Context):
         self._session = session
         self.since = time_ns()
 
-    def answered(self, *, code: int | None = None, status: int | None = None) -> None:
+    def end(self, *, code: int | None = None, status: int | None = None) -> None:
         try:
-            self._ended(code, status, b"")
+            self._finish(code, status, b"")
         except Exception as error:
-            unnoticed(error, "RequestSpan.answered")
+            log_telemetry_error(error, "RequestSpan.end")
 
-    def _ended(self, code: int | None, status: int | None, more: bytes) -> None:
+    def _finish(self, code: int | None, status: int | None, more: bytes) -> None:
         if self._is_over:
             return
         self._is_over = True
@@ -112,17 +215,17 @@ class RequestSpan(Context):
         elif status is not None and status >= 500:
             self.error = str(status)
         if self.is_sampled or self.is_kept or (self.error is not None and self._telemetry.keeps_errors):
-            self._telemetry.spans_out(b"".join(self._told(code, status, more)))
+            self._telemetry.spans_out(b"".join(self._span_parts(code, status, more)))
 
-    @silently
-    def abandoned(self) -> None:
-        self._ended(None, None, self._telemetry.attribute(names.IS_CANCELLED, True))
+    @log_errors
+    def abandon(self) -> None:
+        self._finish(None, None, self._telemetry.attribute(names.IS_CANCELLED, True))
 
-    @silently
-    def deciding(self) -> "DecisionSpan":
+    @log_errors
+    def observe_decision(self) -> "DecisionSpan":
         return DecisionSpan(self._telemetry, self)
 
-    def _told(self, code: int | None, status: int | None, more: bytes) -> list[bytes]:
+    def _span_parts(self, code: int | None, status: int | None, more: bytes) -> list[bytes]:
         telemetry, parts = self._telemetry, self.parts
         attribute, common = telemetry.attribute, telemetry.common
         head = span_head(self, SERVER, self.since, time_ns())
@@ -154,23 +257,23 @@ class RequestSpan(Context):
 
 
 class DecisionSpan:
-    """Somebody decides about a held call, in the trace of their own request."""
+    """The span of a decision about a held call, in the trace of the approver's request."""
 
     __slots__ = ("_context", "_request", "_since", "_telemetry")
 
-    def __init__(self, telemetry: "Telemetry", request: RequestSpan) -> None:
+    def __init__(self, telemetry: "TelemetryObserver", request: RequestSpan) -> None:
         self._telemetry = telemetry
         self._request = request
-        self._context = request.child(new_salt())
-        self._context.is_sampled = request.is_sampled = True  # what people decide is always kept
+        self._context = request.child(new_random_64())
+        self._context.is_sampled = request.is_sampled = True  # decisions of approvers are always exported
         self._since = time_ns()
 
     @property
     def traceparent(self) -> str:
         return self._context.traceparent
 
-    @silently
-    def decided(self, record: ApprovalRecord) -> None:
+    @log_errors
+    def end(self, record: ApprovalRecord) -> None:
         request, telemetry = record.request, self._telemetry
         told: dict[str, Value] = {
             names.GATE_NAME: request.rule,
@@ -185,41 +288,41 @@ class DecisionSpan:
         name = span_name(names.decide_span(request.rule), telemetry.settings.longest_value)
         by = self._request.principal
         attributes = telemetry.attributes_of(told) + telemetry.common.principals[by.subject, by.tenant]
-        telemetry.spans_out(self._context.head(INTERNAL, self._since) + name + attributes + links_to([request.trace]))
+        telemetry.spans_out(self._context.head(INTERNAL, self._since) + name + attributes + span_links([request.trace]))
 
 
-class HopSpan:
-    """A request to somebody else. It waits with its call until it is clear whether that is kept."""
+class UpstreamRequestSpan:
+    """The span of a request to an upstream service. It is exported if its call is."""
 
-    __slots__ = ("_context", "_is_over", "_name", "_since", "_told", "_wait", "fields")
+    __slots__ = ("_attributes", "_context", "_is_over", "_name", "_since", "_wait", "fields")
 
-    def __init__(self, context: Context, name: str, told: dict[str, Value], wait: Any) -> None:
+    def __init__(self, context: SpanContext, name: str, told: dict[str, Value], wait: Any) -> None:
         self._context = context
         self._name = name
-        self._told = told
+        self._attributes = told
         self._wait = wait
         self._since = time_ns()
         self._is_over = False
-        self.fields = fields_of(context)
+        self.fields = inject_headers(context)
 
-    @silently
+    @log_errors
     def end(self, *, status: int | None = None, error: str | None = None, code: int | None = None) -> None:
         if self._is_over:
             return
         self._is_over = True
         if code is not None:
-            error = self._told[names.RESPONSE_CODE] = names.code_word(code)
+            error = self._attributes[names.RESPONSE_CODE] = names.code_word(code)
         if status is not None:
-            self._told[names.HTTP_STATUS] = status
+            self._attributes[names.HTTP_STATUS] = status
             if status >= 400:
                 error = error or str(status)
         if error is not None:
-            self._told[names.ERROR_TYPE] = error
-        self._wait(self._context, self._name, self._told, self._since, error is not None)
+            self._attributes[names.ERROR_TYPE] = error
+        self._wait(self._context, self._name, self._attributes, self._since, error is not None)
 
 
-def fields_of(context: Context) -> Mapping[str, str]:
-    """What goes with a request to somebody else."""
+def inject_headers(context: SpanContext) -> Mapping[str, str]:
+    """Return the trace headers of a request to an upstream service."""
     fields = {"traceparent": context.traceparent}
     if context.state:
         fields["tracestate"] = context.state
@@ -228,11 +331,11 @@ def fields_of(context: Context) -> Mapping[str, str]:
     return fields
 
 
-def links_to(traceparents: list[str | None], *, but: bytes = b"") -> bytes:
-    """Links to spans that others have told of; none to oneself."""
+def span_links(traceparents: list[str | None], *, but: bytes = b"") -> bytes:
+    """Return links to the spans of the given traceparents, except to the span `but`."""
     found: dict[tuple[bytes, bytes], None] = {}
     for each in traceparents:
-        known = remote(each)
+        known = parse_traceparent(each)
         if known is not None and known.span_id != but:
             found[known.trace_id, known.span_id] = None
     return b"".join(link(*each) for each in found)

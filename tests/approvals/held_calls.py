@@ -1,4 +1,4 @@
-"""Held calls and the people around them, for the tests of approvals."""
+"""Held calls, their callers and their approvers, for the tests of approvals."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,21 +10,20 @@ from time import time_ns
 from typing import Any
 from uuid import uuid4
 
-from gateway.approvals.approving import Announcement, Approvals
-from gateway.approvals.deciding import Standing
-from gateway.approvals.digests import action_of
-from gateway.audit.contents import ContentKey
-from gateway.audit.entries import Place
-from gateway.governance.approvals import Action, ApprovalRequest
-from gateway.governance.principals import Principal
-from gateway.serving.auditing import Auditor
-from gateway.storage.approvals import SqliteApprovals
-from gateway.storage.audit_log import AuditLog
-from gateway.storage.sqlite import SqliteStore
+from gateway.approvals.approval_store import ApprovalRequest, ApprovalSubject, make_action
+from gateway.approvals.lifecycle import HoldStatus
+from gateway.approvals.service import ApprovalEventRecord, ApprovalService
+from gateway.audit.content_key import ContentKey
+from gateway.audit.entries import AuditOrigin
+from gateway.engine.records.auditor import Auditor
+from gateway.model.principal import Principal
+from gateway.storage.sql.approvals import SqlApprovalStore
+from gateway.storage.sql.audit_log import AuditLog
+from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LEAD = "role:finance-lead"
-PLACE = Place("desk", "r1", "r1")
+PLACE = AuditOrigin("desk", "r1", "r1")
 
 ADA = Principal("user:ada", roles=frozenset({"role:agent"}), tenant="acme")
 LEA, LEO, LIV = (Principal(f"user:{name}", tenant="acme") for name in ("lea", "leo", "liv"))
@@ -33,7 +32,7 @@ STRANGER = Principal("user:lea", tenant="umbrella")
 
 
 class Clock:
-    """Shows what it is set to."""
+    """Shows the time that it is set to."""
 
     def __init__(self) -> None:
         self.now = NOON
@@ -47,7 +46,7 @@ class Clock:
 
 
 class Directory:
-    """Who holds which roles at present."""
+    """Which subject holds which roles now."""
 
     def __init__(self) -> None:
         self.roles = {"user:lea": {LEAD}, "user:leo": {LEAD}, "user:liv": {LEAD}}
@@ -56,8 +55,8 @@ class Directory:
         return principal.names | self.roles.get(principal.subject, set())
 
 
-class Desk:
-    """Approvals over a real store, with a clock and a directory that tests can change, and what was announced."""
+class ApprovalFixture:
+    """Approvals over a real store, with a clock and a role directory that tests can change, and published events."""
 
     def __init__(self, store: SqliteStore, clock: Clock, directory: Directory, **options: Any) -> None:
         self.records = store
@@ -65,24 +64,24 @@ class Desk:
         self.directory = directory
         key = ContentKey(token_bytes(32))
         log = AuditLog(lambda: f"desk-{uuid4().hex}", PLACE, clock=time_ns, key=key)
-        store.keep_audit(log)
+        store.use_audit_log(log)
         auditor = Auditor(lambda: PLACE, key, clock=time_ns)
-        self.store = SqliteApprovals(
+        self.store = SqlApprovalStore(
             store.writer,
             store.reader,
-            noted=lambda connection, change, record: log.append(connection, [auditor.approval(change, record)]),
+            noted=lambda connection, change, record: log.append(connection, [auditor.approval_entry(change, record)]),
         )
-        self.announced: list[Announcement] = []
+        self.announced: list[ApprovalEventRecord] = []
         self.served = "r1"
         options = {"look_every": 0.01, "announce": self.announced.append, "served": lambda: self.served, **options}
-        self.approvals = Approvals(self.store, held=directory, clock=clock, **options)
+        self.approvals = ApprovalService(self.store, held=directory, clock=clock, **options)
 
     @property
     def kinds(self) -> list[str]:
         return [each.kind for each in self.announced]
 
     async def pending(self, *requests: ApprovalRequest) -> str:
-        """The id of an approval that is asked for now."""
+        """Request an approval now and return its id."""
         standing = await self.approvals.ask(requests or [refund()])
         assert standing.state == "pending"
         return standing.approvals[0].id
@@ -93,27 +92,27 @@ class Desk:
         assert record.state == "granted"
         return id
 
-    async def again(self, request: ApprovalRequest | None = None, **options: Any) -> Standing:
+    async def again(self, request: ApprovalRequest | None = None, **options: Any) -> HoldStatus:
         return await self.approvals.ask([request or refund()], **options)
 
 
 @asynccontextmanager
-async def desk_at(
+async def make_approval_fixture(
     path: Path, *, clock: Clock | None = None, directory: Directory | None = None, **options: Any
-) -> AsyncIterator[Desk]:
-    store = await SqliteStore.open(path)
-    desk = Desk(store, clock or Clock(), directory or Directory(), **options)
+) -> AsyncIterator[ApprovalFixture]:
+    store = await open_sqlite_store(path)
+    desk = ApprovalFixture(store, clock or Clock(), directory or Directory(), **options)
     yield desk
     await desk.approvals.close()
     await store.close()
 
 
-def action(principal: Principal = ADA, **changes: Any) -> Action:
+def action(principal: Principal = ADA, **changes: Any) -> ApprovalSubject:
     named = {"catalogue": "support", "tool": "payments/refund", "definition": "d1", "revision": "r1"}
-    return action_of(principal, **{**named, "arguments": {"amount": 700, "order": "A-1"}, **changes})
+    return make_action(principal, **{**named, "arguments": {"amount": 700, "order": "A-1"}, **changes})
 
 
-def refund(about: Action | None = None, **changes: Any) -> ApprovalRequest:
+def refund(about: ApprovalSubject | None = None, **changes: Any) -> ApprovalRequest:
     made = ApprovalRequest(
         action=about or action(),
         advertised="payment_refund",

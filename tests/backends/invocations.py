@@ -5,21 +5,22 @@ from collections.abc import AsyncIterable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.core.context import DispatchContext, TurnContext
-from gateway.core.events import Buses
-from gateway.core.registry import Registry
-from gateway.core.spool import InMemoryStore, SpoolReader, chunks_of
-from gateway.core.tool_registry import ToolRegistry
-from gateway.governance.ports import Invocation
-from gateway.governance.principals import Principal
+from gateway.artifacts.spool import InMemoryStore, iter_chunks
+from gateway.model.primitives.containers import DottedDict
+from gateway.model.principal import Principal
+from gateway.model.tools.artifact import SpoolReader
+from gateway.model.tools.backend import Invocation
+from gateway.model.tools.tool_registry import ToolRegistry
+from gateway.model.turns.context import DispatchContext, TurnContext
+from gateway.model.turns.events import EventBuses
 
 
 class TooMuch(Exception):
-    """What this spool raises past its limit."""
+    """Raised by this spool past its limit."""
 
 
 class Spool:
-    """Keeps results in memory; `kept` is empty as long as nothing was kept to its end."""
+    """Stores results in memory; `kept` is empty until a result was written completely."""
 
     def __init__(self, limit: int = 64 << 20) -> None:
         self.limit = limit
@@ -27,7 +28,7 @@ class Spool:
 
     async def keep(self, content: AsyncIterable[bytes] | Iterable[bytes]) -> SpoolReader:
         data = bytearray()
-        async for chunk in chunks_of(content):
+        async for chunk in iter_chunks(content):
             data += chunk
             if len(data) > self.limit:
                 raise TooMuch
@@ -36,14 +37,14 @@ class Spool:
 
 
 def invocation(args: Mapping[str, Any], spool: Spool | None = None, *, key: str | None = None) -> Invocation:
-    buses = Buses()
+    buses = EventBuses()
     turn = TurnContext({"system_prompt": "Help."}, tools=ToolRegistry(), callbacks={}, buses=buses)
     return Invocation(
         tool="a_tool",
         args=args,
         principal=Principal("ann"),
         ctx=DispatchContext(turn, buses=buses),
-        meta=Registry({"team": "tests"}),
+        meta=DottedDict({"team": "tests"}),
         id="call-1",
         keep=(spool or Spool()).keep,
         idempotency_key=key,
@@ -55,7 +56,7 @@ def other_tasks() -> set[str]:
 
 
 async def is_gone(pid: int) -> bool:
-    """Whether a process has ended, given the time to; that its new parent has not noticed yet does not matter."""
+    """Whether a process ends within the allowed time, even if its new parent has not reaped it yet."""
     for _ in range(300):
         try:
             if Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z":

@@ -1,4 +1,4 @@
-"""A program for tests: one call with a huge result, then how much of it came and the memory it took.
+"""A program for tests: makes one call with a huge result, then prints the received size and the memory used.
 
 `large_output.py command|http|bomb`
 """
@@ -14,26 +14,26 @@ from dataclasses import replace
 from pathlib import Path
 from socket import create_server, socket
 
-from invocations import invocation
-
-from gateway.backends.command import Command, CommandBackend
-from gateway.backends.connections import Connections
-from gateway.backends.http import HttpBackend, HttpRequest
-from gateway.backends.processes import HostControls
-from gateway.core.spool import InMemoryReader, SpoolReader, chunks_of
-from gateway.governance.ports import Backend, BackendFailed
+from gateway.artifacts.spool import InMemoryReader, iter_chunks
+from gateway.backends.command.backend import Command, CommandBackend
+from gateway.backends.command.child_process import HostControls
+from gateway.backends.http.backend import HttpBackend, HttpRequest
+from gateway.backends.http.connections import HttpConnections
+from gateway.model.tools.artifact import SpoolReader
+from gateway.model.tools.backend import Backend, BackendError
+from tests.backends.invocations import invocation
 
 SIZE = 1 << 30
 
 
 class Counter:
-    """A spool that only counts, so that no disk is measured."""
+    """A spool that only counts, so that the disk is not measured."""
 
     def __init__(self) -> None:
         self.size = 0
 
     async def keep(self, content: AsyncIterable[bytes] | Iterable[bytes]) -> SpoolReader:
-        async for chunk in chunks_of(content):
+        async for chunk in iter_chunks(content):
             self.size += len(chunk)
         return InMemoryReader(b"")
 
@@ -49,14 +49,14 @@ def serve(server: socket, chunk: bytes, header: str) -> None:
 
 
 def memory(name: str) -> int:
-    """Kilobytes, as the kernel counts them for this very program; `getrusage` counts its parent's, too."""
+    """Peak memory in kilobytes of this program alone, as counted by the kernel; `getrusage` includes its parent's."""
     found = re.search(rf"{name}:\s+([0-9]+)", Path("/proc/self/status").read_text(encoding="ascii"))
     assert found is not None
     return int(found[1])
 
 
 async def main(kind: str) -> None:
-    connections, counter = Connections(), Counter()
+    connections, counter = HttpConnections(), Counter()
     with create_server(("127.0.0.1", 0)) as server:
         backend: Backend
         if kind != "command":
@@ -68,11 +68,11 @@ async def main(kind: str) -> None:
             argv = ("/usr/bin/head", "-c", str(SIZE), "/dev/zero")
             backend = CommandBackend(Command(argv, network="host", readable=("/",), writable=("/",)), HostControls())
         call = replace(invocation({}), keep=counter.keep)
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
         before = memory("VmRSS")
         try:
             await backend.run(call)
-        except BackendFailed as failed:
+        except BackendError as failed:
             print(failed.message, file=sys.stderr)
         print(counter.size, memory("VmHWM") - before)
         await connections.close()

@@ -1,4 +1,4 @@
-"""What a program may read and run: the system's folders and what is declared, however it goes about it."""
+"""Programs can read and run only the system's folders and declared paths, whatever they try."""
 
 import asyncio
 import os
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invocations import Spool, invocation
 
-from gateway.backends.command import Command, CommandBackend
-from gateway.backends.grants import NETWORK_READABLE, SYSTEM_READABLE, program_files
-from gateway.backends.processes import Confinement, HostControls
-from gateway.backends.refusals import BackendUnusable
-from gateway.governance.ports import BackendFailed
+from gateway.backends.command.backend import Command, CommandBackend
+from gateway.backends.command.child_process import Confinement, HostControls
+from gateway.backends.command.grants import NETWORK_READABLE, SYSTEM_READABLE, program_files
+from gateway.backends.results import BackendUnusable
+from gateway.model.tools.backend import BackendError
+from tests.backends.invocations import Spool, invocation
 
 pytestmark = pytest.mark.anyio
 
-HOST = HostControls.of_this_host()
+HOST = HostControls.detect()
 confined = pytest.mark.skipif(HOST.landlock < 3 or not HOST.network, reason="the kernel has no Landlock")
 PYTHON = tuple(dict.fromkeys((sys.base_prefix, sys.prefix)))
 CANARY = "canary-4711"
@@ -28,7 +28,7 @@ def python(code: str, *rest: str, readable: tuple[str, ...] = (), **settings: An
     return Command((sys.executable, "-I", "-S", "-c", code, *rest), readable=(*PYTHON, *readable), **settings)
 
 
-async def printed(command: Command) -> str:
+async def run_program(command: Command) -> str:
     spool = Spool()
     async with asyncio.timeout(60):
         await CommandBackend(command, HOST).run(invocation({}, spool))
@@ -85,7 +85,7 @@ async def test_undeclared_files_are_out_of_reach(secret: Path, shared: Path, net
     ]
     writable = {"nowhere": (), "here": (str(shared),), "anywhere": ("/",)}[writes]
 
-    seen = await printed(python(READ, *ways, readable=(str(shared),), network=network, writable=writable))
+    seen = await run_program(python(READ, *ways, readable=(str(shared),), network=network, writable=writable))
 
     assert seen.split() == ["refused"] * len(ways)
 
@@ -103,7 +103,7 @@ async def test_declared_folders_are_read_listed_and_run_from(shared: Path, tmp_p
         "subprocess.run([shared + '/say', 'it runs'])"
     )
 
-    seen = await printed(python(code, str(shared), str(written), readable=(str(shared),), writable=(str(written),)))
+    seen = await run_program(python(code, str(shared), str(written), readable=(str(shared),), writable=(str(written),)))
 
     assert seen.splitlines() == ["a note ['note', 'say'] old", "it runs"]
 
@@ -125,7 +125,7 @@ async def test_undeclared_folders_are_neither_listed_nor_run_from(secret: Path) 
         "      else 'could')"
     )
 
-    assert (await printed(python(code, str(secret.parent)))).split() == ["refused"] * 7
+    assert (await run_program(python(code, str(secret.parent)))).split() == ["refused"] * 7
 
 
 @confined
@@ -143,7 +143,7 @@ async def test_a_file_cannot_be_brought_to_where_it_could_be_read(secret: Path, 
     )
     writable = (str(shared),) if writes == "here" else ("/",)
 
-    seen = await printed(python(code, str(secret), str(shared), readable=(str(shared),), writable=writable))
+    seen = await run_program(python(code, str(secret), str(shared), readable=(str(shared),), writable=writable))
 
     assert seen.split() == ["refused"] * 3
     assert secret.read_text(encoding="ascii") == CANARY
@@ -161,13 +161,13 @@ async def test_open_files_of_the_gateway_are_not_passed_on(secret: Path) -> None
     with secret.open("rb") as file:
         os.set_inheritable(file.fileno(), True)
 
-        assert await printed(python(code)) == "[]\n"
+        assert await run_program(python(code)) == "[]\n"
 
 
 @confined
 async def test_the_working_folder_is_readable_unless_it_is_the_root(shared: Path, secret: Path) -> None:
-    inside = await printed(python(READ, "note", "../undeclared/secret", folder=str(shared)))
-    root = await printed(python(READ, str(shared / "note"), str(secret), "etc/passwd", folder="/"))
+    inside = await run_program(python(READ, "note", "../undeclared/secret", folder=str(shared)))
+    root = await run_program(python(READ, str(shared / "note"), str(secret), "etc/passwd", folder="/"))
 
     assert inside.splitlines() == ["a note", "refused"]
     assert root.split() == ["refused"] * 3
@@ -178,15 +178,15 @@ async def test_a_single_file_can_be_declared(secret: Path) -> None:
     other = secret.with_name("other")
     other.write_text(CANARY, encoding="ascii")
 
-    assert (await printed(python(READ, str(secret), str(other), readable=(str(secret),)))).split() == [
+    assert (await run_program(python(READ, str(secret), str(other), readable=(str(secret),)))).split() == [
         CANARY,
         "refused",
     ]
 
 
 @confined
-async def test_everything_is_readable_where_that_is_said(secret: Path) -> None:
-    assert CANARY in await printed(python(READ, str(secret), readable=("/",)))
+async def test_everything_is_readable_where_that_is_declared(secret: Path) -> None:
+    assert CANARY in await run_program(python(READ, str(secret), readable=("/",)))
 
 
 @confined
@@ -198,23 +198,23 @@ async def test_a_program_elsewhere_runs_but_its_folder_stays_closed(tmp_path: Pa
     linked = tmp_path / "linked"
     linked.symlink_to(secret.parent / "show")
 
-    assert CANARY in await printed(Command((str(script),)))
+    assert CANARY in await run_program(Command((str(script),)))
     for program in (secret.parent / "show", linked):
-        with pytest.raises(BackendFailed) as caught:
-            await printed(Command((str(program), str(secret))))
+        with pytest.raises(BackendError) as caught:
+            await run_program(Command((str(program), str(secret))))
         assert "ermission denied" in caught.value.message
         assert "sandbox.readable" in caught.value.message
 
 
 @confined
-async def test_a_program_that_cannot_begin_says_what_to_look_at(tmp_path: Path) -> None:
+async def test_a_program_that_cannot_begin_names_the_cause(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(f"#!{tmp_path}/interpreter\n", encoding="ascii")
     script.chmod(0o755)
     (tmp_path / "interpreter").mkdir()
 
-    with pytest.raises(BackendFailed, match=r"could not be started: PermissionError.*sandbox\.readable"):
-        await printed(Command((str(script),)))
+    with pytest.raises(BackendError, match=r"could not be started: PermissionError.*sandbox\.readable"):
+        await run_program(Command((str(script),)))
 
 
 @confined
@@ -223,13 +223,13 @@ async def test_environment_holds_the_declared_variables_alone(monkeypatch: pytes
         monkeypatch.setenv(name, CANARY)
     monkeypatch.setenv("PATH", os.defpath)
 
-    seen = await printed(Command(("/usr/bin/env",), environment={"A": "1", "TOKEN": lambda: "t"}))
+    seen = await run_program(Command(("/usr/bin/env",), environment={"A": "1", "TOKEN": lambda: "t"}))
 
     assert sorted(seen.split()) == ["A=1", "TOKEN=t"]
 
 
 def test_folders_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendUnusable, match="is not there"):
+    with pytest.raises(BackendUnusable, match="does not exist"):
         CommandBackend(Command(("/bin/true",), readable=(str(tmp_path / "none"),)), HostControls(7, True))
 
 
@@ -336,7 +336,7 @@ async def test_a_folder_that_a_program_replaces_with_a_link_grants_nothing(
     spool = Spool()
     await backend.run(invocation({}, spool))
     assert spool.kept[0] == b"refused\n"
-    with pytest.raises(BackendFailed, match="has become a link"):
+    with pytest.raises(BackendError, match="has become a link"):
         await backend.run(invocation({}, Spool()))
     with pytest.raises(BackendUnusable, match="which the program itself can change") as caught:
         CommandBackend(command, HOST)
@@ -352,7 +352,7 @@ async def test_links_of_other_people_are_followed_when_a_tool_is_loaded(tmp_path
 
     command = python(READ, "note", folder=through, readable=(through,), writable=(str(own),))
 
-    assert await printed(command) == "a note\n"
+    assert await run_program(command) == "a note\n"
 
 
 @confined
@@ -374,7 +374,7 @@ async def test_a_script_that_rewrites_itself_is_granted_no_interpreter(tmp_path:
         await backend.run(invocation({}, spool))
         assert CANARY.encode() not in b"".join(spool.kept)
     assert b"link\x0b" in script.read_bytes()
-    assert CANARY not in await printed(command)
+    assert CANARY not in await run_program(command)
 
 
 @confined
@@ -391,10 +391,10 @@ async def test_interpreters_of_a_script_in_its_own_folder(tmp_path: Path, where:
     command = Command((str(script),), writable=(str(own),), readable=(str(other),) if where == "declared" else ())
 
     if where == "elsewhere":
-        with pytest.raises(BackendFailed, match=r"PermissionError.*sandbox\.readable"):
-            await printed(command)
+        with pytest.raises(BackendError, match=r"PermissionError.*sandbox\.readable"):
+            await run_program(command)
     else:
-        assert "its text" in await printed(command)
+        assert "its text" in await run_program(command)
 
 
 @confined
@@ -405,5 +405,5 @@ async def test_a_file_that_becomes_a_folder_is_not_granted(tmp_path: Path) -> No
     program.unlink()
     program.mkdir()
 
-    with pytest.raises(BackendFailed, match="is a folder now"):
+    with pytest.raises(BackendError, match="is a folder now"):
         await backend.run(invocation({}, Spool()))

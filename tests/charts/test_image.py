@@ -1,7 +1,7 @@
-"""The image as it is built and run: whose it is, what is not in it, and that it serves what the chart gives it.
+"""The built image: its user, what it must not contain, and that it serves the chart's configuration.
 
-It takes minutes, root, podman, runc and debootstrap, so it is asked for. The base is a Debian that is made here, and
-the build finds its packages in a folder: no registry and no network.
+Runs only on request: it needs minutes, root, podman, runc and debootstrap. The base is a Debian made here, and the
+build finds its packages in a folder: no registry and no network.
 """
 
 import json
@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from charted import ROOT, cached, containers_of, pods_of, rendered, with_packages
-from podded import SECRETS, SERVED, TESTED, Cluster, asked, free_ports
+
+from tests.charts.helm import cached, containers_of, pods_of, render_chart, with_packages
+from tests.charts.pods import SECRETS, SERVED, TESTED, LocalCluster, free_ports, get_json
+from tests.support.paths import ROOT
 
 ASKED: Final = "GATEWAY_IMAGE"
 LOCKS: Final = ("requirements-runtime.lock", "requirements-build.lock")
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.skipif(not os.environ.get(ASKED), reason=f"takes minute
 
 @dataclass(frozen=True)
 class Engine:
-    """A podman with a store of its own."""
+    """A podman with its own store."""
 
     store: Path
 
@@ -45,19 +47,19 @@ class Engine:
         return ["podman", *folders, "--cgroup-manager", "cgroupfs", "--runtime", "runc"]
 
     def run(self, *arguments: str, entrypoint: str | None = None) -> "subprocess.CompletedProcess[str]":
-        """Run the image to its end, as restricted as the chart's pods are."""
+        """Run the image to its end, with the restrictions of the chart's pods."""
         start = ["--entrypoint", entrypoint] if entrypoint else []
         return self("run", "--rm", *self.limits, *RESTRICTED, *start, "gateway:test", *arguments)
 
     @property
     def limits(self) -> list[str]:
-        """Those that a container may have inside of another; and no timer of systemd's."""
+        """Limits that are allowed for a container inside another; and no systemd timer."""
         return ["--no-healthcheck", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--network", "host"]
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """One with the image built in it."""
+    """Yield an engine with the image built in it."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing or os.getuid() != 0:
         pytest.skip(f"not here: {', '.join(missing)}" if missing else "only root can make the base image")
@@ -68,8 +70,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     try:
         imported = found("import", str(base), "localhost/base:test", within=300)
         assert imported.returncode == 0, imported.stderr
-        told = {"BASE_IMAGE": "localhost/base:test", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "VERSION": "9"}
-        options = [word for name, value in told.items() for word in ("--build-arg", f"{name}={value}")]
+        arguments = {
+            "BASE_IMAGE": "localhost/base:test",
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": "/wheels",
+            "VERSION": "9",
+        }
+        options = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         options += ["--isolation", "chroot", "--format", "docker", "--volume", f"{wheels}:/wheels:ro"]
         built = found("build", *options, "--file", "Containerfile", "--tag", "gateway:test", str(ROOT), within=900)
         assert built.returncode == 0, built.stdout + built.stderr
@@ -93,23 +100,23 @@ def test_image_has_no_build_tools_and_no_tests(engine: Engine) -> None:
     assert engine.run("-c", "ls /source /build /wheel", entrypoint="sh").stdout == ""
 
 
-def test_image_says_what_it_is(engine: Engine) -> None:
-    (told,) = json.loads(engine("image", "inspect", "gateway:test").stdout)
+def test_image_describes_itself(engine: Engine) -> None:
+    (image,) = json.loads(engine("image", "inspect", "gateway:test").stdout)
 
-    assert told["Config"]["User"] == "10001:10001"
-    assert told["Config"]["Entrypoint"] == ["gateway"]
-    assert told["Config"]["Cmd"] == ["serve"]
-    assert told["Config"]["Labels"]["org.opencontainers.image.version"] == "9"
-    assert told["Healthcheck"]["Test"][0] == "CMD"
-    assert not re.search(r"(?i)(secret|token|password)=", " ".join(told["Config"]["Env"]))
+    assert image["Config"]["User"] == "10001:10001"
+    assert image["Config"]["Entrypoint"] == ["gateway"]
+    assert image["Config"]["Cmd"] == ["serve"]
+    assert image["Config"]["Labels"]["org.opencontainers.image.version"] == "9"
+    assert image["Healthcheck"]["Test"][0] == "CMD"
+    assert not re.search(r"(?i)(secret|token|password)=", " ".join(image["Config"]["Env"]))
 
 
 def test_image_serves_what_the_chart_mounts_and_passes_its_test(engine: Engine, tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, rendered("minimal"), SECRETS)
+    cluster = LocalCluster(tmp_path, render_chart("minimal"), SECRETS)
     data, admin = free_ports()
     ports = {"GATEWAY_PORT": str(data), "GATEWAY_ADMIN_PORT": str(admin)}
 
-    with started(engine, cluster, ports) as name:
+    with start_container(engine, cluster, ports) as name:
         checked = engine("run", "--rm", *engine.limits, *RESTRICTED, *options_of(cluster, TESTED, "check", {}))
         (_, _, script) = containers_of(pods_of(cluster.manifests)[TESTED])[1]["command"]
         hosts = ["--add-host", "gateway:127.0.0.1", "--add-host", "gateway-admin:127.0.0.1"]
@@ -142,27 +149,27 @@ def test_list_of_contents_names_every_pin_of_the_image(tmp_path: Path) -> None:
     done = subprocess.run(["make", "sbom", f"SBOM_HOME={home}"], cwd=work, capture_output=True, text=True, timeout=120)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads((work / "dist" / "sbom.cdx.json").read_text(encoding="utf-8"))
+    sbom = json.loads((work / "dist" / "sbom.cdx.json").read_text(encoding="utf-8"))
     pinned = re.findall(
         r"^(\S+)==([^\s;]+)", (ROOT / "requirements-runtime.lock").read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert told["bomFormat"] == "CycloneDX"
-    assert {(each["name"], each["version"]) for each in told["components"]} == set(pinned)
+    assert sbom["bomFormat"] == "CycloneDX"
+    assert {(each["name"], each["version"]) for each in sbom["components"]} == set(pinned)
 
 
 @contextmanager
-def started(engine: Engine, cluster: Cluster, ports: dict[str, str]) -> Iterator[str]:
-    """The gateway in a container that is up, and its name."""
+def start_container(engine: Engine, cluster: LocalCluster, ports: dict[str, str]) -> Iterator[str]:
+    """Run the gateway in a container and yield its name when it is up."""
     options = options_of(cluster, SERVED, "gateway", ports)
     done = engine("run", "--detach", "--name", "served", *engine.limits, *RESTRICTED, *options)
     assert done.returncode == 0, done.stderr
     try:
         for _ in range(300):
             try:
-                if asked("127.0.0.1", int(ports["GATEWAY_ADMIN_PORT"]), "/readyz")[0] == 200:
+                if get_json("127.0.0.1", int(ports["GATEWAY_ADMIN_PORT"]), "/readyz")[0] == 200:
                     break
             except OSError:
-                time.sleep(0.2)  # between two looks; the container says nothing when it is up
+                time.sleep(0.2)  # poll: the container does not announce that it is up
         else:
             raise AssertionError(engine("logs", "served").stdout)
         yield "served"
@@ -171,7 +178,7 @@ def started(engine: Engine, cluster: Cluster, ports: dict[str, str]) -> Iterator
 
 
 def options_of(
-    cluster: Cluster,
+    cluster: LocalCluster,
     pod: str,
     container: str,
     more: dict[str, str],
@@ -179,7 +186,7 @@ def options_of(
     entrypoint: str = "gateway",
     arguments: Sequence[str] | None = None,
 ) -> list[str]:
-    """What podman is told so that it runs a container of a pod."""
+    """Return the podman options that run a container of a pod."""
     spec = pods_of(cluster.manifests)[pod]
     (found,) = [each for each in containers_of(spec) if each["name"] == container]
     cluster.mount(spec, found)

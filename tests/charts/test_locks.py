@@ -1,19 +1,19 @@
-"""What the image is built from: the very pins of requirements.lock, of what runs and what builds, and nothing else."""
+"""The build inputs of the image: exactly the pins of requirements.lock for running and building, and nothing else."""
 
 import re
 import tomllib
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
+
 CONTAINERFILE: Final = (ROOT / "Containerfile").read_text(encoding="utf-8")
 PARTS: Final = ("requirements-runtime.lock", "requirements-build.lock")
 
 
 def pins(name: str) -> dict[str, set[str]]:
-    """Version and markers of each package, with the hashes that it may have."""
+    """Return version and markers of each package, with its allowed hashes."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     found = {}
     for line in filter(None, map(str.strip, text.splitlines())):

@@ -1,23 +1,15 @@
-"""One real gateway for all clients: the project of the promises, served by a process of its own."""
+"""One real gateway for all clients: the project of the promise tests, served by its own process."""
 
-import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent.parent
-WIRE = TESTS / "promises" / "wire"
-sys.path[:0] = [str(TESTS / "end_to_end"), str(WIRE)]  # whatever is collected first: both are used here, too
-
-from served import Served, served  # noqa: E402 - found by the line above
-from wire_gateway import ENVIRON, PROJECT  # noqa: E402 - likewise
+from tests.promises.transports.gateway import ENVIRON, PROJECT
+from tests.support.gateways.process import GatewayProcess, start_gateway_process
 
 
 @pytest.fixture(scope="session")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    path = os.pathsep.join([str(WIRE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with served(PROJECT, tmp_path_factory.mktemp("clients"), env={**ENVIRON, "PYTHONPATH": path}) as started:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    with start_gateway_process(PROJECT, tmp_path_factory.mktemp("clients"), env=ENVIRON) as started:
         yield started
         assert started.stop() == 0

@@ -1,7 +1,7 @@
-"""Clients of the other world against a real gateway: both TypeScript SDKs, and the Inspector's command line.
+"""JavaScript clients against a real gateway: both TypeScript SDKs, and the Inspector's command line.
 
-Needs Node and npm; the libraries are installed once, pinned by hashes, into the user's cache folder. The Inspector
-needs a newer Node than many machines have, which comes with them.
+Needs Node and npm; the libraries are installed once, pinned by hashes, into the user's cache folder. They include the
+newer Node that the Inspector needs.
 """
 
 import json
@@ -14,8 +14,9 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from served import Served
-from wire_gateway import TOKENS
+
+from tests.promises.transports.gateway import TOKENS
+from tests.support.gateways.process import GatewayProcess
 
 HERE = Path(__file__).parent / "node"
 INSTALL_WITHIN = 300
@@ -24,7 +25,7 @@ INSPECTOR = Path("node_modules", "@modelcontextprotocol", "inspector", "clients"
 
 @pytest.fixture(scope="session")
 def libraries() -> Path:
-    """The folder with the libraries. Skips where they cannot be had."""
+    """Return the folder with the libraries. Skips if they cannot be installed."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -37,7 +38,7 @@ def libraries() -> Path:
 
 
 def install(folder: Path) -> None:
-    """Made beside its place and moved there, so that another run never finds half of it."""
+    """Install beside the target and move it there, so that another run never finds half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(mkdtemp(dir=folder.parent))
     for name in ("package.json", "package-lock.json"):
@@ -59,7 +60,7 @@ def run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="session")
 def newer_node(libraries: Path) -> str:
-    """A Node that the Inspector works with."""
+    """Return a Node that is new enough for the Inspector."""
     found = [*sorted(libraries.glob("node_modules/node-*/bin/node")), Path(shutil.which("node") or "node")]
     for program in found:
         version = run([str(program), "--version"], libraries).stdout.strip().removeprefix("v")
@@ -76,8 +77,10 @@ def body(text: str) -> str:
     ("library", "mode"),
     [("sdk", "legacy"), ("client", "legacy"), ("client", "auto"), ("client", "2026-07-28")],
 )
-def test_typescript_client_goes_through_everything(gateway: Served, libraries: Path, library: str, mode: str) -> None:
-    script = shutil.copy(HERE / "client.mjs", libraries / "client.mjs")  # libraries are looked for beside the script
+def test_typescript_client_goes_through_everything(
+    gateway: GatewayProcess, libraries: Path, library: str, mode: str
+) -> None:
+    script = shutil.copy(HERE / "client.mjs", libraries / "client.mjs")  # Node finds libraries beside the script
     answer = run(["node", str(script), library, mode, gateway.mcp("/promises"), TOKENS["ana"]], libraries)
 
     assert answer.returncode == 0, answer.stderr
@@ -95,9 +98,9 @@ def test_typescript_client_goes_through_everything(gateway: Served, libraries: P
 
 
 class Inspector:
-    """Each use is a connection of its own."""
+    """Each use opens a new connection."""
 
-    def __init__(self, gateway: Served, libraries: Path, node: str, *, era: str) -> None:
+    def __init__(self, gateway: GatewayProcess, libraries: Path, node: str, *, era: str) -> None:
         self._libraries = libraries
         self._command = [node, str(libraries / INSPECTOR), "--cli", gateway.mcp("/promises"), "--transport", "http"]
         self._command += ["--header", f"Authorization: Bearer {TOKENS['ana']}"]
@@ -114,7 +117,7 @@ class Inspector:
 
 
 @pytest.mark.parametrize("era", ["legacy", "auto"])
-def test_inspector_lists_and_calls(gateway: Served, libraries: Path, newer_node: str, era: str) -> None:
+def test_inspector_lists_and_calls(gateway: GatewayProcess, libraries: Path, newer_node: str, era: str) -> None:
     inspector = Inspector(gateway, libraries, newer_node, era=era)
 
     listed = inspector.use("--method", "tools/list")
@@ -125,9 +128,9 @@ def test_inspector_lists_and_calls(gateway: Served, libraries: Path, newer_node:
 
 
 def test_inspector_queries_an_artifact_from_another_connection(
-    gateway: Served, libraries: Path, newer_node: str
+    gateway: GatewayProcess, libraries: Path, newer_node: str
 ) -> None:
-    """Without sessions: with them, each use of the command would be a turn of its own."""
+    """Without sessions: with them, each use of the command would be a separate turn."""
     inspector = Inspector(gateway, libraries, newer_node, era="modern")
 
     report = inspector.call("report", lines=3)

@@ -1,4 +1,4 @@
-"""The reference client and FastMCP's against a real gateway, in each era of the protocol."""
+"""The reference client and FastMCP's against a real gateway, for each era of the protocol."""
 
 from typing import Any, Literal, cast
 
@@ -9,8 +9,9 @@ import pytest
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
 from mcp.client.streamable_http import streamable_http_client
-from served import Served
-from wire_gateway import TOKENS
+
+from tests.promises.transports.gateway import TOKENS
+from tests.support.gateways.process import GatewayProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +21,7 @@ HEADERS = {"authorization": f"Bearer {TOKENS['ana']}"}
 TURN, CALL = "gateway/turn", "gateway/call"
 
 
-def told(result: Any) -> str:
+def text_of(result: Any) -> str:
     text: str = result.content[0].text
     return text
 
@@ -30,7 +31,7 @@ def body(text: str) -> str:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_reference_client_goes_through_everything(gateway: Served, mode: Mode) -> None:
+async def test_reference_client_goes_through_everything(gateway: GatewayProcess, mode: Mode) -> None:
     steps: list[float] = []
 
     async def step(progress: float, total: float | None, message: str | None) -> None:
@@ -41,7 +42,7 @@ async def test_reference_client_goes_through_everything(gateway: Served, mode: M
         mcp.Client(streamable_http_client(gateway.mcp("/promises"), http_client=http), mode=mode) as client,
     ):
         names = {tool.name for tool in (await client.list_tools()).tools}
-        said = await client.call_tool("say", {"text": "hello"})
+        reply = await client.call_tool("say", {"text": "hello"})
         broken = await client.call_tool("broken", {})
         wrong = await client.call_tool("say", {"text": 1})
         walked = await client.call_tool("steps", {}, progress_callback=step)
@@ -55,23 +56,23 @@ async def test_reference_client_goes_through_everything(gateway: Served, mode: M
         version, instructions = client.protocol_version, client.instructions
 
     assert version == ("2025-11-25" if mode == "legacy" else "2026-07-28")
-    if mode != "2026-07-28":  # whoever pins a version asks the server nothing about itself
+    if mode != "2026-07-28":  # clients that pin a version do not discover the server
         assert instructions is not None
         assert instructions.startswith("Keep what you promise.")
     assert {"say", "report", "checked"} <= names
-    assert body(told(said)) == "hello"
+    assert body(text_of(reply)) == "hello"
     assert broken.is_error
-    assert "the password" not in told(broken)
+    assert "the password" not in text_of(broken)
     assert wrong.is_error
-    assert body(told(walked)) == "walked"
+    assert body(text_of(walked)) == "walked"
     assert steps == [1, 2, 3]
     assert report.content[1].type == "resource_link"
-    assert body(told(grep)) == "line 1"
+    assert body(text_of(grep)) == "line 1"
     assert body(read.contents[0].text).startswith("line 0\nline 1")  # type: ignore[union-attr]  # it is text
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_fastmcp_client_goes_through_everything(gateway: Served, mode: Mode) -> None:
+async def test_fastmcp_client_goes_through_everything(gateway: GatewayProcess, mode: Mode) -> None:
     steps: list[float] = []
 
     async def step(progress: float, total: float | None, message: str | None) -> None:
@@ -80,7 +81,7 @@ async def test_fastmcp_client_goes_through_everything(gateway: Served, mode: Mod
     transport = StreamableHttpTransport(gateway.mcp("/promises"), headers=HEADERS)
     async with fastmcp.Client(transport, mode=mode) as client:
         names = {tool.name for tool in await client.list_tools()}
-        said = await client.call_tool("say", {"text": "hello"})
+        reply = await client.call_tool("say", {"text": "hello"})
         with pytest.raises(ToolError, match="the tool raised RuntimeError"):
             await client.call_tool("broken", {})
         walked = await client.call_tool("steps", {}, progress_handler=step)
@@ -91,15 +92,15 @@ async def test_fastmcp_client_goes_through_everything(gateway: Served, mode: Mod
         facts = await client.call_tool("facts", {})
 
     assert {"say", "report", "checked"} <= names
-    assert body(told(said)) == "hello"
-    assert body(told(walked)) == "walked"
+    assert body(text_of(reply)) == "hello"
+    assert body(text_of(walked)) == "walked"
     assert steps == [1, 2, 3]
-    assert body(told(grep)) == "line 1"
+    assert body(text_of(grep)) == "line 1"
     assert facts.structured_content == {"name": "kim", "tags": ["a", "b"]}
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_client_without_a_token_is_not_let_in(gateway: Served, mode: Mode) -> None:
+async def test_client_without_a_token_is_not_let_in(gateway: GatewayProcess, mode: Mode) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         async with mcp.Client(gateway.mcp("/promises"), mode=mode) as client:
             await client.list_tools()

@@ -1,4 +1,4 @@
-"""Running a mutant as the gateway does: read and judge it, and serve it in this process if nothing is wrong."""
+"""Run a mutant as the gateway does: read and check it, and serve it in this process if it has no errors."""
 
 import asyncio
 import gc
@@ -14,19 +14,18 @@ from time import process_time
 from traceback import format_exception
 from typing import Any, Final, Literal
 
-from mutants import Mutant, base_files
-
-from gateway.config.report import Output, render
+from gateway.app.app import AppInputs, ConfigInvalid, prepare_app, start_app
+from gateway.app.listeners import build_listeners
+from gateway.app.settings import Settings
+from gateway.config.reports.renderers import ReportFormat, render_report
 from gateway.errors import GatewayError
-from gateway.governance.diagnostics import Diagnostic
+from gateway.registries.diagnostics import Diagnostic
 from gateway.review.policy_tests import run_cases
-from gateway.runtime.planes import planes
-from gateway.runtime.running import ConfigInvalid, Prepared, opened, prepared
-from gateway.runtime.settings import Settings
-from gateway.runtime.stopping import Stopping
+from gateway.server.http.drain import ShutdownSignal
+from tests.config.mutants import Mutant, base_files
 
 TODAY: Final = date(2026, 11, 16)
-FORMATS: Final[tuple[Output, ...]] = ("text", "json", "github", "sarif", "junit")
+FORMATS: Final[tuple[ReportFormat, ...]] = ("text", "json", "github", "sarif", "junit")
 _VERSION: Final = "2026-07-28"
 _LIST: Final = {
     "jsonrpc": "2.0",
@@ -43,7 +42,7 @@ _LIST: Final = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant. `failure` is why the run itself failed: an exception that nobody expects."""
+    """The result of a mutant. `failure` is the reason why the run itself failed: an unexpected exception."""
 
     kind: Literal["diagnostics", "refused", "valid", "served", "failed"]
     seconds: float
@@ -70,7 +69,7 @@ class Workshop:
 
     @contextmanager
     def project(self, mutant: Mutant) -> Iterator[Path]:
-        """The folder with the mutant in it, for as long as this lasts."""
+        """The folder that contains the mutant until the block ends."""
         root = self._folder / mutant.base
         try:
             for path, data in mutant.changed.items():
@@ -101,7 +100,7 @@ class Workshop:
     ) -> Literal["diagnostics", "refused", "valid", "served"]:
         settings = _settings(root, mutant.environment)
         try:
-            ready = prepared(settings, environ=self.environ(), today=TODAY)
+            ready = prepare_app(settings, environ=self.environ(), today=TODAY)
         except ConfigInvalid as invalid:
             return _reported(invalid.diagnostics, mutant.seed)
         except GatewayError:
@@ -126,24 +125,24 @@ def _settings(root: Path, environment: str | None) -> Settings:
 
 
 def _reported(diagnostics: Sequence[Diagnostic], seed: int) -> Literal["diagnostics"]:
-    """What is wrong can be written, in a format that the seed chooses."""
+    """Render the problems in a format that the seed chooses."""
     assert any(found.is_error for found in diagnostics), "a refusal says why"
-    assert render(diagnostics, sources=lambda file: None, output=FORMATS[seed % len(FORMATS)])
+    assert render_report(diagnostics, sources=lambda file: None, output=FORMATS[seed % len(FORMATS)])
     return "diagnostics"
 
 
-def _leaves_the_host(ready: Prepared) -> bool:
-    """Whether a start would ask other hosts, or start programs: a mutant may name any."""
+def _leaves_the_host(ready: AppInputs) -> bool:
+    """Whether a start would connect to other hosts or start programs: a mutant may name any."""
     documents = ready.assembled.loaded.documents
     kinds = {each.source.data["kind"] for each in documents}
     texts = json.dumps([each.source.data for each in documents], default=str)
     return "Upstream" in kinds or "example.com" in texts or ready.telemetry is not None
 
 
-async def _serve(ready: Prepared) -> Literal["served"]:
+async def _serve(ready: AppInputs) -> Literal["served"]:
     """Start everything but the listeners, and list the tools of every catalogue over MCP."""
-    async with opened(ready) as gateway:
-        apps = planes(gateway, base_url="http://127.0.0.1", stopping=Stopping())
+    async with start_app(ready) as gateway:
+        apps = build_listeners(gateway, base_url="http://127.0.0.1", stopping=ShutdownSignal())
         for catalogue in gateway.service.published.snapshot.catalogues.values():
             if "mcp" in catalogue.protocols:
                 status, answer = await _ask(apps.data, f"{catalogue.path}/mcp")

@@ -1,6 +1,6 @@
 """Mutants of working projects: the shipped example and the starter, each broken in a way that its seed decides.
 
-A mutation edits either the parsed documents of a file (and writes them again), or its bytes. The same seed gives the
+A mutation edits either the parsed documents of a file (and writes them again) or its bytes. The same seed gives the
 same mutant on every machine.
 """
 
@@ -8,16 +8,16 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import yaml
 
-from gateway.governance.imports import KINDS, BadDefinition, ImportedDefinition
+from gateway.registries.definitions import KINDS, InvalidDefinition, UpstreamDefinition
+from tests.support.paths import ROOT
 
-ROOT: Final = Path(__file__).parent.parent.parent
 STARTER: Final = ROOT / "gateway/cli/templates/project"
 ENVIRONMENTS: Final = (None, None, "dev", "desk", "operator", "prod", "nowhere")
 
@@ -153,7 +153,7 @@ _ROWS: Final = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """A project that may be broken: `changed` has the new bytes of a file, or `None` for one that is gone."""
+    """A possibly broken project: `changed` has the new bytes of a file, or `None` for a deleted one."""
 
     seed: int
     base: str
@@ -164,7 +164,7 @@ class Mutant:
 
 @cache
 def base_files(base: str) -> Files:
-    """Everything that a working project consists of, by its path."""
+    """All files of a working project, by path."""
     root = ROOT if base == "example" else STARTER
     return {
         path.relative_to(root).as_posix(): path.read_bytes()
@@ -256,7 +256,7 @@ def _mutate_tree(choose: Random, path: str, data: bytes) -> tuple[bytes | None, 
     """Edit parsed documents; `None` if the file is not YAML or JSON any more."""
     is_json = path.endswith(".json")
     try:
-        documents = [json.loads(data)] if is_json else list(yaml.safe_load_all(data))
+        documents = deepcopy(_parsed(data, is_json=is_json))
     except (yaml.YAMLError, ValueError, RecursionError):
         return None, ""
     if path.endswith((".csv", ".conf")) or not documents:
@@ -273,14 +273,20 @@ def _mutate_tree(choose: Random, path: str, data: bytes) -> tuple[bytes | None, 
     return _dump(choose, documents, note, is_json=is_json)
 
 
+@lru_cache(maxsize=64)
+def _parsed(data: bytes, *, is_json: bool) -> list[Any]:
+    """The documents of a file. Most mutations are of files that nothing else has changed before."""
+    return [json.loads(data)] if is_json else list(yaml.safe_load_all(data))
+
+
 def _sign(documents: list[Any]) -> None:
-    """Make digests fit again, as if somebody had locked what a server says."""
+    """Recompute digests, as if an operator had locked the changed definitions."""
     for each in documents:
         given = each.get("definition") if isinstance(each, dict) else None
-        with suppress(BadDefinition, TypeError, ValueError, RecursionError):
+        with suppress(InvalidDefinition, TypeError, ValueError, RecursionError):
             kind = next(kind for kind in KINDS if kind in each) if isinstance(given, dict) else None
             if kind is not None:
-                read = ImportedDefinition.read("x", given, kind=kind)
+                read = UpstreamDefinition.read("x", given, kind=kind)
                 each[kind], each["digest"] = read.name, f"sha256:{read.digest}"
 
 
@@ -296,7 +302,7 @@ def _dump(choose: Random, documents: list[Any], note: str, *, is_json: bool) -> 
 
 
 def _mutate_schema(choose: Random, container: Any, key: Any) -> str:
-    """Give some subschema a keyword with a value that may not stand there."""
+    """Give some subschema a keyword with an invalid value."""
     places = [(container, key), *_places(container[key], 0)]
     below = [each[name] for each, name in places if isinstance(each[name], dict)]
     if not below:
@@ -308,7 +314,7 @@ def _mutate_schema(choose: Random, container: Any, key: Any) -> str:
 
 
 def _places(value: Any, depth: int) -> list[tuple[Any, Any]]:
-    """Every place of a tree, as a container and a key of it."""
+    """Every place of a tree, as a container and a key in it."""
     if depth > 40:
         return []
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
@@ -348,7 +354,7 @@ def _rename(choose: Random, container: Any, key: Any, places: list[tuple[Any, An
 
 
 def _repeat(choose: Random, container: Any, key: Any, places: list[tuple[Any, Any]]) -> str:
-    """The same value twice; written as an alias where it is a container."""
+    """Repeat a value; a container is written as an alias."""
     if isinstance(container, list):
         container.insert(choose.randrange(len(container) + 1), container[key])
     else:
@@ -357,7 +363,7 @@ def _repeat(choose: Random, container: Any, key: Any, places: list[tuple[Any, An
 
 
 def _swap(choose: Random, container: Any, key: Any, places: list[tuple[Any, Any]]) -> str:
-    """Two places change their values; a value may land inside itself, which the writer then refuses or aliases."""
+    """Swap the values of two places; if a value lands inside itself, the writer refuses or aliases it."""
     other, name = choose.choice(places)
     container[key], other[name] = other[name], container[key]
     return f"{key} and {name} swapped"

@@ -1,7 +1,7 @@
-"""Broken projects: what people read when something is wrong, compared with kept files.
+"""Broken projects: the text that people read about each problem, compared with golden files.
 
 A case holds only the files in which it differs from the sound small project. `GATEWAY_UPDATE_GOLDEN=1` rewrites the
-kept texts; the difference is then read like any other change.
+golden files; review the difference like any other change.
 """
 
 import os
@@ -12,21 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from gateway.assembly import Assembled, Project, assemble
-from gateway.config.codes import CODES
-from gateway.config.report import render
-from gateway.governance.diagnostics import Diagnostic
+from gateway.app.project import LoadedProject, Project, load_project
+from gateway.config.reports.codes import CODES
+from gateway.config.reports.renderers import render_report
+from gateway.registries.diagnostics import Diagnostic
+from tests.support.paths import ROOT
 
-TESTS = Path(__file__).parent.parent
+TESTS = ROOT / "tests"
 SMALL = TESTS / "projects" / "small"
 GOLDEN = TESTS / "golden" / "projects"
 CASES = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
 TODAY = date(2026, 11, 16)
 SECRET = "s3cr3t-value"
-ENVIRON = {"TOKEN": SECRET, "TOKEN_PATH": f"/{SECRET}", "GATEWAY_PYTHON_PACKAGES": "gateway.core"}
+ENVIRON = {"TOKEN": SECRET, "TOKEN_PATH": f"/{SECRET}", "GATEWAY_PYTHON_PACKAGES": "gateway.model"}
 EXPECTED = "expected.txt"
 WITHOUT_A_CASE = {
-    # These need a folder, a file or a variable that no checkout can hold, or that is too large for one.
+    # These need a folder, a file or a variable that a checkout cannot hold, or that is too large for one.
     *("missing-folder", "not-a-folder", "unreadable-folder", "unreadable-file", "link-outside", "no-documents"),
     *("file-too-large", "file-missing", "env-encoding", "env-limit"),
     "too-many-problems",
@@ -41,14 +42,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def assembled() -> Assembled:
+def load() -> LoadedProject:
     project = Project(Path("configs"), Path("policies"))
-    return assemble(project, environ=ENVIRON, today=TODAY, environment="prod")
+    return load_project(project, environ=ENVIRON, today=TODAY, environment="prod")
 
 
-def of_case(case: Path, project: Path) -> Assembled:
+def of_case(case: Path, project: Path) -> LoadedProject:
     shutil.copytree(case, project, dirs_exist_ok=True, ignore=shutil.ignore_patterns(EXPECTED))
-    return assembled()
+    return load()
 
 
 def points_at_a_token(diagnostic: Diagnostic) -> bool:
@@ -59,7 +60,7 @@ def points_at_a_token(diagnostic: Diagnostic) -> bool:
 
 
 def test_project_that_the_cases_break_is_sound(here: Path) -> None:
-    found = assembled()
+    found = load()
 
     assert found.diagnostics == ()
     assert found.access is not None
@@ -79,7 +80,7 @@ def test_every_code_has_a_case_or_a_broken_source() -> None:
 def test_broken_project_gives_the_kept_text(case: Path, here: Path) -> None:
     found = of_case(case, here)
 
-    shown = render(found.diagnostics, sources=lambda file: Path(file).read_text(encoding="utf-8"))
+    shown = render_report(found.diagnostics, sources=lambda file: Path(file).read_text(encoding="utf-8"))
 
     kept = case / EXPECTED
     if os.environ.get("GATEWAY_UPDATE_GOLDEN"):
@@ -88,7 +89,7 @@ def test_broken_project_gives_the_kept_text(case: Path, here: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
-def test_broken_project_is_told_at_a_token_and_keeps_secrets(case: Path, here: Path) -> None:
+def test_broken_project_is_reported_at_a_token_and_keeps_secrets(case: Path, here: Path) -> None:
     found = of_case(case, here)
 
     assert any(map(points_at_a_token, found.diagnostics))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.loader import load
-from gateway.config.specs.tools import ToolDocument
+from gateway.config.kinds.tools import ToolDocument
+from gateway.config.loader import load_documents
 
 GATEWAY = """\
 apiVersion: gateway/v1
@@ -74,12 +74,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def problems(folder: Path, environment: str | None = None) -> list[str]:
-    loaded = load([folder], environ={}, environment=environment, prefixes=False)
+    loaded = load_documents([folder], environ={}, environment=environment, prefixes=False)
     return [f"{found.position}: {found.code}" for found in loaded.diagnostics]
 
 
 def test_whole_folder_loads_without_a_problem(folder: Path) -> None:
-    loaded = load([folder], environ={"DATA": "/srv"}, prefixes=False)
+    loaded = load_documents([folder], environ={"DATA": "/srv"}, prefixes=False)
 
     assert loaded.diagnostics == ()
     assert not loaded.has_errors
@@ -88,7 +88,7 @@ def test_whole_folder_loads_without_a_problem(folder: Path) -> None:
     assert [(use.name, use.is_set, use.default) for use in loaded.environment] == [("DATA", True, "/tmp/data")]
 
 
-def test_problems_of_all_layers_are_told_in_one_run(folder: Path) -> None:
+def test_problems_of_all_layers_are_reported_in_one_run(folder: Path) -> None:
     broken = TOOL.replace("limits: {timeout: 10s}", "limits: {timeout: 10s, max_output: 1MiB}")
     broken = broken.replace("tier: internal", "tier: internl").replace("acme:quote", "${MODULE}:quote")
     (folder / "tools" / "price.yaml").write_text(broken, encoding="utf-8")
@@ -123,14 +123,14 @@ def test_positions_name_the_folder_a_user_gave(folder: Path, monkeypatch: pytest
     (folder / "bad.yaml").write_text("kind: Tol\n", encoding="utf-8")
     monkeypatch.chdir(folder.parent)
 
-    loaded = load([Path(folder.name)], environ={})
+    loaded = load_documents([Path(folder.name)], environ={})
 
     assert {found.position.file for found in loaded.diagnostics} == {f"{folder.name}/bad.yaml"}
     assert loaded.has_errors
 
 
 def test_missing_folder_is_one_clear_problem(tmp_path: Path) -> None:
-    loaded = load([tmp_path / "nowhere"], environ={})
+    loaded = load_documents([tmp_path / "nowhere"], environ={})
 
     assert len(loaded.diagnostics) == 1
     assert loaded.has_errors
@@ -143,7 +143,7 @@ def test_value_from_the_environment_is_never_quoted(folder: Path) -> None:
     )
     (folder / "tools" / "other.yaml").write_text(broken, encoding="utf-8")
 
-    loaded = load([folder], environ={"STATE": "hunter2"}, prefixes=False)
+    loaded = load_documents([folder], environ={"STATE": "hunter2"}, prefixes=False)
 
     assert [found.code for found in loaded.diagnostics] == ["wrong-value", "wrong-type"]
     assert "hunter2" not in repr(loaded.diagnostics)

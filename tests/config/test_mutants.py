@@ -1,29 +1,27 @@
 """Thousands of broken projects: each gives diagnostics or serves, none ends in a traceback, none takes long.
 
-`MUTANTS` says how many; a seed that fails is run alone with `MUTANT=<seed>`.
+`MUTANTS` sets how many; run one failing seed with `MUTANT=<seed>`.
 """
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from mutant_runs import Workshop, resident_bytes
-from mutants import ROOT, Mutant, mutant
 
-sys.path.append(str(ROOT / "tests/end_to_end"))
-from served import served
+from tests.config.mutant_runs import Workshop, resident_bytes
+from tests.config.mutants import Mutant, mutant
+from tests.support.gateways.commands import run_gateway
+from tests.support.gateways.process import start_gateway_process
 
 COUNT = int(os.environ.get("MUTANTS", "2000"))
 PARTS = 20
 SECONDS = 10.0
 MEMORY = 256 * 1024**2
-"""How much more memory a process may hold after a part than before it."""
+"""The memory that a process may gain over a part."""
 
 
 @pytest.fixture
@@ -68,18 +66,17 @@ def test_projects_without_a_mutation_serve(workshop: Workshop) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_command_ends_with_a_code_and_without_a_traceback(part: int, workshop: Workshop) -> None:
-    environ = {**os.environ, **workshop.environ(), "PYTHONWARNINGS": "ignore"}
+    environ = {**os.environ, **workshop.environ()}
     for seed in range(900_000 + 4 * part, 900_004 + 4 * part):
         each = mutant(seed)
         with workshop.project(each) as root:
             options = [] if each.environment is None else ["--environment", each.environment]
-            command = [sys.executable, "-m", "gateway", "check", str(root), "--output", "json", *options]
-            ended = subprocess.run(command, capture_output=True, env=environ, timeout=120, check=False)
+            ended = run_gateway("check", str(root), "--output", "json", *options, env=environ, timeout=120)
 
         assert ended.returncode in (0, 1, 2), (seed, ended)
-        assert b"Traceback" not in ended.stdout + ended.stderr, (seed, each.notes, ended.stderr.decode())
-        told = json.loads(ended.stdout)
-        assert any(found["severity"] == "error" for found in told) == (ended.returncode == 1), seed
+        assert "Traceback" not in ended.stdout + ended.stderr, (seed, each.notes, ended.stderr)
+        report = json.loads(ended.stdout)
+        assert any(found["severity"] == "error" for found in report) == (ended.returncode == 1), seed
 
 
 def test_valid_mutants_start_and_list_their_tools(tmp_path: Path, workshop: Workshop) -> None:
@@ -88,7 +85,10 @@ def test_valid_mutants_start_and_list_their_tools(tmp_path: Path, workshop: Work
         each = mutant(seed)
         if each.base != "starter" or workshop.run(each, serve=True).kind != "served":
             continue
-        with workshop.project(each) as root, served(root, tmp_path / f"data-{seed}", env=workshop.environ()) as gateway:
+        with (
+            workshop.project(each) as root,
+            start_gateway_process(root, tmp_path / f"data-{seed}", env=workshop.environ()) as gateway,
+        ):
             for catalogue in _catalogues(gateway.url):
                 body = json.dumps(
                     {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": _META}}

@@ -1,14 +1,14 @@
-"""Overlays: what merges, what replaces, what is refused, and whose position a value has."""
+"""Overlays: merged values, replaced values, refusals, and the position that a value gets."""
 
 from typing import Any
 
 import pytest
 
-from gateway.config.nodes import Document
-from gateway.config.overlays import apply, is_overlay
-from gateway.config.source import read_text
-from gateway.config.substitution import substitute
-from gateway.governance.diagnostics import Diagnostic, Position
+from gateway.config.environment import substitute_environment
+from gateway.config.overlays import apply_overlays, is_overlay
+from gateway.config.yaml.document import YamlDocument
+from gateway.config.yaml.parser import parse_text
+from gateway.registries.diagnostics import Diagnostic, Position
 
 BASE = """\
 kind: Telemetry
@@ -25,13 +25,13 @@ spec: {meta: {a: 1}}
 """
 
 
-def read(text: str, file: str = "base.yaml") -> list[Document]:
-    documents, problems = read_text(text, file)
+def read(text: str, file: str = "base.yaml") -> list[YamlDocument]:
+    documents, problems = parse_text(text, file)
     assert problems == []
     return documents
 
 
-def overlay(*patches: str, environment: str = "prod", file: str = "prod.yaml") -> Document:
+def overlay(*patches: str, environment: str = "prod", file: str = "prod.yaml") -> YamlDocument:
     listed = "".join(f"    - {patch}\n" for patch in patches)
     text = (
         f"kind: Overlay\nmetadata: {{name: {environment}}}\nspec:\n  environment: {environment}\n  patches:\n{listed}"
@@ -42,7 +42,7 @@ def overlay(*patches: str, environment: str = "prod", file: str = "prod.yaml") -
 def merged(spec: str, patch: str) -> Any:
     base = read(f"kind: Tool\nmetadata: {{name: t}}\nspec: {spec}\n")
     change = overlay(f"{{target: {{kind: Tool, name: t}}, merge: {patch}}}")
-    (after,), problems = apply(base, [change], environment="prod")
+    (after,), problems = apply_overlays(base, [change], environment="prod")
     assert [each for each in problems if each.is_error] == []
     return after.data["spec"]
 
@@ -78,7 +78,7 @@ def test_every_value_keeps_where_it_came_from() -> None:
     merge = "{traces: {sample: {ratio: 0.05, always: [x]}}, capture: null}"
     patch = f"{{target: {{kind: Telemetry, name: default}}, merge: {merge}}}"
 
-    (after, untouched), problems = apply(read(BASE), [overlay(patch)], environment="prod")
+    (after, untouched), problems = apply_overlays(read(BASE), [overlay(patch)], environment="prod")
 
     assert problems == []
     assert after.data["spec"] == {"service": "gateway", "traces": {"sample": {"ratio": 0.05, "always": ["x"]}}}
@@ -97,7 +97,7 @@ def test_every_value_keeps_where_it_came_from() -> None:
 def test_originals_stay_as_they_were() -> None:
     before, expected = read(BASE), read(BASE)
 
-    apply(before, [overlay("{target: {kind: Tool, name: lookup}, merge: {meta: {a: 2}}}")], environment="prod")
+    apply_overlays(before, [overlay("{target: {kind: Tool, name: lookup}, merge: {meta: {a: 2}}}")], environment="prod")
 
     assert before == expected
 
@@ -107,7 +107,7 @@ def test_later_patch_of_a_document_sees_the_earlier() -> None:
     second = "{target: {kind: Tool, name: lookup}, merge: {meta: {a: null, b: {d: 2}}}}"
     change = overlay(first, second)
 
-    (_, tool), problems = apply(read(BASE), [change], environment="prod")
+    (_, tool), problems = apply_overlays(read(BASE), [change], environment="prod")
 
     assert problems == []
     assert tool.data["spec"] == {"meta": {"b": {"c": 1, "d": 2}}}
@@ -117,20 +117,20 @@ def test_later_patch_of_a_document_sees_the_earlier() -> None:
 def test_missing_spec_is_made_by_the_patch() -> None:
     base = read("kind: Tool\nmetadata: {name: t}\n")
 
-    (after,), _ = apply(base, [overlay("{target: {kind: Tool, name: t}, merge: {a: 1}}")], environment="prod")
+    (after,), _ = apply_overlays(base, [overlay("{target: {kind: Tool, name: t}, merge: {a: 1}}")], environment="prod")
 
     assert after.data["spec"] == {"a": 1}
     assert after.position(("spec",)) == Position("prod.yaml", 6, 46)
 
 
 def test_values_from_the_environment_stay_marked() -> None:
-    base, _, _ = substitute(
+    base, _, _ = substitute_environment(
         read("kind: Tool\nmetadata: {name: t}\nspec: {a: $A, b: '${A}', c: ['${A}']}\n")[0], {"A": "s"}
     )
     change = overlay("{target: {kind: Tool, name: t}, merge: {a: '${A:-x}', c: null, d: {e: '${A}'}}}")
-    filled, _, _ = substitute(change, {"A": "s"})
+    filled, _, _ = substitute_environment(change, {"A": "s"})
 
-    (after,), _ = apply([base], [filled], environment="prod")
+    (after,), _ = apply_overlays([base], [filled], environment="prod")
 
     assert after.data["spec"] == {"a": "s", "b": "s", "d": {"e": "s"}}
     assert after.substituted == {("spec", "a"), ("spec", "b"), ("spec", "d", "e")}
@@ -141,7 +141,7 @@ def test_aliased_patch_has_the_position_of_the_alias() -> None:
     text = "kind: Overlay\nspec:\n  environment: prod\n  patches:\n    - target: {kind: Tool, name: lookup}\n"
     text += "      merge: {x: &x {y: [1]}, meta: *x}\n"
 
-    (_, tool), _ = apply(read(BASE), read(text, "prod.yaml"), environment="prod")
+    (_, tool), _ = apply_overlays(read(BASE), read(text, "prod.yaml"), environment="prod")
 
     assert tool.data["spec"] == {"meta": {"a": 1, "y": [1]}, "x": {"y": [1]}}
     assert tool.position(("spec", "meta", "y", 0)) == Position("prod.yaml", 6, 37, 2)
@@ -152,23 +152,23 @@ def test_without_an_environment_nothing_is_applied() -> None:
     base = read(BASE)
     change = overlay("{target: {kind: Tool, name: lookup}, merge: {meta: null}}")
 
-    assert apply(base, [change], environment=None) == (base, [])
-    assert apply(base, [], environment="dev") == (base, [])
+    assert apply_overlays(base, [change], environment=None) == (base, [])
+    assert apply_overlays(base, [], environment="dev") == (base, [])
 
 
 @pytest.mark.parametrize(
     ("environment", "help", "file"),
     [
         ("prd", "did you mean 'prod'?", "prod.yaml"),
-        ("elsewhere", "there are overlays for 'dev', 'prod'", "dev.yaml"),
+        ("elsewhere", "overlays exist for 'dev', 'prod'", "dev.yaml"),
     ],
 )
-def test_environment_without_overlay_is_told_if_others_have_one(environment: str, help: str, file: str) -> None:
+def test_environment_without_overlay_is_reported_if_others_have_one(environment: str, help: str, file: str) -> None:
     base = read(BASE)
     patch = "{target: {kind: Tool, name: lookup}, merge: {meta: null}}"
     others = [overlay(patch, environment="dev", file="dev.yaml"), overlay(patch)]
 
-    after, (problem,) = apply(base, others, environment=environment)
+    after, (problem,) = apply_overlays(base, others, environment=environment)
 
     assert after == base
     assert (problem.code, problem.severity, problem.help) == ("overlay-missing", "warning", help)
@@ -182,28 +182,28 @@ def test_environment_without_overlay_is_told_if_others_have_one(environment: str
         (
             "{kind: Tool, name: default}",
             "there is no Tool 'default' to patch",
-            "'default' is of kind Telemetry",
+            "'default' has the kind Telemetry",
             23,
             4,
         ),
         (
             "{kind: Tool, name: zebra}",
             "there is no Tool 'zebra' to patch",
-            "overlays change documents, they never add one",
+            "an overlay can only change documents that exist",
             35,
             5,
         ),
         (
             "{kind: Overlay, name: prod}",
             "an overlay cannot change a document of kind Overlay",
-            "overlays change what runs, never overlays or tests",
+            "overlays cannot change overlays or policy tests",
             23,
             7,
         ),
         (
             "{kind: PolicyTest, name: x}",
             "an overlay cannot change a document of kind PolicyTest",
-            "overlays change what runs, never overlays or tests",
+            "overlays cannot change overlays or policy tests",
             23,
             10,
         ),
@@ -215,7 +215,7 @@ def test_target_that_matches_nothing_is_an_error(
 ) -> None:
     base = [*read(BASE), *read("kind: PolicyTest\nmetadata: {name: x}\n")]
 
-    after, problems = apply(base, [overlay(f"{{target: {target}, merge: {{a: 1}}}}")], environment=environment)
+    after, problems = apply_overlays(base, [overlay(f"{{target: {target}, merge: {{a: 1}}}}")], environment=environment)
 
     assert after == base
     assert problems == [Diagnostic("overlay-target", message, Position("prod.yaml", 6, column, width), help=help)]
@@ -225,7 +225,7 @@ def test_environment_has_one_overlay() -> None:
     one = overlay("{target: {kind: Tool, name: lookup}, merge: {meta: {a: 2}}}")
     two = overlay("{target: {kind: Tool, name: lookup}, merge: {meta: {a: 3}}}", file="other.yaml")
 
-    after, (problem,) = apply(read(BASE), [one, two], environment="prod")
+    after, (problem,) = apply_overlays(read(BASE), [one, two], environment="prod")
 
     assert after[1].data["spec"] == {"meta": {"a": 2}}
     assert problem.code == "overlay-duplicate"
@@ -236,7 +236,7 @@ def test_environment_has_one_overlay() -> None:
 def test_removal_of_nothing_is_a_warning() -> None:
     change = overlay("{target: {kind: Tool, name: lookup}, merge: {metta: null}}")
 
-    _, (problem,) = apply(read(BASE), [change], environment="prod")
+    _, (problem,) = apply_overlays(read(BASE), [change], environment="prod")
 
     assert (problem.code, problem.severity, problem.message) == (
         "overlay-remove",
@@ -260,7 +260,7 @@ def test_removal_of_nothing_is_a_warning() -> None:
 def test_wrong_shape_changes_nothing(text: str) -> None:
     base = [*read(BASE), *read("kind: [x]\nmetadata: 7\n"), *read("kind: Tool\nmetadata: {name: 7}\n")]
 
-    after, problems = apply(base, read(text), environment="prod")
+    after, problems = apply_overlays(base, read(text), environment="prod")
 
     assert [each.data for each in after] == [each.data for each in base]
     assert problems == []
@@ -269,10 +269,10 @@ def test_wrong_shape_changes_nothing(text: str) -> None:
 def test_documents_of_the_same_name_are_all_patched() -> None:
     change = overlay("{target: {kind: Tool, name: lookup}, merge: {meta: 1}}")
 
-    after, _ = apply([*read(BASE), *read(BASE)], [change], environment="prod")
+    after, _ = apply_overlays([*read(BASE), *read(BASE)], [change], environment="prod")
 
     assert [each.data["spec"] for each in after if each.data["kind"] == "Tool"] == [{"meta": 1}] * 2
 
 
-def test_overlays_are_told_from_other_documents() -> None:
+def test_overlays_are_distinguished_from_other_documents() -> None:
     assert [is_overlay(each) for each in [*read(BASE), overlay("{}")]] == [False, False, True]

@@ -1,21 +1,21 @@
-"""Expressions, schemas, paths and stages inside documents: what is wrong is pointed at."""
+"""Expressions, schemas, paths and stages inside documents: every fault is reported at its position."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from gateway.config.programs import check_programs
-from gateway.config.source import read_text
-from gateway.config.substitution import substitute
+from gateway.config.document_checks import check_embedded_code
+from gateway.config.environment import substitute_environment
+from gateway.config.yaml.parser import parse_text
 
 NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 def check(text: str, environ: Mapping[str, str] = NO_ENVIRONMENT) -> list[tuple[str, str, str, str | None]]:
-    documents, problems = read_text(text, "a.yaml")
+    documents, problems = parse_text(text, "a.yaml")
     assert problems == []
-    documents = [substitute(document, environ)[0] for document in documents]
-    return [(str(found.position), found.code, found.message, found.help) for found in check_programs(documents)]
+    documents = [substitute_environment(document, environ)[0] for document in documents]
+    return [(str(found.position), found.code, found.message, found.help) for found in check_embedded_code(documents)]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,13 @@ def test_stages_are_checked_in_their_phase() -> None:
     ]
 
 
-NOT_SHOWN = "the value does not fit here; it comes from the environment, so it is not shown"
+NOT_SHOWN = "the value is not valid here; it comes from the environment, so it is not shown"
 UNIT = "write a number and a unit: 10s, 5m, 2h, 1d"
-NEEDS_AFTER = ("missing-field", "spec.call[0].with needs 'after'", "Longest time for all that the stage wraps.")
+NEEDS_AFTER = (
+    "missing-field",
+    "spec.call[0].with needs 'after'",
+    "Maximum duration of everything that the stage wraps.",
+)
 KEYS = "subject, tenant, catalogue, arguments"
 
 
@@ -101,7 +105,7 @@ KEYS = "subject, tenant, catalogue, arguments"
         (
             "gates, with: {x: 1}",
             30,
-            ("unknown-field", "'x' is not a field of spec.call[0].with", "there are no fields here"),
+            ("unknown-field", "'x' is not a field of spec.call[0].with", "this mapping has no fields"),
         ),
         ("timeout", 10, NEEDS_AFTER),
         ("timeout, with: {}", 25, NEEDS_AFTER),
@@ -171,7 +175,10 @@ def test_path_that_is_none_is_pointed_at(text: str, position: str) -> None:
 def test_path_from_the_environment_is_never_shown() -> None:
     [(_, code, message, help)] = check("kind: Tool\nspec: {backend: {pick: '$[${KEY}'}}", {"KEY": "?hunter2("})
 
-    assert (code, message) == ("bad-path", "the path cannot be read; it comes from the environment, so it is not shown")
+    assert (code, message) == (
+        "bad-path",
+        "the path is not a valid JSONPath; it comes from the environment, so it is not shown",
+    )
     assert "hunter2" not in str(help)
 
 

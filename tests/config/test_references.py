@@ -1,13 +1,13 @@
-"""References between documents: every name leads somewhere, every wrong one is pointed at."""
+"""References between documents: every name must exist, and every wrong one is reported at its position."""
 
 import pytest
 
-from gateway.config.kinds import KINDS
-from gateway.config.references import EACH, REFERENCES, check_references, identity_of
-from gateway.config.shapes import fields_of
-from gateway.config.source import read_text
-from gateway.config.specs.stages import STAGE_OPTIONS
-from gateway.governance.diagnostics import Position
+from gateway.config.document_checks import ANY_ITEM, REFERENCES, check_references, document_identity
+from gateway.config.field_shapes import list_fields
+from gateway.config.kinds.pipelines import STAGE_OPTIONS
+from gateway.config.kinds.validation import KINDS
+from gateway.config.yaml.parser import parse_text
+from gateway.registries.diagnostics import Position
 
 GATEWAY = """\
 kind: Gateway
@@ -38,7 +38,7 @@ metadata: {name: egress}
 
 
 def check(text: str) -> list[tuple[str, str, str, str | None]]:
-    documents, problems = read_text(f"{GATEWAY}---\n{text}", "a.yaml")
+    documents, problems = parse_text(f"{GATEWAY}---\n{text}", "a.yaml")
     assert problems == []
     return [(found.code, str(found.position), found.message, found.help) for found in check_references(documents)]
 
@@ -107,21 +107,21 @@ def test_name_that_leads_nowhere_is_pointed_at(text: str, column: int, message: 
 @pytest.mark.parametrize(
     "spec", ["7", "[a]", "{trust: internal}", "{trust: {flags: egress, tier: 7}}", "{trust: {flags: [{a: b}]}}"]
 )
-def test_wrong_shape_is_somebody_elses_problem(spec: str) -> None:
+def test_wrong_shape_is_left_to_another_check(spec: str) -> None:
     assert check(f"kind: Tool\nmetadata: {{name: t}}\nspec: {spec}") == []
 
 
 def test_two_documents_of_one_kind_and_name_are_refused() -> None:
     tools = "kind: Tool\nmetadata: {name: t}\n---\nkind: Tool\nmetadata:\n  name: t"
     text = f"{tools}\n---\nkind: GateRule\nmetadata: {{name: t}}\n---\nkind: Tool"
-    documents, _ = read_text(f"{GATEWAY}---\n{text}", "a.yaml")
+    documents, _ = parse_text(f"{GATEWAY}---\n{text}", "a.yaml")
 
     [found] = check_references(documents)
 
     first = Position("a.yaml", line_of("") + 2, 18, 1)
     assert (found.code, found.message, found.related) == (
         "duplicate-name",
-        "there are two documents Tool 't' (E_TOOL_ALREADY_REGISTERED)",
+        "two documents are named Tool 't' (E_TOOL_ALREADY_REGISTERED)",
         [("the first one", first)],
     )
     assert found.position == Position("a.yaml", line_of("") + 6, 9, 1)
@@ -129,7 +129,7 @@ def test_two_documents_of_one_kind_and_name_are_refused() -> None:
 
 def test_there_is_exactly_one_gateway() -> None:
     second = "kind: Gateway\nmetadata: {name: other}\nspec: {storage: main}"
-    documents, _ = read_text("kind: Tool\nmetadata: {name: t}", "a.yaml")
+    documents, _ = parse_text("kind: Tool\nmetadata: {name: t}", "a.yaml")
 
     assert [code for code, *_ in check(second)] == ["second-gateway"]
     assert [found.code for found in check_references(documents)] == ["no-gateway"]
@@ -138,9 +138,9 @@ def test_there_is_exactly_one_gateway() -> None:
 
 @pytest.mark.parametrize("text", ["kind: 7", "a: b", "kind: Tool\nmetadata: x", "kind: Tool\nmetadata: {name: 7}"])
 def test_document_without_kind_or_name_has_no_identity(text: str) -> None:
-    [document], _ = read_text(text, "a.yaml")
+    [document], _ = parse_text(text, "a.yaml")
 
-    assert identity_of(document) is None
+    assert document_identity(document) is None
 
 
 def test_many_names_are_not_all_listed() -> None:
@@ -155,14 +155,14 @@ def test_many_names_are_not_all_listed() -> None:
 
 def test_every_reference_is_a_field_of_its_kind() -> None:
     """A renamed field must not silently leave its reference unchecked."""
-    from gateway.config.explain import explain
+    from gateway.config.explain import explain_schema_field
 
     for kind, references in REFERENCES.items():
         assert kind in KINDS
         for reference in references:
             assert reference.target in KINDS
-            fields = [step for step in reference.path if step != EACH]
+            fields = [step for step in reference.path if step != ANY_ITEM]
             if "with" in fields:
                 *fields, option = fields
-                assert any(option in fields_of(model) for model in STAGE_OPTIONS.values())
-            assert explain(f"{kind}.spec.{'.'.join(fields)}")
+                assert any(option in list_fields(model) for model in STAGE_OPTIONS.values())
+            assert explain_schema_field(f"{kind}.spec.{'.'.join(fields)}")

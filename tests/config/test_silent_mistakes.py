@@ -1,6 +1,6 @@
-"""Mistakes that nobody notices: a role that nothing grants, an argument that no tool takes, a rule about no call.
+"""Mistakes that are easy to miss: a role that nothing grants, an argument that no tool takes, a rule about no call.
 
-Each is a warning of `gateway check`, with a position and a suggestion; projects without such mistakes are silent.
+Each is a warning of `gateway check`, with a position and a suggestion; projects without such mistakes get no warning.
 """
 
 import json
@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from linking_projects import (
+from typer.testing import CliRunner
+
+from gateway.app.project import LoadedProject, Project, load_project
+from gateway.cli.main import app
+from gateway.config.reports.codes import CODES
+from gateway.registries.definitions import build_tool_definition
+from tests.config.linking.projects import (
     INSTALLATION,
     NAMES,
     STAGES,
@@ -21,19 +27,13 @@ from linking_projects import (
     catalogue,
     document,
     linked,
+    list_codes,
     problem,
-    told,
     tool,
     upstream,
 )
-from typer.testing import CliRunner
+from tests.support.paths import ROOT
 
-from gateway.assembly import Assembled, Project, assemble
-from gateway.cli import app
-from gateway.config.codes import CODES
-from gateway.governance.imports import imported_tool
-
-ROOT = Path(__file__).parent.parent.parent
 SMALL = ROOT / "tests/projects/small"
 TODAY = date(2026, 11, 16)
 NEW = frozenset(
@@ -47,30 +47,30 @@ def rule(name: str = "rule", *, match: Mapping[str, Any], when: str | None = Non
     return document("GateRule", name, {"description": "A rule.", "match": match, "check": RATE, **narrowed, **spec})
 
 
-def check_small(folder: Path, *, files: Mapping[str, str] | None = None, roles: str = "") -> Assembled:
-    """The small project with files in place of its own, and further rows about roles."""
+def check_small(folder: Path, *, files: Mapping[str, str] | None = None, roles: str = "") -> LoadedProject:
+    """The small project with some files replaced, and additional policy rows about roles."""
     shutil.copytree(SMALL, folder, dirs_exist_ok=True)
     for name, text in (files or {}).items():
         (folder / "configs" / name).write_text(text, encoding="utf-8")
     if roles:
         with (folder / "policies/roles.csv").open("a", encoding="utf-8") as rows:
             rows.write(roles)
-    return assemble(Project(folder / "configs", folder / "policies"), environ={"TOKEN": "x"}, today=TODAY)
+    return load_project(Project(folder / "configs", folder / "policies"), environ={"TOKEN": "x"}, today=TODAY)
 
 
-def found_in(assembled: Assembled, code: str) -> dict[str, str | None]:
+def list_hints(assembled: LoadedProject, code: str) -> dict[str, str | None]:
     return {each.message: each.help for each in assembled.diagnostics if each.code == code}
 
 
 @pytest.mark.parametrize("environment", [None, "dev", "desk", "operator", "prod"])
 def test_shipped_example_has_none_of_them(environment: str | None) -> None:
-    assembled = assemble(Project.at(ROOT), environ={}, today=TODAY, environment=environment)
+    assembled = load_project(Project.from_folder(ROOT), environ={}, today=TODAY, environment=environment)
 
     assert NEW.isdisjoint(each.code for each in assembled.diagnostics)
 
 
 def test_starter_has_none_of_them() -> None:
-    assembled = assemble(Project.at(ROOT / "gateway/cli/templates/project"), environ={}, today=TODAY)
+    assembled = load_project(Project.from_folder(ROOT / "gateway/cli/templates/project"), environ={}, today=TODAY)
 
     assert assembled.diagnostics == ()
 
@@ -128,7 +128,7 @@ def test_hundreds_of_misspelt_roles_are_all_reported(tmp_path: Path) -> None:
     reported = [each for each in assembled.diagnostics if each.code == "unknown-role"]
     assert len(names) > 400
     assert len(reported) == len(names) + 400
-    assert {each.message for each in reported} == {f"nothing grants {name!r}" for name in names}
+    assert {each.message for each in reported} == {f"nothing grants the role {name!r}" for name in names}
     assert all(each.help and each.severity == "warning" for each in reported)
     assert sum((each.help or "").startswith("did you mean 'role:") for each in reported) >= 15
 
@@ -174,7 +174,7 @@ def test_role_of_any_source_is_granted(tmp_path: Path) -> None:
     assembled = check_small(tmp_path, files={"more.yaml": "---\n".join([*providers, text])}, roles=rows)
 
     assert not assembled.has_errors, assembled.diagnostics
-    assert found_in(assembled, "unknown-role") == {}
+    assert list_hints(assembled, "unknown-role") == {}
 
 
 def test_role_that_only_an_overlay_of_the_audience_names_is_not_granted(tmp_path: Path) -> None:
@@ -184,9 +184,11 @@ def test_role_that_only_an_overlay_of_the_audience_names_is_not_granted(tmp_path
     (tmp_path / "configs/more.yaml").write_text(overlay)
     project = Project(tmp_path / "configs", tmp_path / "policies")
 
-    assembled = assemble(project, environ={"TOKEN": "x"}, today=TODAY, environment="prod")
+    assembled = load_project(project, environ={"TOKEN": "x"}, today=TODAY, environment="prod")
 
-    assert found_in(assembled, "unknown-role") == {"nothing grants 'role:clrek'": "did you mean 'role:clerk'?"}
+    assert list_hints(assembled, "unknown-role") == {
+        "nothing grants the role 'role:clrek'": "did you mean 'role:clerk'?"
+    }
 
 
 def test_part_of_a_role_in_a_condition_is_no_role(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_role_from_the_environment_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "configs/more.yaml").write_text("---\n".join(texts))
     environ = {"TOKEN": "x", "WHO": "role:s3cr3t", "WHAT": "s3cr3t"}
 
-    assembled = assemble(Project(tmp_path / "configs", tmp_path / "policies"), environ=environ, today=TODAY)
+    assembled = load_project(Project(tmp_path / "configs", tmp_path / "policies"), environ=environ, today=TODAY)
 
     codes = [each.code for each in assembled.diagnostics]
     assert sorted(codes) == ["unknown-argument", "unknown-role", "unknown-role"]
@@ -228,51 +230,51 @@ def test_roles_are_not_judged_while_a_row_or_a_document_cannot_be_read(tmp_path:
     assembled = check_small(tmp_path, files={"more.yaml": text}, roles="g, broken\n")
 
     assert assembled.has_errors
-    assert found_in(assembled, "unknown-role") == {}
+    assert list_hints(assembled, "unknown-role") == {}
 
 
 @pytest.mark.parametrize(
     ("match", "message", "help"),
     [
-        ({"tools": ["ordr_*"]}, "the rule is about no tool", "did you mean 'order_read'?"),
-        ({"labels": {"system": "odrers"}}, "the rule is about no tool", "did you mean 'orders'?"),
-        ({"labels": {"sytsem": "orders"}}, "the rule is about no tool", "did you mean 'system'?"),
-        ({"upstreams": ["wikki*"]}, "the rule is about no tool", "did you mean 'wiki'?"),
-        ({"tiers": ["outer"]}, "the rule is about no tool", "correct what it matches, or remove the rule"),
+        ({"tools": ["ordr_*"]}, "the rule matches no tool", "did you mean 'order_read'?"),
+        ({"labels": {"system": "odrers"}}, "the rule matches no tool", "did you mean 'orders'?"),
+        ({"labels": {"sytsem": "orders"}}, "the rule matches no tool", "did you mean 'system'?"),
+        ({"upstreams": ["wikki*"]}, "the rule matches no tool", "did you mean 'wiki'?"),
+        ({"tiers": ["outer"]}, "the rule matches no tool", "correct spec.match, or remove the rule"),
         (
             {"tools": ["order_read"], "upstreams": ["wiki"]},
-            "the rule is about no tool: no tool fulfils all criteria ('tools' fits 1, 'upstreams' fits 1)",
-            "correct what it matches, or remove the rule",
+            "the rule matches no tool: no tool matches all criteria ('tools' matches 1, 'upstreams' matches 1)",
+            "correct spec.match, or remove the rule",
         ),
         (
             {"tools": ["order_*"], "artifacts": ["json"]},
-            "the rule is about no tool: no tool fulfils 'artifacts'",
-            "correct what it matches, or remove the rule",
+            "the rule matches no tool: no tool matches 'artifacts'",
+            "correct spec.match, or remove the rule",
         ),
         (
             {"tools": ["order_*", "refnud_*"]},
-            "'refnud_*' fits no tool, so the rule guards none of that name",
+            "'refnud_*' matches no tool, so this pattern has no effect",
             "correct or remove it",
         ),
         (
             {"tools": ["order_read"], "catalogues": ["other"]},
-            "the rule is about no tool of its catalogues, so it never applies",
+            "the rule matches no tool of its catalogues, so it never applies",
             "its tools are published by desk",
         ),
     ],
 )
-def test_matcher_that_chooses_nothing_says_why(match: dict[str, Any], message: str, help: str) -> None:
+def test_matcher_that_chooses_nothing_states_why(match: dict[str, Any], message: str, help: str) -> None:
     found = linked(
         tool("order_read", labels={"system": "orders"}),
         upstream(),
         catalogue(include=[{"tools": ["order_read"]}]),
         catalogue("other", include=[{"upstreams": ["wiki"]}]),
         rule(match=match),
-        imports=[imported_tool("wiki", "search", is_pinned=True)],
+        imports=[build_tool_definition("wiki", "search", is_pinned=True)],
     )
 
-    told_problem = problem(found, "idle-rule")
-    assert (told_problem.message, told_problem.help, told_problem.severity) == (message, help, "warning")
+    idle_rule = problem(found, "idle-rule")
+    assert (idle_rule.message, idle_rule.help, idle_rule.severity) == (message, help, "warning")
 
 
 def test_shown_argument_that_no_tool_takes_is_reported_through_references_and_open_schemas() -> None:
@@ -291,17 +293,17 @@ def test_shown_argument_that_no_tool_takes_is_reported_through_references_and_op
     assert shown(opened, "odrer") == [("unknown-argument", "warning", "did you mean 'order'?")]
 
 
-def test_rule_for_tools_that_nobody_knows_yet_or_drafts_is_not_idle() -> None:
+def test_rule_for_unknown_tools_or_drafts_is_not_idle() -> None:
     draft = tool("draft_tool", lifecycle="draft")
     texts = [catalogue(), catalogue("other", include=[{"tools": ["order_read"]}]), tool(), draft]
     unseen = rule("unseen", match={"upstreams": ["wiki"], "catalogues": ["other"]}, when="args.amuont > 5")
     drafted = rule("drafted", match={"tools": ["draft_tool"], "catalogues": ["other"]})
 
-    assert NEW.isdisjoint(told(linked(*texts, upstream(), unseen, drafted)))
+    assert NEW.isdisjoint(list_codes(linked(*texts, upstream(), unseen, drafted)))
 
 
 def test_thousands_of_matchers_agree_with_what_is_chosen() -> None:
-    """Generated matchers: reported if, and only if, no tool of the catalogues is chosen."""
+    """Generated matchers are reported if, and only if, they choose no tool of the catalogues."""
     choose = random.Random(4)
     tools: dict[str, dict[str, Any]] = {
         f"{system}_{verb}": {"labels": {"system": system}, "flags": flags}
@@ -375,7 +377,7 @@ _ROWS = "".join(f"g, user:u{number}, role:r{number}\n" for number in range(20))
 
 
 def _sound_project(choose: random.Random) -> str:
-    """Tools with arguments of every type, and rules, audiences and approvers that name only what there is."""
+    """Tools with arguments of every type, and rules, audiences and approvers that name only existing ones."""
     types: dict[str, tuple[dict[str, Any], list[str]]] = {
         "text": ({"type": "string"}, ['== "x"', '!= ""', '.startsWith("a")', 'in ["a", "b"]', "!= caller.subject"]),
         "whole": ({"type": "integer"}, ["> 5", "== 0", "<= -3", "in [1, 2]", "* 2 < 100"]),

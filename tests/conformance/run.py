@@ -1,10 +1,10 @@
 """Runs the official MCP conformance suite: `python tests/conformance/run.py`.
 
-It talks to two gateways: one whose tools are its own, with prompts and resources of a server behind it, and one that
-has everything from there. Nothing is expected to fail.
+It tests two gateways: one with its own tools and an upstream server's prompts and resources, and one that gets
+everything from the upstream server. Nothing is expected to fail.
 
 The suite is a program for Node 22. Both are installed with npm, in fixed versions, into a cache folder
-(MCP_CONFORMANCE_HOME) on first use. Exit codes: 0 all passed, 1 not all, 2 the suite cannot be had here.
+(MCP_CONFORMANCE_HOME) on first use. Exit codes: 0 all passed, 1 not all, 2 the suite is not available.
 """
 
 import os
@@ -21,7 +21,9 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-HERE = Path(__file__).parent
+from tests.support.paths import ROOT
+
+HERE = ROOT / "tests" / "conformance"
 PACKAGES = ("node@22.23.3", "@modelcontextprotocol/conformance@0.2.0-alpha.12")
 REQUIREMENTS = ("2026-07-28", "2025-11-25")
 WIRES = ("2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
@@ -32,7 +34,7 @@ AS_A_CLIENT = (
     *(("2026-07-28", f"http-{name}-headers") for name in ("standard", "custom", "invalid-tool")),
     *(("2026-07-28", f"json-schema-{name}") for name in ("ref-no-deref", "2020-12-preservation")),
 )
-"""What the suite asks of clients, but for authorisation, which is between a client and the gateway."""
+"""The client scenarios of the suite, except authorisation, which is between a client and the gateway."""
 
 
 class NotAvailable(Exception):
@@ -45,8 +47,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-conformance"
 
 
-def installed_suite(cache: Path) -> list[str]:
-    """The command that runs the suite; installs it if it is not there."""
+def install_suite(cache: Path) -> list[str]:
+    """Return the command that runs the suite; install it if necessary."""
     node = cache / "node_modules" / ".bin" / "node"
     suite = cache / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
     if not (node.exists() and suite.exists()):
@@ -61,8 +63,8 @@ def installed_suite(cache: Path) -> list[str]:
 
 
 @contextmanager
-def started(program: str, *arguments: str, **environ: str) -> Iterator[str]:
-    """The address of a server that is started as a program of this folder; the port comes before its arguments."""
+def start_program(program: str, *arguments: str, **environ: str) -> Iterator[str]:
+    """Start a program of this folder as a server and yield its address; the port comes before its arguments."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -100,17 +102,17 @@ def asked(suite: list[str], folder: str, title: str, *options: str) -> int:
     return done.returncode
 
 
-def of_its_own(suite: list[str], folder: str, upstream: str) -> Iterator[int]:
-    """Tools of the gateway itself. It has no prompts and no resources but results: those are of a server behind it."""
-    with started("serve.py", f"{folder}/own", EVERYTHING_URL=upstream) as url:
+def run_own_tools(suite: list[str], folder: str, upstream: str) -> Iterator[int]:
+    """Test the gateway's own tools. Its prompts and resources, except results, come from an upstream server."""
+    with start_program("serve.py", f"{folder}/own", EVERYTHING_URL=upstream) as url:
         for revision in REQUIREMENTS:
             options = ("--url", url, "--requirements", revision)
             yield asked(suite, folder, f"its own tools, requirements of {revision}", *options)
 
 
-def relayed(suite: list[str], folder: str, upstream: str) -> Iterator[int]:
-    """Everything of a server behind the gateway."""
-    with started("serve.py", f"{folder}/relayed", "relayed", EVERYTHING_URL=upstream) as url:
+def run_relayed(suite: list[str], folder: str, upstream: str) -> Iterator[int]:
+    """Test a gateway with everything from an upstream server."""
+    with start_program("serve.py", f"{folder}/relay", "relay", EVERYTHING_URL=upstream) as url:
         for revision in REQUIREMENTS:
             yield asked(suite, folder, f"relayed, requirements of {revision}", "--url", url, "--requirements", revision)
         for wire in WIRES:
@@ -118,9 +120,9 @@ def relayed(suite: list[str], folder: str, upstream: str) -> Iterator[int]:
             yield asked(suite, folder, f"relayed, everything of {wire}", *options)
 
 
-def as_a_client(suite: list[str], folder: str) -> Iterator[int]:
-    """The suite's own servers behind the gateway: what they are asked is the gateway's doing."""
-    client = f"{sys.executable} {HERE / 'relayed_client.py'}"
+def run_as_client(suite: list[str], folder: str) -> Iterator[int]:
+    """Test the gateway as a client: the suite's own servers are behind it."""
+    client = f"{sys.executable} {HERE / 'relay_client.py'}"
 
     def asked(revision: str, scenario: str) -> tuple[str, int]:
         options = ("--scenario", scenario, "--spec-version", revision, "--timeout", "90000")
@@ -133,19 +135,19 @@ def as_a_client(suite: list[str], folder: str) -> Iterator[int]:
 
     with ThreadPoolExecutor(max_workers=3) as pool:
         answers = list(pool.map(lambda each: asked(*each), AS_A_CLIENT))
-    print("--- as a client ---\n" + "".join(told for told, _ in answers), flush=True)
+    print("--- as a client ---\n" + "".join(output for output, _ in answers), flush=True)
     yield from (code for _, code in answers)
 
 
 def main() -> int:
     try:
-        suite = installed_suite(cache_folder())
+        suite = install_suite(cache_folder())
     except NotAvailable as error:
         print(f"the MCP conformance suite cannot be run: {error}", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory() as folder, started("everything_upstream.py") as upstream:
-        servers = [*of_its_own(suite, folder, upstream), *relayed(suite, folder, upstream)]
-        codes = [*servers, *as_a_client(suite, folder)]
+    with tempfile.TemporaryDirectory() as folder, start_program("upstream.py") as upstream:
+        servers = [*run_own_tools(suite, folder, upstream), *run_relayed(suite, folder, upstream)]
+        codes = [*servers, *run_as_client(suite, folder)]
     return 1 if any(codes) else 0
 
 

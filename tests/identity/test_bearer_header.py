@@ -1,12 +1,12 @@
-"""The Authorization header: one bearer credential, and nothing that could be read as two."""
+"""The Authorization header: one bearer credential, and no header that could be read as two."""
 
 import pytest
-from token_samples import FakeClock
 
 from gateway.errors import Unauthenticated
-from gateway.identity.bearer import MAX_CREDENTIAL, bearer_credential
-from gateway.identity.identities import Identities
-from gateway.identity.providers import NobodyProvider
+from gateway.identity.authenticator import Authenticator
+from gateway.identity.credentials import MAX_CREDENTIAL, parse_bearer_header
+from gateway.identity.providers import AnonymousProvider
+from tests.identity.token_samples import FakeClock
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("header", MALFORMED.values(), ids=MALFORMED)
 async def test_header_that_is_not_one_bearer_credential_is_an_invalid_request(header: bytes) -> None:
-    identities = Identities([NobodyProvider("user:local")], FakeClock())
+    identities = Authenticator([AnonymousProvider("user:local")], FakeClock())
 
     with pytest.raises(Unauthenticated) as refusal:
         await identities.authenticate(header)
@@ -63,4 +63,4 @@ async def test_header_that_is_not_one_bearer_credential_is_an_invalid_request(he
     ids=["usual", "small letters", "capitals and spaces", "every character", "longest"],
 )
 async def test_one_bearer_credential_is_found(header: bytes, credential: bytes) -> None:
-    assert bearer_credential(header) == credential
+    assert parse_bearer_header(header) == credential

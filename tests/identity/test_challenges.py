@@ -1,17 +1,17 @@
-"""What a caller without a valid credential is told."""
+"""Challenges for callers without a valid credential."""
 
 from datetime import date
 from pathlib import Path
 
 import pytest
-from token_samples import ISSUER, issuer
 
 from gateway.errors import Unauthenticated
-from gateway.identity.challenges import challenge, issuer_metadata, protected_resource_metadata
-from gateway.identity.providers import ApiToken, KeysFromFile, NobodyProvider, Provider, TokenProvider
+from gateway.identity.authenticator import build_challenge, issuer_metadata, protected_resource_metadata
+from gateway.identity.providers import AnonymousProvider, ApiToken, FileKeySettings, IdentityProvider, TokenProvider
+from tests.identity.token_samples import ISSUER, issuer
 
 URL = "https://gateway.example.com/.well-known/oauth-protected-resource/mcp"
-KEYS = KeysFromFile(Path("keys.json"))
+KEYS = FileKeySettings(Path("keys.json"))
 TOKENS = TokenProvider((ApiToken("a" * 64, "agent:bot", date(2027, 1, 1)),))
 
 
@@ -36,29 +36,29 @@ TOKENS = TokenProvider((ApiToken("a" * 64, "agent:bot", date(2027, 1, 1)),))
 def test_challenge_names_the_metadata_and_the_kind_of_error(
     error: Unauthenticated | None, scope: str | None, value: bytes
 ) -> None:
-    assert challenge(URL, error, scope) == value % URL.encode()
+    assert build_challenge(URL, error, scope) == value % URL.encode()
 
 
 def test_challenge_without_metadata_is_the_scheme_alone() -> None:
-    assert challenge(None, None) == b"Bearer"
+    assert build_challenge(None, None) == b"Bearer"
 
 
 @pytest.mark.parametrize("text", ['a"b', "a\\b", "a\r\nSet-Cookie: b", "ä", "", "\x7f"], ids=repr)
 def test_text_that_would_leave_its_quotes_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="printable ASCII"):
-        challenge(text, None)
+        build_challenge(text, None)
     with pytest.raises(ValueError, match="printable ASCII"):
-        challenge(URL, None, scope=text)
+        build_challenge(URL, None, scope=text)
 
 
 def test_metadata_names_each_issuer_once() -> None:
     other = issuer(KEYS, issuer="https://other.example.com/")
-    providers: list[Provider] = [
+    providers: list[IdentityProvider] = [
         issuer(KEYS),
         TOKENS,
         other,
         issuer(KEYS, audience=frozenset({"b"})),
-        NobodyProvider("user:local"),
+        AnonymousProvider("user:local"),
     ]
 
     assert protected_resource_metadata("https://gateway.example.com/mcp/", providers) == {
@@ -77,7 +77,7 @@ def test_metadata_without_issuers_names_no_authorisation_server() -> None:
 
 @pytest.mark.parametrize("address", ["https://login.example.com/realm", "https://login.example.com/realm/"])
 def test_one_issuer_describes_itself_below_its_own_address(address: str) -> None:
-    providers: list[Provider] = [TOKENS, issuer(KEYS, issuer=address), issuer(KEYS, issuer=address)]
+    providers: list[IdentityProvider] = [TOKENS, issuer(KEYS, issuer=address), issuer(KEYS, issuer=address)]
 
     assert issuer_metadata(providers) == "https://login.example.com/realm/.well-known/openid-configuration"
 

@@ -1,50 +1,62 @@
-"""Identities: nobody, the memory of a minute, and revocation."""
+"""Identities: the anonymous principal, the cache of one minute, and revocation."""
 
 from datetime import date
 from pathlib import Path
 
 import pytest
-from token_samples import OTHER_RSA, RSA, SECONDS, FakeClock, bearer, claims, issuer, jwk, key_file, signed, started
 
 from gateway.errors import CredentialUnknown, StoreUnavailable, Unauthenticated
-from gateway.governance.principals import Principal
-from gateway.identity.admissions import Admission, Admissions
-from gateway.identity.api_tokens import new_token
-from gateway.identity.identities import Identities
-from gateway.identity.providers import ApiToken, NobodyProvider, TokenProvider
+from gateway.identity.authenticator import Authenticator
+from gateway.identity.credentials import CredentialCache, VerifiedCredential
+from gateway.identity.providers import AnonymousProvider, ApiToken, TokenProvider
+from gateway.identity.tokens import new_api_token
+from gateway.model.principal import Principal
+from tests.identity.token_samples import (
+    OTHER_RSA,
+    RSA,
+    SECONDS,
+    FakeClock,
+    bearer,
+    claims,
+    issuer,
+    jwk,
+    key_file,
+    signed,
+    started,
+)
 
 pytestmark = pytest.mark.anyio
 
-NOBODY = NobodyProvider("user:local", frozenset({"role:engineer"}))
-TOKEN, DIGEST = new_token()
+ANONYMOUS = AnonymousProvider("user:local", frozenset({"role:engineer"}))
+TOKEN, DIGEST = new_api_token()
 BOT = TokenProvider((ApiToken(DIGEST, "agent:bot", date(2027, 3, 31)),))
 
 
-async def refusal_of(identities: Identities, header: bytes | None) -> tuple[str | None, str]:
+async def refusal_of(identities: Authenticator, header: bytes | None) -> tuple[str | None, str]:
     with pytest.raises(Unauthenticated) as refusal:
         await identities.authenticate(header)
     return refusal.value.error, refusal.value.reason
 
 
 async def test_request_without_a_credential_is_refused() -> None:
-    identities = Identities([BOT], FakeClock())
+    identities = Authenticator([BOT], FakeClock())
 
-    assert not identities.is_open
+    assert not identities.allows_anonymous
     assert await refusal_of(identities, None) == (None, "no-credential")
 
 
-async def test_gateway_without_providers_lets_nobody_in() -> None:
-    identities = Identities([], FakeClock())
+async def test_gateway_without_providers_refuses_all_callers() -> None:
+    identities = Authenticator([], FakeClock())
 
     assert await refusal_of(identities, None) == (None, "no-credential")
     assert await refusal_of(identities, b"Bearer abc") == ("invalid_token", "unknown-token")
     assert await refusal_of(identities, bearer(signed(claims()))) == ("invalid_token", "unknown-issuer")
 
 
-async def test_nobody_is_a_named_principal() -> None:
-    identities = Identities([BOT, NOBODY], FakeClock())
+async def test_anonymous_is_a_named_principal() -> None:
+    identities = Authenticator([BOT, ANONYMOUS], FakeClock())
 
-    assert identities.is_open
+    assert identities.allows_anonymous
     assert await identities.authenticate(None) == Principal("user:local", frozenset({"role:engineer"}))
     assert await identities.authenticate(bearer(TOKEN)) == Principal("agent:bot")
 
@@ -54,8 +66,8 @@ async def test_nobody_is_a_named_principal() -> None:
     [b"", b"Bearer", b"Bearer wrong", b"Basic YTpi", bearer(signed(claims()))],
     ids=["empty", "scheme only", "unknown token", "other scheme", "unknown issuer"],
 )
-async def test_wrong_credential_never_falls_back_to_nobody(header: bytes) -> None:
-    error, _ = await refusal_of(Identities([NOBODY, BOT], FakeClock()), header)
+async def test_wrong_credential_never_falls_back_to_anonymous(header: bytes) -> None:
+    error, _ = await refusal_of(Authenticator([ANONYMOUS, BOT], FakeClock()), header)
 
     assert error is not None
 
@@ -76,15 +88,15 @@ async def test_repeated_token_is_verified_once_a_minute(tmp_path: Path) -> None:
 
 
 async def test_who_is_recalled_was_verified_before() -> None:
-    identities, header = Identities([BOT], FakeClock()), b"Bearer " + TOKEN.encode()
+    identities, header = Authenticator([BOT], FakeClock()), b"Bearer " + TOKEN.encode()
 
-    assert identities.recalled(header) is None
+    assert identities.get_cached(header) is None
     principal = await identities.authenticate(header)
-    assert identities.recalled(header) is principal
+    assert identities.get_cached(header) is principal
     identities.revoke(subject="agent:bot")
-    assert identities.recalled(header) is None
+    assert identities.get_cached(header) is None
     with pytest.raises(Unauthenticated):
-        identities.recalled(None)
+        identities.get_cached(None)
 
 
 async def test_token_is_not_remembered_past_its_end(tmp_path: Path) -> None:
@@ -110,23 +122,23 @@ async def test_clock_that_is_set_back_is_not_answered_from_memory(tmp_path: Path
 
 
 async def test_memory_is_bounded_and_drops_the_oldest() -> None:
-    clock, admissions = FakeClock(), Admissions(capacity=2)
-    admission = Admission(Principal("user:ada"), clock().replace(year=2030), frozenset())
+    clock, admissions = FakeClock(), CredentialCache(capacity=2)
+    admission = VerifiedCredential(Principal("user:ada"), clock().replace(year=2030), frozenset())
 
     for digest in (b"1", b"2", b"1", b"3"):
-        admissions.remember(digest, admission, now=clock())
+        admissions.put(digest, admission, now=clock())
 
     assert len(admissions) == 2
-    assert [admissions.recall(digest, clock()) is not None for digest in (b"1", b"2", b"3")] == [True, False, True]
+    assert [admissions.get(digest, clock()) is not None for digest in (b"1", b"2", b"3")] == [True, False, True]
 
 
 async def test_refused_credentials_take_no_memory() -> None:
-    identities = Identities([BOT], FakeClock())
+    identities = Authenticator([BOT], FakeClock())
 
     for number in range(50):
         await refusal_of(identities, b"Bearer wrong%d" % number)
 
-    assert len(identities._admissions) == 0
+    assert len(identities._cache) == 0
 
 
 async def test_revoked_token_is_refused_at_once_and_from_then_on(tmp_path: Path) -> None:
@@ -143,12 +155,12 @@ async def test_revoked_token_is_refused_at_once_and_from_then_on(tmp_path: Path)
 
 
 class Revoked:
-    """What was revoked elsewhere; nobody knows without a list."""
+    """Tokens revoked in another process; without a list, revocation is unknown."""
 
     def __init__(self) -> None:
         self.ids: set[str] | None = set()
 
-    def has_any(self, token_ids: frozenset[str]) -> bool:
+    def has_revoked(self, token_ids: frozenset[str]) -> bool:
         if self.ids is None:
             raise StoreUnavailable
         return not self.ids.isdisjoint(token_ids)
@@ -158,7 +170,7 @@ async def test_token_that_was_revoked_elsewhere_is_refused_on_the_next_request(t
     revoked, stolen = Revoked(), bearer(signed(claims(jti="stolen")))
 
     async with started([issuer(key_file(tmp_path))], FakeClock()) as identities:
-        identities.heed(revoked)
+        identities.set_revocations(revoked)
         await identities.authenticate(stolen)
         revoked.ids = {"stolen"}
 
@@ -168,11 +180,11 @@ async def test_token_that_was_revoked_elsewhere_is_refused_on_the_next_request(t
         assert (await identities.authenticate(stolen)).subject == "user:ada"
 
 
-async def test_nobody_is_let_in_while_revocations_are_unknown(tmp_path: Path) -> None:
+async def test_all_callers_are_refused_while_revocations_are_unknown(tmp_path: Path) -> None:
     revoked, valid = Revoked(), bearer(signed(claims(jti="valid")))
 
     async with started([issuer(key_file(tmp_path))], FakeClock()) as identities:
-        identities.heed(revoked)
+        identities.set_revocations(revoked)
         await identities.authenticate(valid)
         revoked.ids = None
 
@@ -180,9 +192,9 @@ async def test_nobody_is_let_in_while_revocations_are_unknown(tmp_path: Path) ->
             with pytest.raises(CredentialUnknown):
                 await identities.authenticate(credential)
         assert await refusal_of(identities, bearer("guessed")) == ("invalid_token", "unknown-token")
-        assert not identities.knows_revocations()
+        assert not identities.can_check_revocations()
         revoked.ids = set()
-        assert identities.knows_revocations()
+        assert identities.can_check_revocations()
         assert (await identities.authenticate(valid)).subject == "user:ada"
 
 
@@ -198,7 +210,7 @@ async def test_revoked_subject_is_refused_with_every_token(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("written", [DIGEST, DIGEST.upper()], ids=["small letters", "capitals"])
 async def test_api_token_is_revoked_by_its_digest(written: str) -> None:
-    identities = Identities([BOT], FakeClock())
+    identities = Authenticator([BOT], FakeClock())
     await identities.authenticate(bearer(TOKEN))
 
     identities.revoke(token=written)
@@ -206,8 +218,8 @@ async def test_api_token_is_revoked_by_its_digest(written: str) -> None:
     assert await refusal_of(identities, bearer(TOKEN)) == ("invalid_token", "revoked")
 
 
-async def test_nobody_can_be_revoked() -> None:
-    identities = Identities([NOBODY], FakeClock())
+async def test_anonymous_can_be_revoked() -> None:
+    identities = Authenticator([ANONYMOUS], FakeClock())
 
     identities.revoke(subject="user:local")
 

@@ -1,4 +1,4 @@
-"""Key sets: which keys are taken from what an issuer publishes."""
+"""Key sets: which of an issuer's published keys are accepted."""
 
 import json
 from typing import Any
@@ -8,10 +8,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
-from token_samples import ED25519, OTHER_RSA, P256, P384, P521, RSA, jwk, jwks
 
-from gateway.identity.key_sets import MAX_KEYS, KeysUnavailable, key_set
+from gateway.identity.key_sets import MAX_KEYS, KeysUnavailable, parse_key_set
 from gateway.identity.providers import ALGORITHMS
+from tests.identity.token_samples import ED25519, OTHER_RSA, P256, P384, P521, RSA, jwk, jwks
 
 GOOD = jwk(RSA, "good")
 SMALL_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)
@@ -20,7 +20,7 @@ ED448 = ed448.Ed448PrivateKey.generate()
 
 
 def algorithms_of(*keys: Any, allowed: frozenset[str] = ALGORITHMS) -> dict[str, set[str]]:
-    return {kid: set(key.algorithms) for kid, key in key_set(jwks(*keys), allowed).items()}
+    return {kid: set(key.algorithms) for kid, key in parse_key_set(jwks(*keys), allowed).items()}
 
 
 def test_key_is_bound_to_the_algorithms_of_its_type() -> None:
@@ -46,7 +46,7 @@ def test_only_pinned_algorithms_are_bound() -> None:
 
 
 def test_first_of_two_keys_of_one_name_is_taken() -> None:
-    [key] = key_set(jwks(jwk(RSA, "k1"), jwk(OTHER_RSA, "k1")), {"RS256"}).values()
+    [key] = parse_key_set(jwks(jwk(RSA, "k1"), jwk(OTHER_RSA, "k1")), {"RS256"}).values()
 
     assert key.algorithms["RS256"].key.public_numbers() == RSA.public_key().public_numbers()
 
@@ -96,15 +96,15 @@ REFUSED = {
     "empty list": (b'{"keys":[]}', "no key that fits"),
     "shared secrets only": (jwks({"kty": "oct", "kid": "k1", "k": "AAAA"}), "no key that fits"),
     "too many": (jwks(*[GOOD] * (MAX_KEYS + 1)), "more than 200 keys"),
-    "private RSA key": (jwks({**RSAAlgorithm.to_jwk(RSA, as_dict=True), "kid": "k1"}), "holds a private key"),
-    "private key beside a good one": (jwks(GOOD, jwk(P256, "k2", d="AAAA")), "holds a private key"),
+    "private RSA key": (jwks({**RSAAlgorithm.to_jwk(RSA, as_dict=True), "kid": "k1"}), "has a private key"),
+    "private key beside a good one": (jwks(GOOD, jwk(P256, "k2", d="AAAA")), "has a private key"),
 }
 
 
 @pytest.mark.parametrize(("document", "message"), REFUSED.values(), ids=REFUSED)
 def test_key_set_that_is_none_is_refused(document: bytes, message: str) -> None:
     with pytest.raises(KeysUnavailable, match=message):
-        key_set(document, ALGORITHMS)
+        parse_key_set(document, ALGORITHMS)
 
 
 json_values = st.recursive(
@@ -123,8 +123,15 @@ odd_keys = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(odd_keys | json_values, max_size=4))
+PRIVATE_PARTS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
+
+
+def has_no_private_part(key: Any) -> bool:
+    return not (isinstance(key, dict) and PRIVATE_PARTS & key.keys())
+
+
+@given(st.lists((odd_keys | json_values).filter(has_no_private_part), max_size=4))
 def test_whatever_stands_beside_a_good_key_does_no_harm(others: list[Any]) -> None:
     document = json.dumps({"keys": [GOOD, *others]}).encode()
 
-    assert "good" in key_set(document, ALGORITHMS)
+    assert "good" in parse_key_set(document, ALGORITHMS)

@@ -1,4 +1,4 @@
-"""A real issuer: a certified OpenID Connect server gives tokens, and the gateway knows whose they are.
+"""A real issuer: a certified OpenID Connect server issues tokens, and the gateway identifies their owners.
 
 Needs Node and npm; the library is installed once, pinned by hashes, into the user's cache folder.
 """
@@ -20,12 +20,12 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
-from token_samples import OTHER_RSA, P256, RSA, FakeClock, bearer, encoded, started
 
 from gateway.errors import Unauthenticated
-from gateway.governance.principals import Principal
-from gateway.identity.identities import Identities
-from gateway.identity.providers import JwtProvider, KeysFromUrl
+from gateway.identity.authenticator import Authenticator
+from gateway.identity.providers import JwtProvider, UrlKeySettings
+from gateway.model.principal import Principal
+from tests.identity.token_samples import OTHER_RSA, P256, RSA, FakeClock, bearer, encoded, started
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ CALLER = Principal("agent:release-bot", frozenset({"role:engineer"}), "acme")
 
 
 def installed_library() -> Path:
-    """The folder with the library. Skips the test where it cannot be had."""
+    """The folder with the library. Skips the test if it cannot be installed."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -48,7 +48,7 @@ def installed_library() -> Path:
 
 
 def install(folder: Path) -> None:
-    """Made beside its place and moved there, so that another run never finds half of it."""
+    """Install into a temporary folder and move it, so that another run never finds half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(mkdtemp(dir=folder.parent))
     for name in ("package.json", "package-lock.json"):
@@ -76,7 +76,7 @@ class Issuer:
             {**ECAlgorithm.to_jwk(P256, as_dict=True), "kid": "curve"},
         ]
         for private in keys:
-            private.pop("key_ops", None)  # the issuer would publish it as it stands, and `sign` is not for public keys
+            private.pop("key_ops", None)  # the issuer would publish it unchanged; `sign` is not for public keys
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"keys": keys}) + "\n")
@@ -96,7 +96,7 @@ class Issuer:
             return found
 
     async def token(self, resource: str = GATEWAY) -> str:
-        """An access token, by the client credentials grant."""
+        """Get an access token with the client credentials grant."""
         endpoint = (await self.discovery())["token_endpoint"]
         headers = {"Authorization": aiohttp.encode_basic_auth("release-bot", "a-secret-for-tests")}
         form = {"grant_type": "client_credentials", "resource": resource}
@@ -111,7 +111,7 @@ class Issuer:
             issuer=found["issuer"],
             audience=frozenset({GATEWAY, f"{GATEWAY}/es"}),
             algorithms=frozenset({"RS256", "ES256"}),
-            keys=KeysFromUrl(found["jwks_uri"]),
+            keys=UrlKeySettings(found["jwks_uri"]),
             subject_claim="client_id",
             subject_prefix="agent:",
             role_claim="groups",
@@ -133,7 +133,7 @@ def server() -> Iterator[Issuer]:
 
 
 def real_clock() -> FakeClock:
-    """Starts at the moment that is, as the issuer's does."""
+    """Starts at the current time, like the issuer's clock."""
     return FakeClock(datetime.now(UTC))
 
 
@@ -143,7 +143,7 @@ def claims_of(token: str) -> dict[str, Any]:
     return found
 
 
-async def reason_of(identities: Identities, token: str) -> str:
+async def reason_of(identities: Authenticator, token: str) -> str:
     with pytest.raises(Unauthenticated) as refusal:
         await identities.authenticate(bearer(token))
     return refusal.value.reason

@@ -1,4 +1,4 @@
-"""Signed tokens: which are accepted, and every way to write one that is not."""
+"""Signed tokens: accepted ones, and every way to write one that is refused."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_samples import (
+
+from gateway.errors import Unauthenticated
+from gateway.identity.credentials import MAX_CREDENTIAL
+from gateway.identity.tokens import principal_from_claims
+from gateway.model.principal import Principal
+from tests.identity.token_samples import (
     AUDIENCE,
     ED25519,
     ISSUER,
@@ -27,16 +32,11 @@ from token_samples import (
     issuer,
     jwk,
     key_file,
+    sign_raw,
     signed,
-    signed_as_it_stands,
     signed_with_the_public_key_as_a_secret,
     started,
 )
-
-from gateway.errors import Unauthenticated
-from gateway.governance.principals import Principal
-from gateway.identity.bearer import MAX_CREDENTIAL
-from gateway.identity.claims import admission
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ def unsigned(algorithm: str = "none") -> str:
 
 
 def written(payload: bytes, header: bytes = HEADER) -> str:
-    return signed_as_it_stands(header, payload)
+    return sign_raw(header, payload)
 
 
 BAD: dict[str, tuple[str, str]] = {
@@ -249,7 +249,7 @@ async def test_token_of_one_issuer_is_not_verified_with_keys_of_another(tmp_path
 
 async def test_claims_are_held_to_the_issuer_whose_keys_signed_them(tmp_path: Path) -> None:
     with pytest.raises(Unauthenticated) as refusal:
-        admission(claims(iss="https://other.example.com"), issuer(key_file(tmp_path)), now=NOW, digest="")
+        principal_from_claims(claims(iss="https://other.example.com"), issuer(key_file(tmp_path)), now=NOW, digest="")
 
     assert refusal.value.reason == "unknown-issuer"
 

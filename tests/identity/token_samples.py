@@ -1,4 +1,4 @@
-"""Keys, tokens and clocks for tests about callers: tokens as issuers write them, and as nobody should."""
+"""Keys, tokens and clocks for tests about callers: tokens as issuers write them, and malformed ones."""
 
 import base64
 import hmac
@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWS
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from gateway.identity.identities import Identities
-from gateway.identity.providers import JwtProvider, KeysFromFile, KeysFromUrl, Provider
+from gateway.identity.authenticator import Authenticator
+from gateway.identity.providers import FileKeySettings, IdentityProvider, JwtProvider, UrlKeySettings
 
 ISSUER = "https://login.example.com"
 AUDIENCE = "agent-gateway"
@@ -63,7 +63,7 @@ def jwks(*keys: Mapping[str, Any]) -> bytes:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """What a good token says; a claim that is changed to `None` is left out."""
+    """The claims of a good token; a claim changed to `None` is left out."""
     usual = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ada", "exp": SECONDS + 300, "iat": SECONDS, "jti": "token-1"}
     return {name: value for name, value in {**usual, **changes}.items() if value is not None}
 
@@ -85,15 +85,15 @@ def encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-def signed_as_it_stands(header: bytes, payload: bytes, *, key: rsa.RSAPrivateKey = RSA) -> str:
-    """A good signature over any bytes, also over those that no library would write."""
+def sign_raw(header: bytes, payload: bytes, *, key: rsa.RSAPrivateKey = RSA) -> str:
+    """A good signature over any bytes, including those that no library would write."""
     signing_input = f"{encoded(header)}.{encoded(payload)}"
     signature = RSAAlgorithm(RSAAlgorithm.SHA256).sign(signing_input.encode(), key)
     return f"{signing_input}.{encoded(signature)}"
 
 
 def signed_with_the_public_key_as_a_secret(payload: Mapping[str, Any]) -> str:
-    """The classic confusion: everybody has the public key, so everybody could write such a token."""
+    """The classic confusion: the public key is public, so any caller could write such a token."""
     secret = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     header = json.dumps({"alg": "HS256", "typ": "JWT", "kid": "k1"}).encode()
     signing_input = f"{encoded(header)}.{encoded(json.dumps(payload).encode())}"
@@ -104,13 +104,13 @@ def bearer(token: str) -> bytes:
     return b"Bearer " + token.encode()
 
 
-def key_file(folder: Path, *keys: Mapping[str, Any]) -> KeysFromFile:
+def key_file(folder: Path, *keys: Mapping[str, Any]) -> FileKeySettings:
     path = folder / "issuer.jwks.json"
     path.write_bytes(jwks(*(keys or (jwk(RSA, "k1"),))))
-    return KeysFromFile(path)
+    return FileKeySettings(path)
 
 
-def issuer(keys: KeysFromFile | KeysFromUrl, **changes: Any) -> JwtProvider:
+def issuer(keys: FileKeySettings | UrlKeySettings, **changes: Any) -> JwtProvider:
     usual: dict[str, Any] = {
         "issuer": ISSUER,
         "audience": frozenset({AUDIENCE}),
@@ -121,8 +121,10 @@ def issuer(keys: KeysFromFile | KeysFromUrl, **changes: Any) -> JwtProvider:
 
 
 @asynccontextmanager
-async def started(providers: Sequence[Provider], clock: FakeClock, **options: Any) -> AsyncIterator[Identities]:
-    identities = Identities(providers, clock, **options)
+async def started(
+    providers: Sequence[IdentityProvider], clock: FakeClock, **options: Any
+) -> AsyncIterator[Authenticator]:
+    identities = Authenticator(providers, clock, **options)
     await identities.start()
     try:
         yield identities
@@ -131,7 +133,7 @@ async def started(providers: Sequence[Provider], clock: FakeClock, **options: An
 
 
 class KeyServer:
-    """An issuer's key address on loopback: it counts, and answers what it is told to."""
+    """An issuer's key address on loopback: it counts requests and gives the configured answer."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -1,4 +1,4 @@
-"""Promises 1 to 23: how a call is identified, how an artifact class is named, and what Media must say of itself."""
+"""Promises 1 to 23: how a call is identified, how an artifact class is named, and what Media must declare."""
 
 import ast
 import json
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from turns import BASE_SEVEN, Seen, call, media, play, remembering, returning, tool
 
 from gateway import (
     UNDEFINED,
@@ -31,13 +30,14 @@ from gateway import (
     settle_call,
 )
 from gateway.errors import InvalidInitialMediaValue, InvalidInitialToolValue, NotASpoolReader, ValidationException
+from tests.promises.scripted_model import BASE_SEVEN, Seen, call, media, play, remembering, returning, tool
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
 VECTOR_FILE = ROOT.parent / "shared" / "spec" / "canonical-vectors.json"
 
-# Argument text as it is received, and the text that is hashed for it.
+# Argument text as received, and the text that is hashed for it.
 KEY_ORDER_VECTORS = [
     (
         "astral-before-private-use",
@@ -63,7 +63,7 @@ SMALL_VECTORS = [
 
 
 def vectors(own: list[tuple[str, str, str]], accepts: Callable[[dict[str, Any]], bool]) -> list[Any]:
-    """Argument text and expected id: a few vectors of our own, and those of the shared file that `accepts` names."""
+    """Return argument text and expected id: the given vectors, and those of the shared file that `accepts` selects."""
     cases = [pytest.param(text, sha256(hashed.encode()).hexdigest(), id=name) for name, text, hashed in own]
     if not VECTOR_FILE.exists():
         missing = pytest.mark.skip(reason="there is no ../shared/spec/canonical-vectors.json beside this repository")
@@ -74,7 +74,7 @@ def vectors(own: list[tuple[str, str, str]], accepts: Callable[[dict[str, Any]],
 
 
 async def ids_of(*args: Any) -> list[str]:
-    """The `call_id` in the start event of one `echo` call per value."""
+    """Return the `call_id` in the start event of one `echo` call per value."""
     calls = [ProposedCall(f"c{index}", "echo", value) for index, value in enumerate(args)]
     seen = await play([tool("echo", returning("said"))], calls)
     started = seen.named("toolExecutionStart")
@@ -296,8 +296,8 @@ def test_promise_017_resolver_is_checked_when_the_tool_is_built(resolver: Any) -
     assert [found["path"] for found in caught.value.cause.details] == [["artifact_constructor"]]
 
 
-# One interpreter that has imported nothing of ours is forked once per module. The package's own
-# `__init__` imports most modules in one order; an empty package in its place lets each stand alone.
+# One interpreter without any gateway module is forked once per module. The package's own `__init__` imports most
+# modules in one order; an empty package in its place makes each module stand alone.
 IMPORT_ALONE = """
 import importlib, os, sys, traceback, types
 import aiohttp, alembic.config, asyncio, casbin, cryptography.hazmat.primitives.serialization, hmac, json5, jwt
@@ -327,8 +327,8 @@ def modules() -> dict[str, Path]:
     return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
 
 
-def needed(name: str, known: Mapping[str, Path]) -> set[str]:
-    """The modules that one imports; an `__init__` above it may import it in turn."""
+def find_imports(name: str, known: Mapping[str, Path]) -> set[str]:
+    """Return the modules that one imports; an `__init__` above it may import it in turn."""
     found: set[str] = set()
     for each in ast.parse(known[name].read_text(encoding="utf-8")).body:
         if isinstance(each, ast.Import):
@@ -343,16 +343,16 @@ def needed(name: str, known: Mapping[str, Path]) -> set[str]:
 def test_no_module_needs_itself_to_be_imported() -> None:
     known = modules()
 
-    TopologicalSorter({name: needed(name, known) for name in known}).prepare()  # raises for a circle
+    TopologicalSorter({name: find_imports(name, known) for name in known}).prepare()  # raises for a circle
 
     assert len(known) > 20
 
 
 def test_promise_018_every_module_imports_alone_in_a_fresh_interpreter() -> None:
-    """The whole core, and whatever else nothing else imports: without circles, the rest is imported on the way."""
+    """The whole core, and every module that no other one imports: without cycles, these import the rest."""
     known = modules()
-    on_the_way = set().union(*(needed(name, known) for name in known))
-    names = [name for name in known if name.startswith("gateway.core") or name not in on_the_way]
+    on_the_way = set().union(*(find_imports(name, known) for name in known))
+    names = [name for name in known if name.startswith("gateway.model") or name not in on_the_way]
 
     command = [sys.executable, "-c", IMPORT_ALONE, str(ROOT / "gateway"), *names]
     run = subprocess.run(command, capture_output=True, text=True)

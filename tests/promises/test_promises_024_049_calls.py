@@ -1,4 +1,4 @@
-"""Promises 24 to 49: the settled record of a call, what the model is shown of it, and its three identifiers."""
+"""Promises 24 to 49: the record of a call, what the model sees of it, and its three identifiers."""
 
 import re
 from itertools import count, pairwise
@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 from anyio import create_task_group
 from anyio.lowlevel import checkpoint
-from turns import BASE_SEVEN, Seen, call, media, play, remembering, returning, tool
 
 from gateway import (
     DispatchContext,
@@ -21,9 +20,10 @@ from gateway import (
     call_id,
     settle_call,
 )
-from gateway.core.events import now
-from gateway.core.pipeline import Next
 from gateway.errors import InvalidInitialToolCallValue, InvalidToolArgs, ValidationException
+from gateway.model.turns.events import now
+from gateway.model.turns.pipeline import Next
+from tests.promises.scripted_model import BASE_SEVEN, Seen, call, media, play, remembering, returning, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -225,7 +225,7 @@ async def test_promise_037_no_size_threshold_decides_by_itself() -> None:
     assert "byteLength: 5\n" in handled.shown("c")
 
 
-async def test_promise_038_whoever_settles_or_a_middleware_decides_inline() -> None:
+async def test_promise_038_the_settling_code_or_a_middleware_decides_inline() -> None:
     seen = Seen()
 
     async def step(ctx: DispatchContext, reporter: Reporter) -> None:
@@ -341,7 +341,7 @@ async def test_promise_046_ids_are_unique_within_a_turn(at_once: bool) -> None:
     seen = Seen()
 
     async def handler(args: dict[str, Any], ctx: DispatchContext, meta: object) -> str:
-        await checkpoint()  # lets the other call begin while this one runs
+        await checkpoint()  # lets the other call start while this one runs
         return f"output {args['n']}"
 
     async def step(ctx: DispatchContext, reporter: Reporter) -> None:

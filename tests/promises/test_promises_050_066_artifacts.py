@@ -5,7 +5,6 @@ from dataclasses import fields
 from typing import Any, ClassVar
 
 import pytest
-from turns import BASE_SEVEN, JSON_TOOLS, MARKDOWN_TOOLS, call, play, returning, tool
 
 from gateway import (
     ArtifactTool,
@@ -26,15 +25,16 @@ from gateway import (
     ToolRegistry,
     TurnContext,
 )
-from gateway.core.events import TurnGateOpen
-from gateway.core.pipeline import Next
 from gateway.errors import InvalidInitialToolValue
+from gateway.model.turns.events import TurnGateOpen
+from gateway.model.turns.pipeline import Next
+from tests.promises.scripted_model import BASE_SEVEN, JSON_TOOLS, MARKDOWN_TOOLS, call, play, returning, tool
 
 pytestmark = pytest.mark.anyio
 
 
 class LogArtifact(SpooledArtifact):
-    """A plug-in class: one query of its own, and a base descriptor repeated."""
+    """A plug-in class: one query of its own, and a repeated base descriptor."""
 
     tool_methods: ClassVar[tuple[ToolMethod, ...]] = (
         ToolMethod("artifact_log_errors", "errors", "Returns the lines that report an error."),

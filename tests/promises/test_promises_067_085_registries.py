@@ -12,7 +12,6 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
-from turns import BASE_SEVEN, Seen, call, media, play, remembering, returning, tool
 
 from gateway import (
     DispatchContext,
@@ -32,11 +31,12 @@ from gateway import (
     dispatch,
     in_memory_callbacks,
 )
-from gateway.core.definitions import Provider
-from gateway.core.events import TurnGateOpen
-from gateway.core.pipeline import Next
-from gateway.core.tools import OnCollision
 from gateway.errors import InvalidTurnRunnerConfig, ToolAlreadyRegistered, ToolDownstreamError
+from gateway.model.tools.tool import OnCollision
+from gateway.model.tools.tool_registry import ProviderName
+from gateway.model.turns.events import TurnGateOpen
+from gateway.model.turns.pipeline import Next
+from tests.promises.scripted_model import BASE_SEVEN, Seen, call, media, play, remembering, returning, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ COMPOSED = Schema(
     }
 )
 
-# Values around the edges of those schemas: about every second one is valid where it stands.
+# Values near the limits of those schemas: about half of them are valid.
 VALUES: dict[str, list[Any]] = {
     "name": ["abc", "a", "", "ABCD", 5, None],
     "n": [0, 1, 5, 10, -1, 1.0, 5.0, 0.5, 2**70, True, "1", None],
@@ -126,7 +126,7 @@ def test_promise_067_advertised_and_enforced_schema_are_one(schema: Any, names: 
     advertised = jsonschema_rs.validator_for(definition(order, "openai")["function"]["parameters"])
     outcomes: set[bool] = set()
 
-    # The batch shows which objects were misjudged, so there is nothing to shrink.
+    # The batch shows which objects were misjudged, so shrinking is unnecessary.
     @settings(max_examples=15, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(batch=st.lists(argument_objects(*names), min_size=20, max_size=40))
     def check(batch: list[dict[str, Any]]) -> None:
@@ -403,7 +403,7 @@ async def test_promise_079_only_successful_completion_prunes(ending: str) -> Non
 def test_promise_080_describe_gives_name_description_and_schema() -> None:
     schema = {"type": "object", "properties": {"q": {"type": "string"}}, "additionalProperties": False}
     made = tool("find", returning(""), schema, trusted=True, meta={"scope": "x"}, on_collision="keep")
-    expected: dict[Provider, dict[str, Any]] = {
+    expected: dict[ProviderName, dict[str, Any]] = {
         "openai": {
             "type": "function",
             "function": {"name": "find", "description": "The tool find.", "parameters": schema},

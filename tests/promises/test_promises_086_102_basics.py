@@ -13,18 +13,6 @@ from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from turns import (
-    BASE_SEVEN,
-    JSON_TOOLS,
-    MARKDOWN_TOOLS,
-    Seen,
-    call,
-    media,
-    play,
-    remembering,
-    returning,
-    tool,
-)
 
 from gateway import (
     DispatchContext,
@@ -43,17 +31,29 @@ from gateway import (
     definition,
     in_memory_callbacks,
 )
-from gateway.core.definitions import Provider
-from gateway.core.pipeline import Next
 from gateway.errors import InvalidInitialToolValue, ToolDownstreamError
+from gateway.model.tools.tool_registry import ProviderName
+from gateway.model.turns.pipeline import Next
+from tests.promises.scripted_model import (
+    BASE_SEVEN,
+    JSON_TOOLS,
+    MARKDOWN_TOOLS,
+    Seen,
+    call,
+    media,
+    play,
+    remembering,
+    returning,
+    tool,
+)
 
 pytestmark = pytest.mark.anyio
 
-PROVIDERS: list[Provider] = ["openai", "anthropic", "gemini", "mcp"]
+PROVIDERS: list[ProviderName] = ["openai", "anthropic", "gemini", "mcp"]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_promise_086_model_sees_name_description_and_schema_only(provider: Provider) -> None:
+def test_promise_086_model_sees_name_description_and_schema_only(provider: ProviderName) -> None:
     def a_telltale_handler(args: object, ctx: object, meta: object) -> str:
         return "a telltale result"
 
@@ -204,7 +204,7 @@ async def test_promise_095_artifact_tools_are_forged_for_the_result() -> None:
 
 @contextmanager
 def counting_server(content: bytes) -> Iterator[tuple[str, list[str]]]:
-    """An HTTP server on loopback: its address, and the path of every request it answered."""
+    """Run an HTTP server on loopback; yield its address and the path of every request."""
     fetched: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):

@@ -1,9 +1,10 @@
-"""What proves the decision log, and who is told of approvals: each change of it has a name and a weight."""
+"""Changes to the proof of the decision log and to approval webhooks: each has a name and a weight."""
 
 from pathlib import Path
 
 import pytest
-from edited_projects import copied, edit, planned
+
+from tests.review.project_edits import copy_project, edit, plan_edit
 
 ANCHORS = "anchors: {path: /mnt/anchors.jsonl, signingKey: {fromFile: anchors.key}}"
 AUDIT = f"  audit: {{key: {{fromEnv: AUDIT_KEY}}, {ANCHORS}}}\n"
@@ -13,10 +14,10 @@ WEBHOOKS = f"  webhooks: [{CHAT}]\n"
 
 
 def findings(tmp_path: Path, before: str, after: str) -> list[tuple[str, str, str, str]]:
-    folders = copied(tmp_path / "before"), copied(tmp_path / "after")
+    folders = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder, lines in zip(folders, (before, after), strict=True):
         edit(folder, "configs/gateway.yaml", "  storage: main\n", f"  storage: main\n{lines}")
-    plan = planned(*folders)
+    plan = plan_edit(*folders)
     assert {each.about for each in plan.findings if each.code != "changed"} == {"Gateway small"}
     return [(each.code, each.path, each.note, each.weight) for each in plan.findings if each.code != "changed"]
 
@@ -53,11 +54,11 @@ def test_log_that_proves_less_is_named(tmp_path: Path, old: str, new: str, expec
     ],
 )
 def test_log_that_proves_as_much_or_more_is_no_risk(tmp_path: Path, before: str, after: str) -> None:
-    folders = copied(tmp_path / "before"), copied(tmp_path / "after")
+    folders = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder, lines in zip(folders, (before, after), strict=True):
         edit(folder, "configs/gateway.yaml", "  storage: main\n", f"  storage: main\n{lines}")
 
-    assert {each.code for each in planned(*folders).findings} <= {"changed"}
+    assert {each.code for each in plan_edit(*folders).findings} <= {"changed"}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_log_that_proves_as_much_or_more_is_no_risk(tmp_path: Path, before: str,
         ),
     ],
 )
-def test_who_else_is_told_is_named(tmp_path: Path, old: str, new: str, expected: tuple[str, str, str, str]) -> None:
+def test_changes_of_webhooks_are_named(tmp_path: Path, old: str, new: str, expected: tuple[str, str, str, str]) -> None:
     assert findings(tmp_path, WEBHOOKS, WEBHOOKS.replace(old, new)) == [expected]
 
 

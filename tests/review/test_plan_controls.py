@@ -1,12 +1,13 @@
-"""Every kind of relaxation is found where it stands, and its opposite is not taken for one."""
+"""Every kind of relaxation is found at its position, and its opposite is not mistaken for one."""
 
 from pathlib import Path
 
 import pytest
-from edited_projects import copied, edit, edited, planned
 
-from gateway.review.plan import Plan
-from gateway.review.risk import RISKS
+from gateway.review.plan.builder import Plan
+from gateway.review.plan.risk import RISKS
+from tests.review.project_edits import copy_project, edit, edit_project, plan_edit
+from tests.support.paths import ROOT
 
 ALWAYS_THERE = {"changed", "access-gained", "access-seen", "access-lost"}
 GATE = ("configs/gates.yaml", "GateRule large-refunds")
@@ -112,16 +113,16 @@ def codes(plan: Plan) -> set[tuple[str, str]]:
     ],
 )
 def test_relaxation_is_named(tmp_path: Path, file: str, old: str, new: str, expected: str) -> None:
-    plan = edited(tmp_path, {f"configs/{file}": (old, new)})
+    plan = edit_project(tmp_path, {f"configs/{file}": (old, new)})
 
     assert expected in {code for _, code in codes(plan)}
 
 
 def test_tier_that_no_longer_forbids_confirmations_is_named(tmp_path: Path) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     edit(before, "configs/trust.yaml", "backends: [command]", "backends: [command], confirmation: true")
 
-    assert ("TrustTier partner", "tier-forbids-less") in codes(planned(before, after))
+    assert ("TrustTier partner", "tier-forbids-less") in codes(plan_edit(before, after))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_tier_that_no_longer_forbids_confirmations_is_named(tmp_path: Path) -> N
     ],
 )
 def test_tightening_is_no_risk(tmp_path: Path, file: str, old: str, new: str) -> None:
-    plan = edited(tmp_path, {f"configs/{file}": (old, new)})
+    plan = edit_project(tmp_path, {f"configs/{file}": (old, new)})
 
     assert codes(plan) == set()
     assert plan.risk == "low"
@@ -195,13 +196,13 @@ def test_tightening_is_no_risk(tmp_path: Path, file: str, old: str, new: str) ->
     ],
 )
 def test_check_that_asks_less_is_named(tmp_path: Path, base: str, old: str, new: str, expected: str | None) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder in (before, after):
         edit(folder, "configs/gates.yaml", CHECK, base)
         (folder / "policies/tests/desk.yaml").unlink()
     edit(after, "configs/gates.yaml", base, base.replace(old, new))
 
-    assert codes(planned(before, after)) == ({(GATE[1], expected)} if expected else set())
+    assert codes(plan_edit(before, after)) == ({(GATE[1], expected)} if expected else set())
 
 
 @pytest.mark.parametrize(
@@ -218,12 +219,12 @@ def test_check_that_asks_less_is_named(tmp_path: Path, base: str, old: str, new:
     ],
 )
 def test_wider_identity_is_named(tmp_path: Path, base: str, old: str, new: str, expected: str) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder in (before, after):
         edit(folder, "configs/gateway.yaml", NONE, base)
     edit(after, "configs/gateway.yaml", base, base.replace(old, new))
 
-    assert codes(planned(before, after)) == {("IdentityProvider local", expected)}
+    assert codes(plan_edit(before, after)) == {("IdentityProvider local", expected)}
 
 
 @pytest.mark.parametrize(
@@ -251,22 +252,22 @@ def test_wider_identity_is_named(tmp_path: Path, base: str, old: str, new: str, 
     ],
 )
 def test_looser_binding_is_named(tmp_path: Path, base: str, old: str, new: str, expected: str) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder, text in ((before, base), (after, base.replace(old, new))):
         path = folder / "configs/gateway.yaml"
         path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
 
-    assert expected in {code for _, code in codes(planned(before, after))}
+    assert expected in {code for _, code in codes(plan_edit(before, after))}
 
 
 def test_effects_that_become_unknown_or_declared_are_named(tmp_path: Path) -> None:
-    declared, unknown = copied(tmp_path / "declared"), copied(tmp_path / "unknown")
+    declared, unknown = copy_project(tmp_path / "declared"), copy_project(tmp_path / "unknown")
     for folder in (declared, unknown):
         edit(folder, "configs/catalogues.yaml", "  forbidTogether:\n    - [private-data, egress]\n", "")
     edit(unknown, "configs/tools.yaml", ", flags: [private-data]", "")
 
-    lost = {each.code: each for each in planned(declared, unknown).findings if each.about == "Tool order_read"}
-    found = {each.code: each for each in planned(unknown, declared).findings if each.about == "Tool order_read"}
+    lost = {each.code: each for each in plan_edit(declared, unknown).findings if each.about == "Tool order_read"}
+    found = {each.code: each for each in plan_edit(unknown, declared).findings if each.about == "Tool order_read"}
 
     assert lost.keys() == {"effects-unknown", "flag-removed"}
     assert lost["flag-removed"].note == "private-data"
@@ -275,7 +276,7 @@ def test_effects_that_become_unknown_or_declared_are_named(tmp_path: Path) -> No
 
 
 def test_new_tool_of_unknown_effects_is_named(tmp_path: Path) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder in (before, after):
         edit(folder, "configs/catalogues.yaml", "  forbidTogether:\n    - [private-data, egress]\n", "")
     tools = after / "configs/tools.yaml"
@@ -283,7 +284,7 @@ def test_new_tool_of_unknown_effects_is_named(tmp_path: Path) -> None:
     added = first.replace("order_read", "order_seek").replace(", flags: [private-data]", "")
     tools.write_text(f"{tools.read_text(encoding='utf-8')}---\n{added}", encoding="utf-8")
 
-    plan = planned(before, after)
+    plan = plan_edit(before, after)
 
     assert ("Tool order_seek", "tool-unknown") in codes(plan)
     assert next(each.summary for each in plan.documents if each.name == "order_seek") == "internal · unknown effects"
@@ -301,11 +302,11 @@ def test_new_tool_of_unknown_effects_is_named(tmp_path: Path) -> None:
 def test_only_networks_that_could_not_be_reached_are_named(
     tmp_path: Path, old: str, new: str, expected: str | None
 ) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder, networks in ((before, old), (after, new)):
         edit(folder, "configs/tools.yaml", "method: POST,", f"method: POST, networks: {networks},")
 
-    found = [each for each in planned(before, after).findings if each.code == "network-widened"]
+    found = [each for each in plan_edit(before, after).findings if each.code == "network-widened"]
 
     assert [(each.about, each.path, each.note) for each in found] == (
         [("Tool refund_pay", "backend.networks", expected)] if expected else []
@@ -313,36 +314,36 @@ def test_only_networks_that_could_not_be_reached_are_named(
 
 
 def test_new_tool_that_reaches_inside_is_named(tmp_path: Path) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     path = after / "configs/tools.yaml"
     new = path.read_text(encoding="utf-8").split("---\n")[0].replace("order_read", "order_list")
     new = new.replace("method: GET,", "method: GET, networks: [192.168.0.0/16],")
     path.write_text(f"{path.read_text(encoding='utf-8')}\n---\n{new}", encoding="utf-8")
 
-    assert ("Tool order_list", "network-widened") in codes(planned(before, after))
+    assert ("Tool order_list", "network-widened") in codes(plan_edit(before, after))
 
 
 def test_removed_gate_is_a_control_that_disappears(tmp_path: Path) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     (after / "configs/gates.yaml").unlink()
     (after / "policies/tests/desk.yaml").unlink()
 
-    assert ("GateRule large-refunds", "gate-removed") in codes(planned(before, after))
+    assert ("GateRule large-refunds", "gate-removed") in codes(plan_edit(before, after))
 
 
 def test_tool_that_loses_a_label_escapes_its_gate(tmp_path: Path) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder in (before, after):
         edit(folder, "configs/gates.yaml", "match: {tools: [refund_pay]}", "match: {labels: {system: payments}}")
     edit(after, "configs/tools.yaml", "{system: payments}", "{system: billing}")
 
-    found = [each for each in planned(before, after).findings if each.code == "gate-escaped"]
+    found = [each for each in plan_edit(before, after).findings if each.code == "gate-escaped"]
 
     assert [(each.about, each.note) for each in found] == [("GateRule large-refunds", "refund_pay in desk")]
 
 
 def test_catalogue_that_moves_to_a_weaker_pipeline_is_named(tmp_path: Path) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     lax = "\n---\napiVersion: gateway/v1\nkind: Pipeline\nmetadata: {name: lax, owner: team}\nspec: {}\n"
     for folder in (before, after):
         path = folder / "configs/gateway.yaml"
@@ -353,7 +354,7 @@ def test_catalogue_that_moves_to_a_weaker_pipeline_is_named(tmp_path: Path) -> N
         (folder / "configs/gates.yaml").unlink()
         (folder / "policies/tests/desk.yaml").unlink()
 
-    assert codes(planned(before, after)) == {
+    assert codes(plan_edit(before, after)) == {
         ("Catalogue desk", "pipeline-without-gates"),
         ("Catalogue desk", "pipeline-without-timeout"),
     }
@@ -391,7 +392,7 @@ def test_catalogue_that_moves_to_a_weaker_pipeline_is_named(tmp_path: Path) -> N
     ],
 )
 def test_row_that_lets_more_through_is_named(tmp_path: Path, old: str, new: str, expected: str | None) -> None:
-    plan = edited(tmp_path, {"policies/policy.csv": (old, new)})
+    plan = edit_project(tmp_path, {"policies/policy.csv": (old, new)})
 
     assert expected in {code for _, code in codes(plan)} if expected else codes(plan) == set()
 
@@ -407,13 +408,13 @@ def test_row_that_lets_more_through_is_named(tmp_path: Path, old: str, new: str,
     ],
 )
 def test_link_that_lets_more_through_is_named(tmp_path: Path, old: str, new: str, expected: str) -> None:
-    plan = edited(tmp_path, {"policies/roles.csv": (old, new)})
+    plan = edit_project(tmp_path, {"policies/roles.csv": (old, new)})
 
     assert expected in {code for _, code in codes(plan)}
 
 
 def test_every_finding_is_in_the_table_and_every_line_of_the_table_can_be_found() -> None:
-    package = Path(__file__).parent.parent.parent / "gateway" / "review"
+    package = ROOT / "gateway" / "review"
     source = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py") if path.stem != "risk")
     computed = {"flag-egress", "flag-destructive", "flag-private-data", "test-removed", "test-changed"}
 
@@ -441,11 +442,11 @@ spec: {description: Something else., base: json, """
     ],
 )
 def test_class_that_guards_less_is_named(tmp_path: Path, flow: str, is_named: bool) -> None:
-    before, after = copied(tmp_path / "before"), copied(tmp_path / "after")
+    before, after = copy_project(tmp_path / "before"), copy_project(tmp_path / "after")
     for folder in (before, after):
         edit(folder, "configs/tools.yaml", 'redact: ["$.email"]}', FLOW)
         with (folder / "configs/tools.yaml").open("a", encoding="utf-8") as file:
             file.write(f"{OTHER}{flow}\n")
     edit(after, "configs/tools.yaml", "artifact: order,", "artifact: other,")
 
-    assert (("Tool order_read", "result-reclassified") in codes(planned(before, after))) is is_named
+    assert (("Tool order_read", "result-reclassified") in codes(plan_edit(before, after))) is is_named

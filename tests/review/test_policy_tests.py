@@ -1,26 +1,26 @@
-"""Which policy cases hold, why others do not, and what they leave untested."""
+"""Policy cases that hold, the reasons why others fail, and what they leave untested."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.access import Access
-from gateway.assembly import Assembled, Project, assemble
-from gateway.governance.cases import Because, EarlierCall, PolicyCase
-from gateway.governance.conditions import compile_condition
-from gateway.governance.diagnostics import Position
-from gateway.governance.principals import Principal
-from gateway.governance.rules import Budget, Loop, Permission, Rate
-from gateway.review.policy_tests import CaseResult, actions_asked, coverage_of, run_cases
-from gateway.snapshot import Deprecation
+from gateway.app.project import LoadedProject, Project, load_project
+from gateway.model.principal import Principal
+from gateway.policy.access import Access
+from gateway.policy.rules.conditions import compile_condition
+from gateway.policy.rules.gate_checks import BudgetCheck, LoopCheck, PermissionCheck, RateCheck
+from gateway.registries.diagnostics import Position
+from gateway.registries.policy_cases import EarlierCall, ExpectedReason, PolicyCase
+from gateway.registries.snapshot import Deprecation
+from gateway.review.policy_tests import CaseResult, list_testable_actions, measure_coverage, run_cases
+from tests.support.paths import ROOT
 
-SMALL = Path(__file__).parent.parent / "projects" / "small"
+SMALL = ROOT / "tests" / "projects" / "small"
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 ANA, BOT, EVE = Principal("user:ana"), Principal("agent:bot"), Principal("user:eve")
-LARGE = Because("gate", "large-refunds")
+LARGE = ExpectedReason("gate", "large-refunds")
 SAME = EarlierCall("refund_pay", {"order": "A1", "amount": 20}, times=2)
 READ = EarlierCall("order_read", {"order": "A1"})
 OLD = replace(READ, ago=timedelta(hours=2))
@@ -29,17 +29,17 @@ RECENTLY = 'turn.calls.exists(c, c.tool == "order_read" && c.age < duration("1h"
 
 
 @pytest.fixture(scope="module")
-def project() -> Assembled:
-    return assemble(Project.at(SMALL), environ={}, today=NOON.date())
+def project() -> LoadedProject:
+    return load_project(Project.from_folder(SMALL), environ={}, today=NOON.date())
 
 
 @pytest.fixture(scope="module")
-def access(project: Assembled) -> Access:
+def access(project: LoadedProject) -> Access:
     assert project.access is not None, project.diagnostics
     return project.access
 
 
-def refund(expected: Any, because: Because | None = None, *, amount: object = 20, **changes: Any) -> PolicyCase:
+def refund(expected: Any, because: ExpectedReason | None = None, *, amount: object = 20, **changes: Any) -> PolicyCase:
     args = {"order": "A1", "amount": amount}
     place = Position("case.yaml", 1)
     case = PolicyCase("desk", "a case", ANA, "desk", NOON, place, expected, "refund_pay", args, because=because)
@@ -62,7 +62,7 @@ def result_of(access: Access, case: PolicyCase) -> CaseResult:
     return result
 
 
-def told(access: Access, case: PolicyCase) -> list[str]:
+def explain_failure(access: Access, case: PolicyCase) -> list[str]:
     """The lines of a failure, with file names instead of paths."""
     return [line.replace(f"{SMALL.as_posix()}/", "") for line in result_of(access, case).failure]
 
@@ -75,12 +75,12 @@ def test_cases_of_the_project_hold(access: Access) -> None:
     ("case", "passed"),
     [
         pytest.param(refund("allow"), True, id="decision-alone"),
-        pytest.param(refund("allow", Because("policy", "role:clerk")), True, id="and-reason"),
-        pytest.param(refund("allow", Because("policy", "role:lead")), False, id="wrong-reason"),
-        pytest.param(refund("deny", Because("policy", "role:clerk")), False, id="wrong-decision"),
-        pytest.param(refund("deny", Because("policy", "role:clerk"), principal=EVE), False, id="nobody-decided"),
+        pytest.param(refund("allow", ExpectedReason("policy", "role:clerk")), True, id="and-reason"),
+        pytest.param(refund("allow", ExpectedReason("policy", "role:lead")), False, id="wrong-reason"),
+        pytest.param(refund("deny", ExpectedReason("policy", "role:clerk")), False, id="wrong-decision"),
+        pytest.param(refund("deny", ExpectedReason("policy", "role:clerk"), principal=EVE), False, id="nobody-decided"),
         pytest.param(refund("hold", LARGE, amount=900), True, id="gate"),
-        pytest.param(refund("hold", Because("policy", "large-refunds"), amount=900), False, id="kind-of-reason"),
+        pytest.param(refund("hold", ExpectedReason("policy", "large-refunds"), amount=900), False, id="kind-of-reason"),
         pytest.param(listing("order_read", "refund_pay"), True, id="listing"),
         pytest.param(listing("order_read"), False, id="extra-tool"),
         pytest.param(listing("order_read", "refund_pay", "more"), False, id="missing-tool"),
@@ -109,18 +109,18 @@ def test_case_holds_only_if_decision_and_reason_are_as_expected(access: Access, 
         pytest.param(
             {"mode": "observe"},
             refund("hold", LARGE, amount=900),
-            "gate large-refunds: only observes; it would say hold, A large refund: waits for 1 of role:lead"
+            "gate large-refunds: only observes; it would decide hold, A large refund: waits for 1 of role:lead"
             "   configs/gates.yaml:3",
             id="observes",
         ),
         pytest.param(
             {"catalogues": frozenset({"elsewhere"})},
             refund("hold", LARGE, amount=900),
-            "gate large-refunds: it is not about calls of refund_pay in desk   configs/gates.yaml:3",
+            "gate large-refunds: it does not apply to calls of refund_pay in desk   configs/gates.yaml:3",
             id="other-catalogue",
         ),
         pytest.param(
-            {"check": Permission("invoke", "tool:refund_pay")},
+            {"check": PermissionCheck("invoke", "tool:refund_pay")},
             refund("hold", LARGE, amount=900),
             "gate large-refunds: allow, invoke on tool:refund_pay is permitted   configs/gates.yaml:3",
             id="allows",
@@ -128,41 +128,46 @@ def test_case_holds_only_if_decision_and_reason_are_as_expected(access: Access, 
         pytest.param(
             {},
             refund("hold", LARGE, amount="x"),
-            "gate large-refunds: it was not asked, because of the arguments: they do not fit the schema: "
+            "gate large-refunds: it was not evaluated, because of the arguments: they do not fit the schema: "
             "'amount': value is not of type \"number\"   configs/gates.yaml:3",
             id="earlier-step",
         ),
         pytest.param(
             {},
-            refund("hold", Because("gate", "large-refund"), amount=900),
+            refund("hold", ExpectedReason("gate", "large-refund"), amount=900),
             "gate large-refund: there is no such rule; did you mean 'large-refunds'?",
             id="unknown",
         ),
         pytest.param(
-            {}, refund("hold", Because("gate", "zzz"), amount=900), "gate zzz: there is no such rule", id="unlike-any"
+            {},
+            refund("hold", ExpectedReason("gate", "zzz"), amount=900),
+            "gate zzz: there is no such rule",
+            id="unlike-any",
         ),
     ],
 )
-def test_gate_that_did_not_decide_says_why(
+def test_gate_that_did_not_decide_explains_why(
     access: Access, changes: dict[str, Any], case: PolicyCase, line: str
 ) -> None:
-    assert told(with_rule(access, **changes), case)[0] == line
+    assert explain_failure(with_rule(access, **changes), case)[0] == line
 
 
-def test_condition_that_fails_is_told_with_the_verdict(access: Access) -> None:
+def test_condition_that_fails_is_reported_with_the_verdict(access: Access) -> None:
     tool = replace(access.snapshot.tools["refund_pay"], input_schema=None)
     unchecked = Access(replace(access.snapshot, tools={tool.name: tool}), access.authoriser)
 
-    [line, *_] = told(with_rule(unchecked, mode="observe"), refund("hold", LARGE, args={}))
+    [line, *_] = explain_failure(with_rule(unchecked, mode="observe"), refund("hold", LARGE, args={}))
 
     assert "; its condition could not be evaluated: there is no 'amount'   " in line
 
 
-def test_other_gate_that_decided_is_told_too(access: Access) -> None:
-    stricter = replace(access.snapshot.gates["large-refunds"], name="zz-deny", check=Permission("read", "class:x"))
+def test_other_gate_that_decided_is_reported_too(access: Access) -> None:
+    stricter = replace(access.snapshot.gates["large-refunds"], name="zz-deny", check=PermissionCheck("read", "class:x"))
     both = {**access.snapshot.gates, "zz-deny": stricter}
 
-    lines = told(Access(replace(access.snapshot, gates=both), access.authoriser), refund("hold", LARGE, amount=900))
+    lines = explain_failure(
+        Access(replace(access.snapshot, gates=both), access.authoriser), refund("hold", LARGE, amount=900)
+    )
 
     assert lines == [
         "gate large-refunds: hold, A large refund: waits for 1 of role:lead   configs/gates.yaml:3",
@@ -174,10 +179,10 @@ def test_other_gate_that_decided_is_told_too(access: Access) -> None:
     ("case", "expected", "got", "lines"),
     [
         pytest.param(
-            refund("deny", Because("policy", "role:agent")),
+            refund("deny", ExpectedReason("policy", "role:agent")),
             "deny by role:agent",
             "allow by role:clerk",
-            ["gates: no rule is about it", "policy: allowed to role:clerk by policies/policy.csv:2"],
+            ["gates: no rule applies", "policy: allowed to role:clerk by policies/policy.csv:2"],
             id="policy",
         ),
         pytest.param(
@@ -195,7 +200,7 @@ def test_other_gate_that_decided_is_told_too(access: Access) -> None:
             id="audience",
         ),
         pytest.param(
-            refund("deny", Because("tier", "quarantine"), amount=900),
+            refund("deny", ExpectedReason("tier", "quarantine"), amount=900),
             "deny by tier quarantine",
             "hold by gate large-refunds",
             ["gates: large-refunds: A large refund: waits for 1 of role:lead   configs/gates.yaml:3"],
@@ -203,13 +208,13 @@ def test_other_gate_that_decided_is_told_too(access: Access) -> None:
         ),
     ],
 )
-def test_failure_says_what_was_expected_and_what_decided(
+def test_failure_states_what_was_expected_and_what_decided(
     access: Access, case: PolicyCase, expected: str, got: str, lines: list[str]
 ) -> None:
     result = result_of(access, case)
 
     assert (result.expected, result.got) == (expected, got)
-    assert told(access, case) == lines
+    assert explain_failure(access, case) == lines
 
 
 @pytest.mark.parametrize(
@@ -231,8 +236,8 @@ def test_failure_says_what_was_expected_and_what_decided(
         ),
     ],
 )
-def test_listing_says_what_is_missing_and_what_is_too_much(access: Access, case: PolicyCase, line: str) -> None:
-    assert line in told(access, case)
+def test_listing_states_what_is_missing_and_what_is_too_much(access: Access, case: PolicyCase, line: str) -> None:
+    assert line in explain_failure(access, case)
 
 
 def test_listing_counts_the_tools(access: Access) -> None:
@@ -241,7 +246,7 @@ def test_listing_counts_the_tools(access: Access) -> None:
     assert (result.expected, result.got, result.listed) == ("1 tool", "2 tools", ("order_read", "refund_pay"))
 
 
-def test_hidden_retired_and_unseen_tools_say_why_they_are_missing(access: Access) -> None:
+def test_hidden_retired_and_unseen_tools_have_a_reason(access: Access) -> None:
     snapshot = access.snapshot
     retired = replace(
         snapshot.tools["order_read"],
@@ -256,20 +261,20 @@ def test_hidden_retired_and_unseen_tools_say_why_they_are_missing(access: Access
     )
     for_eve = Access(replace(snapshot, catalogues={"desk": replace(desk, hidden=frozenset())}), access.authoriser)
 
-    assert told(hiding, listing("order_read", "refund_pay")) == [
+    assert explain_failure(hiding, listing("order_read", "refund_pay")) == [
         "missing order_read: it is deprecated and not in use on that day   configs/tools.yaml:3",
         "missing refund_pay: it is hidden in desk   configs/catalogues.yaml:3",
     ]
-    assert told(for_eve, listing("order_read", principal=EVE)) == [
+    assert explain_failure(for_eve, listing("order_read", principal=EVE)) == [
         "missing order_read: no row of the policy matches",
     ]
 
 
-def test_coverage_names_rows_rules_and_tools(project: Assembled, access: Access) -> None:
+def test_coverage_names_rows_rules_and_tools(project: LoadedProject, access: Access) -> None:
     rows = [row.position for row in project.policies.permissions]
     results = run_cases(access, [*access.snapshot.cases, listing(principal=Principal("user:kim"))])
 
-    coverage = coverage_of(access, results, rows=rows)
+    coverage = measure_coverage(access, results, rows=rows)
 
     assert [row.line for row in coverage.used_rows] == [2, 4, 5]
     assert [row.line for row in coverage.idle_rows] == [3]
@@ -277,8 +282,8 @@ def test_coverage_names_rows_rules_and_tools(project: Assembled, access: Access)
     assert (coverage.called_tools, coverage.uncalled_tools) == (("refund_pay",), ("order_read",))
 
 
-def test_without_cases_nothing_is_covered(project: Assembled, access: Access) -> None:
-    coverage = coverage_of(access, [], rows=[row.position for row in project.policies.permissions])
+def test_without_cases_nothing_is_covered(project: LoadedProject, access: Access) -> None:
+    coverage = measure_coverage(access, [], rows=[row.position for row in project.policies.permissions])
 
     assert (coverage.used_rows, len(coverage.idle_rows)) == ((), 4)
     assert (coverage.used_rules, coverage.idle_rules) == ((), ("large-refunds",))
@@ -290,8 +295,8 @@ def test_without_cases_nothing_is_covered(project: Assembled, access: Access) ->
     [
         pytest.param({"mode": "observe"}, ("large-refunds",), (), id="observing"),
         pytest.param({"mode": "disabled"}, (), (), id="disabled"),
-        pytest.param({"check": Rate(5, timedelta(minutes=1))}, (), (), id="counting"),
-        pytest.param({"check": Permission("invoke", "tool:refund_pay")}, (), ("large-refunds",), id="allowing"),
+        pytest.param({"check": RateCheck(5, timedelta(minutes=1))}, (), (), id="counting"),
+        pytest.param({"check": PermissionCheck("invoke", "tool:refund_pay")}, (), ("large-refunds",), id="allowing"),
     ],
 )
 def test_rule_is_used_if_it_held_or_denied_or_would_have(
@@ -299,7 +304,7 @@ def test_rule_is_used_if_it_held_or_denied_or_would_have(
 ) -> None:
     changed = with_rule(access, **changes)
 
-    coverage = coverage_of(changed, run_cases(changed, [refund("hold", amount=900)]), rows=[])
+    coverage = measure_coverage(changed, run_cases(changed, [refund("hold", amount=900)]), rows=[])
 
     assert (coverage.used_rules, coverage.idle_rules) == (used, idle)
 
@@ -307,28 +312,32 @@ def test_rule_is_used_if_it_held_or_denied_or_would_have(
 def test_unknown_tools_are_not_covered_by_asking_for_them(access: Access) -> None:
     results = run_cases(access, [refund("deny", tool="nothing")])
 
-    assert coverage_of(access, results, rows=[]).called_tools == ()
+    assert measure_coverage(access, results, rows=[]).called_tools == ()
 
 
 def test_permissions_that_rules_ask_for_are_among_the_actions(access: Access) -> None:
-    assert actions_asked(access) == {"discover", "invoke"}
-    assert actions_asked(with_rule(access, check=Permission("read", "class:order"))) == {"discover", "invoke", "read"}
+    assert list_testable_actions(access) == {"discover", "invoke"}
+    assert list_testable_actions(with_rule(access, check=PermissionCheck("read", "class:order"))) == {
+        "discover",
+        "invoke",
+        "read",
+    }
 
 
 @pytest.mark.parametrize(
     ("check", "calls", "expected"),
     [
-        pytest.param(Loop(3), (SAME,), "allow", id="twice"),
-        pytest.param(Loop(3), (replace(SAME, times=3),), "deny", id="three-times"),
-        pytest.param(Loop(3), (replace(SAME, times=3, args={"order": "B2", "amount": 20}),), "allow", id="other-call"),
-        pytest.param(Budget(calls=4), (SAME, replace(READ, times=2)), "deny", id="budget-of-calls"),
-        pytest.param(Budget(calls=5), (SAME, replace(READ, times=2)), "allow", id="within-the-budget"),
-        pytest.param(Budget(bytes=2_000), (replace(READ, times=2, bytes=1_000),), "deny", id="budget-of-bytes"),
+        pytest.param(LoopCheck(3), (SAME,), "allow", id="twice"),
+        pytest.param(LoopCheck(3), (replace(SAME, times=3),), "deny", id="three-times"),
+        pytest.param(
+            LoopCheck(3), (replace(SAME, times=3, args={"order": "B2", "amount": 20}),), "allow", id="other-call"
+        ),
+        pytest.param(BudgetCheck(calls=4), (SAME, replace(READ, times=2)), "deny", id="budget-of-calls"),
+        pytest.param(BudgetCheck(calls=5), (SAME, replace(READ, times=2)), "allow", id="within-the-budget"),
+        pytest.param(BudgetCheck(bytes=2_000), (replace(READ, times=2, bytes=1_000),), "deny", id="budget-of-bytes"),
     ],
 )
-def test_case_tells_which_calls_were_made_before(
-    access: Access, check: Any, calls: tuple[EarlierCall, ...], expected: Any
-) -> None:
+def test_case_declares_earlier_calls(access: Access, check: Any, calls: tuple[EarlierCall, ...], expected: Any) -> None:
     counting = with_rule(access, when=None, check=check)
 
     assert result_of(counting, refund(expected, calls=calls)).passed
@@ -356,11 +365,11 @@ def test_earlier_calls_bring_what_their_tools_bring(
 def test_case_about_a_flow_names_the_class(access: Access) -> None:
     order = replace(access.snapshot.artifacts["order"], blocked_by=frozenset({"writes"}))
     guarded = Access(replace(access.snapshot, artifacts={"order": order}), access.authoriser)
-    case = refund("deny", Because("class", "order"), read=frozenset({"order"}))
+    case = refund("deny", ExpectedReason("class", "order"), read=frozenset({"order"}))
 
     assert result_of(guarded, case).passed
     assert result_of(guarded, replace(case, read=frozenset(), calls=(READ,))).passed
-    assert told(guarded, replace(case, expected="allow")) == [
+    assert explain_failure(guarded, replace(case, expected="allow")) == [
         "gates: class:order: this turn has read order, which may not flow to tools with the flag 'writes'"
         "   configs/tools.yaml:28"
     ]

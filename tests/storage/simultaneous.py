@@ -1,4 +1,4 @@
-"""Two processes that take one step at the same moment, and the steps that starts, recoveries and sweeps consist of."""
+"""Two processes that take one step at the same moment, and the steps of starts, recoveries and sweeps."""
 
 import asyncio
 import multiprocessing
@@ -15,36 +15,35 @@ from typing import Any, Self
 from uuid import uuid4
 
 import typer
-from stored_records import settled, turn
 
+from gateway.app.bundles.archive import Bundle
+from gateway.app.bundles.manifest import BundleManifest, InvalidBundle
+from gateway.app.jobs.audit_retention import AuditRetention
+from gateway.app.jobs.retention import Sweeper
+from gateway.app.project_source import BundleSequence, write_atomic
+from gateway.artifacts.spool import FileStore
 from gateway.audit.anchors import AnchorFile
-from gateway.audit.contents import ContentKey
-from gateway.audit.entries import Entry, Place
-from gateway.bundles.manifest import BundleRefused, Manifest
-from gateway.bundles.packing import Bundle
-from gateway.cli.audit import write_all
-from gateway.core.moments import microseconds
-from gateway.core.spool import FileStore
-from gateway.governance.limits import CountedCall, Rate
-from gateway.governance.principals import Principal
-from gateway.governance.records import AuditBody, StoredCall
-from gateway.governance.refusals import Refusal, RefusalCount
-from gateway.runtime.bundled import Numbers, write_whole
-from gateway.runtime.shortening import Shortening
-from gateway.runtime.sweeping import Sweeper
-from gateway.serving.auditing import Auditor
-from gateway.storage.approvals import SqliteApprovals
-from gateway.storage.audit_log import AuditLog
-from gateway.storage.postgres.audit import PostgresAuditLog
-from gateway.storage.postgres.migrating import migrate
-from gateway.storage.postgres.store import PostgresStore
-from gateway.storage.processes import ProcessLock
-from gateway.storage.rates import RateTable
-from gateway.storage.spool_files import FileSpool
-from gateway.storage.spool_folder import SpoolFolder
-from gateway.storage.sqlite import SqliteStore
+from gateway.audit.content_key import ContentKey
+from gateway.audit.entries import AuditEntry, AuditOrigin
+from gateway.cli.operations.audit import write_all
+from gateway.engine.records.auditor import Auditor
+from gateway.model.primitives.clock import to_microseconds
+from gateway.model.principal import Principal
+from gateway.policy.limits import LimitKey, RateLimit
+from gateway.storage.blobs.disk import BlobFolder, DiskSpool
+from gateway.storage.call_store import AuditBody, StoredCall
+from gateway.storage.outcome_store import Refusal, RefusalCount
+from gateway.storage.process_lock import ProcessLock
+from gateway.storage.rate_table import RateTable
+from gateway.storage.sql.approvals import SqlApprovalStore
+from gateway.storage.sql.audit_log import AuditLog
+from gateway.storage.sql.postgres.dialect import PostgresAuditLog
+from gateway.storage.sql.postgres.engine import open_postgres_store
+from gateway.storage.sql.postgres.migration import migrate_postgres
+from gateway.storage.sql.sqlite.engine import open_sqlite_store
+from tests.storage.sample_records import settled, turn
 
-PLACE = Place("gw")
+PLACE = AuditOrigin("gw")
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 ADA = Principal("user:ada", tenant="acme")
 
@@ -52,11 +51,11 @@ Step = Callable[..., Any]
 
 
 class Pair:
-    """Two processes. `both` has them take a step at once and gives what each of them gave."""
+    """Two processes. `both` runs a step in both at once and returns the result of each."""
 
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self._barrier = spawn.Barrier(2)  # as long as it is held, its semaphores have names
+        self._barrier = spawn.Barrier(2)  # as long as it is referenced, its semaphores have names
         self._pipes: list[Connection[Any, Any]] = []
         self._processes = []
         for which in range(2):
@@ -75,7 +74,7 @@ class Pair:
             process.join()
 
     def both(self, step: Step, *args: Any) -> list[Any]:
-        """Fails with the traceback of a process whose step raised."""
+        """Run the step in both; fails with the traceback of a process whose step raised."""
         for pipe in self._pipes:
             pipe.send((step, args))
         answers = [pipe.recv() for pipe in self._pipes]
@@ -90,26 +89,26 @@ def _serve(which: int, pipe: "Connection[Any, Any]", barrier: Any) -> None:
         barrier.wait()
         try:
             pipe.send((step(which, *args), None))
-        except Exception:  # whatever it is, the test shows it
+        except Exception:  # any exception is shown by the test
             pipe.send((None, traceback.format_exc()))
 
 
-# --- places ---
+# --- slots ---
 
 
 def open_spool(which: int, root: Path) -> None:
-    SpoolFolder(root).close()
+    BlobFolder(root).close()
 
 
 def open_database(which: int, path: Path) -> None:
     async def opened() -> None:
-        await (await SqliteStore.open(path)).close()
+        await (await open_sqlite_store(path)).close()
 
     asyncio.run(opened())
 
 
 def take_a_place(which: int, folder: Path) -> bool:
-    """Whether the process is still in its place after both have swept."""
+    """Whether the process still has its slot after both have swept."""
     lock = ProcessLock(folder)
     lock.sweep()
     lock.sweep()
@@ -119,44 +118,44 @@ def take_a_place(which: int, folder: Path) -> bool:
 
 
 def take_one(which: int, database: Path) -> bool:
-    """Whether the one call that is allowed was this process's."""
+    """Whether this process got the only allowed call."""
     table = RateTable(database, sets=1 << 10)
-    rate = Rate("rule", 1, timedelta(days=1))
-    taken = table.take([rate], CountedCall(ADA, "tool", "catalogue"))
+    rate = RateLimit("rule", 1, timedelta(days=1))
+    taken = table.take([rate], LimitKey(ADA, "tool", "catalogue"))
     table.close()
-    return taken.allowed
+    return taken.is_allowed
 
 
 def migrate_database(which: int, address: str) -> str:
-    return migrate(address)[1]
+    return migrate_postgres(address)[1]
 
 
 # --- recovery and sweeps ---
 
 
 async def opened(where: str, *, now: int = 1) -> Any:
-    """A store that keeps a decision log, as each process does: with a shard of its own."""
+    """A store with a decision log and a shard of its own, as each process has."""
     is_postgres = where.startswith("postgresql:")
-    store: Any = await (PostgresStore.open(where) if is_postgres else SqliteStore.open(Path(where)))
+    store: Any = await (open_postgres_store(where) if is_postgres else open_sqlite_store(Path(where)))
     names = (f"{uuid4().hex}-{number}" for number in count(1))
     kind = PostgresAuditLog if is_postgres else AuditLog
-    store.keep_audit(kind(lambda: next(names), PLACE, clock=lambda: now), abandoned=_abandoned, summed=summed)
+    store.use_audit_log(kind(lambda: next(names), PLACE, clock=lambda: now), abandoned=_abandoned, summed=summed)
     return store
 
 
 def summed(count: RefusalCount) -> AuditBody:
     auditor = Auditor(lambda: PLACE, ContentKey(bytes(range(32)).hex()), clock=lambda: 7)
-    return auditor.summed(count)
+    return auditor.refusal_count_entry(count)
 
 
 def _abandoned(call: StoredCall) -> AuditBody:
-    return 7, Entry("call-unknown", 7, Place(call.id)).encode()
+    return 7, AuditEntry("call-unknown", 7, AuditOrigin(call.id)).encode()
 
 
 def recover(which: int, where: str) -> int:
     async def recovered() -> int:
         store = await opened(where)
-        found: int = await store.recover(LATER)
+        found: int = await store.close_interrupted_calls(LATER)
         await store.close()
         return found
 
@@ -164,15 +163,15 @@ def recover(which: int, where: str) -> int:
 
 
 def sweep(which: int, where: str, blobs: Path) -> int:
-    """Everything past its end of life, then whatever no record names; how much of the latter there was."""
+    """Delete everything expired, then everything without a record; return the number of the latter."""
 
     async def swept() -> int:
         store = await opened(where)
-        spool = await FileSpool.open(blobs, small=store)
+        spool = await DiskSpool.open(blobs, small=store)
         sweeper = Sweeper(store, spool, clock=lambda: LATER)
         while not await sweeper.expire():
             pass
-        strays = await spool.remove_strays(store.known_results, before=LATER)
+        strays = await spool.delete_orphans(store.filter_known_results, before=LATER)
         await spool.close()
         await store.close()
         return strays
@@ -184,7 +183,7 @@ def shorten(which: int, where: str, now: int) -> None:
     async def shortened() -> None:
         store = await opened(where, now=now)
         auditor = Auditor(lambda: PLACE, ContentKey(bytes(range(32)).hex()), clock=lambda: now)
-        await Shortening(store, auditor, None, retain=timedelta(hours=1), now=lambda: now).shorten()
+        await AuditRetention(store, auditor, None, retain=timedelta(hours=1), now=lambda: now).delete_expired()
         await store.close()
 
     asyncio.run(shortened())
@@ -193,10 +192,11 @@ def shorten(which: int, where: str, now: int) -> None:
 def expire_approvals(which: int, where: str) -> list[str]:
     async def expired() -> list[str]:
         store = await opened(where)
-        approvals = SqliteApprovals(store.writer, store.reader)
+        approvals = SqlApprovalStore(store.writer, store.reader)
         found = await approvals.transact(
             lambda table: [
-                table.put(replace(each, state="expired"), "expired").id for each in table.overdue(LATER, limit=100)
+                table.update(replace(each, state="expired"), "expired").id
+                for each in table.find_overdue(LATER, limit=100)
             ]
         )
         await store.close()
@@ -206,12 +206,12 @@ def expire_approvals(which: int, where: str) -> list[str]:
 
 
 def write_and_delete(which: int, blobs: Path, times: int) -> None:
-    """Results of one turn, so that the folder of the turn comes and goes."""
+    """Write and delete results of one turn, so that the folder of the turn is created and removed again and again."""
 
     async def written() -> None:
-        spool = await FileSpool.open(blobs)
+        spool = await DiskSpool.open(blobs)
         for number in range(times):
-            reader = await spool.scoped("turn").write(f"{which}-{number}", b"content")
+            reader = await spool.for_turn("turn").write(f"{which}-{number}", b"content")
             assert await spool.delete(reader.key)
         await spool.close()
 
@@ -229,7 +229,7 @@ def write_and_delete_id(which: int, root: Path, times: int) -> None:
 
 
 def refuse_many(which: int, where: str, times: int, most: int) -> int:
-    """Many refusals of one caller at once; how many of them are kept one by one."""
+    """Refuse many calls of one caller at once; return how many refusals are stored individually."""
 
     async def refused() -> int:
         store = await opened(where)
@@ -245,17 +245,17 @@ def _refusal(id: str, most: int) -> Refusal:
     return Refusal(record.principal, "not-permitted", most, [(7, b"{}")], record, turn=turn(f"turn-{id}"))
 
 
-def tell_refusals(which: int, where: str) -> int:
-    async def told() -> int:
+def audit_refusal_counts(which: int, where: str) -> int:
+    async def logged() -> int:
         store = await opened(where)
-        found: int = await store.tell_refusals(microseconds(LATER))
+        found: int = await store.audit_refusal_counts(to_microseconds(LATER))
         await store.close()
         return found
 
-    return asyncio.run(told())
+    return asyncio.run(logged())
 
 
-# --- files of state ---
+# --- state files ---
 
 
 def append_anchors(which: int, path: Path, lines: Sequence[bytes]) -> None:
@@ -264,19 +264,19 @@ def append_anchors(which: int, path: Path, lines: Sequence[bytes]) -> None:
 
 
 def use_bundle(which: int, folder: Path, number: int) -> None:
-    """The second process uses the later bundle. The earlier one is refused, if it comes later."""
+    """The second process uses the later bundle. The earlier one is refused if it comes later."""
     moment = datetime(2026, 5, 1, tzinfo=UTC)
-    manifest = Manifest(number + which, moment, moment + timedelta(days=1), {})
-    with suppress(BundleRefused):
-        Numbers(folder).use(Bundle(manifest, manifest.encode(), None, {}))
+    manifest = BundleManifest(number + which, moment, moment + timedelta(days=1), {})
+    with suppress(InvalidBundle):
+        BundleSequence(folder).use(Bundle(manifest, manifest.encode(), None, {}))
 
 
 def write_content(which: int, path: Path, content: bytes) -> None:
-    write_whole(path, content * (which + 1))
+    write_atomic(path, content * (which + 1))
 
 
 def write_keys(which: int, folder: Path) -> bool:
-    """Whether it was this process that wrote both files."""
+    """Whether this process wrote both files."""
     try:
         write_all([(folder / "key", b"%d" % which, 0o600), (folder / "key.pub", b"%d" % which, 0o644)])
     except typer.Exit:

@@ -1,4 +1,4 @@
-"""A disk without room: calls that need a record are refused, reading goes on, and room is all it takes to go on."""
+"""A full disk: calls that need a record are refused, reads continue, and calls resume once there is room."""
 
 import asyncio
 import os
@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stored_records import ADA, NOON, call, settled, turn
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.fresh_calls import INTO_FRESH, fresh_values
-from gateway.storage.fresh_rows import fresh_row
-from gateway.storage.putting_away import insert_fresh
-from gateway.storage.room import Room, room_problem
-from gateway.storage.spool_files import FileSpool
-from gateway.storage.sqlite import SqliteStore
+from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.disk_space import DiskSpaceMonitor, check_disk_space
+from gateway.storage.sql.sqlite.engine import open_sqlite_store
+from gateway.storage.sql.sqlite.single_call_rows import insert_single_calls, to_single_call_row
+from gateway.storage.sql.sqlite.single_calls import SINGLE_CALL_INSERT, to_single_call_values
+from tests.storage.sample_records import ADA, NOON, call, settled, turn
 
 pytestmark = pytest.mark.anyio
 
@@ -32,11 +31,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
     yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)  # a test that failed has left files open
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)  # a failed test has left files open
 
 
 def fill(disk: Path) -> Path:
-    """Take all the room there is, to the last byte."""
+    """Fill the disk to the last byte."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (65_536, 4096, 1):
@@ -49,20 +48,22 @@ def fill(disk: Path) -> Path:
 
 
 async def test_full_disk_refuses_records_and_recovers_with_room(small_disk: Path) -> None:
-    store = await SqliteStore.open(small_disk / "gateway.db", clock=lambda: NOON)
+    store = await open_sqlite_store(small_disk / "gateway.db", clock=lambda: NOON)
     await store.open_turn(turn())
-    await store.settle_call(settled("before"))
-    fresh = fresh_values(settled("alone", "its own"), turn("its own"), process="p")
+    await store.record_call(settled("before"))
+    fresh = to_single_call_values(settled("alone", "its own"), turn("its own"), process="p")
     assert fresh is not None
-    await store.writer.run(lambda connection: insert_fresh(connection, INTO_FRESH, [fresh_row(fresh)]) and None)
+    await store.writer.run(
+        lambda connection: insert_single_calls(connection, SINGLE_CALL_INSERT, [to_single_call_row(fresh)]) and None
+    )
     ballast = fill(small_disk)
     big = {"text": "x" * 50_000}
 
-    for write in (store.start_call(call("a", args=big)), store.settle_call(settled("b", args=big))):
+    for write in (store.start_call(call("a", args=big)), store.record_call(settled("b", args=big))):
         with pytest.raises(StoreUnavailable, match="full"):
             await write
     many = await asyncio.gather(
-        *(store.settle_call(settled(f"m{n}", args=big)) for n in range(20)), return_exceptions=True
+        *(store.record_call(settled(f"m{n}", args=big)) for n in range(20)), return_exceptions=True
     )
     assert {type(error) for error in many} == {StoreUnavailable}
     for id in ("before", "alone"):
@@ -70,27 +71,27 @@ async def test_full_disk_refuses_records_and_recovers_with_room(small_disk: Path
     assert await store.find_turn("its own", ADA) is not None
 
     ballast.unlink()
-    await store.settle_call(settled("after", args=big))
-    assert [found.id for found in await store.calls_of("turn")] == ["before", "after"]
+    await store.record_call(settled("after", args=big))
+    assert [found.id for found in await store.list_turn_calls("turn")] == ["before", "after"]
     await store.close()
 
 
-async def test_record_told_to_have_failed_is_not_there_after_reopening(small_disk: Path) -> None:
-    store = await SqliteStore.open(small_disk / "gateway.db", clock=lambda: NOON)
+async def test_record_reported_as_failed_is_not_there_after_reopening(small_disk: Path) -> None:
+    store = await open_sqlite_store(small_disk / "gateway.db", clock=lambda: NOON)
     await store.open_turn(turn())
-    told = []
+    failed = []
     for n in range(300):
         try:
-            await store.settle_call(settled(f"c{n}", args={"text": "x" * 20_000}))
-            told.append(f"c{n}")
+            await store.record_call(settled(f"c{n}", args={"text": "x" * 20_000}))
+            failed.append(f"c{n}")
         except StoreUnavailable:
             break
     await store.close()
 
-    again = await SqliteStore.open(small_disk / "gateway.db", clock=lambda: NOON)
+    again = await open_sqlite_store(small_disk / "gateway.db", clock=lambda: NOON)
 
-    assert len(told) < 300
-    assert [found.id for found in await again.calls_of("turn")] == told
+    assert len(failed) < 300
+    assert [found.id for found in await again.list_turn_calls("turn")] == failed
     await again.close()
 
 
@@ -98,17 +99,17 @@ async def test_database_is_not_made_on_a_full_disk_and_made_with_room(small_disk
     ballast = fill(small_disk)
 
     with pytest.raises(StoreUnavailable):
-        await SqliteStore.open(small_disk / "gateway.db")
+        await open_sqlite_store(small_disk / "gateway.db")
 
     ballast.unlink()
-    store = await SqliteStore.open(small_disk / "gateway.db")
+    store = await open_sqlite_store(small_disk / "gateway.db")
     await store.open_turn(turn())
     await store.close()
 
 
 async def test_full_disk_leaves_no_part_of_a_result(small_disk: Path) -> None:
-    spool = await FileSpool.open(small_disk / "blobs")
-    turn_spool = spool.scoped("turn")
+    spool = await DiskSpool.open(small_disk / "blobs")
+    turn_spool = spool.for_turn("turn")
     kept = await turn_spool.write("kept", b"k" * 100_000)
 
     with pytest.raises(StoreUnavailable, match="full"):
@@ -126,18 +127,18 @@ async def test_full_disk_leaves_no_part_of_a_result(small_disk: Path) -> None:
     await spool.close()
 
 
-async def test_want_of_room_is_known_before_anybody_fails(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    room = Room(small_disk, every=0.01)
+async def test_want_of_room_is_known_before_a_call_fails(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    room = DiskSpaceMonitor(small_disk, every=0.01)
     ballast = fill(small_disk)
     async with asyncio.timeout(20):
-        while (told := room.problem) is None:
+        while (failed := room.problem) is None:
             await asyncio.sleep(0.01)
         ballast.unlink()
         while room.problem is not None:
             await asyncio.sleep(0.01)
     room.close()
 
-    assert told == "the disk is full"
+    assert failed == "the disk is full"
     assert [record.message for record in caplog.records] == [
         "nothing can be recorded: the disk is full",
         "calls can be recorded again",
@@ -146,5 +147,5 @@ async def test_want_of_room_is_known_before_anybody_fails(small_disk: Path, capl
 
 
 def test_folder_that_is_gone_takes_nothing(tmp_path: Path) -> None:
-    assert room_problem(tmp_path) is None
-    assert room_problem(tmp_path / "gone") == "its folder cannot be written to"
+    assert check_disk_space(tmp_path) is None
+    assert check_disk_space(tmp_path / "gone") == "its folder cannot be written to"

@@ -1,6 +1,6 @@
-"""Two processes do the same at the same moment: start on what a third one left, recover, sweep, write a file of state.
+"""Two processes do the same at the same moment: start on a third one's remains, recover, sweep, write a state file.
 
-What one of them has done, the other finds done; neither fails, and nothing is done twice.
+Each finds what the other has done; neither fails, and nothing is done twice.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-import simultaneous as steps
-from postgres_clusters import Cluster
-from simultaneous import Pair, opened
-from stored_records import NOON, call, settled, turn
-from test_approval_store import approval
 
-from gateway.audit.anchors import NoAnchor, read_anchors
-from gateway.audit.chain import Row
-from gateway.audit.entries import Entry, Place
-from gateway.audit.verifying import verify
-from gateway.governance.records import CallFilter, StoredResult
-from gateway.runtime.bundled import NUMBERS
-from gateway.storage.approvals import SqliteApprovals
-from gateway.storage.migrating import migrate, version_of, versions
-from gateway.storage.spool_files import FileSpool
+from gateway.app.project_source import NUMBERS
+from gateway.audit.anchors import InvalidAnchorLine, read_anchors
+from gateway.audit.chain import ChainRow
+from gateway.audit.entries import AuditEntry, AuditOrigin
+from gateway.audit.verification import verify
+from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.call_store import CallFilter, StoredResult
+from gateway.storage.sql.approvals import SqlApprovalStore
+from gateway.storage.sql.sqlite.migration import list_schema_versions, migrate_sqlite, read_schema_version
+from tests.storage import simultaneous as steps
+from tests.storage.sample_records import NOON, call, settled, turn
+from tests.storage.simultaneous import Pair, opened
+from tests.storage.sql.test_approvals import approval
+from tests.support.servers.postgres_server import PostgresServer
 
 DEAD = 4
 FILES = 40
@@ -52,7 +52,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def leave_parts(root: Path) -> None:
-    """What processes leave that are killed while they write results."""
+    """Leave what processes leave that are killed while they write results."""
     for _ in range(DEAD):
         id = uuid4().hex
         folder = root / "incoming" / id
@@ -85,25 +85,25 @@ def test_database_is_made_by_the_first_start(pair: Pair, tmp_path: Path) -> None
         pair.both(steps.open_database, path)
 
         with closing(sqlite3.connect(path)) as connection:
-            assert version_of(connection) == versions()[-1]
+            assert read_schema_version(connection) == list_schema_versions()[-1]
 
 
-@pytest.mark.parametrize("before", versions()[3:-1])
+@pytest.mark.parametrize("before", list_schema_versions()[3:-1])
 def test_database_of_an_earlier_version_is_upgraded_once(pair: Pair, tmp_path: Path, before: str) -> None:
     for number in range(3):
         path = tmp_path / f"{number}.db"
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            migrate(connection, to=before)
+            migrate_sqlite(connection, to=before)
 
         pair.both(steps.open_database, path)
 
         with closing(sqlite3.connect(path)) as connection:
-            assert version_of(connection) == versions()[-1]
+            assert read_schema_version(connection) == list_schema_versions()[-1]
 
 
-def test_postgres_database_is_set_up_once(pair: Pair, postgres: Cluster) -> None:
+def test_postgres_database_is_set_up_once(pair: Pair, postgres: PostgresServer) -> None:
     for _ in range(2):
-        assert pair.both(steps.migrate_database, postgres.database()) == [versions()[-1]] * 2
+        assert pair.both(steps.migrate_database, postgres.database()) == [list_schema_versions()[-1]] * 2
 
 
 def test_process_keeps_its_place_while_another_sweeps(pair: Pair, tmp_path: Path) -> None:
@@ -156,14 +156,14 @@ def test_what_is_past_its_end_is_swept_by_both(pair: Pair, where: str, tmp_path:
 
     async def leave(number: int) -> None:
         store = await opened(where)
-        spool = await FileSpool.open(blobs, small=store)
+        spool = await DiskSpool.open(blobs, small=store)
         for index in range(30):
             id = f"{number}-{index}"
             own = turn(f"turn-{id}")
-            reader = await spool.scoped(own.id, tenant="acme").write(id, bytes(LARGE))
+            reader = await spool.for_turn(own.id, tenant="acme").write(id, bytes(LARGE))
             piece = StoredResult("artifact", key=reader.key, content=reader.content, byte_length=reader.byte_length())
-            await store.settle_call(settled(id, own.id, results=(piece,)), turn=own)
-            await spool.scoped(f"stray-{id}", tenant="acme").write(id, bytes(LARGE))
+            await store.record_call(settled(id, own.id, results=(piece,)), turn=own)
+            await spool.for_turn(f"stray-{id}", tenant="acme").write(id, bytes(LARGE))
         await spool.close()
         await store.close()
 
@@ -187,18 +187,18 @@ def test_old_entries_of_the_log_are_removed_by_both(pair: Pair, where: str) -> N
 
     async def write(at: int) -> None:
         store = await opened(where, now=at)
-        await store.note([(at, Entry("gateway-started", at, Place("gw")).encode()) for _ in range(50)])
+        await store.note([(at, AuditEntry("gateway-started", at, AuditOrigin("gw")).encode()) for _ in range(50)])
         await store.close()
 
-    async def rows() -> list[Row]:
+    async def rows() -> list[ChainRow]:
         store = await opened(where)
         text = "SELECT shard, seq, prev, hash, body, at FROM audit ORDER BY shard, seq"
         found = await store.reader.run(lambda it: it.execute(text).fetchall())
         await store.close()
-        return [Row(*row) for row in found]
+        return [ChainRow(*row) for row in found]
 
-    class Kept(list[Row]):
-        def statements(self) -> Iterator[Row]:
+    class Kept(list[ChainRow]):
+        def statements(self) -> Iterator[ChainRow]:
             return iter(self)
 
     for number in range(1, 5):
@@ -217,7 +217,7 @@ def test_approvals_that_are_overdue_expire_once(pair: Pair, where: str) -> None:
     async def ask(number: int) -> list[str]:
         store = await opened(where)
         asked = [approval(f"{number}-{index}", expires_at=NOON + timedelta(minutes=1)) for index in range(20)]
-        await SqliteApprovals(store.writer, store.reader).transact(lambda table: [table.add(each) for each in asked])
+        await SqlApprovalStore(store.writer, store.reader).transact(lambda table: [table.add(each) for each in asked])
         await store.close()
         return [each.id for each in asked]
 
@@ -241,11 +241,11 @@ def test_results_of_one_id_are_written_and_deleted(pair: Pair, tmp_path: Path) -
     assert list((tmp_path / "incoming").iterdir()) == []
 
 
-# Files of state
+# State files
 
 
 def test_anchors_are_appended_behind_a_line_that_was_cut_off(pair: Pair, tmp_path: Path) -> None:
-    line = (  # nobody looks at hash and signature here
+    line = (  # hash and signature are not checked here
         b'{"anchor":{"at":1,"count":1,"hash":"%b","key":"%b","seq":%d,"shard":"s"},"signature":"%b=="}\n'
     )
     for number in range(40):
@@ -256,7 +256,9 @@ def test_anchors_are_appended_behind_a_line_that_was_cut_off(pair: Pair, tmp_pat
         pair.both(steps.append_anchors, path, lines)
 
         found = list(read_anchors(path))
-        assert [each for each in found if isinstance(each, NoAnchor)] == [NoAnchor(1, is_cut_off=True)]
+        assert [each for each in found if isinstance(each, InvalidAnchorLine)] == [
+            InvalidAnchorLine(1, is_cut_off=True)
+        ]
         assert len(found) == 5
 
 

@@ -1,4 +1,4 @@
-"""What the span of a call tells of contents: keyed hashes, and only those that its entry in the decision log has."""
+"""Contents in the span of a call: keyed hashes, and only those in its decision log entry."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from gateway.audit.contents import ContentKey
-from gateway.core.moments import microseconds
-from gateway.governance.principals import Principal
-from gateway.governance.records import StoredCall, StoredResult
-from gateway.serving.current import ServedCall
+from gateway.audit.content_key import ContentKey
+from gateway.engine.call import Call
+from gateway.model.primitives.clock import to_microseconds
+from gateway.model.principal import Principal
+from gateway.storage.call_store import StoredCall, StoredResult
 from gateway.telemetry import names
-from gateway.telemetry.exporting import Queue
-from gateway.telemetry.observing import Telemetry
-from gateway.telemetry.settings import Batching, Kept, Sampling, Settings
+from gateway.telemetry.export.queue import Queue
+from gateway.telemetry.observer import TelemetryObserver
+from gateway.telemetry.settings import BatchSettings, Kept, SamplingSettings, TelemetrySettings
 
 KEY = ContentKey(bytes(range(160, 192)))
-NOON = microseconds(datetime(2026, 11, 16, 12, tzinfo=UTC))
+NOON = to_microseconds(datetime(2026, 11, 16, 12, tzinfo=UTC))
 ADA = Principal("user:ada")
 CHECKSUM = "5e" * 32
 PIECES = [StoredResult("artifact", key=f"k{n}", content=content) for n, content in enumerate((None, b"1", b"2"))]
@@ -25,7 +25,7 @@ STORED = StoredCall("c", "t", "pay", "pay", {}, CHECKSUM, ADA, "desk", "r", NOON
 
 
 class Hashing:
-    """Knows what it was asked for."""
+    """Records what it was asked to hash."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -42,28 +42,30 @@ class Hashing:
         return KEY.result(content)
 
 
-def failed(
-    call: ServedCall, hashes: Hashing, *, ratio: float = 1.0, always: frozenset[Kept] = frozenset()
+def read_failed_spans(
+    call: Call, hashes: Hashing, *, ratio: float = 1.0, always: frozenset[Kept] = frozenset()
 ) -> list[Any]:
-    """The spans of a call that did not come to its end."""
-    spans = Queue(Batching())
-    observer = Telemetry(Settings({}, sampling=Sampling(ratio, always)), spans=spans, logs=None, hashes=hashes)
-    seen = observer.called(call, None, None)
+    """The spans of a call that did not finish."""
+    spans = Queue(BatchSettings())
+    observer = TelemetryObserver(
+        TelemetrySettings({}, sampling=SamplingSettings(ratio, always)), spans=spans, logs=None, hashes=hashes
+    )
+    seen = observer.start_call(call, None, None)
     assert seen is not None
-    seen.failed(ValueError("hunter2"))
+    seen.end_with_error(ValueError("hunter2"))
     return [Span.FromString(each) for each in spans.take()]
 
 
-def told(span: Any) -> dict[str, str]:
+def read_attributes(span: Any) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
 
 
 def test_span_has_the_keyed_hashes_of_the_decision_log() -> None:
-    call = ServedCall("c", "pay", {}, ADA, "desk", "r", checksum=CHECKSUM, stored=STORED, is_logged=True)
-    (span,) = failed(call, Hashing())
+    call = Call("c", "pay", {}, ADA, "desk", "r", checksum=CHECKSUM, stored=STORED, is_logged=True)
+    (span,) = read_failed_spans(call, Hashing())
 
-    assert told(span)[names.ARGUMENT_DIGEST] == KEY.arguments(CHECKSUM.encode())
-    assert told(span)[names.RESULT_DIGEST] == KEY.result(b"1")
+    assert read_attributes(span)[names.ARGUMENT_DIGEST] == KEY.arguments(CHECKSUM.encode())
+    assert read_attributes(span)[names.RESULT_DIGEST] == KEY.result(b"1")
 
 
 @pytest.mark.parametrize(
@@ -71,16 +73,16 @@ def test_span_has_the_keyed_hashes_of_the_decision_log() -> None:
 )
 def test_what_the_log_does_not_have_is_not_hashed(more: dict[str, Any]) -> None:
     hashes = Hashing()
-    (span,) = failed(ServedCall("c", "pay", {}, ADA, "desk", "r", **{"checksum": CHECKSUM, **more}), hashes)
+    (span,) = read_failed_spans(Call("c", "pay", {}, ADA, "desk", "r", **{"checksum": CHECKSUM, **more}), hashes)
 
-    assert told(span).keys().isdisjoint({names.ARGUMENT_DIGEST, names.RESULT_DIGEST})
+    assert read_attributes(span).keys().isdisjoint({names.ARGUMENT_DIGEST, names.RESULT_DIGEST})
     assert hashes.asked == []
 
 
 @pytest.mark.parametrize(("always", "sent"), [(frozenset(), 0), (frozenset({"error"}), 1)])
 def test_only_what_is_sent_is_hashed(always: frozenset[Kept], sent: int) -> None:
     hashes = Hashing()
-    call = ServedCall("c", "pay", {}, ADA, "desk", "r", checksum=CHECKSUM, stored=STORED, is_logged=True)
+    call = Call("c", "pay", {}, ADA, "desk", "r", checksum=CHECKSUM, stored=STORED, is_logged=True)
 
-    assert len(failed(call, hashes, ratio=0.0, always=always)) == sent
+    assert len(read_failed_spans(call, hashes, ratio=0.0, always=always)) == sent
     assert hashes.asked == ["arguments", "result"] * sent

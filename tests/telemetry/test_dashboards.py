@@ -1,20 +1,20 @@
-"""What we give people to look at asks for nothing that does not exist."""
+"""Dashboards and alerts query only existing metrics."""
 
 import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from gateway.config.kinds import validate
+from gateway.config.kinds.validation import validate_document
 from gateway.telemetry.names import METRICS
 from gateway.telemetry.prometheus_text import label_name, prometheus_name
+from tests.support.paths import ROOT
 
-FOLDER = Path(__file__).parent.parent.parent / "dashboards"
+FOLDER = ROOT / "dashboards"
 SELECTOR = re.compile(r"\b([a-z][a-z0-9_]*_[a-z0-9_]+)\{([^}]*)\}")
 SERIES: dict[str, set[str]] = {"up": set()}
 for _metric in METRICS:
@@ -100,7 +100,7 @@ def test_dashboard_can_be_imported_anywhere() -> None:
     assert {each["name"] for each in found["templating"]["list"]} == {"datasource", "job", "catalogue"}
 
 
-def test_every_alert_says_what_it_is_about_and_whom_it_wakes() -> None:
+def test_every_alert_has_a_summary_and_a_severity() -> None:
     for each in alerts():
         assert each["annotations"]["summary"], each["alert"]
         assert each["labels"]["severity"] in ("page", "ticket", "security"), each["alert"]
@@ -118,7 +118,7 @@ def test_prometheus_accepts_the_alerts() -> None:
     assert found.returncode == 0, found.stderr
 
 
-def test_how_to_says_how_many_alerts_there_are() -> None:
+def test_how_to_states_how_many_alerts_there_are() -> None:
     page = (FOLDER.parent / "docs" / "telemetry-backends.md").read_text(encoding="utf-8")
 
     assert re.findall(r"(\d+) alerts", page) == [str(len(alerts()))]
@@ -131,7 +131,9 @@ def test_credential_of_the_how_to_is_one_that_a_telemetry_document_takes() -> No
     spec = {"service": "gateway", "traces": {"exporter": exporter}}
     metadata = {"name": "default", "owner": "team-observability"}
 
-    _, problems = validate({"apiVersion": "gateway/v1", "kind": "Telemetry", "metadata": metadata, "spec": spec})
+    _, problems = validate_document(
+        {"apiVersion": "gateway/v1", "kind": "Telemetry", "metadata": metadata, "spec": spec}
+    )
 
     assert problems == []
 

@@ -1,11 +1,11 @@
-"""The standard variables, as the OpenTelemetry specification has them."""
+"""The standard variables of the OpenTelemetry specification."""
 
 from pathlib import Path
 
 import pytest
 
-from gateway.telemetry import environment
-from gateway.telemetry.settings import Batching, Lines, Otlp, TelemetryUnusable
+from gateway.telemetry import settings as environment
+from gateway.telemetry.settings import BatchSettings, InvalidTelemetry, JsonLinesSettings, OtlpExporterSettings
 
 URL = "http://collector:4318"
 
@@ -23,16 +23,21 @@ URL = "http://collector:4318"
     ],
 )
 def test_where_a_collector_is(environ: dict[str, str], address: str) -> None:
-    found = environment.exporter("traces", environ)
+    found = environment.exporter_from_environment("traces", environ)
 
-    assert isinstance(found, Otlp)
+    assert isinstance(found, OtlpExporterSettings)
     assert found.endpoint == address
 
 
 def test_without_a_word_nothing_is_sent() -> None:
-    assert environment.exporter("traces", {}) is None
-    assert environment.exporter("traces", {"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_TRACES_EXPORTER": "none"}) is None
-    assert environment.exporter("logs", {"OTEL_LOGS_EXPORTER": "console"}) == Lines()
+    assert environment.exporter_from_environment("traces", {}) is None
+    assert (
+        environment.exporter_from_environment(
+            "traces", {"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_TRACES_EXPORTER": "none"}
+        )
+        is None
+    )
+    assert environment.exporter_from_environment("logs", {"OTEL_LOGS_EXPORTER": "console"}) == JsonLinesSettings()
 
 
 def test_how_a_collector_is_spoken_to() -> None:
@@ -44,7 +49,7 @@ def test_how_a_collector_is_spoken_to() -> None:
         "OTEL_EXPORTER_OTLP_CERTIFICATE": "/ca.pem",
     }
 
-    found = environment.collector("logs", environ)
+    found = environment.otlp_from_environment("logs", environ)
 
     assert (found.headers(), found.timeout, found.compression) == ({"api-key": "a b", "x": "1"}, 2.5, "gzip")
     assert found.certificate == Path("/ca.pem")
@@ -61,15 +66,15 @@ def test_how_a_collector_is_spoken_to() -> None:
     ],
 )
 def test_samplers(sampler: str, argument: str, ratio: float, follows: bool) -> None:
-    found = environment.sampling({"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument})
+    found = environment.read_sampling({"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument})
 
     assert (found.ratio, found.follows_caller) == (ratio, follows)
 
 
 @pytest.mark.parametrize("argument", ["abc", "-1", "nan"])
 def test_an_argument_that_no_sampler_could_use_is_refused_whichever_is_chosen(argument: str) -> None:
-    with pytest.raises(TelemetryUnusable, match="OTEL_TRACES_SAMPLER_ARG"):
-        environment.sampling({"OTEL_TRACES_SAMPLER_ARG": argument})
+    with pytest.raises(InvalidTelemetry, match="OTEL_TRACES_SAMPLER_ARG"):
+        environment.read_sampling({"OTEL_TRACES_SAMPLER_ARG": argument})
 
 
 def test_batches_and_limits() -> None:
@@ -82,10 +87,10 @@ def test_batches_and_limits() -> None:
         "OTEL_SERVICE_NAME": "mine",
     }
 
-    assert environment.batching("OTEL_BSP", environ, Batching()) == Batching(100, 100, 0.25)
-    assert environment.batching("OTEL_BLRP", environ, Batching()) == Batching()
-    assert environment.longest_value(environ, 1024) == 64
-    assert environment.resource(environ) == {"a": "1", "service.name": "mine"}
+    assert environment.read_batching("OTEL_BSP", environ, BatchSettings()) == BatchSettings(100, 100, 0.25)
+    assert environment.read_batching("OTEL_BLRP", environ, BatchSettings()) == BatchSettings()
+    assert environment.attribute_length_limit(environ, 1024) == 64
+    assert environment.read_resource(environ) == {"a": "1", "service.name": "mine"}
     assert environment.is_disabled({"OTEL_SDK_DISABLED": " TRUE "})
 
 
@@ -93,8 +98,8 @@ def test_batches_and_limits() -> None:
     ("word", "results"),
     [("", "none"), ("false", "none"), ("EVENT_ONLY", "none"), ("True", "values"), ("SPAN_AND_EVENT", "values")],
 )
-def test_contents_are_shown_where_the_environment_says_so(word: str, results: str) -> None:
-    found = environment.capture({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": word})
+def test_contents_are_shown_if_the_environment_enables_it(word: str, results: str) -> None:
+    found = environment.read_capture({"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": word})
 
     assert found.results == results
     assert found.arguments == ("values" if results == "values" else "keys")
@@ -120,7 +125,7 @@ def test_contents_are_shown_where_the_environment_says_so(word: str, results: st
 def test_a_wrong_value_names_its_variable_and_never_itself(variable: str, value: str) -> None:
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_TRACES_SAMPLER": "traceidratio", variable: value}
 
-    with pytest.raises(TelemetryUnusable) as raised:
+    with pytest.raises(InvalidTelemetry) as raised:
         _everything(environ)
 
     assert variable in raised.value.message
@@ -129,8 +134,8 @@ def test_a_wrong_value_names_its_variable_and_never_itself(variable: str, value:
 
 
 def _everything(environ: dict[str, str]) -> None:
-    environment.exporter("traces", environ)
-    environment.resource(environ)
-    environment.sampling(environ)
-    environment.capture(environ)
-    environment.batching("OTEL_BSP", environ, Batching())
+    environment.exporter_from_environment("traces", environ)
+    environment.read_resource(environ)
+    environment.read_sampling(environ)
+    environment.read_capture(environ)
+    environment.read_batching("OTEL_BSP", environ, BatchSettings())

@@ -1,4 +1,4 @@
-"""Spans of what is told on the buses; an observer that fails; a library that is not there."""
+"""Spans from bus events, a failing observer, and a missing library."""
 
 import logging
 import sys
@@ -8,35 +8,40 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from gateway.audit.contents import ContentKey
-from gateway.core.events import Buses, DispatchEnd, DispatchStart, ToolExecutionEnd, TurnEnd, TurnStart
-from gateway.governance.principals import Principal
-from gateway.serving.current import ServedCall
+from gateway.audit.content_key import ContentKey
+from gateway.engine.call import Call
+from gateway.model.principal import Principal
+from gateway.model.turns.events import DispatchEnd, DispatchStart, EventBuses, ToolExecutionEnd, TurnEnd, TurnStart
 from gateway.telemetry import names
-from gateway.telemetry.events import EventSpans
-from gateway.telemetry.exporting import Queue
-from gateway.telemetry.observing import Telemetry
-from gateway.telemetry.otlp_grpc import grpc_library
-from gateway.telemetry.settings import Batching, Capture, Sampling, Settings, TelemetryUnusable
-from gateway.telemetry.silence import silently
+from gateway.telemetry.export.otlp_grpc import grpc_library
+from gateway.telemetry.export.queue import Queue
+from gateway.telemetry.observer import EventSpans, TelemetryObserver
+from gateway.telemetry.settings import (
+    BatchSettings,
+    CaptureSettings,
+    InvalidTelemetry,
+    SamplingSettings,
+    TelemetrySettings,
+)
+from gateway.telemetry.spans import log_errors
 
 KEY = ContentKey(bytes(range(160, 192)))
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 LATER = NOON + timedelta(milliseconds=250)
 
 
-def telemetry(ratio: float = 1.0) -> Telemetry:
-    settings = Settings({}, sampling=Sampling(ratio))
-    return Telemetry(settings, spans=Queue(Batching()), logs=None, hashes=KEY)
+def telemetry(ratio: float = 1.0) -> TelemetryObserver:
+    settings = TelemetrySettings({}, sampling=SamplingSettings(ratio))
+    return TelemetryObserver(settings, spans=Queue(BatchSettings()), logs=None, hashes=KEY)
 
 
-def sent(observer: Telemetry) -> list[Any]:
+def take_spans(observer: TelemetryObserver) -> list[Any]:
     assert observer.spans is not None
     return [Span.FromString(each) for each in observer.spans.take()]
 
 
 def test_a_dispatch_and_its_tool_are_spans_of_one_trace() -> None:
-    observer, buses = telemetry(), Buses()
+    observer, buses = telemetry(), EventBuses()
     stop = EventSpans(observer).listen(buses)
 
     buses.emit(TurnStart("t", NOON))
@@ -47,12 +52,12 @@ def test_a_dispatch_and_its_tool_are_spans_of_one_trace() -> None:
     stop()
     buses.emit(TurnEnd("t", NOON, LATER, 250.0))
 
-    tool, dispatch, turn = sent(observer)
+    tool, dispatch, turn = take_spans(observer)
     assert [each.name for each in (tool, dispatch, turn)] == ["execute_tool echo", "dispatch", "turn"]
     assert (tool.trace_id, tool.parent_span_id) == (dispatch.trace_id, dispatch.span_id)
     assert turn.end_time_unix_nano - turn.start_time_unix_nano == 250_000_000
-    told = {each.key: each.value.string_value or each.value.int_value for each in dispatch.attributes}
-    assert told == {
+    attributes = {each.key: each.value.string_value or each.value.int_value for each in dispatch.attributes}
+    assert attributes == {
         names.DISPATCH_ID: "d",
         names.DISPATCH_STATUS: "nack",
         names.DISPATCH_ITERATIONS: 2,
@@ -62,17 +67,17 @@ def test_a_dispatch_and_its_tool_are_spans_of_one_trace() -> None:
 
 
 def test_of_what_is_not_sampled_only_errors_are_kept() -> None:
-    observer, buses = telemetry(ratio=0.0), Buses()
+    observer, buses = telemetry(ratio=0.0), EventBuses()
     EventSpans(observer).listen(buses)
 
     buses.emit(ToolExecutionEnd("good", "t", "d", "c", NOON, LATER, 250.0, is_error=False))
     buses.emit(ToolExecutionEnd("bad", "t", "d", "c", NOON, LATER, 250.0, is_error=True))
 
-    assert [each.name for each in sent(observer)] == ["execute_tool bad"]
+    assert [each.name for each in take_spans(observer)] == ["execute_tool bad"]
 
 
 def test_an_observer_that_fails_is_on_the_log_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
-    @silently
+    @log_errors
     def broken() -> int:
         raise ValueError("hunter2")
 
@@ -83,48 +88,48 @@ def test_an_observer_that_fails_is_on_the_log_without_its_text(caplog: pytest.Lo
     assert "hunter2" not in caplog.text
 
 
-def test_nothing_that_is_wrong_with_a_call_reaches_whoever_is_observed(caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_values_never_raise_into_the_observed_call(caplog: pytest.LogCaptureFixture) -> None:
     observer = telemetry()
     broken: Any = object()
 
     with caplog.at_level(logging.ERROR):
-        request = observer.received("tools/call", Principal("user:ada"), fields={}, peer=broken)
+        request = observer.start_request("tools/call", Principal("user:ada"), fields={}, peer=broken)
         assert request is not None
-        assert observer.received("tools/call", Principal("user:ada"), fields=broken) is None
-        assert observer.called(broken, None, request) is None
-        call = observer.called(ServedCall("id", "echo", {}, broken, "desk", "r"), None, request)
+        assert observer.start_request("tools/call", Principal("user:ada"), fields=broken) is None
+        assert observer.start_call(broken, None, request) is None
+        call = observer.start_call(Call("id", "echo", {}, broken, "desk", "r"), None, request)
         assert call is not None
-        call.settled(broken)
-        call.failed(ValueError("hunter2"))
-        request.answered()
+        call.end(broken)
+        call.end_with_error(ValueError("hunter2"))
+        request.end()
 
     assert [each.getMessage().rpartition(" ")[2] for each in caplog.records] == [
-        "Telemetry.received",
-        "Telemetry.called",
-        "CallSpan.settled",
-        "CallSpan.failed",
-        "RequestSpan.answered",
+        "TelemetryObserver.start_request",
+        "TelemetryObserver.start_call",
+        "CallSpan.end",
+        "CallSpan.end_with_error",
+        "RequestSpan.end",
     ]
     assert "hunter2" not in caplog.text
-    assert sent(observer) == []
+    assert take_spans(observer) == []
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "both"),
     [
-        (Capture("values", "values"), Capture("keys", "none"), Capture("keys", "none")),
-        (Capture("none", "none"), Capture("values", "values"), Capture("none", "none")),
-        (Capture("keys", "values"), Capture("values", "none"), Capture("keys", "none")),
+        (CaptureSettings("values", "values"), CaptureSettings("keys", "none"), CaptureSettings("keys", "none")),
+        (CaptureSettings("none", "none"), CaptureSettings("values", "values"), CaptureSettings("none", "none")),
+        (CaptureSettings("keys", "values"), CaptureSettings("values", "none"), CaptureSettings("keys", "none")),
     ],
 )
-def test_capture_is_only_ever_tightened(ours: Capture, theirs: Capture, both: Capture) -> None:
-    assert ours.tightened(theirs) == theirs.tightened(ours) == both
+def test_capture_is_only_ever_tightened(ours: CaptureSettings, theirs: CaptureSettings, both: CaptureSettings) -> None:
+    assert ours.tighten(theirs) == theirs.tighten(ours) == both
 
 
-def test_grpc_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grpc_without_its_library_states_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
 
-    with pytest.raises(TelemetryUnusable) as raised:
+    with pytest.raises(InvalidTelemetry) as raised:
         grpc_library()
 
     assert "agent-gateway[grpc]" in str(raised.value.help)

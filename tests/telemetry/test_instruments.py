@@ -1,12 +1,12 @@
-"""What is counted: sums, buckets, examples, and an end to labels."""
+"""Instruments: sums, buckets, exemplars, and a bound on labels."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.telemetry import names
-from gateway.telemetry.instruments import OVERFLOW, Counter, Distribution, Histogram, merged, observed
-from gateway.telemetry.passing import packed, unpacked
+from gateway.telemetry.instruments import OVERFLOW, Counter, Distribution, Histogram, gauge_family, merge_families
+from gateway.telemetry.metrics import pack_families, unpack_families
 
 
 def only(histogram: Histogram) -> Distribution:
@@ -103,15 +103,15 @@ def test_what_is_read_does_not_change_any_more() -> None:
 def test_metrics_pass_between_processes_unchanged() -> None:
     histogram = Histogram(names.RECORDS_DURATION)
     histogram.record((), 0.001, trace_id="a" * 32, span_id="b" * 16)
-    families = [histogram.read(), observed(names.CIRCUITS, [(("tool", None), 2)])]
+    families = [histogram.read(), gauge_family(names.CIRCUITS, [(("tool", None), 2)])]
 
-    assert unpacked(packed(families)) == families
+    assert unpack_families(pack_families(families)) == families
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"no.such": []}', b'{"gateway.limits": [1]}', b"\xff"])
 def test_what_is_no_metrics_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        unpacked(content)
+        unpack_families(content)
 
 
 def test_points_of_one_metric_stand_together() -> None:
@@ -119,6 +119,6 @@ def test_points_of_one_metric_stand_together() -> None:
     one.add(("published",))
     other.add(("refused",))
 
-    [family] = merged([[one.read()], [other.read()]])
+    [family] = merge_families([[one.read()], [other.read()]])
 
     assert len(family.points) == 2

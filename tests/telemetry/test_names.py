@@ -1,4 +1,4 @@
-"""Every name is written down twice on purpose: dashboards and alerts of others depend on them."""
+"""Every name is repeated here on purpose: dashboards and alerts of operators depend on them."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from gateway.telemetry import names
 SNAPSHOT = Path(__file__).parent / "names.txt"
 
 
-def everything() -> str:
+def format_names() -> str:
     lines = [f"schema {names.SCHEMA_URL}", f"scope {names.SCOPE}"]
     lines += [f"span {name}" for name in sorted(names.SPANS)]
     lines += [f"attribute {name}" for name in sorted(names.ATTRIBUTES)]
@@ -21,9 +21,9 @@ def everything() -> str:
 
 def test_no_name_changes_unnoticed() -> None:
     if os.environ.get("GATEWAY_UPDATE_GOLDEN"):
-        SNAPSHOT.write_text(everything(), encoding="utf-8")
+        SNAPSHOT.write_text(format_names(), encoding="utf-8")
 
-    assert everything() == SNAPSHOT.read_text(encoding="utf-8")
+    assert format_names() == SNAPSHOT.read_text(encoding="utf-8")
 
 
 def test_every_attribute_has_a_constant_and_a_meaning() -> None:

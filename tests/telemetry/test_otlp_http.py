@@ -1,11 +1,11 @@
-"""Where OTLP goes: straight to the collector, or through the proxy that the environment names."""
+"""The route of OTLP: straight to the collector, or through the proxy that the environment names."""
 
 import asyncio
 
 import pytest
 
-from gateway.telemetry.otlp_http import OtlpHttp
-from gateway.telemetry.settings import Otlp
+from gateway.telemetry.export.otlp_http import OtlpHttp
+from gateway.telemetry.settings import OtlpExporterSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ async def test_proxy_of_the_environment_is_used_unless_it_is_bypassed(
     port = server.sockets[0].getsockname()[1]
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("no_proxy", besides)
-    sending = OtlpHttp(Otlp("http", "http://collector.example:4318/v1/traces"))
+    sending = OtlpHttp(OtlpExporterSettings("http", "http://collector.example:4318/v1/traces"))
     assert (sending._proxy is not None) is (line is not None)
     if line is not None:
         assert await sending.send("traces", b"") == 0

@@ -1,0 +1,1 @@
+"""From documents to a snapshot: each kind is checked against the others."""

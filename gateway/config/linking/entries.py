@@ -1,23 +1,23 @@
-"""Checked documents by kind and name, each with the positions that its problems are told at."""
+"""Checked documents by kind and name, with the positions at which problems are reported."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final, Generic, TypeVar
 
-from gateway.config.nodes import Document as Source
-from gateway.config.nodes import Path
-from gateway.config.specs.common import Document
-from gateway.governance.diagnostics import Diagnostic, Position, Severity
+from gateway.config.kinds.base import DocumentModel
+from gateway.config.yaml.document import DocumentPath
+from gateway.config.yaml.document import YamlDocument as Source
+from gateway.registries import Diagnostic, Position, Severity
 
-D = TypeVar("D", bound=Document)
+D = TypeVar("D", bound=DocumentModel)
 
 _NAME: Final = ("metadata", "name")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[D]):
-    """One document: what it says and where it says it."""
+class DocumentEntry(Generic[D]):
+    """One document and its source."""
 
     name: str
     document: D
@@ -25,10 +25,10 @@ class Entry(Generic[D]):
 
     @property
     def position(self) -> Position:
-        """Where its name stands: what other things call the place it is declared at."""
-        return self.at("metadata", "name")
+        """The position of its name, which other diagnostics show as the place of the declaration."""
+        return self.position_at("metadata", "name")
 
-    def at(self, *path: str | int) -> Position:
+    def position_at(self, *path: str | int) -> Position:
         return self.source.position(path)
 
     def has(self, *path: str | int) -> bool:
@@ -38,56 +38,60 @@ class Entry(Generic[D]):
         self,
         code: str,
         message: str,
-        path: Path,
+        path: DocumentPath,
         *,
         help: str | None = None,
         severity: Severity = "error",
         related: Sequence[tuple[str, Position]] = (),
     ) -> Diagnostic:
-        """A problem at the token that stands for a path. Nothing that the environment put there is repeated."""
-        hidden = self._hidden(path)
-        told = (
-            _without(message, hidden) or "the value does not fit here; it comes from the environment and is not shown"
+        """Return a problem at the token of a path. Values from the environment are not quoted."""
+        hidden = self._hidden_values(path)
+        shown = (
+            _redact(message, hidden) or "the value is not valid here; it comes from the environment and is not shown"
         )
-        return Diagnostic(code, told, self._token(path), severity, help and _without(help, hidden), related)
+        return Diagnostic(code, shown, self._token(path), severity, help and _redact(help, hidden), related)
 
-    def _token(self, path: Path) -> Position:
-        """The value; of a mapping or a list, and of what is not there, the key in front of it."""
+    def _token(self, path: DocumentPath) -> Position:
+        """Return the position of a scalar; for a mapping, a list or a missing value, that of its key."""
         is_scalar = path in self.source.positions and not isinstance(_value(self.source.data, path), dict | list)
         return self.source.position(path) if is_scalar else self.source.key_position(path)
 
-    def _hidden(self, path: Path) -> list[str]:
-        """What the environment put there. A document's name is no secret: everything else speaks of it."""
+    def _hidden_values(self, path: DocumentPath) -> list[str]:
+        """Return the values from the environment at or below a path. A document's name is not hidden."""
         places = [each for each in self.source.substituted if each[: len(path)] == path and each != _NAME]
         return [str(_value(self.source.data, each)) for each in places]
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """Everything there is to link. `names` also has the documents whose shape is wrong; then it is not complete."""
+class DocumentIndex:
+    """The documents to link. `names` includes documents of invalid shape, which make the index incomplete."""
 
-    documents: Sequence[Entry[Document]]
+    documents: Sequence[DocumentEntry[DocumentModel]]
     names: Mapping[str, frozenset[str]]
     is_complete: bool
     today: date
 
-    def of(self, model: type[D]) -> dict[str, Entry[D]]:
-        """The documents of one kind, the first of each name."""
-        found: dict[str, Entry[D]] = {}
+    def of(self, model: type[D]) -> dict[str, DocumentEntry[D]]:
+        """Return the documents of one kind by name; the first of a duplicate name."""
+        found: dict[str, DocumentEntry[D]] = {}
         for entry in self.documents:
             if isinstance(entry.document, model):
-                found.setdefault(entry.name, Entry(entry.name, entry.document, entry.source))
+                found.setdefault(entry.name, DocumentEntry(entry.name, entry.document, entry.source))
         return found
 
-    def only(self, model: type[D]) -> Entry[D] | None:
+    def get_single(self, model: type[D]) -> DocumentEntry[D] | None:
         return next(iter(self.of(model).values()), None)
 
 
-def entries(
-    checked: Iterable[tuple[Document, Source]], *, names: Mapping[str, frozenset[str]], is_complete: bool, today: date
-) -> Entries:
-    return Entries(
-        [Entry(_name(source.data), document, source) for document, source in checked], names, is_complete, today
+def index_documents(
+    checked: Iterable[tuple[DocumentModel, Source]],
+    *,
+    names: Mapping[str, frozenset[str]],
+    is_complete: bool,
+    today: date,
+) -> DocumentIndex:
+    return DocumentIndex(
+        [DocumentEntry(_name(source.data), document, source) for document, source in checked], names, is_complete, today
     )
 
 
@@ -96,8 +100,8 @@ def _name(data: Mapping[str, Any]) -> str:
     return name
 
 
-def _without(text: str, hidden: Iterable[str]) -> str | None:
-    """The text with other words for hidden values that it quotes; `None` if it still repeats one."""
+def _redact(text: str, hidden: Iterable[str]) -> str | None:
+    """Return the text without quoted hidden values, or `None` if it still contains one."""
     for value in hidden:
         text = text.replace(repr(value), "(from the environment, not shown)")
         if value in text:
@@ -105,7 +109,7 @@ def _without(text: str, hidden: Iterable[str]) -> str | None:
     return text
 
 
-def _value(data: Any, path: Path) -> Any:
+def _value(data: Any, path: DocumentPath) -> Any:
     for step in path:
         data = data[step]
     return data

@@ -1,33 +1,34 @@
-"""Flags and tiers as governance knows them, and the effective trust of whatever declares some."""
+"""Link trust flags and tiers, and compute the effective trust of tools and imports."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from gateway.config.kinds.base import TrustSpec
+from gateway.config.kinds.trust import TrustFlagDocument, TrustTierDocument
 from gateway.config.linking.effects import StatedEffects
-from gateway.config.linking.entries import Entries, Entry
-from gateway.config.nodes import Path
-from gateway.config.specs.common import Trust
-from gateway.config.specs.trust import TrustFlagDocument, TrustTierDocument
-from gateway.governance.diagnostics import Diagnostic, Position
-from gateway.governance.trust import (
+from gateway.config.linking.entries import DocumentEntry, DocumentIndex
+from gateway.config.yaml.document import DocumentPath
+from gateway.registries import (
     BUILT_IN_FLAGS,
     DeclaredTrust,
+    Diagnostic,
     EffectiveTrust,
     Flag,
     Hint,
+    Position,
     Tier,
     TrustProblem,
-    effective_trust,
+    add_implied_flags,
     most_alarming,
-    with_implied,
+    resolve_trust,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class TrustScale:
-    """Every flag and tier, the tier of what nobody judged, and where each tier is declared."""
+class TrustVocabulary:
+    """All flags and tiers, the default tier, and the position of each tier."""
 
     flags: Mapping[str, Flag]
     tiers: Mapping[str, Tier]
@@ -36,37 +37,37 @@ class TrustScale:
     positions: Mapping[str, Position]
 
 
-def link_scale(entries: Entries, *, default_tier: str | None) -> TrustScale:
+def link_trust_vocabulary(entries: DocumentIndex, *, default_tier: str | None) -> TrustVocabulary:
     positions = {name: entry.position for name, entry in entries.of(TrustTierDocument).items()}
-    return TrustScale(link_flags(entries), link_tiers(entries), default_tier, entries.today, positions)
+    return TrustVocabulary(link_flags(entries), link_tiers(entries), default_tier, entries.today, positions)
 
 
-def link_flags(entries: Entries) -> dict[str, Flag]:
-    """Flags that documents declare, and those of effects, which are there without one."""
+def link_flags(entries: DocumentIndex) -> dict[str, Flag]:
+    """Return the declared flags and the built-in effect flags."""
     return {**BUILT_IN_FLAGS, **{name: _flag(entry) for name, entry in entries.of(TrustFlagDocument).items()}}
 
 
-def link_tiers(entries: Entries) -> dict[str, Tier]:
+def link_tiers(entries: DocumentIndex) -> dict[str, Tier]:
     return {name: _tier(entry) for name, entry in entries.of(TrustTierDocument).items()}
 
 
 def link_trust(
-    entry: Entry[Any],
-    trust: Trust | None,
-    path: Path,
+    entry: DocumentEntry[Any],
+    trust: TrustSpec | None,
+    path: DocumentPath,
     stated: StatedEffects,
     *,
-    scale: TrustScale,
+    scale: TrustVocabulary,
     backend: str,
     imported: bool,
     pinned: bool,
     whose: str = "",
 ) -> tuple[EffectiveTrust | None, list[Diagnostic]]:
-    """What holds for a declaration at a path. `None` if its tier is not known, which is told elsewhere.
+    """Return the effective trust of a declaration at a path, or `None` if its tier is unknown, and the problems.
 
-    `whose` names the tools that it is about where the document does not.
+    `whose` names the affected tools if the document is an Upstream.
     """
-    declared = trust or Trust.model_construct()
+    declared = trust or TrustSpec.model_construct()
     tier = scale.tiers.get(declared.tier or scale.default_tier or "")
     if tier is None:
         return None, []
@@ -81,19 +82,19 @@ def link_trust(
         imported=imported,
         pinned=pinned,
     )
-    effective, problems = effective_trust(claims, tier, scale.flags, today=scale.today)
+    effective, problems = resolve_trust(claims, tier, scale.flags, today=scale.today)
     where = scale.positions[tier.name]
-    return effective, list(_told(entry, path, problems, stated, effective, scale=scale, tier=where, whose=whose))
+    return effective, list(_report(entry, path, problems, stated, effective, scale=scale, tier=where, whose=whose))
 
 
-def _told(
-    entry: Entry[Any],
-    path: Path,
+def _report(
+    entry: DocumentEntry[Any],
+    path: DocumentPath,
     problems: list[TrustProblem],
     stated: StatedEffects,
     trust: EffectiveTrust,
     *,
-    scale: TrustScale,
+    scale: TrustVocabulary,
     tier: Position,
     whose: str,
 ) -> Iterator[Diagnostic]:
@@ -105,31 +106,38 @@ def _told(
         yield entry.problem(problem.code, message, place, help=help, severity=problem.severity, related=related)
 
 
-def _help(problem: TrustProblem, place: Path, *, stated: StatedEffects, trust: EffectiveTrust) -> str | None:
-    """Why a flag is there that nobody wrote, or what to do about one of the two that disagree."""
+def _help(problem: TrustProblem, place: DocumentPath, *, stated: StatedEffects, trust: EffectiveTrust) -> str | None:
+    """Explain where a flag comes from, and what to change."""
     if problem.field != "flags":
         return "choose another tier or another backend" if problem.field == "backend" else None
     flag = problem.flag or ""
     written = next((name for name, where in stated.written if where == place), None)
     if written is not None:
         implied = f"{written!r} implies {flag!r}: " if written != flag else ""
-        return f"{implied}remove the flag if the tool cannot do that, or choose another tier"
+        return f"{implied}remove the flag if the tool cannot do this, or choose another tier"
     if flag in trust.assumed:
-        return f"unknown effects count as {flag!r}: declare flags, or choose another tier"
+        return f"undeclared effects count as {flag!r}: declare flags, or choose another tier"
     if flag in trust.claimed:
-        return f"the server itself says {flag!r} of its tool: exclude the tool, or choose another tier"
+        return f"the server declares {flag!r} for its tool: exclude the tool, or choose another tier"
     if stated.method is not None and flag in (stated.flags or ()):
-        return f"{stated.method} implies {flag!r}: declare flags if the operation cannot do that, or exclude it"
-    return f"the tier itself brings {flag!r}: correct the tier, or choose another one"
+        return f"{stated.method} implies {flag!r}: declare flags if the operation cannot do this, or exclude it"
+    return f"the tier itself adds {flag!r}: correct the tier, or choose another one"
 
 
-def _place(entry: Entry[Any], path: Path, problem: TrustProblem, *, stated: StatedEffects, scale: TrustScale) -> Path:
-    """The token at fault: the flag that brings the forbidden one, the review's day, the tier that adds or demands."""
+def _place(
+    entry: DocumentEntry[Any],
+    path: DocumentPath,
+    problem: TrustProblem,
+    *,
+    stated: StatedEffects,
+    scale: TrustVocabulary,
+) -> DocumentPath:
+    """Return the path at fault: the flag that implies the forbidden one, the review's day, or the tier."""
     if problem.field == "backend":
         return ("spec", "backend", "type") if entry.has("spec", "backend", "type") else ("spec", "transport", "type")
     if problem.field == "flags":
         for flag, where in stated.written:
-            if problem.flag in with_implied([flag], scale.flags):
+            if problem.flag in add_implied_flags([flag], scale.flags):
                 return where
     elif problem.field in ("trusted", "reviewed"):
         wanted = (*path, "trusted") if problem.field == "trusted" else (*path, "reviewed", "date")
@@ -140,7 +148,7 @@ def _place(entry: Entry[Any], path: Path, problem: TrustProblem, *, stated: Stat
     return path if entry.has(*path) else ("metadata", "name")
 
 
-def _flag(entry: Entry[TrustFlagDocument]) -> Flag:
+def _flag(entry: DocumentEntry[TrustFlagDocument]) -> Flag:
     spec = entry.document.spec
     given: dict[str, bool] = spec.hint.model_dump(by_alias=True, exclude_none=True) if spec.hint else {}
     hints: dict[Hint, bool] = {hint: given[hint] for hint in _HINTS if hint in given}
@@ -152,7 +160,7 @@ def _flag(entry: Entry[TrustFlagDocument]) -> Flag:
 _HINTS: tuple[Hint, ...] = ("readOnly", "destructive", "idempotent", "openWorld")
 
 
-def _tier(entry: Entry[TrustTierDocument]) -> Tier:
+def _tier(entry: DocumentEntry[TrustTierDocument]) -> Tier:
     spec = entry.document.spec
     return Tier(
         entry.name,

@@ -1,4 +1,4 @@
-"""Artifact classes as a company would write them, and things that are none."""
+"""Artifact classes as a company would write them, and invalid ones."""
 
 from typing import ClassVar
 
@@ -27,4 +27,4 @@ class Picture(Media):
 
 
 class Query(ArtifactTool):
-    """Asks an artifact something; it is none."""
+    """A query is not an artifact."""

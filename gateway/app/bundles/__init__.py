@@ -1,0 +1,1 @@
+"""A project as one signed file: manifest, archive and signature."""

@@ -1,0 +1,164 @@
+"""A bundle as one file: a tar with the manifest, an optional signature, and the files of the project.
+
+Reading is strict: regular files with plain names, each once, within limits; nothing is written. The Ed25519 signature
+covers the manifest, which lists the digest of every file.
+"""
+
+import base64
+import binascii
+import io
+import json
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from gateway.app.bundles.manifest import BundleManifest, InvalidBundle
+from gateway.app.bundles.project_files import MAX_BYTES, MAX_FILES, ProjectFiles
+from gateway.audit import SigningKey, VerifyKey
+
+MANIFEST: Final = "manifest.json"
+SIGNATURE: Final = "manifest.sig"
+LARGEST: Final = MAX_BYTES + (MAX_FILES * 1024) + (4 << 20)
+"""Bytes of the largest bundle."""
+
+_FOLDERS: Final = ("configs", "policies")
+_LONGEST_SIGNATURE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that was read but not verified."""
+
+    manifest: BundleManifest
+    manifest_bytes: bytes
+    signature: bytes | None
+    contents: ProjectFiles
+
+
+def pack_bundle(contents: ProjectFiles, manifest: bytes, *, signature: bytes | None = None) -> bytes:
+    """Return the bytes of a bundle; equal content gives equal bytes."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        _add(tar, MANIFEST, manifest)
+        if signature is not None:
+            _add(tar, SIGNATURE, signature)
+        for path in sorted(contents):
+            _add(tar, path, contents[path])
+    return written.getvalue()
+
+
+def load_bundle(content: bytes) -> Bundle:
+    """Read a bundle. Raises `InvalidBundle`."""
+    if len(content) > LARGEST:
+        raise InvalidBundle("the bundle is too large")
+    found: dict[str, bytes] = {}
+    size = 0
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            for member in tar:
+                name = _check_member(member, found)
+                size += member.size
+                if len(found) >= MAX_FILES + 2 or size > MAX_BYTES + (4 << 20):
+                    raise InvalidBundle("the bundle has too many files, or too large ones")
+                file = tar.extractfile(member)
+                assert file is not None, "a regular file has a content"  # noqa: S101 - checked above
+                found[name] = file.read()
+    except (tarfile.TarError, EOFError, OSError, ValueError, UnicodeError):
+        raise InvalidBundle("the bundle is not a tar", help="create it with: gateway bundle build") from None
+    manifest = found.pop(MANIFEST, None)
+    if manifest is None:
+        raise InvalidBundle("the bundle has no manifest", help="create it with: gateway bundle build")
+    signature = found.pop(SIGNATURE, None)
+    if signature is not None and len(signature) > _LONGEST_SIGNATURE:
+        raise InvalidBundle("the signature of the bundle is too large")
+    return Bundle(BundleManifest.decode(manifest), manifest, signature, found)
+
+
+def extract_files(folder: Path, contents: ProjectFiles) -> None:
+    """Write the files below a private folder. `load_bundle` has checked their names."""
+    for path, content in contents.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.write_bytes(content)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    about = tarfile.TarInfo(name)
+    about.size, about.mode = len(content), 0o600
+    tar.addfile(about, io.BytesIO(content))
+
+
+def _check_member(member: tarfile.TarInfo, found: ProjectFiles) -> str:
+    name = member.name
+    if not member.isreg() or member.issparse():
+        raise InvalidBundle(f"the bundle has an entry that is not a file: {name!r}")
+    if name in found:
+        raise InvalidBundle(f"the bundle has a file twice: {name!r}")
+    if name not in (MANIFEST, SIGNATURE) and not _is_plain(name):
+        raise InvalidBundle(f"the bundle has a file in a place that is not allowed: {name!r}")
+    return name
+
+
+def _is_plain(name: str) -> bool:
+    """Whether the path is below one of the two folders, without `..` and without hidden parts."""
+    parts = PurePosixPath(name).parts
+    is_inside = len(parts) > 1 and parts[0] in _FOLDERS and "/".join(parts) == name
+    return is_inside and name.isprintable() and "\\" not in name and not any(part.startswith(".") for part in parts)
+
+
+_PURPOSE: Final = "bundle"
+
+
+def sign_manifest(manifest: bytes, key: SigningKey) -> bytes:
+    signature = base64.b64encode(key.sign(manifest, purpose=_PURPOSE)).decode()
+    return json.dumps({"key": key.id, "signature": signature}, sort_keys=True).encode() + b"\n"
+
+
+def verify_bundle(bundle: Bundle, keys: Sequence[VerifyKey], *, now: datetime) -> None:
+    """Raise `InvalidBundle` unless the bundle is complete, valid now and, if keys are given, signed with one."""
+    if keys:
+        verify_signature(bundle, keys)
+    bundle.manifest.check_files(bundle.contents)
+    bundle.manifest.check_time(now)
+
+
+def verify_number(manifest: BundleManifest, digest: str, *, latest: int, latest_digest: str) -> None:
+    """Raise `InvalidBundle` for a lower number than the latest, or for other content with the same number."""
+    if manifest.number < latest:
+        raise InvalidBundle(
+            f"the bundle has number {manifest.number}, but {latest} was already in use",
+            help="to go back, build the earlier files with a new number",
+        )
+    if manifest.number == latest and latest_digest != digest:
+        raise InvalidBundle(f"another bundle with number {latest} was already in use", help="use a new number")
+
+
+def signer_key_id(bundle: Bundle) -> str | None:
+    """Return the id of the key that the signature names; `verify_signature` checks it."""
+    found = _parse_signature(bundle.signature) if bundle.signature is not None else None
+    return None if found is None else found[0]
+
+
+def verify_signature(bundle: Bundle, keys: Sequence[VerifyKey]) -> None:
+    if bundle.signature is None:
+        raise InvalidBundle("the bundle is not signed", help="sign it with: gateway bundle sign")
+    found = _parse_signature(bundle.signature)
+    if found is None:
+        raise InvalidBundle("the signature of the bundle cannot be read", help="sign it with: gateway bundle sign")
+    named, signature = found
+    key = next((each for each in keys if each.id == named), None)
+    if key is None:
+        raise InvalidBundle("the bundle is signed with an unknown key", help="name its public half with --key")
+    if not key.has_signed(bundle.manifest_bytes, signature, purpose=_PURPOSE):
+        raise InvalidBundle("the signature does not match the manifest", help="the bundle or the signature was changed")
+
+
+def _parse_signature(content: bytes) -> tuple[str, bytes] | None:
+    try:
+        data = json.loads(content)
+        return str(data["key"]), base64.b64decode(data["signature"], validate=True)
+    except (ValueError, TypeError, KeyError, binascii.Error, RecursionError):
+        return None

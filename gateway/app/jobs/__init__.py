@@ -1,0 +1,1 @@
+"""Work in the background: retention, anchors of the decision log, webhooks."""

@@ -1,0 +1,1 @@
+"""From a project to a served revision: discovery, build, reload and drain."""

@@ -1,0 +1,1 @@
+"""The databases and the spool that a project declares."""

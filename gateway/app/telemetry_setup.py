@@ -1,0 +1,338 @@
+"""Build telemetry from a Telemetry document and the environment, and configure log output.
+
+The document takes precedence over the standard `OTEL_*` variables; only OTEL_SDK_DISABLED overrides both. Contents of
+calls are exported only if a document allows it.
+"""
+
+import logging
+import os
+import platform
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.app.backend_factory import build_auth
+from gateway.app.secrets import Secrets
+from gateway.app.settings import Settings
+from gateway.audit import ContentKey
+from gateway.config import (
+    CaptureSpec,
+    ConsoleExporter,
+    ExporterSpec,
+    FileExporter,
+    NoneExporter,
+    OtlpGrpcExporter,
+    OtlpHttpExporter,
+    TelemetrySpec,
+)
+from gateway.engine import LiveRevision, redact_json
+from gateway.model import is_artifact, new_id
+from gateway.registries import DeclaredTool
+from gateway.telemetry import (
+    LONGEST_VALUE,
+    SOON,
+    Attributes,
+    BatchSettings,
+    CaptureSettings,
+    EventSpans,
+    Exporter,
+    Family,
+    JsonLinesExporter,
+    JsonLinesSettings,
+    JsonLogFormatter,
+    MetricExporter,
+    OtlpEnvelope,
+    OtlpExporterSettings,
+    OtlpGrpc,
+    OtlpHttp,
+    OtlpLogHandler,
+    Queue,
+    SamplingSettings,
+    Signal,
+    SignalExporter,
+    TelemetryObserver,
+    TelemetrySettings,
+    TextLogFormatter,
+    ToolAttributes,
+    Transport,
+    Value,
+    grpc_library,
+    names,
+)
+from gateway.telemetry import settings as environment
+
+_QUIET_LIBRARIES: Final = ("uvicorn", "asyncio", "aiohttp", "alembic", "sqlalchemy")
+"""Libraries of which only warnings are logged."""
+
+
+class _StderrHandler(logging.Handler):
+    """Handler that writes to the current `sys.stderr`, which may be replaced while a gateway serves."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:  # a failure of the log cannot be logged
+            return
+
+
+@contextmanager
+def configure_log_output(settings: Settings) -> Iterator[None]:
+    """Write log records to standard error in the format of the settings, for as long as the context lasts."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    handler = _StderrHandler()
+    is_json = settings.log_format == "json" or (settings.log_format is None and not _is_terminal())
+    handler.setFormatter(JsonLogFormatter() if is_json else TextLogFormatter())
+    level = settings.log_level.upper()
+    quiet = [logging.getLogger(name) for name in _QUIET_LIBRARIES] if level != "DEBUG" else []
+    levels = [each.level for each in quiet]
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for each in quiet:
+        each.setLevel(max(logging.WARNING, root.level))
+    try:
+        yield
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+        for each, was in zip(quiet, levels, strict=True):
+            each.setLevel(was)
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
+MAX_CAPTURED_BYTES: Final = 64 << 10
+"""Bytes of the largest result that is captured."""
+
+
+def telemetry_settings(
+    spec: TelemetrySpec | None, *, environ: Mapping[str, str], secrets: Secrets
+) -> TelemetrySettings | None:
+    """Return the settings, or `None` if nothing is exported. Raises `TelemetryUnusable` for settings that cannot work.
+
+    Without a document, variables apply as with an empty one, except that contents of calls are not captured.
+    """
+    if environment.is_disabled(environ):
+        return None
+    spec = _without_document(environ) if spec is None else spec
+    traces = _exporter("traces", spec.traces.exporter if spec.traces else None, environ, secrets)
+    logs = spec.logs.exporter if spec.logs and spec.logs.exporter else spec.traces.exporter if spec.traces else None
+    settings = TelemetrySettings(
+        _resource(spec, environ),
+        traces=traces,
+        logs=_exporter("logs", logs, environ, secrets),
+        metrics=_exporter("metrics", spec.metrics.exporter if spec.metrics else None, environ, secrets),
+        metrics_every=spec.metrics.every.total_seconds()
+        if spec.metrics
+        else environment.metric_export_interval(environ),
+        log_lines=spec.logs is not None,
+        start_records=spec.start_records,
+        sampling=_build_sampling(spec, environ),
+        capture=_capture(spec.capture, environ),
+        baggage=frozenset(spec.baggage),
+        longest_value=environment.attribute_length_limit(environ, LONGEST_VALUE),
+        spans=environment.read_batching("OTEL_BSP", environ, BatchSettings()),
+        records=environment.read_batching("OTEL_BLRP", environ, BatchSettings(delay=SOON)),
+    )
+    if settings.is_off:
+        return None
+    for exporter in (settings.traces, settings.logs, settings.metrics):
+        if isinstance(exporter, OtlpExporterSettings) and exporter.protocol == "grpc":
+            grpc_library()
+    return settings
+
+
+def is_capture_blocked(
+    spec: TelemetrySpec | None, settings: TelemetrySettings | None, environ: Mapping[str, str]
+) -> bool:
+    """Whether a variable asks for contents of calls that are not exported, because there is no document."""
+    return spec is None and settings is not None and environment.read_capture(environ) != settings.capture
+
+
+def _without_document(environ: Mapping[str, str]) -> TelemetrySpec:
+    environment.read_capture(environ)  # raises for an invalid value, although the value is ignored
+    return TelemetrySpec.model_validate({"capture": {}})
+
+
+def _exporter(
+    signal: Signal, spec: ExporterSpec | None, environ: Mapping[str, str], secrets: Secrets
+) -> Exporter | None:
+    match spec:
+        case None:
+            return environment.exporter_from_environment(signal, environ)
+        case NoneExporter():
+            return None
+        case ConsoleExporter():
+            return JsonLinesSettings()
+        case FileExporter(path=path):
+            return JsonLinesSettings(Path(path))
+        case OtlpHttpExporter(endpoint=endpoint, auth=auth):
+            return _with_auth(
+                environment.otlp_from_environment(signal, environ, protocol="http", endpoint=endpoint), auth, secrets
+            )
+        case OtlpGrpcExporter(endpoint=endpoint, auth=auth):
+            return _with_auth(
+                environment.otlp_from_environment(signal, environ, protocol="grpc", endpoint=endpoint), auth, secrets
+            )
+
+
+def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> OtlpExporterSettings:
+    found = build_auth(auth, secrets)
+    if found is None:
+        return collector
+    others = collector.headers
+
+    def headers() -> Mapping[str, str]:
+        name, value, _ = found.header()
+        return {**others(), name.lower(): value}
+
+    return replace(collector, headers=headers)
+
+
+def _resource(spec: TelemetrySpec, environ: Mapping[str, str]) -> dict[str, str]:
+    version = _version()
+    named = {"service.name": spec.service} if "service" in spec.model_fields_set else {}
+    return {
+        "service.name": spec.service,
+        "service.version": version,
+        "service.instance.id": new_id(),
+        "host.name": platform.node() or "gateway",
+        "process.pid": str(os.getpid()),
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.name": names.SCOPE,
+        "telemetry.sdk.version": version,
+        **environment.read_resource(environ),
+        **named,
+        **spec.resource,
+    }
+
+
+def _build_sampling(spec: TelemetrySpec, environ: Mapping[str, str]) -> SamplingSettings:
+    sample = spec.traces.sample if spec.traces else None
+    if sample is None:
+        return environment.read_sampling(environ)
+    return SamplingSettings(sample.ratio, frozenset(sample.always))
+
+
+def _capture(spec: CaptureSpec | None, environ: Mapping[str, str]) -> CaptureSettings:
+    return environment.read_capture(environ) if spec is None else CaptureSettings(spec.arguments, spec.results)
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryPipeline:
+    """The telemetry of a running gateway; without `telemetry`, nothing is observed."""
+
+    telemetry: TelemetryObserver | None = None
+    exporting: tuple[SignalExporter, ...] = ()
+
+    def start(self, closing: AsyncExitStack) -> None:
+        """Start the exporters. `closing` ends them after everything that produces telemetry."""
+        for each in self.exporting:
+            each.start()
+            closing.push_async_callback(each.close)
+
+    def attach_logs(self, closing: AsyncExitStack) -> None:
+        """Export log records if the settings ask for it."""
+        telemetry = self.telemetry
+        if telemetry is not None and telemetry.settings.log_lines and telemetry.logs is not None:
+            handler = OtlpLogHandler(telemetry.logs, limit=telemetry.settings.longest_value)
+            logging.getLogger().addHandler(handler)
+            closing.callback(logging.getLogger().removeHandler, handler)
+
+    def attach_buses(self, buses: Any) -> None:
+        """Observe turns and gates through the event buses."""
+        if self.telemetry is not None:
+            EventSpans(self.telemetry).listen_to_turns(buses)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return how many items were accepted, wait, and were dropped by reason."""
+        if self.telemetry is None:
+            return {}
+        queues = {"spans": self.telemetry.spans, "logRecords": self.telemetry.logs}
+        return {
+            "telemetry": {
+                name: {"taken": queue.taken, "waiting": len(queue), "dropped": dict(queue.dropped)}
+                for name, queue in queues.items()
+                if queue is not None
+            }
+        }
+
+
+def build_telemetry(
+    settings: TelemetrySettings | None, *, key: ContentKey, published: Callable[[], LiveRevision]
+) -> TelemetryPipeline:
+    """Build the pipeline. `published` is not called before the first call of a tool."""
+    if settings is None or (settings.traces is None and settings.logs is None):
+        return TelemetryPipeline()
+    spans = Queue(settings.spans) if settings.traces is not None else None
+    logs = Queue(settings.records) if settings.logs is not None else None
+    resource = Attributes(settings.longest_value).all(dict(settings.resource))
+    envelope = OtlpEnvelope(resource, scope=names.SCOPE, version=_version(), schema_url=names.SCHEMA_URL)
+    exporting = []
+    if spans is not None and settings.traces is not None:
+        exporting.append(SignalExporter("traces", spans, envelope, _transport(settings.traces)))
+    if logs is not None and settings.logs is not None:
+        exporting.append(SignalExporter("logs", logs, envelope, _transport(settings.logs)))
+    telemetry = TelemetryObserver(
+        settings,
+        spans=spans,
+        logs=logs,
+        hashes=key,
+        shares=partial(_tool_policy, published),
+        contents=partial(_contents, settings.longest_value),
+    )
+    return TelemetryPipeline(telemetry, tuple(exporting))
+
+
+def build_metrics_exporter(
+    settings: TelemetrySettings | None, read: Callable[[], Awaitable[list[Family]]]
+) -> MetricExporter | None:
+    if settings is None or settings.metrics is None:
+        return None
+    transport = _transport(settings.metrics)
+    every, version = settings.metrics_every, _version()
+    return MetricExporter(read, transport, resource=settings.resource, version=version, every=every)
+
+
+def _transport(exporter: Exporter) -> Transport:
+    if isinstance(exporter, JsonLinesSettings):
+        return JsonLinesExporter(exporter.path)
+    return OtlpHttp(exporter) if exporter.protocol == "http" else OtlpGrpc(exporter)
+
+
+def _tool_policy(published: Callable[[], LiveRevision], tool: DeclaredTool) -> tuple[CaptureSettings, tuple[str, ...]]:
+    declared = published().types.get_declared(tool.artifact)
+    if declared is None:
+        return CaptureSettings("values", "values"), ()
+    return CaptureSettings(declared.capture_arguments, declared.capture_results), declared.redact
+
+
+async def _contents(longest: int, args: dict[str, Any], results: Any, parts: ToolAttributes) -> dict[str, Value]:
+    """Return captured contents. The redaction rules of the result class apply to arguments, too."""
+    shown: dict[str, Value] = {}
+    if parts.capture.arguments == "values":
+        shown[names.TOOL_ARGUMENTS] = (await redact_json(args, parts.redact))[:longest]
+    if parts.capture.results == "values" and is_artifact(results):
+        reader = getattr(results, "stored_reader", None) or getattr(results, "reader", None)
+        size = None if reader is None else reader.byte_length()
+        if isinstance(size, int) and size <= MAX_CAPTURED_BYTES:
+            shown[names.TOOL_RESULT] = (await results.as_string())[:longest]
+    return shown
+
+
+def _version() -> str:
+    try:
+        return version_of("agent-gateway")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,1 @@
+"""Source code as an artifact, parsed in a process of its own."""

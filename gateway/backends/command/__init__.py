@@ -1,0 +1,1 @@
+"""A program as a tool: argument template, confinement, child process."""

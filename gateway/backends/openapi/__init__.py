@@ -1,0 +1,1 @@
+"""Operations of an OpenAPI document as tools."""

@@ -1,0 +1,1 @@
+"""A Python function as a tool, in the event loop, a thread or a process."""

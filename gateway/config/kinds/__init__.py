@@ -1,0 +1,1 @@
+"""The shape of each kind of document, as pydantic models."""

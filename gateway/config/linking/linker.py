@@ -1,0 +1,295 @@
+"""Link checked documents to one immutable snapshot.
+
+Linking continues after problems, so that one run reports all of them. A snapshot is returned only if there is no error.
+Checks that depend on the date use the given day, never the clock.
+
+`freeze` makes the snapshot immutable, because all requests share it. Mappings and lists remain `dict` and `list`
+subclasses for readers (JSON writers, schemas, CEL); every mutating method raises `TypeError`. Use `dict(mapping)` for a
+mutable copy of one level.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import date
+from operator import is_
+from pathlib import PurePosixPath
+from posixpath import normpath
+from typing import Any, Final, NoReturn, TypeVar
+
+from pydantic import ValidationError
+
+from gateway.config.kinds.base import SpecModel
+from gateway.config.kinds.gateway import GatewayDocument, S3BlobsSpec, SqliteStorageSpec, StorageDocument
+from gateway.config.kinds.pipelines import PipelineDocument, parse_stage_options
+from gateway.config.kinds.upstreams import PLAIN_HTTP
+from gateway.config.linking.advertised_names import import_prefix, link_collision_policies
+from gateway.config.linking.artifact_classes import link_artifacts, link_queries, list_query_names
+from gateway.config.linking.catalogues import CatalogueInputs, link_catalogues, link_pipelines
+from gateway.config.linking.definitions import check_tool_references, link_definitions, review_definitions
+from gateway.config.linking.entries import DocumentIndex, index_documents
+from gateway.config.linking.policy import (
+    check_case_tools,
+    check_token_expiry,
+    find_known_callers,
+    link_cases,
+    link_gate_rules,
+)
+from gateway.config.linking.rule_checks import find_resettable_rules, find_unreached_rules
+from gateway.config.linking.tools import build_placeholder_tools, link_tools
+from gateway.config.linking.trust import link_trust_vocabulary
+from gateway.config.linking.upstream_backends import find_exposing_programs
+from gateway.config.loader import ConfigDocuments
+from gateway.registries import (
+    CONTENT,
+    PHASES,
+    DeclaredDocument,
+    Diagnostic,
+    DocumentRegistry,
+    Position,
+    Snapshot,
+    UpstreamDefinition,
+    sort_diagnostics,
+)
+
+
+def check_anchors(entries: DocumentIndex) -> Iterator[Diagnostic]:
+    """Warn if the anchors are in the folder of the decision log. Links and mounts are not resolved."""
+    gateway = entries.get_single(GatewayDocument)
+    anchors = gateway.document.spec.audit.anchors if gateway and gateway.document.spec.audit else None
+    if gateway is None or anchors is None:
+        return
+    storage = entries.of(StorageDocument).get(gateway.document.spec.storage)
+    if storage is None or not isinstance(storage.document.spec, SqliteStorageSpec):
+        return
+    if _is_below(anchors.path, f"{storage.document.spec.path}/.."):
+        yield gateway.problem(
+            "anchors-beside-log",
+            "the anchors are stored in the folder of the log that they confirm",
+            ("spec", "audit", "anchors", "path"),
+            help="name a file on another mount, preferably one that is append-only",
+            severity="warning",
+            related=[("the log", storage.position_at("spec", "path"))],
+        )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return PurePosixPath(normpath(path)).is_relative_to(normpath(folder))
+
+
+T = TypeVar("T")
+
+_UNCHANGEABLE: Final = frozenset({str, int, float, bool, type(None), frozenset, type, Position})
+
+
+def _refuse(self: object, *_: object, **__: object) -> NoReturn:
+    raise TypeError("this object belongs to a snapshot and cannot be changed; change a copy")
+
+
+class FrozenDict(dict[Any, Any]):
+    """An immutable mapping."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __copy__(self) -> "FrozenDict":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "FrozenDict":
+        return self
+
+
+class FrozenList(list[Any]):
+    """An immutable list."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __copy__(self) -> "FrozenList":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "FrozenList":
+        return self
+
+
+def freeze(value: T) -> T:
+    """Return the value with every mapping and list in it frozen, also inside tuples and frozen dataclasses."""
+    done: T = _Freezer().freeze_value(value)
+    return done
+
+
+class _Freezer:
+    """One pass. Shared values stay shared, so that a tier is frozen once and not once per tool."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, tuple[object, Any]] = {}
+        """Frozen values by identity. Each entry holds the original, so that its identity is not reused."""
+        self._fields: dict[type, tuple[str, ...]] = {}
+        """Field names by class; empty for classes that are no dataclass."""
+
+    def freeze_value(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _UNCHANGEABLE:  # most of a snapshot
+            return value
+        if id(value) not in self._done:
+            self._done[id(value)] = (value, self._copy(value, kind))
+        return self._done[id(value)][1]
+
+    def _copy(self, value: Any, kind: type) -> Any:
+        if issubclass(kind, dict):
+            return FrozenDict({key: self.freeze_value(each) for key, each in value.items()})
+        if issubclass(kind, list):
+            return FrozenList(map(self.freeze_value, value))
+        if kind is tuple:
+            copies = tuple(map(self.freeze_value, value))
+            return value if all(map(is_, value, copies)) else copies
+        changed = {}
+        for name in self._names(kind):
+            before = getattr(value, name)
+            after = self.freeze_value(before)
+            if after is not before:
+                changed[name] = after
+        return replace(value, **changed) if changed else value
+
+    def _names(self, kind: type) -> tuple[str, ...]:
+        if kind not in self._fields:
+            names = (field.name for field in fields(kind) if field.init) if is_dataclass(kind) else ()
+            self._fields[kind] = tuple(names)
+        return self._fields[kind]
+
+
+def check_store_encryption(entries: DocumentIndex) -> Iterator[Diagnostic]:
+    for storage in entries.of(StorageDocument).values():
+        blobs = storage.document.spec.blobs
+        if isinstance(blobs, S3BlobsSpec) and blobs.endpoint and PLAIN_HTTP.match(blobs.endpoint):
+            yield storage.problem(
+                "store-in-clear",
+                "results are sent to the object store unencrypted",
+                ("spec", "blobs", "endpoint"),
+                help="write https://, unless the connection is encrypted by other means",
+                severity="warning",
+            )
+
+
+_NOT_LINKED: Final = frozenset({"Overlay", "PolicyTest"})
+
+
+@dataclass(frozen=True, slots=True)
+class LinkResult:
+    """`snapshot` is `None` if loading or linking found errors."""
+
+    snapshot: Snapshot | None
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def link_documents(
+    loaded: ConfigDocuments,
+    *,
+    today: date,
+    packages: Collection[str] = (),
+    imports: Collection[UpstreamDefinition] = (),
+) -> LinkResult:
+    """Link the documents as of a day. Python code may be imported from `packages`."""
+    checked = [(each.spec, each.source) for each in loaded.documents]
+    found = index_documents(checked, names=loaded.names, is_complete=not loaded.has_errors, today=today)
+    unknown_tools = list(check_tool_references(found, queries=list_query_names(found, packages=packages)))
+    if unknown_tools:  # idle selectors and unpublished tools may only be consequences
+        found = replace(found, is_complete=False)
+    snapshot, problems = _snapshot(found, packages=packages, imports=imports)
+    diagnostics = sort_diagnostics([*loaded.diagnostics, *loaded.drop_follow_ups([*unknown_tools, *problems])])
+    is_sound = not any(each.is_error for each in diagnostics)
+    return LinkResult(snapshot if is_sound else None, tuple(diagnostics))
+
+
+def _snapshot(
+    found: DocumentIndex, *, packages: Collection[str], imports: Collection[UpstreamDefinition]
+) -> tuple[Snapshot | None, list[Diagnostic]]:
+    gateway = found.get_single(GatewayDocument)
+    defaults = gateway.document.spec.defaults if gateway else None
+    scale = link_trust_vocabulary(found, default_tier=defaults.tier if defaults else None)
+    artifacts, problems = link_artifacts(found, packages=packages)
+    tools, of_tools = link_tools(found, scale, imports=imports, packages=packages)
+    offers, of_offers = link_definitions(found, scale, imports=imports)
+    prospects = build_placeholder_tools(found, scale, imports=imports)
+    queries = link_queries(tools.values(), artifacts)
+    gates, of_gates = link_gate_rules(found, tools, offers=offers, queries=queries, prospects=prospects)
+    problems += [
+        *of_tools,
+        *of_offers,
+        *review_definitions(found, imports),
+        *of_gates,
+        *check_token_expiry(found),
+        *check_anchors(found),
+        *check_store_encryption(found),
+        *find_exposing_programs(found),
+    ]
+    if gateway is None or defaults is None:
+        return None, problems
+    pipelines, policies = link_pipelines(found), link_collision_policies(found)
+    named = (defaults.pipeline, defaults.collision_policy)
+    parts = CatalogueInputs(tools, scale.tiers, pipelines, policies, *named, prospects, offers, artifacts)
+    catalogues, of_catalogues = link_catalogues(found, parts)
+    problems += of_catalogues
+    problems += find_unreached_rules(found, gates, tools, catalogues, prospects)
+    problems += find_resettable_rules(found, gates, tools, catalogues)
+    problems += check_case_tools(
+        found,
+        advertised={
+            CONTENT,
+            *(name for catalogue in catalogues.values() for name in catalogue.tools),
+            *(name for schemas in queries.values() for name in schemas),
+        },
+        prefixes={import_prefix(policy, tool.upstream or "") for policy in policies.values() for tool in prospects},
+    )
+    roles, subjects = find_known_callers(found)
+    snapshot = Snapshot(
+        gateway.name,
+        _registries(found),
+        flags=scale.flags,
+        tiers=scale.tiers,
+        artifacts=artifacts,
+        collision_policies=policies,
+        gates=gates,
+        pipelines=pipelines,
+        tools=tools,
+        catalogues=catalogues,
+        default_catalogue=defaults.catalogue,
+        cases=tuple(link_cases(found)),
+        roles=roles,
+        subjects=subjects,
+        offers=offers,
+        queries=queries,
+    )
+    return freeze(snapshot), problems
+
+
+def _registries(found: DocumentIndex) -> Mapping[str, DocumentRegistry]:
+    """Return every document by kind and name, as plain data without defaults."""
+    registries: dict[str, dict[str, DeclaredDocument]] = {}
+    for entry in found.documents:
+        data = _plain(entry.document)
+        kind = data.pop("kind")
+        if kind in _NOT_LINKED:
+            continue
+        if isinstance(entry.document, PipelineDocument):
+            _normalise_stages(data["spec"])
+        owner = data["metadata"].get("owner")
+        registries.setdefault(kind, {})[entry.name] = DeclaredDocument(kind, entry.name, owner, entry.position, data)
+    return registries
+
+
+def _plain(spec: SpecModel) -> dict[str, Any]:
+    return spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, context={"references": True})
+
+
+def _normalise_stages(spec: dict[str, Any]) -> None:
+    """Normalise the options of built-in stages like other fields, so that `60s` equals `1m`."""
+    for stage in (stage for phase in PHASES for stage in spec.get(phase, ())):
+        try:
+            options = _plain(parse_stage_options(stage["use"], stage.get("with", {})))
+        except (KeyError, ValidationError):  # a plug-in stage, or invalid options that are already reported
+            continue
+        stage.pop("with", None)
+        if options:
+            stage["with"] = options

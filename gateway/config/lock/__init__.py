@@ -1,0 +1,1 @@
+"""The lock file: the definitions of upstreams that are pinned."""

@@ -1,0 +1,1 @@
+"""Diagnostics as text, JSON, SARIF, JUnit and GitHub annotations."""

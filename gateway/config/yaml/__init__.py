@@ -1,0 +1,1 @@
+"""YAML with positions: folders, files, documents, trees."""

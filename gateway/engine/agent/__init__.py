@@ -1,0 +1,1 @@
+"""The agent loop of the library: turn runner, dispatch, proposed calls."""

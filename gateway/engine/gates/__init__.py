@@ -1,0 +1,1 @@
+"""The guard of every handler: policy, stop list, gate rules, limits, holds."""

@@ -1,0 +1,1 @@
+"""What is recorded of calls and reads: rows, decision log, idempotency."""

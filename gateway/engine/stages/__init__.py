@@ -1,0 +1,1 @@
+"""Stages of a pipeline: cache, resilience, views of results, stages of turns."""

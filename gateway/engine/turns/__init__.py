@@ -1,0 +1,1 @@
+"""Turns of the served gateway: open, find, share between processes, end."""

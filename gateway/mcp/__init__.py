@@ -1,0 +1,80 @@
+"""What the MCP server and the MCP client share: messages, constants, headers, event streams.
+
+May import `model` and `errors`.
+"""
+
+from typing import TYPE_CHECKING
+
+from gateway.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from gateway.mcp.chunk_framing import ChunkFraming, FramingTooLarge
+    from gateway.mcp.constants import (
+        HANDSHAKE_DATES,
+        HEADER_MISMATCH,
+        HTTP_STATUS,
+        INTERNAL_ERROR,
+        INVALID_PARAMS,
+        INVALID_REQUEST,
+        LOG_LEVELS,
+        META_CALL,
+        META_CAPABILITIES,
+        META_CLIENT_INFO,
+        META_KEY,
+        META_LIMITED,
+        META_LOG_LEVEL,
+        META_NOT_RECORDED,
+        META_PENDING,
+        META_SERVER_INFO,
+        META_SUBSCRIPTION,
+        META_TURN,
+        META_VERSION,
+        METHOD_NOT_FOUND,
+        MISSING_CAPABILITY,
+        NAMED_METHODS,
+        NEWEST_SESSION_VERSION,
+        PARSE_ERROR,
+        RESOURCE_NOT_FOUND,
+        SESSION_VERSIONS,
+        STATELESS_VERSION,
+        STATELESS_VERSIONS,
+        TASKS_EXTENSION,
+        UNSUPPORTED_VERSION,
+        Era,
+        ProtocolError,
+    )
+    from gateway.mcp.headers import (
+        HeaderArgument,
+        check_param_headers,
+        decode_value,
+        encode_header_value,
+        find_header_arguments,
+        get_value,
+        has_header_arguments,
+        render_header_value,
+    )
+    from gateway.mcp.messages import (
+        MAX_MESSAGE,
+        NEXT_PAGE_META,
+        NODE_CHECK_BYTES,
+        RAW_BLOCK,
+        TEXT_BLOCK,
+        Json,
+        MessageTooManyValues,
+        RequestId,
+        check_envelope,
+        decode_message,
+        decode_now,
+        encode_error,
+        encode_message,
+        encode_notification,
+        encode_request,
+        encode_result,
+        filter_foreign_meta,
+        get_request_id,
+        is_response_to,
+        message_too_large,
+    )
+    from gateway.mcp.sse import SseEvent, SseReader
+else:
+    __getattr__ = lazy_exports(__name__)

@@ -1,0 +1,158 @@
+"""The model as a library: tools, calls, turns, gates, media, envelopes. It knows no framework and no file format.
+
+May import `errors`.
+"""
+
+from typing import TYPE_CHECKING
+
+from gateway.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from gateway.model.caller import CallerChannel, LogLevel, Question, QuestionMethod
+    from gateway.model.media import (
+        InMemoryMediaReader,
+        Media,
+        MediaKind,
+        ModalityHazard,
+        OpenedMediaReader,
+        TrustTier,
+        modality_hazard,
+    )
+    from gateway.model.primitives.bounded_json import (
+        LARGE,
+        TooManyValues,
+        check_values,
+        read_json,
+        run_in_json_thread,
+        set_value_limit,
+    )
+    from gateway.model.primitives.canonical_json import (
+        UNDEFINED,
+        call_id,
+        canonical,
+        canonical_unchecked,
+        format_js_number,
+        to_pretty_json,
+    )
+    from gateway.model.primitives.clock import (
+        Deadline,
+        current_deadline,
+        duration_microseconds,
+        from_microseconds,
+        now_microseconds,
+        reset_deadline,
+        set_deadline,
+        to_microseconds,
+    )
+    from gateway.model.primitives.concurrency import CompletedAwaitable, EagerCoroutine, check_cancelled, run_in_thread
+    from gateway.model.primitives.containers import DottedDict, deep_copy_containers
+    from gateway.model.primitives.exact_json import (
+        CallIdentity,
+        call_identity,
+        exact_digest,
+        exact_json,
+        fast_call_identity,
+        fingerprint_of,
+        is_short,
+        reads_exactly,
+    )
+    from gateway.model.primitives.identifiers import (
+        CONFIG_OBJECT,
+        NAME_REGEX,
+        OBJECT_KINDS,
+        PATTERN_REGEX,
+        SUBJECT_KINDS,
+        SUBJECT_NAME_REGEX,
+        confusable_skeleton,
+        fold_name,
+        glob_matches,
+        globs_overlap,
+        new_id,
+        new_random_64,
+        new_random_128,
+        new_secret,
+        new_token,
+    )
+    from gateway.model.principal import Credential, Principal
+    from gateway.model.prompt import (
+        ContentBlock,
+        Renderer,
+        assemble_prompt,
+        describe_artifacts,
+        format_size,
+        join_bodies,
+        mcp_block,
+        media_of,
+        render_inline,
+        result_authority,
+        sanitize_file_name,
+        sanitize_mime_type,
+        text_block,
+    )
+    from gateway.model.rendering.envelopes import (
+        Authority,
+        compute_nonce,
+        content_envelope,
+        escape_tags,
+        render_off_loop,
+        result_envelope,
+    )
+    from gateway.model.schema.output_schema import MAX_STRUCTURED_SIZE, NO_VALUE, OutputSchema, parse_output
+    from gateway.model.schema.problems import OF_CALLER
+    from gateway.model.schema.schema import Schema
+    from gateway.model.schema.subschemas import Subschemas
+    from gateway.model.schema.transforms import coerce
+    from gateway.model.tokenizer import BUILTIN_ENCODINGS, ESTIMATORS, TIKTOKEN_ENCODINGS, Tokenizable, warn_into
+    from gateway.model.tools.artifact import (
+        Artifact,
+        ByteStore,
+        ContentStream,
+        SpoolContent,
+        SpoolReader,
+        candidate_call_ids,
+        is_artifact,
+        is_artifact_class,
+        is_spool_reader,
+        piece_id,
+        pieces_of,
+    )
+    from gateway.model.tools.backend import (
+        IDEMPOTENCY_HEADER,
+        Backend,
+        BackendError,
+        BackendErrorKind,
+        Invocation,
+        OutboundRequest,
+        OutboundTracer,
+        UpstreamMeta,
+    )
+    from gateway.model.tools.calls import UNNAMED_TOOL, Results, ToolCall, decode_arguments
+    from gateway.model.tools.tool import ArtifactTool, OnCollision, Tool, ToolContext, artifact_constructor_problems
+    from gateway.model.tools.tool_registry import ProviderName, ToolRegistry, to_provider_definition
+    from gateway.model.turns.context import CallContext, DispatchContext, TurnContext
+    from gateway.model.turns.events import (
+        DispatchEnd,
+        DispatchStart,
+        DispatchStatus,
+        ErrorEvent,
+        EventBuses,
+        GenerationStats,
+        IterationEnd,
+        IterationStart,
+        Listener,
+        ToolCallEvent,
+        ToolExecutionEnd,
+        TurnEnd,
+        TurnEvent,
+        TurnGateClosed,
+        TurnGateOpen,
+        TurnStart,
+        elapsed_milliseconds,
+        now,
+    )
+    from gateway.model.turns.gates import TurnGate
+    from gateway.model.turns.pipeline import Middleware, Next, is_abort, is_task_cancelled, run_pipeline
+    from gateway.model.turns.records import CALLBACKS, RECORD_KINDS, Callback, RecordKind, RecordSet, record_kind_plural
+    from gateway.model.turns.reporter import Reporter
+else:
+    __getattr__ = lazy_exports(__name__)

@@ -1,0 +1,1 @@
+"""Canonical JSON, identifiers, clock, containers, concurrency."""

@@ -1,0 +1,169 @@
+"""Canonical JSON that does not round numbers, and the fingerprint of a call, which is its hash.
+
+The model's canonical JSON prints numbers as JavaScript does, which rounds integers past 2^53: two account numbers can
+become one. Checksums hash that text. Code that *decides* whether two values are equal (idempotency, hashes in the
+decision log, verification, approvals, loops, caches) uses the text of this module instead.
+
+Values are equal if the parsed JSON values are: `1`, `1.0` and `1e0` are one number, and so are `0` and `-0.0`; `true`
+is not `1`. Canonical and exact text differ only if the value has a whole number of 2^53 or more, so a fingerprint
+differs from the checksum only then. A whole number of 10^21 or more is written as JavaScript does, with an exponent, if
+a float holds it exactly: otherwise 49,000 times `1.5e300` would be 15 MB of digits.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from math import isfinite
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from gateway.model.primitives.canonical_json import (
+    Trail,
+    call_id,
+    format_js_number,
+    format_js_string,
+    hash_call,
+    plain_text,
+)
+
+_SAFE: Final = 2**53
+_EXPONENT_FROM: Final = 10**21
+_INTEGERS: Final = range(-(1 << 63), 1 << 64)
+_LONGEST: Final = 20
+_LONG_INTEGER: Final = re.compile(rb"[0-9]{19}")
+
+
+class CallIdentity(NamedTuple):
+    """A call by its contents: checksum, exact text of the arguments, and fingerprint if it is not the checksum."""
+
+    checksum: str
+    text: str
+    exact: str | None
+
+
+def exact_json(value: Any) -> str:
+    """Return canonical JSON in which two values have the same text if and only if they are equal.
+
+    Raises `TypeError` for values that are outside the JSON grammar or contain themselves, and `ValueError` for nesting
+    past `MAX_DEPTH`, for two keys that are the same text, and for infinities and NaN, which JSON cannot express.
+    """
+    plain = plain_text(value)
+    return _write(value, Trail()) if plain is None else plain.decode()
+
+
+def exact_digest(value: Any) -> str:
+    """Return the SHA-256 of the exact text, in lower-case hex."""
+    return sha256(exact_json(value).encode()).hexdigest()
+
+
+def fingerprint_of(tool: str, args: Any) -> str:
+    """Return the exact counterpart of `call_id`: the SHA-256 of `{"args": args, "tool": tool}`."""
+    return hash_call(tool, exact_json(args).encode())
+
+
+def fast_call_identity(tool: str, args: Any) -> CallIdentity | None:
+    """Return the identity of a call by the fast path; `None` if the arguments need `call_identity`."""
+    plain = plain_text(args)
+    return None if plain is None else CallIdentity(hash_call(tool, plain), plain.decode(), None)
+
+
+def call_identity(tool: str, args: Any) -> CallIdentity:
+    """Return what identifies a call by its contents. Raises the same errors as `exact_json`."""
+    if (plain := fast_call_identity(tool, args)) is not None:
+        return plain
+    text = _write(args, Trail())
+    checksum, exact = call_id(tool, args), hash_call(tool, text.encode())
+    return CallIdentity(checksum, text, None if exact == checksum else exact)
+
+
+def is_short(value: Any, most: int) -> bool:
+    """Whether the JSON text of a value has at most `most` bytes; false for a value that orjson cannot write."""
+    try:
+        return len(orjson.dumps(value)) <= most
+    except orjson.JSONEncodeError:
+        return False
+
+
+def reads_exactly(content: bytes) -> bool:
+    """Whether all integers of a JSON text fit into 64 bits: orjson rounds larger ones to the nearest float."""
+    if _LONG_INTEGER.search(content) is None:
+        return True
+    exact = True
+
+    def note_integer(digits: str) -> None:
+        nonlocal exact
+        exact = exact and len(digits) <= _LONGEST and int(digits) in _INTEGERS
+
+    try:
+        json.loads(content, parse_int=note_integer)
+    except (ValueError, RecursionError):
+        return False
+    return exact
+
+
+def _write(value: Any, trail: Trail) -> str:
+    # No comprehensions: their stack frames would halve the possible depth.
+    parts: list[str] = []
+    if isinstance(value, Mapping):
+        trail.enter(value)
+        for key, item in _sort_members(value):
+            parts.append(f"{format_js_string(key)}:{_write(item, trail)}")
+        trail.leave(value)
+        return "{" + ",".join(parts) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+        trail.enter(value)
+        for item in value:
+            parts.append(_write(item, trail))
+        trail.leave(value)
+        return "[" + ",".join(parts) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return format_js_string(value)
+    if isinstance(value, int):
+        return _integer(value)
+    if isinstance(value, float):
+        return _float(value)
+    raise TypeError(f"{type(value).__name__} is outside the JSON grammar")
+
+
+def _integer(value: int) -> str:
+    """Return all digits; for a large integer that a float holds exactly, the float's text with an exponent."""
+    if -_EXPONENT_FROM < value < _EXPONENT_FROM:
+        return int.__repr__(value)
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return int.__repr__(value)
+    return format_js_number(nearest) if nearest == value else int.__repr__(value)
+
+
+def _float(value: float) -> str:
+    if not isfinite(value):
+        raise ValueError("JSON has no infinite numbers and no NaN")
+    # JavaScript rounds whole numbers between the two bounds to 17 digits and pads them with zeros.
+    return (
+        int.__repr__(int(value))
+        if value.is_integer() and _SAFE <= abs(value) < _EXPONENT_FROM
+        else format_js_number(value)
+    )
+
+
+def _sort_members(value: Mapping[Any, Any]) -> list[tuple[str, Any]]:
+    """Return the members sorted by UTF-16 units, as JavaScript does. Raises `ValueError` for keys that print alike."""
+    by_units: dict[bytes, tuple[str, Any]] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise TypeError(f"an object key must be a string, not {type(key).__name__}")
+        by_units[key.encode("utf-16-be", "surrogatepass")] = (key, item)
+    if len(by_units) < len(value):
+        raise ValueError("two keys of an object are the same text, one of them written as a surrogate pair")
+    return [by_units[units] for units in sorted(by_units)]

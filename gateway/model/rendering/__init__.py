@@ -1,0 +1,1 @@
+"""Trust envelopes, and texts that imitate their tags."""

@@ -1,0 +1,1 @@
+"""JSON Schema: validation, defaults, coercion, messages."""

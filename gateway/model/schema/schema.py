@@ -1,0 +1,277 @@
+"""JSON Schema 2020-12, compiled once. The document that a tool advertises is the one that its executor enforces.
+
+Compiling closes the document: it refuses unknown keys unless it allows them, and models are
+shown this closed form. Validation never coerces; defaults are filled in afterwards. The empty
+string is valid: a field that must not be empty needs `minLength: 1`, which models can read.
+"""
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
+from typing import Any, Final, Protocol, runtime_checkable
+from urllib.parse import quote
+
+import jsonschema_rs
+
+from gateway.errors import ValidationException, problem
+from gateway.model.primitives.canonical_json import MAX_DEPTH, refuse_cycles
+from gateway.model.primitives.containers import deep_copy_containers
+from gateway.model.schema.problems import (
+    SchemaProblem,
+    describe_schema_error,
+    has_bounded_errors,
+    list_problems,
+    mask_path,
+    names_in,
+    plain_problem,
+    strip_subschemas,
+)
+from gateway.model.schema.subschemas import SchemaDocument, Subschemas, copy_bounded
+from gateway.model.schema.transforms import DefaultFiller, close_schema, coerce
+
+SchemaCheck = Callable[[Any], Awaitable[object] | object]
+"""A rule that JSON Schema cannot express. It raises `ValidationException`; other exceptions are not caught."""
+
+# Generated schemas use look-around, for e-mail addresses for example, so patterns run on the backtracking
+# engine. A value that needs more steps than this, well under a millisecond, does not match.
+_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000, size_limit=1 << 20)
+_BASE: Final = "urn:gateway:schema"
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+
+
+@runtime_checkable
+class ModelClass(Protocol):
+    """A model class of a validation library such as pydantic."""
+
+    def model_json_schema(self) -> SchemaDocument: ...
+
+    def model_validate_json(self, json_data: str, *, strict: bool | None = None) -> Any: ...
+
+
+class Schema:
+    """A compiled schema. Raises `ValueError` for a document that is not a valid schema."""
+
+    __slots__ = ("_checks", "_document", "_filling", "_subschemas", "_validator", "_validators", "has_checks")
+
+    def __init__(
+        self, document: SchemaDocument | bool, *, checks: Sequence[SchemaCheck] = (), closed: bool = True
+    ) -> None:
+        if isinstance(document, bool):
+            document = {} if document else {"not": {}}
+        self._document = copy_bounded(document)
+        _refuse_invalid(self._document)
+        self._checks = tuple(checks)
+        self.has_checks = bool(checks)
+        """Whether custom checks run in addition to the document."""
+        self._validators: dict[int, jsonschema_rs.Draft202012Validator] = {}
+        self._subschemas = Subschemas(self._document)
+        for node in self._subschemas.elsewhere:
+            _refuse_invalid(node)
+        if closed:
+            close_schema(self._subschemas)
+        self._validator: jsonschema_rs.Draft202012Validator | None = _compile(self._document)
+        self._filling = DefaultFiller(self._subschemas, self._satisfies)
+
+    @classmethod
+    def of_model(cls, model: ModelClass) -> "Schema":
+        """Return the schema of a pydantic-like model class, which also runs the model's validators in strict mode."""
+        return cls(model.model_json_schema(), checks=(_model_check(model),))
+
+    @property
+    def describes_object(self) -> bool:
+        node: SchemaDocument | None = self._document
+        while node is not None and "type" not in node:
+            node = self._subschemas.target(node)
+        return node is not None and node["type"] == "object"
+
+    def describe(self) -> SchemaDocument:
+        """Return a copy of the document as enforced."""
+        copied: SchemaDocument = deep_copy_containers(self._document)
+        return copied
+
+    def with_enum(self, name: str, choices: Sequence[str]) -> "Schema":
+        """Return the schema with one property limited to `choices`. Cheap: it is compiled on first use."""
+        narrowed = object.__new__(Schema)
+        properties = self._document["properties"]
+        limited = {**properties, name: {**properties[name], "enum": list(choices)}}
+        narrowed._document = {**self._document, "properties": limited}
+        narrowed._validator = None
+        narrowed._checks = self._checks
+        narrowed.has_checks = self.has_checks
+        narrowed._validators = {}
+        narrowed._subschemas = self._subschemas
+        narrowed._filling = self._filling
+        return narrowed
+
+    async def validate(self, value: Any) -> Any:
+        """Return a copy of `value` with defaults filled in. Raises `ValidationException` with the problems found.
+
+        Raises `TypeError` for a value that contains itself.
+        """
+        refuse_cycles(value)
+        filled = self.check(value)
+        for check in self._checks:
+            answer = check(filled)
+            if inspect.isawaitable(answer):
+                await answer
+        return filled
+
+    def coerce(self, value: Any) -> Any:
+        """Like `validate`, but first convert texts to the scalars that the schema wants. Async checks are refused."""
+        refuse_cycles(value)
+        try:
+            filled = self.check(coerce(self._subschemas, value))
+        except RecursionError as error:
+            raise _not_json(error) from error
+        for check in self._checks:
+            answer = check(filled)
+            if inspect.isawaitable(answer):
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                raise TypeError("a check that has to be awaited cannot run here")
+        return filled
+
+    def check(self, value: Any) -> Any:
+        """Like `validate`, without custom checks.
+
+        Returns a copy, so that a handler which changes its arguments does not change the record. The caller must know
+        that the value does not contain itself, for example because it hashed the value.
+        """
+        try:
+            validator = self._validator or self._compiled
+            if not validator.is_valid(value):
+                raise ValidationException(self._problems(value))
+            own = _copy_json(value)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _not_json(error) from error
+        if self._filling.is_needed:
+            self._filling.fill_defaults(own)
+        return own
+
+    def is_valid(self, value: Any) -> bool:
+        """Whether the document accepts `value`; custom checks do not run."""
+        refuse_cycles(value)
+        return self.accepts_parsed(value)
+
+    def accepts_parsed(self, value: Any) -> bool:
+        """Like `is_valid`, for a value from a parser: it cannot contain itself, so cycles are not checked."""
+        return self._compiled.is_valid(value)
+
+    def __repr__(self) -> str:
+        return f"Schema(properties={list(self._document.get('properties', ()))!r})"
+
+    @property
+    def _compiled(self) -> jsonschema_rs.Draft202012Validator:
+        if self._validator is None:
+            self._validator = _compile(self._document)
+        return self._validator
+
+    def _problems(self, value: Any) -> list[SchemaProblem]:
+        if has_bounded_errors(self._subschemas, value):
+            return list_problems(list(self._compiled.iter_errors(value)), self._document)
+        shell = strip_subschemas(self._document)
+        found = list_problems(list(_compile(shell).iter_errors(value)), shell)
+        return found + self._property_problems(value) or [plain_problem()]
+
+    def _property_problems(self, value: Any) -> list[SchemaProblem]:
+        properties = self._subschemas.root.get("properties", {}).items()
+        described = [(name, child) for name, child in properties if isinstance(child, dict)]
+        members = value if isinstance(value, dict) else {}
+        return [
+            plain_problem(name)
+            for name, child in described
+            if name in members and not self._satisfies(child, members[name])
+        ]
+
+    def _satisfies(self, node: SchemaDocument, value: Any) -> bool:
+        """Whether a subschema accepts a part of a value."""
+        if id(node) not in self._validators:
+            base = self._document.get("$id", _BASE).removesuffix("#")
+            reference = {"$ref": f"{base}#{quote(self._subschemas.pointer(node))}"}
+            registry = jsonschema_rs.Registry([(base, self._document)])
+            self._validators[id(node)] = _compile(reference, registry)
+        return self._validators[id(node)].is_valid(value)
+
+
+def _refuse_invalid(document: SchemaDocument) -> None:
+    try:
+        jsonschema_rs.meta.validate(document)
+    except ValueError as error:
+        raise ValueError(describe_schema_error(error)) from error
+
+
+def _compile(
+    document: SchemaDocument, registry: jsonschema_rs.Registry | None = None
+) -> jsonschema_rs.Draft202012Validator:
+    try:
+        return jsonschema_rs.Draft202012Validator(
+            document,
+            registry=registry,
+            offline=True,  # never fetch the target of a `$ref`
+            mask="value",  # keep values of arguments out of messages
+            validate_formats=False,
+            pattern_options=_PATTERNS,
+        )
+    except ValueError as error:
+        raise ValueError(describe_schema_error(error)) from error
+
+
+def _copy_json(value: Any, depth: int = 0, *, whole_below: float = 2**53) -> Any:
+    """Return a copy in which `5.0` is `5`: the same number in JSON and call ids, so the same value for the handler."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is float:
+        return int(value) if value.is_integer() and abs(value) < whole_below else value
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    # Scalars are copied inline and without a comprehension: a call or a frame per item would be slow.
+    if isinstance(value, dict):
+        copied: Any = {}
+        for key, item in value.items():
+            copied[key] = item if type(item) in _SCALARS else _copy_json(item, depth + 1, whole_below=whole_below)
+        return copied
+    if isinstance(value, list | tuple):
+        copied = []
+        for item in value:
+            copied.append(item if type(item) in _SCALARS else _copy_json(item, depth + 1, whole_below=whole_below))
+        return copied
+    return value
+
+
+def _not_json(error: Exception) -> ValidationException:
+    return ValidationException([problem(f"not a JSON value: {error}", type="json")])
+
+
+def _model_check(model: ModelClass) -> SchemaCheck:
+    known = names_in(model.model_json_schema())
+
+    def problem_of(entry: dict[str, Any]) -> SchemaProblem:
+        path = mask_path(entry["loc"], known)
+        return problem(_model_message(path, str(entry["msg"])), path, entry["type"])
+
+    def check(value: Any) -> None:
+        try:
+            # As JSON text: strict mode then accepts types that JSON does not have, such as datetimes and sets.
+            model.model_validate_json(_json_text(value), strict=True)
+        except ValueError as error:
+            errors = getattr(error, "errors", None)
+            if errors is None:
+                raise
+            raise ValidationException(map(problem_of, errors())) from error
+
+    return check
+
+
+def _json_text(value: Any) -> str:
+    """Write whole numbers as integers, as JSON Schema understands them: models do not accept `1e30` as an integer."""
+    try:
+        return json.dumps(_copy_json(value, whole_below=inf))
+    except TypeError as error:
+        raise _not_json(error) from error
+
+
+def _model_message(path: Sequence[str | int], text: str) -> str:
+    where = ".".join(map(str, path))
+    return f"{where!r}: {text}" if where else text

@@ -1,0 +1,1 @@
+"""Tools, their registry, calls, and the contract of a backend."""

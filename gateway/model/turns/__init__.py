@@ -1,0 +1,1 @@
+"""One turn: context, pipeline, gates, records, events."""

@@ -1,0 +1,85 @@
+"""Who may do what, and when: Casbin, gate rules, limits, the one access decision.
+
+May import `model`, `registries` and `errors`.
+"""
+
+from typing import TYPE_CHECKING
+
+from gateway.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from gateway.policy.access import STEPS, Access, AccessAnswer, AccessQuestion, ToolVisibility, fingerprint_of_call
+    from gateway.policy.approver_checks import (
+        build_active_approver_directory,
+        build_approver_directory,
+        check_approvers,
+        find_common_subject,
+    )
+    from gateway.policy.authoriser import AccessRequest
+    from gateway.policy.casbin.enforcer import CasbinAuthoriser
+    from gateway.policy.casbin.lint import KnownNames, lint_policies
+    from gateway.policy.casbin.policy_files import PolicyCell, PolicySet, RoleLink, read_policies
+    from gateway.policy.limits import (
+        ExceededLimit,
+        Limit,
+        Limiter,
+        LimitExceeded,
+        LimitKey,
+        LimitReservation,
+        LimitStore,
+        QuotaLimit,
+        QuotaWindow,
+        RateLimit,
+        build_bucket,
+        encode_limit_key,
+        find_window,
+    )
+    from gateway.policy.rules.condition_checks import ConditionMistake, Scope, find_mistakes, missing_everywhere
+    from gateway.policy.rules.conditions import Condition, ConditionScope, compile_condition
+    from gateway.policy.rules.deciding_part import find_deciding_part
+    from gateway.policy.rules.expression_tree import CallNode, ConstantNode, Node, children, parse_expression
+    from gateway.policy.rules.expressions import find_saw_flags, line_and_column
+    from gateway.policy.rules.gate_checks import (
+        ApprovalCheck,
+        ArgumentsCheck,
+        BudgetCheck,
+        ConfirmationCheck,
+        Decision,
+        FlowCheck,
+        LoopCheck,
+        PermissionCheck,
+        PermissionLookup,
+        QuotaCheck,
+        RateCheck,
+        Weekday,
+        WindowCheck,
+        WindowInterval,
+        amount_of,
+    )
+    from gateway.policy.rules.gate_rules import OF_BYTES, GateOutcome, GateRule, RuleVerdict
+    from gateway.policy.rules.schema_views import SchemaView
+    from gateway.policy.rules.turn_state import (
+        LONGEST,
+        CallBounds,
+        InvalidTurnState,
+        Sightings,
+        Taint,
+        TurnState,
+        load_turn_state,
+        merge_turn_states,
+    )
+    from gateway.policy.stop_list import (
+        CallQuarantined,
+        KillSwitch,
+        QuarantineNotFound,
+        RevocationList,
+        RevocationNotFound,
+        Stop,
+        StopChange,
+        StopHook,
+        StopList,
+        StopTarget,
+    )
+    from gateway.policy.validity import ConfigExpired, Validity, ValidityState
+else:
+    __getattr__ = lazy_exports(__name__)

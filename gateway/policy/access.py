@@ -1,0 +1,539 @@
+"""The access decision for a call: its steps in their fixed order, what decided, and which steps were skipped.
+
+Handlers, explanations, policy tests and plans run the same steps, so an explanation matches what happens. The first
+refusal ends the evaluation; a step that raises refuses. Turn state is passed in with the call and never changed here.
+Rates and quotas are counted when the call is made.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from gateway.errors import NotPermitted, ValidationException
+from gateway.model import CONFIG_OBJECT, Principal, Schema, fingerprint_of, to_microseconds
+from gateway.policy.authoriser import AccessDecision, AccessRequest, Authoriser
+from gateway.policy.rules.conditions import ConditionScope
+from gateway.policy.rules.gate_checks import Decision, FlowCheck, PermissionLookup
+from gateway.policy.rules.gate_rules import GateOutcome, GateRule, evaluate_rules
+from gateway.policy.rules.turn_state import Taint, TurnState
+from gateway.registries import (
+    EFFECT_FLAGS,
+    ArtifactClass,
+    Catalogue,
+    DeclaredDefinition,
+    DeclaredTool,
+    ExpectedReason,
+    Position,
+    Query,
+    Requested,
+    Selector,
+    Snapshot,
+)
+
+StepName = Literal["audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates"]
+STEPS: Final[tuple[StepName, ...]] = ("audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates")
+
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessQuestion:
+    """The call to decide about. `tool` is the advertised name, `memory` the state of the turn, if there is one.
+
+    `fingerprint` identifies the call within its turn; by default it is computed from tool and arguments. `of` is the
+    advertised name of the tool whose result a query tool reads; it is optional if there is only one such tool.
+    `sightings` are when the caller last saw each flag; by default, the caller has just seen all flags of the turn.
+    """
+
+    principal: Principal
+    catalogue: str
+    tool: str
+    at: datetime
+    args: Mapping[str, Any] = field(default_factory=dict)
+    memory: TurnState | None = None
+    fingerprint: str | None = None
+    of: str | None = None
+    sightings: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessStep:
+    """One step that was evaluated: its decision, the reason, and the position of the configuration that decided."""
+
+    name: StepName
+    decision: Decision
+    reason: str
+    position: Position | None = None
+    because: ExpectedReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessAnswer:
+    """The decision about a call. `steps` are the steps that were evaluated; the last one decided.
+
+    `outcome` is the result of the gate rules, `scope` the values they could read; both are set only if gates ran.
+    """
+
+    steps: tuple[AccessStep, ...]
+    outcome: GateOutcome | None = None
+    scope: ConditionScope | None = None
+    idle_rules: tuple[GateRule, ...] = ()
+    """Gate rules that match the tool but whose condition does not apply to this call."""
+    rows: frozenset[Position] = frozenset()
+    """Policy rows that decided the call itself, or a permission that a gate rule checks."""
+
+    @property
+    def decision(self) -> Decision:
+        return self.steps[-1].decision
+
+    @property
+    def because(self) -> ExpectedReason | None:
+        return self.steps[-1].because
+
+    @property
+    def skipped_steps(self) -> tuple[StepName, ...]:
+        return STEPS[len(self.steps) :]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolVisibility:
+    """Whether a caller may see a tool of a catalogue, by its advertised name, and the decision behind it."""
+
+    name: str
+    tool: DeclaredTool
+    decision: AccessDecision
+
+
+class Access:
+    """Access decisions for one snapshot and its authoriser. Immutable except for its caches."""
+
+    def __init__(self, snapshot: Snapshot, authoriser: Authoriser) -> None:
+        self.snapshot = snapshot
+        self.authoriser = authoriser
+        self._ranks = snapshot.ranks
+        self._schemas: dict[str, Schema] = {}
+        self._seen_tools: dict[str, tuple[Requested, Mapping[str, Any]]] = {}
+
+    def decide_call(self, call: AccessQuestion) -> AccessAnswer:
+        """Run the steps up to the first refusal."""
+        catalogue = self.snapshot.catalogues.get(call.catalogue)
+        held = self._find_roles(call.principal)
+        steps = [_audience(catalogue, call.catalogue, held=held)]
+        if catalogue is None or held is None or _is_refused(steps):
+            return _refusal(steps)
+        tool = self.find_requested(call)
+        steps.append(self._tool(call, tool))
+        if tool is None or _is_refused(steps):
+            return _refusal(steps)
+        arguments, step = self._arguments(call, tool)
+        steps.append(step)
+        for ask in (self._tier, self._lifecycle, self._policy):
+            if _is_refused(steps):
+                break
+            steps.append(ask(call, tool))
+        if _is_refused(steps):
+            return _refusal(steps)
+        scope = self._scope(call, tool, arguments=arguments, held=held)
+        return self._gates(call, tool, scope=scope, steps=steps)
+
+    def find_requested(self, call: AccessQuestion) -> DeclaredTool | Query | None:
+        """Return the tool or query tool that a call names; `None` if it is unknown or ambiguous."""
+        tool = self.snapshot.tool_in(call.catalogue, call.tool)
+        if tool is not None:
+            return tool
+        found = self.snapshot.queries_in(call.catalogue, call.tool)
+        if call.of is not None:
+            return found.get(call.of)
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def list_tools(self, principal: Principal, catalogue: str, *, at: datetime) -> list[tuple[str, DeclaredTool]]:
+        """Return the tools a caller sees in a catalogue, by advertised name; none if outside the audience."""
+        found = self.list_visibility(principal, catalogue, at=at)
+        return [(each.name, each.tool) for each in found if each.decision.allowed]
+
+    def list_visibility(self, principal: Principal, catalogue: str, *, at: datetime) -> list[ToolVisibility]:
+        """Return every tool with its decision, including denied ones; tools hidden from all callers are left out."""
+        found = self.snapshot.catalogues.get(catalogue)
+        held = self._find_roles(principal)
+        if found is None or _audience(found, catalogue, held=held).decision != "allow":
+            return []
+        named = [(name, self.snapshot.tool_in(catalogue, name)) for name in found.tools if name not in found.hidden]
+        return [
+            ToolVisibility(name, tool, self.decide_discovery(principal, catalogue=catalogue, tool=tool))
+            for name, tool in named
+            if tool is not None and tool.is_callable_on(_day(at))
+        ]
+
+    def decide_discovery(self, principal: Principal, catalogue: str, tool: DeclaredTool) -> AccessDecision:
+        """Whether the caller may know of a tool. A `discover` row decides; without one, permission to call it does.
+
+        Listings and calls both use this decision, so neither reveals more than the other.
+        """
+        discovery = self.decide_action(principal, "discover", catalogue, tool)
+        if discovery.allowed or discovery.row is not None:
+            return discovery
+        invocation = self.decide_action(principal, "invoke", catalogue, tool)
+        return invocation if invocation.allowed or invocation.row is not None else discovery
+
+    def decide_definition(self, principal: Principal, *, catalogue: str, offer: DeclaredDefinition) -> AccessDecision:
+        """Whether the caller may use a prompt, or read resources of a group; a refused caller must not learn of it.
+
+        A row that denies `discover` decides; otherwise the row for `invoke` (prompts) or `read` (resources).
+        """
+        if not offer.trust.callable:
+            return AccessDecision(False, f"definitions of tier {offer.trust.tier.name!r} cannot be used")
+        discovery = self.decide_action(principal, "discover", catalogue=catalogue, tool=offer)
+        if not discovery.allowed and discovery.row is not None:
+            return discovery
+        return self.decide_action(
+            principal, "invoke" if offer.kind == "prompt" else "read", catalogue=catalogue, tool=offer
+        )
+
+    def is_in_audience(self, principal: Principal, catalogue: str) -> bool:
+        """Whether the caller is in the catalogue's audience."""
+        found, held = self.snapshot.catalogues.get(catalogue), self._find_roles(principal)
+        return found is not None and held is not None and not found.audience.isdisjoint(held)
+
+    def can_administer(self, principal: Principal) -> bool:
+        """Whether a row in any catalogue allows the caller to `administer` the object `config`."""
+        return self._does_to_config(principal, "administer")
+
+    def can_read_metrics(self, principal: Principal) -> bool:
+        """Whether the caller may read metrics: allowed to `observe` or `administer` the object `config`."""
+        return self._does_to_config(principal, "observe") or self._does_to_config(principal, "administer")
+
+    def _does_to_config(self, principal: Principal, action: str) -> bool:
+        """Whether a row in any catalogue allows the caller this action on the object `config`."""
+        if self._find_roles(principal) is None:
+            return False
+        tier = min(self.snapshot.tiers.values(), key=lambda each: each.rank).name
+        return any(
+            self._decide(principal, action, catalogue=name, object=CONFIG_OBJECT, tier=tier).allowed
+            for name in self.snapshot.catalogues
+        )
+
+    def roles_of(self, principal: Principal) -> frozenset[str]:
+        """Return the caller's names and every role that these names hold."""
+        return self.authoriser.roles_of(principal.names)
+
+    def decide_action(
+        self, principal: Principal, action: str, catalogue: str, tool: DeclaredTool | DeclaredDefinition
+    ) -> AccessDecision:
+        """Return the policy's decision on an action on a tool, prompt or resource group."""
+        return self._decide(principal, action, catalogue, tool.object, tool.trust.tier.name)
+
+    def permits(self, principal: Principal, catalogue: str, target: Requested) -> AccessDecision:
+        """Whether the policy allows the caller what they request. Every handler checks this first."""
+        if isinstance(target, DeclaredTool):
+            return self.decide_action(principal, "invoke", catalogue, target)
+        if isinstance(target, Query):
+            return self.reads(principal, catalogue, target)
+        return self.decide_definition(principal, catalogue=catalogue, offer=target)
+
+    def reads(self, principal: Principal, catalogue: str, query: Query) -> AccessDecision:
+        """Whether the caller may read the result of a tool, through a query tool or whole.
+
+        A row that denies `read` on the query tool, on the artifact class or on the tool that made the result decides.
+        Otherwise a row that allows `read` on the class or on that tool; without one, permission to make the call.
+        """
+        maker, tier = query.maker, query.trust.tier.name
+        is_declared = query.artifact in self.snapshot.artifacts
+        about = [query.object, *([f"class:{query.artifact}"] if is_declared else ()), maker.object]
+        of_query, *others = [self._decide(principal, "read", catalogue, each, tier) for each in about]
+        for each in (of_query, *others):
+            if not each.allowed and (each.row is not None or each.is_unanswered):
+                return each
+        allowed = next((each for each in others if each.allowed), None)
+        return allowed or self.decide_action(principal, "invoke", catalogue, maker)
+
+    def decide_approval(self, principal: Principal, *, catalogue: str, tool: str) -> AccessDecision:
+        """Whether the policy allows the principal to approve calls of a tool: by the tool, or by the class it yields.
+
+        A row that denies either of them decides. A query tool has the riskiest tier of the tools it can read from.
+        """
+        objects, tier = self._approvable(catalogue, tool)
+        if not objects:
+            return AccessDecision(False, "there is no such tool")
+        found = [self._decide(principal, "approve", catalogue=catalogue, object=each, tier=tier) for each in objects]
+        denied = next((each for each in found if not each.allowed and each.row is not None), None)
+        return denied or next((each for each in found if each.allowed), found[0])
+
+    @cached_property
+    def watched_flags(self) -> frozenset[str]:
+        """Flags that some rule tests for in the caller's sightings."""
+        rules = self.snapshot.gates.values()
+        return frozenset(flag for rule in rules for flag in rule.watched_flags)
+
+    def _approvable(self, catalogue: str, tool: str) -> tuple[list[str], str]:
+        """Return the objects that `approve` rows may name for this tool, and its tier."""
+        declared, offer = self.snapshot.tools.get(tool), self.snapshot.offers.get(tool)
+        if declared is not None:
+            is_declared = declared.artifact in self.snapshot.artifacts
+            classes = [f"class:{declared.artifact}"] if is_declared else []
+            return [declared.object, *classes], declared.trust.tier.name
+        if offer is not None:
+            return [offer.object], offer.trust.tier.name
+        queries = self.snapshot.queries_in(catalogue, tool).values()
+        tiers = sorted((each.trust.tier.name for each in queries), key=self._ranks.__getitem__)
+        return ([f"tool:{tool}"], tiers[-1]) if tiers else ([], "")
+
+    def find_rules(self, target: Requested, catalogue: str) -> list[GateRule]:
+        """Return the gate rules that apply to calls of the tool through the catalogue, by name, for any arguments.
+
+        An artifact class that must not flow to the tool adds a rule named `class:NAME`. Queries send no data out, so
+        they have no such rules.
+        """
+        governed = target.to_governed
+        rules = self.snapshot.gates.values()
+        about = [rule for rule in rules if rule.mode != "disabled" and rule.matches(governed, catalogue)]
+        if not isinstance(target, Query):
+            about += [rule for each in self.snapshot.artifacts.values() if (rule := self._flow(each, target))]
+        return sorted(about, key=lambda rule: rule.name)
+
+    def evaluate_rules(self, call: AccessQuestion, tool: Requested, rules: Sequence[GateRule]) -> GateOutcome:
+        """Evaluate the rules of `find_rules` for a call that the policy allows.
+
+        The call's arguments are already validated. The caller acquires `GateOutcome.limits` if the decision is allow.
+        """
+        held = self._find_roles(call.principal)
+        if held is None:  # no rule can be evaluated without the caller's roles
+            raise NotPermitted()
+        scope = self._scope(call, tool, arguments=call.args, held=held)
+        return evaluate_rules(rules, scope, may=self._may(call, tool))
+
+    def taint_of_tool(self, tool: Requested) -> Taint:
+        """Return the taint that a call of the tool, or a read, adds to its turn."""
+        if isinstance(tool, Query):
+            return self.taint_of_artifact(tool.maker.name, artifact=tool.artifact)
+        if isinstance(tool, DeclaredDefinition):
+            return self.taint_of_definition(tool)
+        artifact = tool.artifact if tool.artifact in self.snapshot.artifacts else None
+        return Taint(tool.name, tuple(sorted(tool.trust.flags)), tool.trust.tier.name, artifact)
+
+    def taint_of_definition(self, offer: DeclaredDefinition) -> Taint:
+        """Return the taint that reading a prompt or resource adds to a turn."""
+        return Taint(offer.object, tuple(sorted(offer.trust.flags)), offer.trust.tier.name, None)
+
+    def taint_of_artifact(self, identity: str, *, artifact: str | None = None) -> Taint:
+        """Return the taint that reading an artifact adds to a turn, by the tool that made it, in whichever turn.
+
+        `artifact` is the class it was stored as. A tool that is no longer declared is treated as having every flag
+        and the least trusted tier.
+        """
+        tool = self.snapshot.tools.get(identity)
+        known = artifact if artifact in self.snapshot.artifacts else None
+        if tool is None:
+            worst = max(self._ranks, key=self._ranks.__getitem__)
+            return Taint(identity, tuple(sorted(EFFECT_FLAGS.union(self.snapshot.flags))), worst, known)
+        taint = self.taint_of_tool(tool)
+        return taint if known is None else taint._replace(artifact=known)
+
+    def _flow(self, artifact: ArtifactClass, tool: DeclaredTool | DeclaredDefinition) -> GateRule | None:
+        """Return the rule that blocks the flow of an artifact class to the tool; `None` if the flow is allowed."""
+        tier, ceiling = tool.trust.tier, artifact.max_tier
+        blocked = sorted(tool.trust.flags & artifact.blocked_by)
+        if ceiling is not None and tier.rank > self._ranks.get(ceiling, -1):
+            because = f"which may not flow to tier {tier.name!r}, only up to {ceiling!r}"
+        elif blocked:
+            because = f"which may not flow to tools with the flag {blocked[0]!r}"
+        else:
+            return None
+        check = FlowCheck(artifact.name, because)
+        return GateRule(f"class:{artifact.name}", Selector(tools=(tool.name,)), check, artifact.position)
+
+    def _scope(
+        self, call: AccessQuestion, tool: Requested, *, arguments: Mapping[str, Any], held: frozenset[str]
+    ) -> ConditionScope:
+        principal = call.principal
+        roles = sorted(held - {principal.subject})
+        caller = {"subject": principal.subject, "roles": roles, "tenant": principal.tenant}
+        turn = TurnState() if call.memory is None else call.memory
+        sightings = call.sightings
+        if sightings is None:
+            sightings = dict.fromkeys(turn.flags, to_microseconds(call.at))
+        return ConditionScope(arguments, caller, self._facts(tool), turn, call.at, fingerprint_of_call(call), sightings)
+
+    def _facts(self, tool: Requested) -> Mapping[str, Any]:
+        """Return the tool as conditions see it; cached, because it is the same for every call."""
+        known = self._seen_tools.get(tool.name)
+        if known is None or known[0] is not tool:
+            flags = sorted(tool.trust.flags)
+            facts = {"name": tool.name, "tier": tool.trust.tier.name, "flags": flags, "labels": tool.labels}
+            known = self._seen_tools[tool.name] = (tool, facts)
+        return known[1]
+
+    def _may(self, call: AccessQuestion, tool: Requested, permitting: set[Position] | None = None) -> PermissionLookup:
+        """Return a lookup of further permissions of the caller; rows that decide are added to `permitting`."""
+
+        def may(action: str, object: str) -> bool:
+            tier = tool.trust.tier.name
+            decision = self._decide(call.principal, action, catalogue=call.catalogue, object=object, tier=tier)
+            if permitting is not None and decision.row is not None:
+                permitting.add(decision.row)
+            return decision.allowed
+
+        return may
+
+    def _decide(self, principal: Principal, action: str, catalogue: str, object: str, tier: str) -> AccessDecision:
+        try:
+            # Bypasses the constructor to save time: most decisions come from the authoriser's cache.
+            request = tuple.__new__(AccessRequest, (principal.names, catalogue, object, action, tier))
+            return self.authoriser.decide(request)
+        except Exception as error:  # fail closed: an authoriser must not raise, but if it does, deny
+            _log.exception("the authoriser failed")
+            return AccessDecision(False, f"authorisation failed ({type(error).__name__})", is_unanswered=True)
+
+    def _find_roles(self, principal: Principal) -> frozenset[str] | None:
+        """Return the caller's names and roles; `None` if they cannot be determined.
+
+        A role without the prefix `role:` could be another caller's name and would grant that caller's rights.
+        """
+        for role in principal.roles:
+            if not role.startswith("role:"):
+                return None
+        try:
+            return self.authoriser.roles_of(principal.names)
+        except Exception:  # fail closed
+            _log.exception("the authoriser failed")
+            return None
+
+    def _tool(self, call: AccessQuestion, tool: DeclaredTool | Query | None) -> AccessStep:
+        """Whether the caller may know of the tool. Only explanations distinguish unknown from hidden tools."""
+        if tool is None and (makers := self.snapshot.queries_in(call.catalogue, call.tool)):
+            return AccessStep(
+                "tool", "deny", f"{call.tool} reads what one of {', '.join(sorted(makers))} yields; name one"
+            )
+        if tool is None:
+            return AccessStep("tool", "deny", f"there is no tool {call.tool!r} in {call.catalogue}")
+        if isinstance(tool, Query):
+            return AccessStep("tool", "allow", f"it reads what {tool.maker.name} yields", tool.position)
+        refusal = self.decide_discovery(call.principal, catalogue=call.catalogue, tool=tool)
+        if refusal.allowed:
+            return AccessStep("tool", "allow", "the caller may know of it", tool.position)
+        reason = f"the caller may neither see nor call it: {refusal.reason}"
+        return AccessStep("tool", "deny", reason, refusal.row, _by_policy(refusal))
+
+    def _arguments(self, call: AccessQuestion, tool: DeclaredTool | Query) -> tuple[Mapping[str, Any], AccessStep]:
+        if tool.input_schema is None:
+            return call.args, AccessStep("arguments", "allow", "only the upstream server knows their schema")
+        try:
+            accepted: Mapping[str, Any] = self._schema(tool, tool.input_schema).check(dict(call.args))
+        except ValidationException as error:
+            problems = "; ".join(str(each["message"]) for each in error.details)
+            return call.args, AccessStep("arguments", "deny", f"they do not fit the schema: {problems}", tool.position)
+        except Exception as error:  # fail closed; the error's text could reveal an argument
+            reason = f"they cannot be checked ({type(error).__name__})"
+            return call.args, AccessStep("arguments", "deny", reason, tool.position)
+        return accepted, AccessStep("arguments", "allow", "they fit the schema")
+
+    def _schema(self, tool: DeclaredTool | Query, document: Mapping[str, Any]) -> Schema:
+        key = tool.name if isinstance(tool, DeclaredTool) else f"{tool.artifact}/{tool.name}"
+        if key not in self._schemas:
+            self._schemas[key] = Schema(dict(document))
+        return self._schemas[key]
+
+    def _tier(self, call: AccessQuestion, tool: DeclaredTool | Query) -> AccessStep:
+        tier = tool.trust.tier
+        if isinstance(tool, Query):
+            return AccessStep("tier", "allow", "results can be read whatever the tier", tool.position)
+        because = ExpectedReason("tier", tier.name)
+        if not tier.callable:
+            return AccessStep("tier", "deny", f"tools of tier {tier.name!r} cannot be called", tool.position, because)
+        if not tool.trust.callable:
+            reason = f"the tool does not meet the requirements of tier {tier.name!r}"
+            return AccessStep("tier", "deny", reason, tool.position, because)
+        return AccessStep("tier", "allow", f"tools of tier {tier.name!r} can be called", tool.position, because)
+
+    def _lifecycle(self, call: AccessQuestion, tool: DeclaredTool | Query) -> AccessStep:
+        if isinstance(tool, Query):
+            return AccessStep("lifecycle", "allow", "results can be read as long as they are stored", tool.position)
+        if tool.is_callable_on(_day(call.at)):
+            return AccessStep("lifecycle", "allow", f"the tool is {tool.lifecycle}", tool.position)
+        if tool.lifecycle == "deprecated" and tool.deprecation is not None:
+            return AccessStep("lifecycle", "deny", f"its last day was {tool.deprecation.remove_after}", tool.position)
+        return AccessStep("lifecycle", "deny", f"the tool is {tool.lifecycle}", tool.position)
+
+    def _policy(self, call: AccessQuestion, tool: DeclaredTool | Query) -> AccessStep:
+        decision = self.permits(call.principal, call.catalogue, tool)
+        word: Decision = "allow" if decision.allowed else "deny"
+        return AccessStep("policy", word, decision.reason, decision.row, _by_policy(decision))
+
+    def _gates(
+        self, call: AccessQuestion, tool: Requested, *, scope: ConditionScope, steps: list[AccessStep]
+    ) -> AccessAnswer:
+        rules = self.find_rules(tool, call.catalogue)
+        permitting: set[Position] = set()
+        outcome = evaluate_rules(rules, scope, may=self._may(call, tool, permitting))
+        matched = {verdict.rule.name for verdict in outcome.verdicts}
+        idle = tuple(rule for rule in rules if rule.name not in matched)
+        taken = (*steps, _gate_step(outcome, steps[-1]))
+        return AccessAnswer(taken, outcome, scope, idle, _find_deciding_rows(steps) | permitting)
+
+
+def _refusal(steps: Sequence[AccessStep]) -> AccessAnswer:
+    return AccessAnswer(tuple(steps), rows=_find_deciding_rows(steps))
+
+
+def _find_deciding_rows(steps: Sequence[AccessStep]) -> frozenset[Position]:
+    by_policy = [step for step in steps if step.because is not None and step.because.kind == "policy"]
+    return frozenset(step.position for step in by_policy if step.position is not None)
+
+
+def _audience(catalogue: Catalogue | None, name: str, *, held: frozenset[str] | None) -> AccessStep:
+    if catalogue is None:
+        return AccessStep("audience", "deny", f"there is no catalogue {name!r}")
+    if held is None:
+        return AccessStep("audience", "deny", "the caller's roles cannot be determined", catalogue.position)
+    shared = sorted(catalogue.audience & held)
+    if not shared:
+        return AccessStep("audience", "deny", f"the caller is not in the audience of {name}", catalogue.position)
+    return AccessStep("audience", "allow", f"{name} is for {shared[0]}", catalogue.position)
+
+
+def fingerprint_of_call(call: AccessQuestion) -> str:
+    """Return what identifies the call; empty if its arguments are not JSON: such a call is never a repetition."""
+    if call.fingerprint is not None:
+        return call.fingerprint
+    try:
+        return fingerprint_of(call.tool, call.args)
+    except (TypeError, ValueError):
+        return ""
+
+
+def _day(at: datetime) -> date:
+    """Return the day in UTC, for every caller alike."""
+    return at.astimezone(UTC).date()
+
+
+def _is_refused(steps: Sequence[AccessStep]) -> bool:
+    return steps[-1].decision != "allow"
+
+
+def _gate_step(outcome: GateOutcome, policy: AccessStep) -> AccessStep:
+    verdict = outcome.decided_by
+    if verdict is None or outcome.decision == "allow":  # the policy allowed the call
+        return AccessStep("gates", "allow", _nothing_against(outcome), policy.position, policy.because)
+    rule = verdict.rule
+    reason = f"{rule.name}: {verdict.judgement.reason}"
+    return AccessStep("gates", outcome.decision, reason, rule.position, reason_of_rule(rule))
+
+
+def reason_of_rule(rule: GateRule) -> ExpectedReason:
+    if isinstance(rule.check, FlowCheck):
+        return ExpectedReason("class", rule.check.artifact)
+    return ExpectedReason("gate", rule.name)
+
+
+def _nothing_against(outcome: GateOutcome) -> str:
+    enforced = [verdict for verdict in outcome.verdicts if verdict.is_enforced]
+    observing = len(outcome.verdicts) - len(enforced)
+    words = f"{len(enforced)} evaluated, none holds or denies" if enforced else "no rule applies"
+    return f"{words}; {observing} only observe{'s' * (observing == 1)}" if observing else words
+
+
+def _by_policy(decision: AccessDecision) -> ExpectedReason | None:
+    return ExpectedReason("policy", decision.subject) if decision.subject else None

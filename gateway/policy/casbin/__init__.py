@@ -1,0 +1,1 @@
+"""The Casbin adapter: policy files, matcher, enforcer, lint."""

@@ -1,0 +1,1 @@
+"""Gate rules: conditions in CEL, checks, and what a turn remembers."""

@@ -1,0 +1,438 @@
+"""The state of one turn: the flags, tiers and classes it has seen, how often each call was made, the newest calls.
+
+What was seen and the totals are never dropped; the history is bounded. Nothing here decides, and nothing here knows
+where the state is stored between calls. It is converted to and from JSON, and malformed JSON is refused.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import lru_cache
+from time import time_ns
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import orjson
+
+from gateway.model import Principal
+
+LONGEST: Final = timedelta(days=30)
+"""How far back a rule can look; older sightings are dropped."""
+
+
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """Parse a number and a unit, as in documents; `None` for anything else."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else timedelta(milliseconds=int(found[1]) * _UNITS[found[2]])
+
+
+def is_recent(seen: int | None, now: int, within: str) -> bool:
+    """Whether `seen` is at most `within` ago; times are microseconds. A clock that was set back makes it recent."""
+    span = parse_duration(within)
+    if span is None:
+        raise ValueError("not a duration")
+    return seen is not None and now - seen <= span // timedelta(microseconds=1)
+
+
+class Sightings(Protocol):
+    """Shared by all processes that serve together. Raises `StoreUnavailable`."""
+
+    async def of(self, principal: Principal) -> Mapping[str, int]:
+        """Return when the caller last saw each flag, in microseconds since 1970."""
+        ...
+
+    async def note(self, principal: Principal, flags: Iterable[str]) -> None:
+        """Record that the caller is about to see these flags. Durable when this returns."""
+        ...
+
+
+VERSION: Final = 1
+NEWEST: Final = 128
+"""Calls that conditions can read one by one; the flags, tiers and classes of older calls still count as seen."""
+
+DIFFERENT: Final = 256
+"""Number of different calls whose repetitions are counted: the last ones made."""
+
+MAX_JSON: Final = 256 << 10
+_MAX_NAMES: Final = 1_024
+_MAX_NAME: Final = 256
+_MAX_COUNT: Final = 2**53 - 1
+_KEY: Final = 16
+"""Characters of a fingerprint that identify a call. Calls that share them count as one, which can only refuse more."""
+
+CallDecision = Literal["allow", "hold", "deny"]
+
+
+class InvalidTurnState(ValueError):
+    """Stored turn state is malformed. It must not be treated as empty, which could allow calls."""
+
+
+class Taint(NamedTuple):
+    """What a tool adds to a turn that calls it, or reads its result: its flags, its tier, the class it yields."""
+
+    tool: str
+    flags: tuple[str, ...]
+    tier: str
+    artifact: str | None = None
+
+
+class TurnCall(NamedTuple):
+    """One call of the history; `at` counts milliseconds since 1970."""
+
+    tool: str
+    flags: tuple[str, ...]
+    tier: str
+    decision: CallDecision
+    at: int
+
+    def age(self, now: datetime) -> timedelta:
+        """Return the call's age; never negative, even if the clock was set back."""
+        return timedelta(milliseconds=max(0, _milliseconds(now) - self.at))
+
+
+class CallBounds(NamedTuple):
+    """How often one call may be made in a turn, and how many calls the turn may make; `None` is no bound."""
+
+    same: int | None = None
+    calls: int | None = None
+
+
+class _Seen:
+    """The expanded part of the state: what was seen, the newest calls, and how often each call was made."""
+
+    __slots__ = ("classes", "flags", "newest", "same", "tiers")
+
+    def __init__(self) -> None:
+        self.flags: set[str] = set()
+        self.tiers: set[str] = set()
+        self.classes: set[str] = set()
+        self.newest: list[TurnCall] = []
+        self.same: dict[str, int] = {}
+
+
+class TurnState:
+    """The state of one turn, changed only by its turn. A call is reserved, recorded when it runs, and adds its bytes.
+
+    `calls` and `bytes` are the totals of the turn. `known` is the state as last read from or written to the store that
+    all processes share; later changes are not stored yet. Most turns make one call and nothing reads what they have
+    seen, so that part is expanded on first use.
+    """
+
+    __slots__ = ("_at", "_key", "_seen", "_taint", "bytes", "calls", "known", "output_ran")
+
+    def __init__(self) -> None:
+        self.known: bytes | None = None
+        self.output_ran = False
+        """Whether the output stages of the turn have run, or run after its first call."""
+        self.calls = 0
+        self.bytes = 0
+        self._seen: _Seen | None = None
+        self._key: str | None = None
+        """The key of the only reserved call, while the state is not expanded."""
+        self._taint: Taint | None = None
+        """The taint that this call added when it ran."""
+        self._at = 0
+
+    @property
+    def flags(self) -> set[str]:
+        return self._expand().flags
+
+    @property
+    def tiers(self) -> set[str]:
+        return self._expand().tiers
+
+    @property
+    def classes(self) -> set[str]:
+        return self._expand().classes
+
+    @property
+    def newest(self) -> list[TurnCall]:
+        return self._expand().newest
+
+    def _expand(self) -> _Seen:
+        if self._seen is None:
+            self._seen = seen = _Seen()
+            if self._key is not None:
+                seen.same[self._key] = 1
+            if self._taint is not None:
+                seen.newest.append(_to_call(self._taint, "allow", self._at))
+                self.record_read(self._taint)
+            self._key = self._taint = None
+        return self._seen
+
+    def count_calls(self, fingerprint: str) -> int:
+        """Return how often the same call was made; refused calls do not count."""
+        return self._expand().same.get(fingerprint[:_KEY], 0)
+
+    def reserve_call(self, fingerprint: str) -> None:
+        """Count a call that is about to be made, before the first await: other calls may be evaluated meanwhile."""
+        key = fingerprint[:_KEY]
+        self.calls += 1
+        if self._key is None and self._seen is None:
+            self._key = key
+            return
+        same = self._expand().same
+        same[key] = same.pop(key, 0) + 1  # moved to the end: the last one made
+        if len(same) > DIFFERENT:
+            del same[next(iter(same))]
+
+    def release_call(self, fingerprint: str) -> None:
+        """Take back the reservation of a call that was not made after all."""
+        key, same = fingerprint[:_KEY], self._expand().same
+        times = same.get(key, 0)
+        if times > 1:
+            same[key] = times - 1
+        elif times == 1:
+            del same[key]
+        self.calls = max(0, self.calls - 1)
+
+    def record_call(self, taint: Taint, decision: CallDecision, *, at: datetime | None = None) -> None:
+        """Record a call and the decision about it, at the current time by default.
+
+        A call that runs adds its taint, whatever its result.
+        """
+        moment = time_ns() // 1_000_000 if at is None else _milliseconds(at)
+        if self._key is not None and self._taint is None and decision == "allow":
+            self._taint, self._at = taint, moment
+            return
+        newest = self.newest
+        newest.append(_to_call(taint, decision, moment))
+        if len(newest) > NEWEST:
+            del newest[0]
+        if decision == "allow":
+            self.record_read(taint)
+
+    def record_read(self, taint: Taint) -> None:
+        """Record that the turn reads the result of a tool: its own, or an artifact of any turn."""
+        seen = self._expand()
+        seen.flags.update(taint.flags)
+        seen.tiers.add(taint.tier)
+        if taint.artifact is not None:
+            seen.classes.add(taint.artifact)
+
+    def add_bytes(self, count: int) -> None:
+        """Add the bytes of a result."""
+        self.bytes += count
+
+    def has_room(self, fingerprint: str, bounds: CallBounds) -> bool:
+        """Whether the call may be made once more."""
+        is_new = bounds.same is None or self.count_calls(fingerprint) < bounds.same
+        return is_new and (bounds.calls is None or self.calls < bounds.calls)
+
+    def merge(self, other: "TurnState", *, since: "TurnState") -> None:
+        """Add what the same turn has recorded in another process. Nothing that was seen is dropped.
+
+        Both started from `since`; what each has counted from there on is added up.
+        """
+        ours, theirs = self._expand(), other._expand()
+        ours.flags |= theirs.flags
+        ours.tiers |= theirs.tiers
+        ours.classes |= theirs.classes
+        self.output_ran |= other.output_ran
+        self.calls = max(0, other.calls + self.calls - since.calls)
+        self.bytes = max(0, other.bytes + self.bytes - since.bytes)
+        both = Counter(ours.newest) | Counter(theirs.newest)
+        ours.newest = sorted(both.elements(), key=lambda call: call.at)[-NEWEST:]
+        ours.same = _add_counts(ours.same, theirs.same, since._expand().same)
+
+    def merge_stored(self, stored: bytes | None) -> None:
+        """Merge what other processes stored meanwhile. Raise `InvalidTurnState` if it is malformed."""
+        if stored is not None and stored != self.known:
+            self.merge(TurnState.from_json(stored), since=load_turn_state(self.known))
+            self.known = stored
+
+    def has_seen(self, taint: Taint) -> bool:
+        """Whether the turn already has this taint."""
+        seen = self._expand()
+        is_known = taint.tier in seen.tiers and seen.flags.issuperset(taint.flags)
+        return is_known and (taint.artifact is None or taint.artifact in seen.classes)
+
+    def to_continuation(self, fingerprint: str, *, tool: str, size: int, output_ran: bool = False) -> bytes:
+        """Return the state of a conversation that continues from one call: everything seen, and only that call."""
+        ours = self._expand()
+        state = TurnState()
+        state.output_ran = output_ran
+        seen = state._expand()
+        seen.flags, seen.tiers, seen.classes = ours.flags, ours.tiers, ours.classes
+        call = next((each for each in reversed(ours.newest) if each.tool == tool), None)
+        if call is not None:
+            seen.newest.append(call)
+            if call.decision == "allow":
+                state.calls, state.bytes = 1, size
+                seen.same[fingerprint[:_KEY]] = 1
+        return state.to_json()
+
+    def begin_write(self) -> tuple[bytes, bytes | None]:
+        """Return the state to be written to the shared store, and the state last known to be there."""
+        knowing, self.known = self.known, self.to_json()
+        return self.known, knowing
+
+    def abort_write(self, memory: bytes, knowing: bytes | None) -> None:
+        """Undo `begin_write` after a failed write: the changes are still to be written."""
+        if self.known is memory:
+            self.known = knowing
+
+    def to_json(self) -> bytes:
+        if self._taint is not None and not self.output_ran:
+            begin, kind = _encode_taint(self._taint)
+            return _ONE_CALL % (begin, self.calls, self.bytes, orjson.dumps(self._key), kind, self._at)
+        seen = self._expand()
+        kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
+        newest = []
+        for tool, flags, tier, decision, at in seen.newest:
+            newest.append((kinds.setdefault((tool, flags, tier), len(kinds)), decision, at))
+        return orjson.dumps(
+            {
+                "version": VERSION,
+                "flags": sorted(seen.flags),
+                "tiers": sorted(seen.tiers),
+                "classes": sorted(seen.classes),
+                "calls": self.calls,
+                "bytes": self.bytes,
+                "same": list(seen.same.items()),
+                "kinds": list(kinds),
+                "newest": newest,
+                **({"outputRan": True} if self.output_ran else {}),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "TurnState":
+        """Raise `InvalidTurnState` for anything that `to_json` could not have written."""
+        if len(text) > MAX_JSON:
+            raise InvalidTurnState("the turn state is too large")
+        try:
+            found = orjson.loads(text)
+        except ValueError as error:
+            raise InvalidTurnState("the turn state is not JSON") from error
+        return _read(found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TurnState) and self.to_json() == other.to_json()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+def _add_counts(ours: dict[str, int], theirs: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    if len(ours) >= DIFFERENT:  # a missing key may have been evicted, which takes nothing back
+        before = {key: times for key, times in before.items() if key in ours}
+    added = {key: ours.get(key, 0) - before.get(key, 0) for key in {**before, **ours}}
+    both = {key: times for key, times in theirs.items() if not added.get(key)}
+    changed = {key: theirs.get(key, 0) + more for key, more in added.items() if more}
+    both |= {key: times for key, times in changed.items() if times > 0}
+    return dict(list(both.items())[-DIFFERENT:])
+
+
+def _to_call(taint: Taint, decision: CallDecision, at: int) -> TurnCall:
+    return TurnCall(taint.tool, taint.flags, taint.tier, decision, at)
+
+
+_ONE_CALL: Final = b'%b,"calls":%d,"bytes":%d,"same":[[%b,1]],"kinds":%b,"newest":[[0,"allow",%d]]}'
+"""The output of `to_json` for a turn that has made one call."""
+
+
+@lru_cache(maxsize=4096)
+def _encode_taint(taint: Taint) -> tuple[bytes, bytes]:
+    """Return the start of that JSON, and its kind of call."""
+    tool, flags, tier, artifact = taint
+    classes = [] if artifact is None else [artifact]
+    begin = {"version": VERSION, "flags": sorted(set(flags)), "tiers": [tier], "classes": classes}
+    return orjson.dumps(begin)[:-1], orjson.dumps([(tool, flags, tier)])
+
+
+def merge_turn_states(ours: bytes, theirs: bytes, *, since: bytes | None) -> bytes:
+    """Return the merged state of two processes. Unreadable state stays as it is, so that it allows nothing."""
+    try:
+        memory = TurnState.from_json(ours)
+        memory.merge(TurnState.from_json(theirs), since=load_turn_state(since))
+    except InvalidTurnState:
+        return theirs
+    return memory.to_json()
+
+
+def load_turn_state(stored: bytes | None) -> TurnState:
+    """Return the stored state, or a new one if there is none. Raise `InvalidTurnState` if it is malformed."""
+    memory = TurnState() if stored is None else TurnState.from_json(stored)
+    memory.known = stored
+    return memory
+
+
+def _read(found: Any) -> TurnState:
+    match found:
+        case {
+            "version": 1,
+            "flags": [*flags],
+            "tiers": [*tiers],
+            "classes": [*classes],
+            "calls": calls,
+            "bytes": size,
+            "same": [*same],
+            "kinds": [*kinds],
+            "newest": [*newest],
+            **more,
+        } if type(found["version"]) is int and (
+            not more or (more.keys() == {"outputRan"} and more["outputRan"] is True)
+        ):
+            memory = TurnState()
+            memory.output_ran = bool(more)
+            seen = memory._expand()
+            seen.flags, seen.tiers, seen.classes = set(_names(flags)), set(_names(tiers)), set(_names(classes))
+            memory.calls, memory.bytes = _count(calls), _count(size)
+            seen.same = _counts(same)
+            seen.newest.extend(_history(kinds, newest))
+            return memory
+    raise InvalidTurnState("the turn state has an unknown shape or version")
+
+
+def _names(values: list[Any]) -> tuple[str, ...]:
+    if len(values) > _MAX_NAMES or not all(isinstance(name, str) and 0 < len(name) <= _MAX_NAME for name in values):
+        raise InvalidTurnState("the turn state contains invalid names")
+    return tuple(values)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+        raise InvalidTurnState("the turn state contains invalid counts")
+    return value
+
+
+def _counts(pairs: list[Any]) -> dict[str, int]:
+    if len(pairs) > DIFFERENT:
+        raise InvalidTurnState("the turn state counts too many different calls")
+    found: dict[str, int] = {}
+    for pair in pairs:
+        match pair:
+            case [str(key), times] if len(key) <= _KEY and key not in found and _count(times):
+                found[key] = times
+            case _:
+                raise InvalidTurnState("the turn state contains invalid counts")
+    return found
+
+
+def _history(kinds: list[Any], newest: list[Any]) -> Iterable[TurnCall]:
+    if max(len(kinds), len(newest)) > NEWEST:
+        raise InvalidTurnState("the history of the turn is too long")
+    known = [_kind(kind) for kind in kinds]
+    for entry in newest:
+        match entry:
+            case [kind, "allow" | "hold" | "deny" as decision, at] if _count(kind) < len(known):
+                yield known[kind]._replace(decision=decision, at=_count(at))
+            case _:
+                raise InvalidTurnState("the history of the turn contains invalid calls")
+
+
+def _kind(value: Any) -> TurnCall:
+    """Return a call of that tool with placeholders for decision and time."""
+    match value:
+        case [tool, [*flags], tier]:
+            names = _names([tool, tier])
+            return TurnCall(names[0], _names(flags), names[1], "deny", 0)
+    raise InvalidTurnState("the history of the turn contains invalid tools")
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000)

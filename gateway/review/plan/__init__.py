@@ -1,0 +1,1 @@
+"""What a change means: documents, policy rows, access, risk."""

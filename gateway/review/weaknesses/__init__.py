@@ -1,0 +1,1 @@
+"""Comparisons that find weaker controls between two versions of a project."""

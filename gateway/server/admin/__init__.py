@@ -1,0 +1,1 @@
+"""Endpoints of the admin listener: status, metrics, reload."""

@@ -1,0 +1,1 @@
+"""Listener, protocol, middleware, admission, drain."""

@@ -1,0 +1,162 @@
+"""Ends event streams whose caller is no longer authorized.
+
+A stream is one request, so its caller was authenticated once, when it began. This module checks again: every second for
+all streams, and before each piece of content. A revoked or expired token, an identity that was removed or has other
+roles, and a principal in quarantine end the stream. The rest of the response is not sent, and the application receives
+`http.disconnect`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from gateway.errors import CredentialUnknown, Unauthenticated
+from gateway.model import Principal
+
+EVERY: Final = 1.0
+"""Seconds between two checks of a stream on which nothing is sent."""
+
+WITHIN: Final = 5.0
+"""Seconds that a new verification of a credential may take; after that the stream ends."""
+
+_STREAM: Final = b"text/event-stream"
+_END: Final = {"type": "http.response.body", "body": b""}
+_GONE: Final = {"type": "http.disconnect"}
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Authenticate = Callable[[bytes | None], Awaitable[Principal]]
+Recall = Callable[[bytes | None], Principal | None]
+IsStopped = Callable[[Principal], bool]
+"""Whether a principal is in quarantine, or that cannot be determined."""
+
+
+class StreamWatch:
+    """All event streams of an application, and the one timer that checks them."""
+
+    def __init__(
+        self, authenticate: Authenticate, recall: Recall, is_stopped: IsStopped, *, every: float = EVERY
+    ) -> None:
+        self._authenticate = authenticate
+        self._recall = recall
+        self._is_stopped = is_stopped
+        self._every = every
+        self._streams: set[WatchedResponse] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, stream: "WatchedResponse") -> None:
+        self._streams.add(stream)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
+
+    def remove(self, stream: "WatchedResponse") -> None:
+        self._streams.discard(stream)
+
+    async def admits(self, principal: Principal, credential: bytes | None) -> bool:
+        """Whether the credential still proves the same principal, and the principal is not stopped."""
+        try:
+            found = self._recall(credential)
+            if found is None:
+                async with asyncio.timeout(WITHIN):
+                    found = await self._authenticate(credential)
+        except (Unauthenticated, CredentialUnknown, TimeoutError):
+            return False
+        return found == principal and not self._is_stopped(principal)
+
+    def _look(self) -> None:
+        self._timer = None
+        for stream in self._streams:  # one task each: a stream that waits for keys of an issuer holds up no other
+            task = asyncio.ensure_future(stream.look())
+            self._looks.add(task)
+            task.add_done_callback(self._looks.discard)
+        if self._streams:
+            self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
+
+
+class WatchedResponse:
+    """The response to one request. It is only checked if it is an event stream."""
+
+    __slots__ = (
+        "_credential",
+        "_has_body",
+        "_is_over",
+        "_is_stream",
+        "_left",
+        "_principal",
+        "_receive",
+        "_send",
+        "_watch",
+    )
+
+    def __init__(
+        self, watch: StreamWatch, principal: Principal, credential: bytes | None, receive: Receive, send: Send
+    ) -> None:
+        self._watch = watch
+        self._principal = principal
+        self._credential = credential
+        self._receive = receive
+        self._send = send
+        self._has_body = self._is_stream = self._is_over = False
+        self._left: asyncio.Future[None] | None = None
+
+    async def receive(self) -> Message:
+        """Return what the client sends; `http.disconnect` also if this class ended the stream."""
+        if not self._has_body:
+            message = await self._receive()
+            self._has_body = not message.get("more_body", False)
+            return message
+        if self._left is None:
+            self._left = asyncio.get_running_loop().create_future()
+            if self._is_over:
+                self._left.set_result(None)
+        coming = asyncio.ensure_future(self._receive())
+        try:
+            waited: list[asyncio.Future[Any]] = [coming, self._left]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            return coming.result() if coming.done() else dict(_GONE)
+        finally:
+            coming.cancel()
+
+    def send(self, message: Message) -> Awaitable[None]:
+        if self._is_stream:
+            return self._send_checked(message)
+        if message["type"] == "http.response.start" and _is_stream(message):
+            self._is_stream = True
+            self._watch.add(self)
+        return self._send(message)
+
+    async def look(self) -> None:
+        """End the stream unless its caller is still authorized."""
+        if not self._is_over and not await self._watch.admits(self._principal, self._credential):
+            await self._end()
+
+    def leave(self) -> None:
+        """Stop watching: the request is over."""
+        if self._is_stream:
+            self._watch.remove(self)
+
+    async def _send_checked(self, message: Message) -> None:
+        if message.get("body"):
+            await self.look()
+        if self._is_over:
+            return
+        if not message.get("more_body", False):
+            self._is_over = True
+        await self._send(message)
+
+    async def _end(self) -> None:
+        if self._is_over:  # it ended while the credential was verified
+            return
+        self._is_over = True
+        if self._left is not None and not self._left.done():
+            self._left.set_result(None)
+        await self._send(dict(_END))
+
+
+def _is_stream(start: Message) -> bool:
+    return any(name.lower() == b"content-type" and value.startswith(_STREAM) for name, value in start["headers"])

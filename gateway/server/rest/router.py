@@ -1,0 +1,177 @@
+"""Routes of the REST API: one ASGI endpoint per path of the table, and one for all other paths below `/v1`.
+
+An endpoint validates a request against its operation and runs it. Every error becomes a problem document; that of an
+unexpected exception does not reveal its cause.
+"""
+
+import logging
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from time import perf_counter
+from typing import Any, Final
+
+from starlette.routing import Route
+
+from gateway.approvals import ApprovalService
+from gateway.engine import RequestObservation, Service, TurnSync, get_trace_headers
+from gateway.errors import GatewayError
+from gateway.model import Schema
+from gateway.server.http.asgi import SCOPE_PRINCIPAL, Receive, Response, Scope, Send, error_response
+from gateway.server.http.middleware import SCOPE_STARTED
+from gateway.server.http.request_body import ClientGone
+from gateway.server.rest.approvals import APPROVAL_OPERATIONS
+from gateway.server.rest.events import EventLogs
+from gateway.server.rest.openapi import REQUESTS, documentation_operations
+from gateway.server.rest.operation_table import OPERATIONS
+from gateway.server.rest.operations import RestDependencies, RestOperation
+from gateway.server.rest.request import RestRequest, read_json, read_query
+from gateway.server.rest.responses import MethodNotAllowed, UnknownPath
+
+MAX_BODY: Final = 4 << 20
+"""Default maximum bytes of a request."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _CompiledOperation:
+    """An operation with its schemas compiled."""
+
+    operation: RestOperation
+    query: Schema | None
+    body: Schema | None
+
+
+class RestEndpoint:
+    def __init__(
+        self, rest: RestDependencies, operations: Iterable[RestOperation], *, max_body: int = MAX_BODY
+    ) -> None:
+        self.operations = tuple(operations)
+        self.path = self.operations[0].path
+        self.max_body = max_body
+        self._rest = rest
+        self._ready: dict[str, _CompiledOperation] = {each.method: _compile(each) for each in self.operations}
+        self._allowed = {*self._ready, *(("HEAD",) if "GET" in self._ready else ())}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, meter = scope["method"], self._rest.service.meter
+        began = scope.get(SCOPE_STARTED) or perf_counter()
+        seen = self._observe(method, scope)
+        status = 0
+
+        def send_and_note(message: Any) -> Awaitable[None]:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            return send(message)
+
+        try:
+            await self._respond(method, scope, receive, send_and_note, seen)
+        finally:
+            if seen is not None:
+                _end_observation(seen, status)
+            if meter is not None:
+                meter.record_rest_request(method, route=self.path, status=status, seconds=perf_counter() - began)
+
+    def _observe(self, method: str, scope: Scope) -> RequestObservation | None:
+        observer = self._rest.service.observer
+        if observer is None or (caller := scope.get(SCOPE_PRINCIPAL)) is None or method not in self._ready:
+            return None
+        return observer.start_request(
+            method,
+            caller,
+            fields=get_trace_headers(scope["headers"]),
+            peer=scope.get("client"),
+            route=self._ready[method].operation.path,
+        )
+
+    async def _respond(
+        self, method: str, scope: Scope, receive: Receive, send: Send, seen: RequestObservation | None
+    ) -> None:
+        try:
+            response = await self._answer(method, scope, receive, seen)
+        except GatewayError as error:
+            response = error_response(error)
+        except ClientGone:
+            return
+        except Exception:
+            _log.exception("a request failed")
+            response = error_response(GatewayError())
+        await response(scope, receive, _without_body(send) if method == "HEAD" else send)
+
+    async def _answer(self, method: str, scope: Scope, receive: Receive, seen: RequestObservation | None) -> Response:
+        ready = self._ready.get("GET" if method == "HEAD" else method)
+        if ready is None:
+            raise MethodNotAllowed(self._allowed)
+        operation, headers = ready.operation, scope["headers"]
+        caller = None if operation.is_open else scope[SCOPE_PRINCIPAL]
+        given = scope["query_string"]
+        query = read_query(given, ready.query or _NOTHING) if ready.query or given else {}
+        body = None
+        if ready.body is not None:
+            body = await read_json(receive, headers, limit=self.max_body, schema=ready.body)
+        request = RestRequest(caller, scope["path_params"], query, body, headers, method == "HEAD", seen)
+        return await operation.run(self._rest, request)
+
+
+def _end_observation(seen: RequestObservation, status: int) -> None:
+    if status:
+        seen.end(status=status)
+    else:
+        seen.abandon()
+
+
+async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 404 for every unknown path, including paths with a trailing slash."""
+    send = _without_body(send) if scope["method"] == "HEAD" else send
+    await error_response(UnknownPath())(scope, receive, send)
+
+
+def _compile(operation: RestOperation) -> _CompiledOperation:
+    query = Schema(operation.query_schema) if operation.query else None
+    return _CompiledOperation(operation, query, Schema(dict(REQUESTS[operation.body])) if operation.body else None)
+
+
+def _without_body(send: Send) -> Send:
+    async def send_head(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await send(message)
+
+    return send_head
+
+
+_NOTHING: Final = Schema({"type": "object", "properties": {}})
+
+_DESCRIBED: Final = (*OPERATIONS, *APPROVAL_OPERATIONS)
+ALL_OPERATIONS: Final[tuple[RestOperation, ...]] = (*_DESCRIBED, *documentation_operations(_DESCRIBED))
+OPEN_PATHS: Final = tuple(sorted({each.path for each in ALL_OPERATIONS if each.is_open}))
+"""Paths that need no credential."""
+
+
+class _UnknownPathEndpoint:
+    """A class, because Starlette wraps plain functions and passes them its own requests."""
+
+    __call__ = staticmethod(unknown_path)
+
+
+def build_routes(
+    service: Service,
+    *,
+    max_body: int = MAX_BODY,
+    logs: EventLogs | None = None,
+    approvals: ApprovalService | None = None,
+    catch_up: TurnSync | None = None,
+) -> list[Route]:
+    """Return the routes for the root of the data plane. With its own `logs`, the application can end event streams."""
+    rest = RestDependencies(service, logs or EventLogs(), approvals, catch_up)
+    by_path = {
+        path: list(operations)
+        for path, operations in groupby(sorted(ALL_OPERATIONS, key=attrgetter("path")), key=attrgetter("path"))
+    }
+    # Starlette tries paths in order, and no two match the same request: calls, the most frequent ones, come first
+    ordered = sorted(by_path, key=lambda path: (not path.endswith(("/call", "/calls")), path))
+    served = [Route(path, RestEndpoint(rest, by_path[path], max_body=max_body)) for path in ordered]
+    return [*served, Route("/v1/{rest:path}", _UnknownPathEndpoint()), Route("/v1", _UnknownPathEndpoint())]

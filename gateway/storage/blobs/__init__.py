@@ -1,0 +1,1 @@
+"""Bytes of results: on disk, in a bucket."""

@@ -1,1 +1,0 @@
-"""One module per step; a step that was released is never changed."""

@@ -1,0 +1,401 @@
+"""Statements about turns, calls and pieces, compiled on import, and the functions that run several of them.
+
+A connection is SQLite's, or a `PostgresConnection`, which has the same methods.
+"""
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    not_,
+    or_,
+    select,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.sqlite import insert
+
+from gateway.errors import RecordConflict
+from gateway.policy import CallBounds, load_turn_state, merge_turn_states
+from gateway.storage.call_store import (
+    AuditBody,
+    CallFilter,
+    CallReservation,
+    ExtendedTurn,
+    IdempotencyClaim,
+    StoredCall,
+)
+from gateway.storage.outcome_store import LateOutcome
+from gateway.storage.sql.columns import is_storable
+from gateway.storage.sql.dialect import CompiledStatement
+from gateway.storage.sql.rows import blob_rows, call_from_row, call_to_row, owner_key, turn_to_row
+from gateway.storage.sql.schema import calls, claims, pieces, turns
+
+_OUTCOME: Final = (
+    *("status", "definition", "decision", "because", "is_error", "inline", "trusted"),
+    *("from_artifact_tool", "results", "completed_at"),
+)
+"""Columns that an outcome overwrites in the row of a started call."""
+
+_FILTERS: Final = ("tenant", "subject", "turn_id", "catalogue", "tool", "status")
+
+_STARTED: Final = calls.c.status == literal_column("'started'")
+
+
+def _values(table: Table, **computed: ColumnElement[Any]) -> dict[str, ColumnElement[Any]]:
+    given = {column.name: bindparam(column.name, type_=column.type) for column in table.c if column.name != "number"}
+    return {**given, **computed}
+
+
+def _next_in_turn() -> ColumnElement[Any]:
+    earlier = calls.alias("earlier")
+    last = select(func.coalesce(func.max(earlier.c.settled_as), literal_column("0")) + literal_column("1"))
+    return last.where(earlier.c.turn_id == bindparam("turn_id")).scalar_subquery()
+
+
+def _build_outcome_statement() -> CompiledStatement:
+    statement = insert(calls).values(_values(calls, settled_as=_next_in_turn()))
+    outcome = {name: statement.excluded[name] for name in (*_OUTCOME, "settled_as")}
+    return CompiledStatement(
+        statement.on_conflict_do_update(
+            index_elements=["turn_id", "id"],
+            set_=outcome,
+            where=and_(_STARTED, calls.c.owner == statement.excluded.owner),
+        )
+    )
+
+
+def _build_ensure_statement() -> CompiledStatement:
+    """Insert a turn, or extend the one that is there."""
+    statement = insert(turns).values(_values(turns))
+    later = and_(turns.c.owner == statement.excluded.owner, turns.c.expires_at < statement.excluded.expires_at)
+    expiry = {"expires_at": statement.excluded.expires_at}
+    return CompiledStatement(statement.on_conflict_do_update(index_elements=["id"], set_=expiry, where=later))
+
+
+def _is_over() -> ColumnElement[bool]:
+    """Expired turns without a running call and without a call that an idempotency key still names."""
+    running = exists().where(calls.c.turn_id == turns.c.id, _STARTED).correlate(turns)
+    claimed = exists().where(claims.c.turn_id == turns.c.id, claims.c.until > bindparam("at")).correlate(turns)
+    return and_(turns.c.expires_at <= bindparam("at"), not_(running), not_(claimed))
+
+
+INSERT_TURN: Final = CompiledStatement(insert(turns).values(_values(turns)))
+ENSURE_TURN: Final = _build_ensure_statement()
+FIND_TURN: Final = CompiledStatement(
+    select(turns).where(
+        turns.c.id == bindparam("id"), turns.c.owner == bindparam("owner"), turns.c.expires_at > bindparam("at")
+    )
+)
+END_TURN: Final = CompiledStatement(
+    update(turns)
+    .values(ended_at=bindparam("at"), ending=bindparam("how"), stash=bindparam("left"))
+    .where(turns.c.id == bindparam("turn"), turns.c.ended_at.is_(None))
+)
+
+SELECT_TURN_STATE: Final = CompiledStatement(select(turns.c.memory).where(turns.c.id == bindparam("turn")))
+UPDATE_TURN_STATE: Final = CompiledStatement(
+    update(turns).values(memory=bindparam("remembered")).where(turns.c.id == bindparam("turn"))
+)
+
+START_CALL: Final = CompiledStatement(insert(calls).values(_values(calls, settled_as=literal_column("NULL"))))
+UNDO_CLAIM: Final = CompiledStatement(
+    delete(claims).where(claims.c.turn_id == bindparam("turn_id"), claims.c.call_id == bindparam("id"))
+)
+UNDO_START: Final = CompiledStatement(
+    delete(calls).where(
+        calls.c.turn_id == bindparam("turn_id"),
+        calls.c.id == bindparam("id"),
+        calls.c.process == bindparam("process"),
+        _STARTED,
+    )
+)
+UPDATE_CALL_OUTCOME: Final = _build_outcome_statement()
+INSERT_PIECE: Final = CompiledStatement(
+    insert(pieces).values(_values(pieces)).on_conflict_do_nothing(index_elements=["key"])
+)
+CALL_OF_TURN: Final = CompiledStatement(
+    select(calls).where(calls.c.turn_id == bindparam("turn_id"), calls.c.id == bindparam("id"))
+)
+FIND_CALL: Final = CompiledStatement(
+    select(calls)
+    .join(turns, turns.c.id == calls.c.turn_id)
+    .where(
+        calls.c.owner == bindparam("owner"),
+        calls.c.id == bindparam("id"),
+        or_(bindparam("turn_id", type_=calls.c.turn_id.type).is_(None), calls.c.turn_id == bindparam("turn_id")),
+        turns.c.expires_at > bindparam("at"),
+    )
+    .order_by(calls.c.number.desc())
+    .limit(literal_column("1"))
+)
+CALLS_OF: Final = CompiledStatement(
+    select(calls)
+    .where(calls.c.turn_id == bindparam("turn_id"), calls.c.settled_as.is_not(None))
+    .order_by(calls.c.settled_as)
+)
+
+FIND_CLAIM: Final = CompiledStatement(
+    select(claims).where(
+        claims.c.owner == bindparam("owner"), claims.c.key == bindparam("key"), claims.c.until > bindparam("at")
+    )
+)
+DROP_CLAIM: Final = CompiledStatement(
+    delete(claims).where(claims.c.owner == bindparam("owner"), claims.c.key == bindparam("key"))
+)
+INSERT_CLAIM: Final = CompiledStatement(insert(claims).values(_values(claims)))
+
+STARTED_BY: Final = CompiledStatement(select(calls).where(_STARTED, calls.c.process == bindparam("gone")))
+RUNNING_PROCESSES: Final = CompiledStatement(select(calls.c.process).where(_STARTED).distinct())
+ABANDON_CALLS: Final = CompiledStatement(
+    update(calls)
+    .values(status=literal_column("'unknown'"), completed_at=bindparam("at"))
+    .where(_STARTED, calls.c.process == bindparam("gone"))
+)
+ABANDON_CALL: Final = CompiledStatement(
+    update(calls)
+    .values(status=literal_column("'unknown'"), completed_at=bindparam("at"))
+    .where(_STARTED, calls.c.turn_id == bindparam("turn"), calls.c.id == bindparam("call"))
+)
+
+FIND_PIECE: Final = CompiledStatement(select(pieces.c.content).where(pieces.c.key == bindparam("key")))
+LAST_PIECE: Final = CompiledStatement(
+    select(pieces.c.key, pieces.c.content)
+    .where(pieces.c.key > bindparam("prefix"), pieces.c.key < bindparam("end"), pieces.c.content.is_not(None))
+    .order_by(pieces.c.key.desc())
+    .limit(literal_column("1"))
+)
+DROP_PIECES: Final = CompiledStatement(
+    delete(pieces).where(pieces.c.key > bindparam("prefix"), pieces.c.key < bindparam("end"))
+)
+EXPIRED_PIECES: Final = CompiledStatement(
+    select(pieces.c.position, calls.c.results)
+    .join(calls, and_(calls.c.turn_id == pieces.c.turn_id, calls.c.id == pieces.c.call_id))
+    .join(turns, turns.c.id == calls.c.turn_id)
+    .where(pieces.c.content.is_(None), _is_over())
+    .order_by(turns.c.expires_at, calls.c.number, pieces.c.position)
+    .limit(bindparam("limit"))
+)
+FORGET_PIECE: Final = CompiledStatement(delete(pieces).where(pieces.c.key == bindparam("key")))
+
+PRUNABLE: Final = CompiledStatement(
+    select(turns.c.id)
+    .where(_is_over(), not_(exists().where(pieces.c.turn_id == turns.c.id, pieces.c.content.is_(None))))
+    .order_by(turns.c.expires_at)
+    .limit(bindparam("limit"))
+)
+PRUNE_CLAIMS: Final = CompiledStatement(delete(claims).where(claims.c.until <= bindparam("at")))
+PRUNE_PIECES: Final = CompiledStatement(delete(pieces).where(pieces.c.turn_id == bindparam("turn")))
+PRUNE_CALLS: Final = CompiledStatement(delete(calls).where(calls.c.turn_id == bindparam("turn")))
+PRUNE_TURN: Final = CompiledStatement(delete(turns).where(turns.c.id == bindparam("turn")))
+
+
+@lru_cache(maxsize=128)
+def call_list_statement(
+    filters: frozenset[str], *, from_the_top: bool, tables: tuple[Table, ...] = (calls,)
+) -> CompiledStatement:
+    """Return the statement of a page of calls, newest first. Each of the tables has the columns of `calls`."""
+    found = union_all(*(_select_calls(table, filters, from_the_top) for table in tables))
+    return CompiledStatement(found.order_by(found.selected_columns.number.desc()).limit(bindparam("limit")))
+
+
+def _select_calls(table: Table, filters: frozenset[str], from_the_top: bool) -> Select[Any]:
+    chosen = [table.c[name] == bindparam(name) for name in _FILTERS if name in filters]
+    below = [] if from_the_top else [table.c.number < bindparam("before")]
+    return select(*(table.c[each.name] for each in calls.c)).where(*chosen, *below)
+
+
+LARGEST_PAGE: Final = 1000
+
+Row = dict[str, Any]
+Read = Callable[[Callable[[Any], list[Row]]], Awaitable[list[Row]]]
+"""Runs work on a read-only connection."""
+
+
+async def read_call_page(
+    read: Read, filter: CallFilter, *, limit: int, before: str | None, tables: tuple[Table, ...] = (calls,)
+) -> tuple[list[StoredCall], str | None]:
+    """Return calls, and the cursor of the next page if there is one. Raises `ValueError` for a bad limit or cursor."""
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise ValueError(f"a page has 1 to {LARGEST_PAGE} calls, not {limit}")
+    wanted: Row = {"limit": limit + 1}
+    if before is not None:
+        wanted["before"] = _number(before)
+    asked = {name: getattr(filter, name) for name in CallFilter.__dataclass_fields__}
+    chosen = {name: value for name, value in asked.items() if value is not None}
+    if not all(map(is_storable, chosen.values())):
+        return [], None
+    statement = call_list_statement(frozenset(chosen), from_the_top=before is None, tables=tables)
+    rows = await read(lambda connection: statement.rows(connection, {**wanted, **chosen}))
+    page = rows[:limit]
+    return [call_from_row(row) for row in page], str(page[-1]["number"]) if len(rows) > limit else None
+
+
+def key_range(prefix: str) -> Row:
+    """Return the parameters that select all keys of a prefix."""
+    return {"prefix": prefix, "end": f"{prefix}\U0010ffff"}
+
+
+def _number(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
+        raise ValueError("the cursor is not valid")
+    return int(cursor)
+
+
+def write_turn_state(connection: sqlite3.Connection, turn_id: str, memory: bytes, knowing: bytes | None) -> None:
+    """Write a turn state, merged with what another process has written since `knowing`."""
+    for found in SELECT_TURN_STATE.rows(connection, {"turn": turn_id}):
+        others = found["memory"]
+        merged = memory if others is None or others == knowing else merge_turn_states(memory, others, since=knowing)
+        _write(connection, turn_id, merged)
+
+
+def keep_turn_alive(connection: sqlite3.Connection, turn: dict[str, Any], at: int) -> ExtendedTurn:
+    """Extend a turn without calls until its `expires_at`. An expired one begins anew, with an empty turn state."""
+    wanted = {"id": turn["id"], "owner": turn["owner"], "at": at}
+    for found in FIND_TURN.rows(connection, wanted):
+        ENSURE_TURN.run(connection, turn)
+        return ExtendedTurn(False, found["memory"])
+    PRUNE_TURN.run(connection, {"turn": turn["id"]})
+    INSERT_TURN.run(connection, turn)
+    return ExtendedTurn(True)
+
+
+def read_turn_state(connection: sqlite3.Connection, turn_id: str) -> bytes | None:
+    found = SELECT_TURN_STATE.rows(connection, {"turn": turn_id})
+    memory: bytes | None = found[0]["memory"] if found else None
+    return memory
+
+
+class TurnStateReservation:
+    """One more call of a turn, if there is room for it. It is undone if its caller stopped waiting."""
+
+    def __init__(self, turn_id: str, fingerprint: str, bounds: CallBounds) -> None:
+        self._turn_id = turn_id
+        self._fingerprint = fingerprint
+        self._bounds = bounds
+        self._is_made = False
+
+    def make(self, connection: sqlite3.Connection) -> CallReservation:
+        """Raise `RecordConflict` if the turn is gone, `MemoryUnreadable` if its state cannot be read."""
+        self._is_made = False
+        if not SELECT_TURN_STATE.rows(connection, {"turn": self._turn_id}):
+            raise RecordConflict("the turn is not stored any more")
+        stored = read_turn_state(connection, self._turn_id)
+        memory = load_turn_state(stored)
+        if not memory.has_room(self._fingerprint, self._bounds):
+            return CallReservation(False, stored)
+        memory.reserve_call(self._fingerprint)
+        reserved = memory.to_json()
+        _write(connection, self._turn_id, reserved)
+        self._is_made = True
+        return CallReservation(True, reserved)
+
+    def undo(self, connection: sqlite3.Connection) -> None:
+        if self._is_made:
+            memory = load_turn_state(read_turn_state(connection, self._turn_id))
+            memory.release_call(self._fingerprint)
+            _write(connection, self._turn_id, memory.to_json())
+
+
+def _write(connection: sqlite3.Connection, turn_id: str, memory: bytes) -> None:
+    UPDATE_TURN_STATE.run(connection, {"turn": turn_id, "remembered": memory})
+
+
+@dataclass(slots=True)
+class CallStart:
+    """The start of a call. It is undone if its caller stopped waiting for it, and so never ran the tool."""
+
+    row: Row
+    turn: Row | None
+    audit: Sequence[AuditBody] = ()
+    is_written: bool = False
+
+    def undo(self, connection: Any) -> None:
+        if self.is_written:  # otherwise the row, if there is one, belongs to another call
+            UNDO_CLAIM.run(connection, self.row)
+            UNDO_START.run(connection, self.row)
+
+
+def write_outcomes(connection: Any, rows: Sequence[Row], *, turns: Sequence[Row], pieces: Sequence[Row]) -> None:
+    """Raises `RecordConflict` if one of the calls has an outcome, and the driver's error for a violated constraint."""
+    ENSURE_TURN.run_all(connection, turns)
+    if UPDATE_CALL_OUTCOME.run_all(connection, rows) != len(rows):
+        raise RecordConflict("the call has an outcome already")
+    INSERT_PIECE.run_all(connection, pieces)
+
+
+def write_late(connection: Any, late: LateOutcome, *, process: str, at: int) -> None:
+    """Write an outcome that could not be written before. Raises as `write_outcomes` does.
+
+    If the database was replaced meanwhile, turn and idempotency key are written again.
+    """
+    call, memory = late.call, late.memory
+    is_known = bool(SELECT_TURN_STATE.rows(connection, {"turn": call.turn_id}))
+    turn = turn_to_row(late.turn) if memory is None else {**turn_to_row(late.turn), "memory": memory}
+    row = call_to_row(call, status="settled", process=process)
+    write_outcomes(connection, [row], turns=[turn], pieces=blob_rows(call))
+    if memory is not None and is_known:
+        write_turn_state(connection, call.turn_id, memory, late.knowing)
+    if late.held is not None:
+        held: Row = {"owner": owner_key(call.principal), "key": late.held.key, "digest": late.held.digest}
+        held |= {"until": late.held.until, "turn_id": call.turn_id, "call_id": call.id}
+        if not FIND_CLAIM.rows(connection, {**held, "at": at}):
+            DROP_CLAIM.run(connection, held)
+            INSERT_CLAIM.run(connection, held)
+
+
+def abandon_left_calls(
+    connection: Any, process: str, at: int, is_running: Callable[[tuple[str, str]], bool]
+) -> list[StoredCall]:
+    """Mark started calls of this process as `unknown` that it does not run. Return them."""
+    left = []
+    for row in STARTED_BY.rows(connection, {"gone": process}):
+        name = (row["turn_id"], row["id"])
+        if not is_running(name):
+            ABANDON_CALL.run(connection, {"turn": name[0], "call": name[1], "at": at})
+            left.append(call_from_row(row))
+    return left
+
+
+def claim(connection: Any, wanted: Row, at: int, start: Callable[[], None]) -> IdempotencyClaim:
+    """Start the call of an idempotency key, unless another call has the key."""
+    for holder in FIND_CLAIM.rows(connection, {**wanted, "at": at}):
+        if holder["digest"] != wanted["digest"]:
+            return IdempotencyClaim("taken")
+        [found] = CALL_OF_TURN.rows(connection, {"turn_id": holder["turn_id"], "id": holder["call_id"]})
+        call = call_from_row(found)
+        if call.status != "settled" or call.decision not in ("hold", "deny"):  # held and denied calls never ran
+            return IdempotencyClaim("running" if call.status == "started" else call.status, call)
+    start()
+    DROP_CLAIM.run(connection, wanted)
+    INSERT_CLAIM.run(connection, wanted)
+    return IdempotencyClaim("fresh")
+
+
+def delete_blob_rows(connection: Any, rows: Iterable[Row]) -> None:
+    for row in rows:
+        FORGET_PIECE.run(connection, row)
+
+
+def prune_turns(connection: Any, wanted: Row) -> int:
+    """Delete some expired turns with their calls. Return how many of both."""
+    pruned = 0
+    for row in PRUNABLE.rows(connection, wanted):
+        turn = {"turn": row["id"]}
+        PRUNE_PIECES.run(connection, turn)
+        pruned += PRUNE_CALLS.run(connection, turn).rowcount
+        pruned += PRUNE_TURN.run(connection, turn).rowcount
+    return pruned

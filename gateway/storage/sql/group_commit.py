@@ -1,0 +1,338 @@
+"""The writer thread: all work that arrived during the last commit goes into the next transaction.
+
+A caller continues when its transaction is durable.
+"""
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from threading import Condition, Thread
+from time import monotonic
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from gateway.errors import StoreUnavailable
+from gateway.storage.sql.sqlite.connection import (
+    SqliteConnection,
+    file_replaced_error,
+    is_busy,
+    is_full,
+    to_store_error,
+)
+
+T = TypeVar("T")
+
+
+class TransactionObserver(Protocol):
+    """Follows transactions, and is rewound when one is rolled back."""
+
+    def mark(self) -> Any: ...
+
+    def rewind(self, mark: Any) -> None: ...
+
+    def on_commit(self) -> None: ...
+
+
+class _Uncounted:
+    def mark(self) -> None: ...
+
+    def rewind(self, mark: None) -> None: ...
+
+    def on_commit(self) -> None: ...
+
+
+COMMIT_TIMEOUT: Final = 0.8
+"""Seconds a caller waits for a lock, or for a place in the queue."""
+
+_LARGEST_GROUP: Final = 512
+
+Work = Callable[[sqlite3.Connection], T]
+Merge = Callable[[sqlite3.Connection, list[Any]], None]
+"""Does the work of many jobs at once, given the `part` of each. Raises if it cannot do all of it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """`future` is `None` for undo work, for which no caller waits. `part` is the argument for `merge`."""
+
+    work: Work[Any]
+    future: asyncio.Future[Any] | None
+    loop: asyncio.AbstractEventLoop
+    deadline: float
+    merge: Merge | None = None
+    part: Any = None
+
+
+@dataclass(slots=True)
+class _Outcome:
+    job: _Job
+    value: Any = None
+    error: Exception | None = None
+
+
+class GroupCommit:
+    """Runs work in transactions. Work may run twice: when a job of a group fails, all its jobs run again."""
+
+    too_slow: ClassVar = ("the disk is too slow", "check what else uses it")
+
+    def __init__(self, connect: Callable[[], SqliteConnection], *, waiting: int = 4096) -> None:
+        self._connect = connect
+        self._link: SqliteConnection | None = connect()
+        self._places = asyncio.Semaphore(waiting)
+        self._waiting = waiting
+        self._jobs: deque[_Job] = deque()
+        self._not_undone: list[_Job] = []  # undo work that failed; used by the writer thread only
+        self._arrived = Condition()
+        self._is_idle = False
+        self._closing = False
+        self.ledger: TransactionObserver = _Uncounted()
+        self._thread = Thread(target=self._serve, name="gateway-store-writer", daemon=True)
+        self._thread.start()
+
+    async def run_merged(
+        self, work: Work[None], merge: Merge, part: Any, *, within: float | None = None, undo: Work[None] | None = None
+    ) -> None:
+        """Do `work`, by `merge` together with all jobs of the group that have the same one.
+
+        Every statement releases and takes the interpreter lock, so a thousand small ones cost more than a large one.
+        """
+        loop = asyncio.get_running_loop()
+        await self._execute(_Job(work, None, loop, monotonic() + COMMIT_TIMEOUT, merge, part), within=within, undo=undo)
+
+    async def run(self, work: Work[T], *, within: float | None = None, undo: Work[None] | None = None) -> T:
+        """Return the result of `work` once it is durable. It runs even if the caller stops waiting.
+
+        Raises `StoreUnavailable` after `within` seconds on a slow disk. In that case, or if the caller is cancelled,
+        the caller does not know whether the work succeeded, and `undo` runs right after it.
+        """
+        loop = asyncio.get_running_loop()
+        done: T = await self._execute(_Job(work, None, loop, monotonic() + COMMIT_TIMEOUT), within=within, undo=undo)
+        return done
+
+    async def close(self) -> None:
+        """Return when all accepted work is written."""
+        with self._arrived:
+            self._closing = True
+            self._arrived.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    async def _execute(self, job: _Job, *, within: float | None = None, undo: Work[None] | None = None) -> Any:
+        if self._places.locked():
+            await self._wait_for_a_place()
+        else:
+            await self._places.acquire()
+        future = job.future = job.loop.create_future()
+        try:
+            self._add(job)
+        except StoreUnavailable:
+            self._places.release()
+            raise
+        slow = None if within is None else job.loop.call_later(within, _give_up, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._add_undo(undo, job.loop)
+            raise
+        except _TooSlow:
+            self._add_undo(undo, job.loop)
+            raise StoreUnavailable(self.too_slow[0], help=self.too_slow[1]) from None
+        finally:
+            if slow is not None:
+                slow.cancel()
+
+    def _add_undo(self, undo: Work[None] | None, loop: asyncio.AbstractEventLoop) -> None:
+        if undo is not None:
+            with suppress(StoreUnavailable):  # closing: the next recovery finds the call
+                self._add(_Job(undo, None, loop, monotonic() + COMMIT_TIMEOUT))
+
+    def _add(self, job: _Job) -> None:
+        if self._closing:
+            raise StoreUnavailable("the store is closed")
+        self._jobs.append(job)
+        if self._is_idle:  # set before the writer checks for jobs a last time: it sees this one, or is woken
+            with self._arrived:
+                self._arrived.notify()
+
+    async def _wait_for_a_place(self) -> None:
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT):
+                await self._places.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"{self._waiting} writes are waiting already", help="send fewer calls at once, or use a faster disk"
+            ) from None
+
+    def _serve(self) -> None:
+        while group := self._next_group():
+            not_undone, self._not_undone = self._not_undone, []
+            self._release(self._write_group(not_undone + group))
+        self._disconnect()
+
+    def _next_group(self) -> list[_Job]:
+        if not self._jobs:
+            with self._arrived:
+                self._is_idle = True
+                while not self._jobs and not self._closing:
+                    self._arrived.wait()
+                self._is_idle = False
+        return [self._jobs.popleft() for _ in range(min(len(self._jobs), _LARGEST_GROUP))]
+
+    def _write_group(self, group: list[_Job]) -> list[_Outcome]:
+        try:
+            link = self._reconnect()
+        except Exception as error:  # whatever it is, the callers must get it; likewise below
+            return [_to_failure(job, error) for job in group]
+        group = self._begin_group(link.connection, group)
+        try:
+            outcomes = _run_all(link.connection, group, self) if group else []
+            if link.is_lost():
+                raise file_replaced_error()
+        except Exception as error:
+            if not is_full(error):  # a full disk needs no new connection, any other failure does
+                self._disconnect()
+            return [_to_failure(job, error) for job in group]
+        return outcomes
+
+    def _reconnect(self) -> SqliteConnection:
+        if self._link is not None and self._link.is_lost():
+            self._disconnect()
+        if self._link is None:
+            self._link = self._connect()
+        return self._link
+
+    def _disconnect(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            with suppress(sqlite3.Error):  # the connection has failed
+                link.close()
+
+    def begin(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        connection.execute("COMMIT")
+
+    def is_busy(self, error: Exception) -> bool:
+        """Whether another process holds the lock that a transaction needs."""
+        return is_busy(error)
+
+    def is_final(self, error: Exception) -> bool:
+        """Whether the other jobs of the group would fail for the same reason."""
+        return to_store_error(error) is not None
+
+    def _begin_group(self, connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]:
+        """Begin a transaction. Return the jobs whose deadline has not passed by then; the others have failed."""
+        while group:
+            try:
+                self.begin(connection, group)
+                break
+            except Exception as error:
+                until = monotonic() if self.is_busy(error) else inf
+                self._release(_to_failure(job, error) for job in group if job.deadline <= until)
+                group = [job for job in group if job.deadline > until]
+                if until == inf:  # a connection from a time when the disk was read-only never writes
+                    self._disconnect()
+        return group
+
+    def _release(self, outcomes: Iterable[_Outcome]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+        for outcome in outcomes:
+            if outcome.job.future is not None:
+                by_loop.setdefault(outcome.job.loop, []).append(outcome)
+            elif outcome.error is not None:
+                self._not_undone.append(outcome.job)
+        for loop, released in by_loop.items():
+            with suppress(RuntimeError):  # the loop is closed: no caller waits
+                loop.call_soon_threadsafe(self._resolve, released)
+
+    def _resolve(self, outcomes: list[_Outcome]) -> None:
+        for outcome in outcomes:
+            self._places.release()
+            future = outcome.job.future
+            if future is None or future.done():  # its caller does not wait any more
+                continue
+            if outcome.error is not None:
+                future.set_exception(outcome.error)
+            else:
+                future.set_result(outcome.value)
+
+
+class _TooSlow(Exception):
+    """It is not known yet whether the work is written."""
+
+
+def _give_up(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(_TooSlow())
+
+
+def _run_all(connection: sqlite3.Connection, group: list[_Job], writer: GroupCommit) -> list[_Outcome]:
+    """Run and commit a group. Savepoints cost time, so only a group with a failed job uses them, on a second run."""
+    ledger = writer.ledger
+    mark = ledger.mark()
+    try:
+        outcomes = [_Outcome(job) for job in _run_merged(connection, group)]
+        outcomes += [_Outcome(job, job.work(connection)) for job in group if job.merge is None]
+        writer.commit(connection)
+        ledger.on_commit()
+        return outcomes
+    except Exception as error:
+        _roll_back(connection)
+        ledger.rewind(mark)
+        if writer.is_final(error):
+            raise
+        if len(group) == 1 and group[0].merge is None:
+            return [_to_failure(group[0], error)]
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        outcomes = [_run_apart(connection, job, writer) for job in group]
+        writer.commit(connection)
+        ledger.on_commit()
+        return outcomes
+    except Exception:
+        _roll_back(connection)
+        ledger.rewind(mark)
+        raise
+
+
+def _run_merged(connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]:
+    """Do the merged work, one kind after the other. Return its jobs."""
+    merged: dict[Merge, list[_Job]] = {}
+    for job in group:
+        if job.merge is not None:
+            merged.setdefault(job.merge, []).append(job)
+    for merge, jobs in merged.items():
+        merge(connection, [job.part for job in jobs])
+    return [job for jobs in merged.values() for job in jobs]
+
+
+def _run_apart(connection: sqlite3.Connection, job: _Job, writer: GroupCommit) -> _Outcome:
+    connection.execute("SAVEPOINT job")
+    ledger = writer.ledger
+    mark = ledger.mark()
+    try:
+        value = job.work(connection)
+        outcome = _Outcome(job, value)
+    except Exception as error:
+        if writer.is_final(error):  # the caller rolls everything back
+            raise
+        connection.execute("ROLLBACK TO job")
+        ledger.rewind(mark)
+        outcome = _to_failure(job, error)
+    connection.execute("RELEASE job")
+    return outcome
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # SQLite itself rolls back when the disk is full
+        connection.execute("ROLLBACK")
+
+
+def _to_failure(job: _Job, error: Exception) -> _Outcome:
+    """Give each caller its own error object, because a traceback belongs to one raise."""
+    if isinstance(error, StoreUnavailable):
+        return _Outcome(job, error=StoreUnavailable(error.message, help=error.help, cause=error.cause))
+    return _Outcome(job, error=to_store_error(error) or error)

@@ -1,0 +1,1 @@
+"""PostgreSQL: connection, leases, heartbeat, writer. psycopg is imported here alone."""

@@ -1,0 +1,332 @@
+"""Connections to a PostgreSQL database, with the methods of an SQLite connection, and the errors of PostgreSQL."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
+from socket import SHUT_RDWR, socket
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from gateway.audit import SHARD_NAME, ChainRow
+from gateway.errors import StoreUnavailable
+from gateway.storage.sql.dialect import CompiledStatement
+from gateway.storage.sql.engine import ReadPool
+from gateway.storage.sql.inspection import AuditTableReader
+from gateway.storage.sql.postgres.dialect import compile_statement, replace_nul
+
+T = TypeVar("T")
+
+_PATIENCE: Final = 1.0
+"""Seconds."""
+
+
+class PostgresReader(ReadPool):
+    """A `ReadPool` with a timeout, which replaces broken connections."""
+
+    def __init__(self, address: str, *, size: int) -> None:
+        connect: Any = partial(PostgresConnection, address, patience=_PATIENCE, is_reader=True)
+        super().__init__(connect, size=size)
+        self._busy: set[PostgresConnection] = set()
+
+    async def run(self, work: Callable[[Any], T]) -> T:
+        try:
+            async with asyncio.timeout(_PATIENCE):  # `wait_for` of Python 3.11 may lose a cancellation
+                return await super().run(work)
+        except TimeoutError:
+            raise StoreUnavailable("the database is too slow", help="look at its load and its disk") from None
+
+    async def close(self) -> None:
+        for session in list(self._busy):  # no caller waits for them
+            session.abort()
+        await super().close()
+
+    def _read(self, work: Callable[[Any], T]) -> T:
+        """Replace a connection that broke while it was idle, once: that is no failure."""
+        session: Any
+        try:
+            session, is_new = self._idle.pop(), False
+        except IndexError:
+            session, is_new = self._connect(), True
+        while True:
+            self._busy.add(session)
+            try:
+                value = work(session)
+            except Exception:
+                self._busy.discard(session)
+                is_broken = session.is_lost()
+                session.close()
+                if is_new or not is_broken:
+                    raise
+                session, is_new = self._connect(), True
+                continue
+            self._busy.discard(session)
+            self._idle.append(session)
+            return value
+
+
+FULL: Final = "the disk of the database is full"
+
+_BY_STATE: Final = {
+    "25006": ("the database is read-only", "point the connection at the primary server"),
+    "25P03": ("the database ended the transaction of a process that stopped", "look for a gateway that was stopped"),
+    "3D000": ("the database does not exist", "create it, or correct the connection of the Storage"),
+    "42501": ("the gateway may not use its tables", "grant its role the right to read and write them"),
+    "42P01": ("the database is not set up", "run: gateway storage migrate"),
+    "42703": ("the database is not set up for this version", "run: gateway storage migrate"),
+    "53100": (FULL, "make room; nothing needs to be restarted"),
+    "53200": ("the database has too little memory", "give it more memory"),
+    "53300": ("the database has no connection free", "raise its max_connections, or run fewer replicas"),
+    "53400": ("the database has no connection free", "raise its limits, or run fewer replicas"),
+    "55P03": ("another process holds the database for too long", "look for a gateway that was stopped"),
+    "57014": ("the database is too slow", "look at its load and its disk"),
+}
+_BY_CLASS: Final = {
+    "08": ("the database cannot be reached", "check that it runs, and the connection of the Storage"),
+    "28": ("the database denies access to the gateway", "correct the connection of the Storage"),
+    "40": ("the database is overloaded", "try again"),
+    "53": ("the database is short of resources", "look at its log"),
+    "57": ("the database is being stopped or started", "wait; nothing needs to be restarted"),
+    "58": ("the database's machine failed", "look at its log"),
+    "XX": ("the database failed", "look at its log"),
+}
+_NOT_THERE: Final = _BY_CLASS["08"]
+
+
+def to_postgres_store_error(error: psycopg.Error) -> StoreUnavailable | None:
+    """Return the error for callers if the store has failed; `None` for any other error.
+
+    The server's message may have values, addresses and names, so only the cause has it.
+    """
+    state = error.sqlstate
+    cause = None if state is None else _BY_STATE.get(state) or _BY_CLASS.get(state[:2])
+    if cause is None and state is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        cause = _explain_refused_connection(str(error))
+    return None if cause is None else StoreUnavailable(cause[0], help=cause[1], cause=error)
+
+
+def is_lock_timeout(error: BaseException | None) -> bool:
+    """Whether another process had the lock for longer than one attempt waits."""
+    return isinstance(error, psycopg.Error) and error.sqlstate == "55P03"
+
+
+def _explain_refused_connection(words: str) -> tuple[str, str]:
+    """Return message and help: the error of a refused connection has no state, only a text."""
+    if "too many clients" in words or "remaining connection slots" in words or "too many connections" in words:
+        return _BY_STATE["53300"]
+    if "authentication failed" in words or "no password supplied" in words or "pg_hba.conf" in words:
+        return _BY_CLASS["28"]
+    if 'database "' in words and "does not exist" in words:
+        return _BY_STATE["3D000"]
+    if "starting up" in words or "shutting down" in words or "recovery" in words:
+        return _BY_CLASS["57"]
+    return _NOT_THERE
+
+
+WRITERS: Final = 0x67772E31
+"""The advisory lock of transactions that change shared rows: one at a time, over all hosts."""
+
+_CONNECT_SECONDS: Final = 2
+_LOCK_MS: Final = 200
+_IDLE_MS: Final = 2_000
+"""How long a process that stops in the middle of a transaction can block the others."""
+
+_SILENCE_MS: Final = 3_000
+_HELD: Final = "EXISTS (SELECT 1 FROM leases WHERE id = '{}')"  # the id is ours, in hexadecimal digits
+
+
+class PostgresConnection:
+    """One connection. Failures of the database raise `StoreUnavailable`."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        patience: float | None = 1.0,
+        is_reader: bool = False,
+        lease: Callable[[], str] | None = None,
+    ) -> None:
+        """`patience` is the statement timeout in seconds, `lease` returns the id that every transaction requires."""
+        self._lease = lease
+        try:
+            self._connection = psycopg.connect(
+                address,
+                autocommit=True,
+                connect_timeout=_CONNECT_SECONDS,
+                tcp_user_timeout=_SILENCE_MS,
+                keepalives_idle=2,
+                keepalives_interval=1,
+                keepalives_count=2,
+                application_name="agent-gateway",
+            )
+        except psycopg.Error as error:
+            raise (to_postgres_store_error(error) or _invalid_address_error(error)) from error
+        self.transaction: int | None = None
+        """Number of the last transaction."""
+        try:
+            self._set_up(patience, is_reader)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def connection(self) -> Any:
+        """Itself, as an `SqliteConnection` has one."""
+        return self
+
+    @property
+    def raw(self) -> "psycopg.Connection[Any]":
+        return self._connection
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+    def is_lost(self) -> bool:
+        return self._connection.closed
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+    def abort(self) -> None:
+        """Break the connection, so that a thread that waits for the server gets an error."""
+        with suppress(psycopg.Error, OSError), socket(fileno=os.dup(self._connection.fileno())) as wire:
+            wire.shutdown(SHUT_RDWR)
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """Run a statement with `?` placeholders."""
+        if sql == "BEGIN IMMEDIATE":
+            return self.begin()
+        try:
+            if parameters:
+                return self._connection.execute(sql.replace("?", "%s"), [replace_nul(each) for each in parameters])
+            return self._connection.execute(sql)
+        except psycopg.Error as error:
+            raise _translate(error) from error
+
+    def run(self, prepared: CompiledStatement, parameters: Mapping[str, Any]) -> Any:
+        statement = compile_statement(prepared)
+        try:
+            return self._connection.execute(statement.sql, statement.values(parameters))
+        except psycopg.Error as error:
+            raise _translate(error) from error
+
+    def run_many(self, prepared: CompiledStatement, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Run a statement with each row, without waiting in between. Return how many rows changed."""
+        if len(rows) <= 1:
+            return int(self.run(prepared, rows[0]).rowcount) if rows else 0
+        statement = compile_statement(prepared)
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(statement.sql, [statement.values(row) for row in rows])
+                return cursor.rowcount
+        except psycopg.Error as error:
+            raise _translate(error) from error
+
+    def begin(self, *, is_alone: bool = True) -> None:
+        """Begin a transaction, which excludes those of other processes if `is_alone`.
+
+        The lease is checked in the same step, because each step is a round trip.
+        """
+        lock = f"SELECT pg_advisory_xact_lock({WRITERS});" if is_alone else ""
+        held = "true" if self._lease is None else _HELD.format(self._lease())
+        try:
+            cursor = self._connection.execute(f"BEGIN; {lock} SELECT txid_current(), {held}")
+            while cursor.nextset():
+                pass
+            found = cursor.fetchone()
+            assert found is not None  # noqa: S101 - it is one row
+            self.transaction, is_held = found
+            if not is_held:
+                self._connection.execute("ROLLBACK")
+                raise broken_connection_error()
+        except psycopg.Error as error:
+            if self.in_transaction:
+                with suppress(psycopg.Error):
+                    self._connection.execute("ROLLBACK")
+            raise _translate(error) from error
+
+    def _set_up(self, patience: float | None, is_reader: bool) -> None:
+        limit = 0 if patience is None else int(patience * 1000)
+        self.execute(
+            f"SET statement_timeout = {limit}; SET lock_timeout = {_LOCK_MS}; "
+            f"SET idle_in_transaction_session_timeout = {_IDLE_MS}; SET timezone = 'UTC'; "
+            + ("SET default_transaction_read_only = on" if is_reader else "SELECT 1")
+        )
+        if not is_reader:
+            [durability] = self.execute("SHOW synchronous_commit").fetchone()
+            if durability in ("off", "local"):  # committed work must survive a crash; stronger settings stay
+                self.execute("SET synchronous_commit = on")
+
+
+def broken_connection_error() -> StoreUnavailable:
+    return StoreUnavailable(
+        "this process was silent for so long that others took it for dead",
+        help="try again; find out what kept it from the database",
+    )
+
+
+def _translate(error: psycopg.Error) -> Exception:
+    return to_postgres_store_error(error) or error
+
+
+def _invalid_address_error(error: psycopg.Error) -> StoreUnavailable:
+    return StoreUnavailable(
+        "the connection of the Storage is not valid",
+        help="write postgresql://USER:PASSWORD@HOST/DATABASE, or host=… dbname=…",
+        cause=error,
+    )
+
+
+_AT_ONCE: Final = 2000
+
+
+@contextmanager
+def open_read_only_session(address: str) -> Iterator[PostgresConnection]:
+    """Open a read-only transaction without a timeout, which sees one moment."""
+    session = PostgresConnection(address, patience=None, is_reader=True)
+    try:
+        session.execute("SET idle_in_transaction_session_timeout = 0")
+        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield session
+    finally:
+        session.close()
+
+
+class PostgresAuditReader(AuditTableReader):
+    _says_log = "position(convert_to('\"log\":{', 'UTF8') IN body) > 0"
+
+    def __init__(self, address: str) -> None:
+        """Raise `StoreUnavailable` unless the database is a store with a decision log."""
+        self._readings = count()
+        self._looking = open_read_only_session(address)
+        self._session = self._looking.__enter__()
+        try:
+            [self._count] = self._session.execute("SELECT count(*) FROM audit").fetchone()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._looking.__exit__(None, None, None)
+
+    def _select(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """Use a cursor of the server: a log may be larger than memory."""
+        try:
+            with self._session.raw.cursor(name=f"reading{next(self._readings)}") as cursor:
+                cursor.itersize = _AT_ONCE
+                yield from cursor.execute(statement)
+        except psycopg.Error as error:
+            raise (
+                to_postgres_store_error(error) or StoreUnavailable("the decision log cannot be read", cause=error)
+            ) from error
+
+    def _to_row(self, values: tuple[Any, ...]) -> ChainRow | None:
+        row = ChainRow(*values)
+        is_entry = SHARD_NAME.fullmatch(row.shard) and row.seq >= 1 and len(row.prev) == 32 and len(row.hash) == 32
+        return row if is_entry else None

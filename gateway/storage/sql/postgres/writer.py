@@ -1,0 +1,135 @@
+"""The thread that writes to PostgreSQL, in groups that are committed as one transaction.
+
+Groups of all processes exclude each other, as in SQLite; groups of new rows that no other process can know do not wait.
+If a connection breaks during a commit, the writer asks the database later whether it succeeded, and undoes the work
+then, because its caller has got an error.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import Any, Final, cast
+
+import psycopg
+
+from gateway.errors import StoreUnavailable
+from gateway.storage.sql.group_commit import GroupCommit, Merge, Work, _Job, _Outcome
+from gateway.storage.sql.postgres.connection import FULL, PostgresConnection, is_lock_timeout
+from gateway.storage.sql.postgres.lease import Lease
+from gateway.storage.sql.sqlite.connection import SqliteConnection
+
+_RECONNECT: Final = 0.2
+"""Seconds to wait after a refused connection, so that a starting database is not overrun."""
+
+_STATEMENT_SECONDS: Final = 4.0
+_MOMENT: Final = 1.0
+_LONGEST: Final = 6.0
+"""Seconds that callers wait for a server that neither answers nor closes the connection."""
+
+CLOSE_SECONDS: Final = 5.0
+"""How long closing waits for a server that does not answer."""
+
+
+class CommitInDoubt(Exception):
+    """It is not known whether the transaction of that number was committed."""
+
+    def __init__(self, transaction: int) -> None:
+        super().__init__(transaction)
+        self.transaction = transaction
+
+
+class PostgresWriter(GroupCommit):
+    """A `GroupCommit` for PostgreSQL. Without its lease, a process writes nothing."""
+
+    too_slow = ("the database is too slow", "look at its load and its disk")
+
+    def __init__(self, address: str, *, waiting: int = 4096, lease: Lease | None = None) -> None:
+        self._address = address
+        self._leased = None if lease is None else lambda: lease.id
+        self._refused: tuple[float, StoreUnavailable] | None = None
+        self._slow_at = -inf
+        self.on_full: Callable[[], None] = _unheard
+        """Called when a write fails because the disk of the database is full."""
+        self.free: set[Merge | None] = set()
+        """Work that only adds rows that no other process can know: it waits for no other process."""
+        super().__init__(
+            cast("Callable[[], SqliteConnection]", self._open), waiting=waiting
+        )  # it has the methods of an `SqliteConnection`
+
+    async def _execute(self, job: _Job, *, within: float | None = None, undo: Work[None] | None = None) -> Any:
+        try:
+            return await super()._execute(job, within=_LONGEST if within is None else within, undo=undo)
+        except StoreUnavailable as error:
+            if error.message == self.too_slow[0]:
+                self._slow_at = monotonic()
+            if error.message == FULL:
+                self.on_full()
+            if undo is not None and isinstance(error.cause, CommitInDoubt):
+                self._add_undo(_if_committed(error.cause.transaction, undo), job.loop)
+            raise
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a caller timed out within the last second."""
+        return monotonic() - self._slow_at < _MOMENT
+
+    async def close(self) -> None:
+        """Return when all accepted work is written. The connection of a silent server is aborted."""
+        closing = asyncio.create_task(super().close())
+        await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
+        while not closing.done():
+            if (link := self._link) is not None:  # pragma: no branch - there is none while it connects
+                cast("PostgresConnection", link).abort()
+            await asyncio.wait({closing}, timeout=_RECONNECT)
+        await closing
+
+    def _open(self) -> PostgresConnection:
+        if self._refused is not None and monotonic() < self._refused[0]:
+            known = self._refused[1]
+            raise StoreUnavailable(known.message, help=known.help, cause=known.cause)
+        try:
+            session = PostgresConnection(self._address, patience=_STATEMENT_SECONDS, lease=self._leased)
+        except StoreUnavailable as error:
+            self._refused = (monotonic() + _RECONNECT, error)
+            raise
+        self._refused = None
+        return session
+
+    def _write_group(self, group: list[_Job]) -> list[_Outcome]:
+        outcomes = super()._write_group(group)
+        if outcomes and all(isinstance(each.error, StoreUnavailable) for each in outcomes):
+            self._disconnect()
+        return outcomes
+
+    def begin(self, connection: Any, group: list[_Job]) -> None:
+        session: PostgresConnection = connection
+        session.begin(is_alone=any(job.merge not in self.free for job in group))
+
+    def is_busy(self, error: Exception) -> bool:
+        return is_lock_timeout(getattr(error, "cause", None))
+
+    def is_final(self, error: Exception) -> bool:
+        return isinstance(error, StoreUnavailable) and isinstance(error.cause, psycopg.Error | CommitInDoubt)
+
+    def commit(self, connection: Any) -> None:
+        session: PostgresConnection = connection
+        try:
+            session.execute("COMMIT")
+        except StoreUnavailable as error:
+            assert session.transaction is not None  # noqa: S101 - it was begun
+            raise StoreUnavailable(error.message, help=error.help) from CommitInDoubt(session.transaction)
+
+
+def _unheard() -> None: ...
+
+
+def _if_committed(transaction: int, undo: Work[None]) -> Work[None]:
+    def run(connection: Any) -> None:
+        [status] = connection.execute("SELECT txid_status(?)", (transaction,)).fetchone()
+        if status == "in progress":
+            raise StoreUnavailable("a transaction has not ended yet")
+        if status == "committed":
+            undo(connection)
+
+    return run

@@ -1,0 +1,1 @@
+"""SQLite: connection, migration, integrity, single-call rows, writer process."""

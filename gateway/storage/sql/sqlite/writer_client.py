@@ -1,0 +1,234 @@
+"""Client of the process that writes single calls. Without that process, the writer thread writes them.
+
+Calls that the process did not confirm are written here again unless they are stored: the process may have ended after
+its commit.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, cast
+
+from gateway.audit import ChainHead, ContentKey, genesis_hash
+from gateway.storage.call_store import AuditBody
+from gateway.storage.sql.sqlite.single_call_rows import SingleCallValues
+from gateway.storage.sql.sqlite.single_calls import SINGLE_CALL_INSERT
+from gateway.storage.sql.sqlite.writer_process import WriterConfig, decode_frames, encode_frame
+
+START_AFTER_CALLS: Final = 200
+"""Calls after which the process is started: a gateway that is hardly used needs none."""
+
+_RESTART_AFTER: Final = 1.0
+_MOST_WAITING: Final = 4096
+_UNDER_WAY: Final = 3
+"""Groups that are sent and not answered: one is being written, the next ones wait for it."""
+_ENOUGH: Final = 8
+"""Calls that are sent without waiting for more: the process works on them while the next ones arrive."""
+_END_SECONDS: Final = 5.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class WriterClient:
+    """One for each process that serves. `write` returns whether a call is durable; if not, it may be stored or not."""
+
+    def __init__(
+        self,
+        database: Path,
+        *,
+        place: tuple[str, str | None, str | None, str | None] | None,
+        shard: str,
+        key: ContentKey | None = None,
+    ) -> None:
+        self._order = WriterConfig(str(database), SINGLE_CALL_INSERT, place, shard)
+        self._key = key
+        self._process: _Process | None = None
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+        self._batch: list[tuple[int, SingleCallValues, Sequence[AuditBody]]] = []
+        self._under_way: deque[int] = deque()
+        """The last number of each group that is sent and not answered."""
+        self._is_due = False
+        self._number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self._head: tuple[str, int, bytes] | None = None
+        self._starts = 0
+        self._seen = 0
+
+    @property
+    def head(self) -> ChainHead | None:
+        """Head of the log of that process."""
+        return None if self._head is None else ChainHead(*self._head)
+
+    async def start(self) -> None:
+        """Start the process now. Otherwise it starts after `START_AFTER_CALLS` calls."""
+        self._seen = START_AFTER_CALLS
+        await self._begin()
+
+    def can_accept(self) -> bool:
+        """Whether the process can write the next call."""
+        self._seen += 1
+        if self._seen == START_AFTER_CALLS and not self._is_closing:
+            self._do(self._begin())
+        return self._process is not None and len(self._waiting) < _MOST_WAITING
+
+    def durable_head(self) -> ChainHead:
+        """Return the head of the process's log, or its genesis if nothing is written yet."""
+        return self.head or ChainHead(self._order.shard, 0, genesis_hash(self._order.shard))
+
+    def write(self, values: SingleCallValues, audit: Sequence[AuditBody]) -> asyncio.Future[bool]:
+        """Return a future: whether the call is durable. Call `can_accept` first. Cancelling does not stop the write."""
+        loop = asyncio.get_running_loop()
+        self._number = number = self._number + 1
+        self._waiting[number] = future = loop.create_future()
+        self._batch.append((number, values, audit))
+        if len(self._under_way) < _UNDER_WAY:  # otherwise it is sent with those that arrive meanwhile
+            if len(self._batch) >= _ENOUGH:
+                self._flush()
+            elif not self._is_due:
+                self._is_due = True
+                loop.call_soon(self._flush)
+        return future
+
+    async def close(self) -> None:
+        self._is_closing = True
+        process = self._process
+        if process is not None:
+            self._flush()
+            process.end()
+            try:
+                async with asyncio.timeout(_END_SECONDS):
+                    await process.ended.wait()
+            except TimeoutError:
+                process.transport.kill()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            _, process = await loop.subprocess_exec(
+                lambda: _Process(self._on_answer),
+                *(sys.executable, "-m", "gateway.storage.sql.sqlite.writer_process"),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=None,
+            )
+        except OSError as error:
+            _log.error("the process that writes calls cannot be started (%s): a thread writes them", error)
+            return
+        self._process = process
+        self._starts += 1
+        key = None if self._key is None else self._key.export_secret()
+        order = self._order._replace(shard=f"{self._order.shard}.{self._starts}", key=key)
+        process.send([tuple(each) if isinstance(each, tuple) else each for each in order])
+        if self._is_closing:
+            process.end()
+        self._do(self._follow(process))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _flush(self) -> None:
+        self._is_due = False
+        batch, self._batch = self._batch, []
+        if not batch or self._process is None:
+            return
+        try:
+            self._process.send(batch)
+        except ValueError:  # a value is not plain: the callers write the calls in another way
+            self._settle([number for number, *_ in batch], False)
+        else:
+            self._under_way.append(self._number)
+
+    def _on_answer(self, durable: list[int], undone: list[int], head: tuple[str, int, bytes] | None) -> None:
+        """Handle an answer. They come in the order of the groups. Calls that arrived meanwhile are the next group."""
+        if head is not None:
+            self._head = head
+        self._settle(durable, True)
+        self._settle(undone, False)
+        last = (undone or durable)[-1]
+        while self._under_way and self._under_way[0] <= last:
+            self._under_way.popleft()
+        if self._batch and not self._is_due:
+            self._flush()
+
+    def _settle(self, numbers: list[int], is_durable: bool) -> None:
+        for number in numbers:
+            future = self._waiting.pop(number, None)
+            if future is not None and not future.done():
+                future.set_result(is_durable)
+
+    async def _follow(self, process: "_Process") -> None:
+        """When the process ends, fail the unconfirmed calls and start another process, unless the client is closing."""
+        await process.ended.wait()
+        self._process = None
+        self._batch = []
+        self._under_way.clear()
+        self._settle(list(self._waiting), False)
+        if not self._is_closing:
+            _log.error("the process that writes calls has ended; another one is started")
+            await asyncio.sleep(_RESTART_AFTER)
+            if not self._is_closing:
+                await self._begin()
+
+
+class _Process(asyncio.SubprocessProtocol):
+    """The running process. `ended` is set when it has ended and all its answers are handled."""
+
+    transport: asyncio.SubprocessTransport
+    _input: asyncio.WriteTransport
+    _own_end: int | None = None
+
+    def __init__(self, answered: Callable[..., None]) -> None:
+        self.ended: Final = asyncio.Event()
+        self._on_answer = answered
+        self._received = bytearray()
+
+    @property
+    def pid(self) -> int:
+        return self.transport.get_pid()
+
+    def send(self, message: Any) -> None:
+        """Write to the pipe at once, as far as it has room: the transport would wait for its turn in the event loop."""
+        data = encode_frame(message)
+        if self._own_end is not None and not self._input.get_write_buffer_size():
+            with suppress(OSError):  # the pipe is full or broken: the transport handles that
+                data = data[os.write(self._own_end, data) :]
+        if data:
+            self._input.write(data)
+
+    def end(self) -> None:
+        """Close its standard input: it writes what it was sent, and ends."""
+        self._input.close()
+        self._close_own_end()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.SubprocessTransport", transport)
+        self._input = cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0))
+        pipe = self._input.get_extra_info("socket") or self._input.get_extra_info("pipe")  # by the kind of loop
+        # Not the transport's own descriptor: after it is closed, another file may get that number.
+        self._own_end = os.dup(pipe.fileno())
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._received += data
+        for answer in decode_frames(self._received):
+            self._on_answer(*answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport.close()
+        self._close_own_end()
+        self.ended.set()
+
+    def _close_own_end(self) -> None:
+        own_end, self._own_end = self._own_end, None
+        if own_end is not None:
+            os.close(own_end)

@@ -1,0 +1,189 @@
+"""The process that writes single-call rows: it reads them from its standard input and commits them in groups.
+
+A thread could do the same, but because of the interpreter lock every statement would wait for the event loop, and the
+event loop for it. The process ends when its standard input is closed.
+
+The first message is the `WriterConfig`. Lists of `(number, values of a row, entries of the log)` follow. The answer to
+a group is `(numbers that are durable, numbers that are not, head of the log)`; the client writes the latter itself.
+
+Messages in both directions are the length in four bytes, then the data as encoded by `marshal`.
+"""
+
+import marshal
+import os
+import select
+import signal
+import sqlite3
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import time_ns
+from typing import Any, Final, NamedTuple
+
+from gateway.audit import AuditOrigin, ContentKey
+from gateway.storage.sql.audit_log import AuditLog
+from gateway.storage.sql.columns import InsertStatement
+from gateway.storage.sql.sqlite.bus_errors import survive_bus_errors
+from gateway.storage.sql.sqlite.connection import SqliteConnection, WalCheckpointer
+from gateway.storage.sql.sqlite.single_call_rows import (
+    ID_RUN_SIZE,
+    SingleCallValues,
+    add_id_run,
+    insert_single_calls,
+    to_single_call_row,
+)
+
+_HEAD: Final = 4
+
+
+def encode_frame(message: Any) -> bytes:
+    """Raises `ValueError` for values that are not plain: `marshal` accepts no subclasses."""
+    body = marshal.dumps(message)
+    return len(body).to_bytes(_HEAD, "big") + body
+
+
+def decode_frames(received: bytearray) -> list[Any]:
+    """Return the complete messages and remove them from `received`."""
+    found = []
+    start = 0
+    while len(received) - start >= _HEAD:
+        begin = start + _HEAD
+        end = begin + int.from_bytes(received[start:begin], "big")
+        if len(received) < end:
+            break
+        found.append(marshal.loads(received[begin:end]))  # noqa: S302 - from the process at the other end of the pipe
+        start = end
+    del received[:start]
+    return found
+
+
+LARGEST_GROUP: Final = 512
+_PATIENCE: Final = 0.4
+_READ: Final = 1 << 20
+
+Fresh = tuple[int, SingleCallValues, Sequence[tuple[int, bytes | tuple[Any, ...]]]]
+
+
+class WriterConfig(NamedTuple):
+    """`place` has the fields of an `AuditOrigin`; without it entries are dropped. `key` is the content key."""
+
+    database: str
+    fresh: InsertStatement
+    place: tuple[str, str | None, str | None, str | None] | None
+    shard: str
+    key: str | None = None
+
+
+class WriterProcess:
+    def __init__(self, order: WriterConfig) -> None:
+        self._order = order
+        self._link: SqliteConnection | None = None
+        self._log: AuditLog | None = None
+        self._into = InsertStatement(*order.fresh)
+        self._since_run = ID_RUN_SIZE  # the process before it may have ended before it wrote a run
+        if order.place is not None:
+            key = None if order.key is None else ContentKey(order.key)
+            self._log = AuditLog(self._new_shard, AuditOrigin(*order.place), clock=_clock, key=key)
+        self._shards = 0
+        self._writing_back = WalCheckpointer(Path(order.database))
+
+    def write(self, group: Sequence[Fresh]) -> bool:
+        """Write a group. Return whether all of it is durable; otherwise none of it is."""
+        mark = None if self._log is None else self._log.mark()
+        try:
+            link = self._connect()
+            self._write(link.connection, group)
+            if link.is_lost():
+                mark = None  # the chain is in another file: the next entry begins a new shard
+                raise OSError("the database was replaced")
+        except Exception:  # the client writes the group again, and gets the error
+            if self._log is not None:
+                self._log.rewind(mark)
+            self._disconnect()
+            return False
+        if self._log is not None:
+            self._log.on_commit()
+        self._writing_back.on_write(len(group))
+        return True
+
+    @property
+    def head(self) -> tuple[str, int, bytes] | None:
+        """Head of the log; `None` without a log, or before its first entry."""
+        mark = None if self._log is None else self._log.mark()
+        return None if mark is None else (mark.shard, mark.seq, mark.hash)
+
+    def close(self) -> None:
+        self._writing_back.close()
+        self._disconnect()
+
+    def _write(self, connection: sqlite3.Connection, group: Sequence[Fresh]) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        insert_single_calls(connection, self._into, [to_single_call_row(each[1]) for each in group])
+        self._since_run += len(group)
+        if self._since_run >= ID_RUN_SIZE:
+            add_id_run(connection)
+            self._since_run = 0
+        if self._log is not None:
+            self._log.append(connection, [body for each in group for body in each[2]])
+        connection.execute("COMMIT")
+
+    def _connect(self) -> SqliteConnection:
+        if self._link is None:
+            self._link = SqliteConnection(Path(self._order.database), patience=_PATIENCE)
+        return self._link
+
+    def _disconnect(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()  # and roll back an open transaction
+
+    def _new_shard(self) -> str:
+        self._shards += 1
+        return f"{self._order.shard}.{self._shards}"
+
+
+def _clock() -> int:
+    return time_ns() // 1_000
+
+
+def main() -> None:
+    # It ends when the client closes its standard input, not by a signal to the process group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    survive_bus_errors()
+    source, sink = sys.stdin.fileno(), sys.stdout.fileno()
+    received = bytearray()
+    recorder: WriterProcess | None = None
+    waiting: list[Fresh] = []
+    is_over = False
+    while not is_over or waiting:
+        if not is_over and (not waiting or _is_readable(source)):
+            chunk = os.read(source, _READ)
+            is_over = not chunk
+            received += chunk
+        for message in decode_frames(received):
+            if recorder is None:
+                recorder = WriterProcess(WriterConfig(*message))
+            else:
+                waiting += message
+        if recorder is not None and waiting:
+            group, waiting = waiting[:LARGEST_GROUP], waiting[LARGEST_GROUP:]
+            numbers = [each[0] for each in group]
+            answer = (numbers, []) if recorder.write(group) else ([], numbers)
+            _send(sink, encode_frame((*answer, recorder.head)))
+    if recorder is not None:
+        recorder.close()
+
+
+def _is_readable(source: int) -> bool:
+    return bool(select.select([source], [], [], 0)[0])
+
+
+def _send(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sink, view) :]
+
+
+if __name__ == "__main__":
+    main()

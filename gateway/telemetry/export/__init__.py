@@ -1,0 +1,1 @@
+"""OTLP and JSON lines: encoding, queues, transports."""

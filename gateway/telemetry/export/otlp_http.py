@@ -1,0 +1,116 @@
+"""OTLP over HTTP: one request per batch. Size and time of a collector's response are bounded."""
+
+import asyncio
+import gzip
+import ssl
+from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+
+from gateway.telemetry.export.queue import ExportFailed
+from gateway.telemetry.settings import InvalidTelemetry, OtlpExporterSettings, Signal
+
+
+def read_partial_success(signal: Signal, answer: bytes) -> int:
+    """Return how many items the collector refused; 0 if the response cannot be parsed."""
+    if not answer:
+        return 0
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    try:
+        if signal == "traces":
+            return max(0, int(ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans))
+        if signal == "metrics":
+            return max(0, int(ExportMetricsServiceResponse.FromString(answer).partial_success.rejected_data_points))
+        return max(0, int(ExportLogsServiceResponse.FromString(answer).partial_success.rejected_log_records))
+    except DecodeError:
+        return 0
+
+
+LARGEST_ANSWER: Final = 64 << 10
+_AGAIN: Final = frozenset({429, 502, 503, 504})
+
+
+class OtlpHttp:
+    """Sends over HTTP. Certificates are files; without them the system's authorities are used."""
+
+    def __init__(self, settings: OtlpExporterSettings) -> None:
+        self._otlp = settings
+        self._tls = _tls(settings)
+        self._proxy = _proxy_of(settings.endpoint)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, signal: Signal, payload: bytes) -> int:
+        headers = {"user-agent": "agent-gateway", **self._otlp.headers(), "content-type": "application/x-protobuf"}
+        if self._otlp.compression == "gzip":
+            payload = await asyncio.to_thread(gzip.compress, payload, 5)
+            headers["content-encoding"] = "gzip"
+        try:
+            async with asyncio.timeout(self._otlp.timeout):
+                return await self._post(signal, payload, headers)
+        except TimeoutError as error:
+            raise ExportFailed("timeout", again=True) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ExportFailed("unreachable", again=True) from error
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _post(self, signal: Signal, payload: bytes, headers: dict[str, str]) -> int:
+        async with self._get_session().post(
+            self._otlp.endpoint, data=payload, headers=headers, allow_redirects=False, ssl=self._tls, proxy=self._proxy
+        ) as answer:
+            body = b""
+            while len(body) <= LARGEST_ANSWER and (chunk := await answer.content.read(LARGEST_ANSWER)):
+                body += chunk
+            if len(body) > LARGEST_ANSWER:
+                answer.close()
+                body = b""
+            if 200 <= answer.status < 300:
+                return read_partial_success(signal, body)
+            again = answer.status in _AGAIN
+            raise ExportFailed(f"http_{answer.status}", again=again, after=_seconds(answer.headers.get("Retry-After")))
+
+    def _get_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                cookie_jar=aiohttp.DummyCookieJar(),
+                connector=aiohttp.TCPConnector(limit=2),
+                auto_decompress=False,
+                read_bufsize=LARGEST_ANSWER,
+            )
+        return self._session
+
+
+def _proxy_of(endpoint: str) -> str | None:
+    """Return the proxy from the environment. Read once: aiohttp would read it in a thread for every request."""
+    url = urlsplit(endpoint)
+    return None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme)
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return the seconds of Retry-After; dates are ignored, because clocks may differ."""
+    return (
+        min(float(text), 30.0) if text is not None and text.isascii() and text.isdecimal() and len(text) < 6 else None
+    )
+
+
+def _tls(settings: OtlpExporterSettings) -> ssl.SSLContext | bool:
+    if settings.certificate is None and settings.client_certificate is None:
+        return True
+    try:
+        context = ssl.create_default_context(cafile=settings.certificate)
+        if settings.client_certificate is not None:
+            context.load_cert_chain(settings.client_certificate, settings.client_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidTelemetry(
+            "the certificates for the collector cannot be used",
+            help="check OTEL_EXPORTER_OTLP_CERTIFICATE, CLIENT_CERTIFICATE and CLIENT_KEY",
+        ) from error
+    return context

@@ -1,0 +1,201 @@
+"""Spans and log records as OTLP bytes. It writes protobuf fields directly, because every call has two or three of them,
+and caches whatever does not change between calls.
+
+It knows the field numbers of `opentelemetry.proto`, which never change, and nothing about the meaning of attributes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from struct import Struct
+from typing import Final, Protocol
+
+from gateway.telemetry.bounded_cache import BoundedCache
+
+Value = str | bool | int | float | Sequence[str]
+
+SERVER: Final = 2
+CLIENT: Final = 3
+INTERNAL: Final = 1
+INFO: Final = 9
+WARN: Final = 13
+
+_SAMPLED: Final = 0x1
+_KNOWS_REMOTE: Final = 0x100
+_IS_REMOTE: Final = 0x200
+
+_ROOT: Final = Struct("<2s16s2s8s3sQ1sQ6s")
+_CHILD: Final = Struct("<2s16s2s8s3sQ1sQ8s8s")
+_LOG: Final = Struct("<1sQ1sQ4s16s2s8s5s")
+_LINK: Final = Struct("<2s16s2s8s1sI")
+_DOUBLE: Final = Struct("<1sd")
+_LARGE: Final = 1 << 64
+
+_SMALL: Final = tuple(bytes([number]) for number in range(128))
+_KINDS: Final = {kind: bytes([0x30, kind, 0x39]) for kind in (INTERNAL, SERVER, CLIENT)}
+_ALONE: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE).to_bytes(4, "little")
+_BELOW: Final = _ALONE + b"\x22\x08"
+_BELOW_ANOTHER: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE | _IS_REMOTE).to_bytes(4, "little") + b"\x22\x08"
+"""Flags of a span without a parent, with a local one, and with a remote one."""
+_SEVERITIES: Final = tuple(bytes([0x10, severity, 0x4A, 0x10]) for severity in range(25))
+
+FAILED: Final = b"\x7a\x02\x18\x02"
+"""Status of a failed span."""
+
+
+def varint(number: int) -> bytes:
+    if number < 128:
+        return _SMALL[number]
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def delimit(tag: bytes, content: bytes) -> bytes:
+    return tag + varint(len(content)) + content
+
+
+def text(value: str, limit: int) -> bytes:
+    if len(value) > limit:
+        value = value[:limit]
+    return value.encode() if value.isascii() else value.encode("utf-8", "replace")
+
+
+def head(key: str, size: int, tag: bytes) -> bytes:
+    """Return the bytes before the text of an attribute, which depend only on the length of the text."""
+    told = b"\x0a" + varint(size)
+    named = delimit(b"\x0a", key.encode()) + b"\x12" + varint(len(told) + size) + told
+    return tag + varint(len(named) + size) + named
+
+
+class Attributes:
+    """Encodes attributes; texts are truncated to `limit` characters. Each starts with `tag`: that of spans, or none if
+    `of_span` or `of_log` adds it.
+    """
+
+    def __init__(self, limit: int, *, tag: bytes = b"") -> None:
+        self.limit = limit
+        self._tag = tag
+        self._heads: BoundedCache[tuple[str, int], bytes] = BoundedCache(lambda of: head(*of, tag))
+        self._numbers = BoundedCache(self._number)
+        self._flags = BoundedCache(self._flag)
+
+    def encode(self, key: str, value: Value) -> bytes:
+        """Encode one attribute, with its length before it."""
+        if type(value) is str:
+            content = text(value, self.limit)
+            return self._heads[key, len(content)] + content
+        if type(value) is int:
+            return self._numbers[key, value]
+        if type(value) is bool:
+            return self._flags[key, value]
+        return self._tag + _attribute(key, _other(value, self.limit))
+
+    def all(self, values: Mapping[str, Value]) -> tuple[bytes, ...]:
+        return tuple([self.encode(key, value) for key, value in values.items()])
+
+    def _number(self, of: tuple[str, int]) -> bytes:
+        key, value = of
+        return self._tag + _attribute(key, b"\x18" + varint(value if value >= 0 else value + _LARGE))
+
+    def _flag(self, of: tuple[str, bool]) -> bytes:
+        key, value = of
+        return self._tag + _attribute(key, b"\x10\x01" if value else b"\x10\x00")
+
+
+def _attribute(key: str, value: bytes) -> bytes:
+    content = delimit(b"\x0a", key.encode()) + delimit(b"\x12", value)
+    return varint(len(content)) + content
+
+
+def _other(value: Value, limit: int) -> bytes:
+    if isinstance(value, float):
+        return _DOUBLE.pack(b"\x21", value)
+    assert isinstance(value, Sequence)  # noqa: S101 - there is nothing else
+    texts = (delimit(b"\x0a", text(each, limit)) for each in value)
+    return delimit(b"\x2a", b"".join(delimit(b"\x0a", each) for each in texts))
+
+
+OF_SPAN: Final = b"\x4a"
+OF_LOG: Final = b"\x32"
+
+
+def of_span(attributes: Iterable[bytes]) -> bytes:
+    return OF_SPAN.join((b"", *attributes))
+
+
+def of_log(attributes: Iterable[bytes]) -> bytes:
+    return OF_LOG.join((b"", *attributes))
+
+
+def link(trace_id: bytes, span_id: bytes) -> bytes:
+    return b"\x6a\x21" + _LINK.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, b"\x35", _KNOWS_REMOTE | _IS_REMOTE)
+
+
+class SpanPosition(Protocol):
+    """Where in which trace a span is; `state` is that of the trace."""
+
+    trace: bytes
+    span: bytes
+    parent: bytes
+    is_remote: bool
+    state: str
+
+
+def span_head(at: SpanPosition, kind: int, since: int, until: int) -> bytes:
+    """Return the first fields of a span. Its name, attributes, links and status follow."""
+    told, parent = _KINDS[kind], at.parent
+    if until < since:  # a clock may be set back in between
+        until = since
+    if parent:
+        flags = _BELOW_ANOTHER if at.is_remote else _BELOW
+        head = _CHILD.pack(b"\x0a\x10", at.trace, b"\x12\x08", at.span, told, since, b"\x41", until, flags, parent)
+    else:
+        head = _ROOT.pack(b"\x0a\x10", at.trace, b"\x12\x08", at.span, told, since, b"\x41", until, _ALONE)
+    return head + delimit(b"\x1a", at.state.encode()) if at.state else head
+
+
+def span_name(name: str, limit: int) -> bytes:
+    return delimit(b"\x2a", text(name, limit))
+
+
+def log_head(trace_id: bytes, span_id: bytes, at: int, severity: int) -> bytes:
+    """Return the first fields of a log record, observed when it happened. Its name, body and attributes follow."""
+    told = _SEVERITIES[severity]
+    return _LOG.pack(b"\x09", at, b"\x59", at, told, trace_id, b"\x52\x08", span_id, b"\x45\x01\0\0\0")
+
+
+def event_name(name: str) -> bytes:
+    return delimit(b"\x62", name.encode())
+
+
+def event_body(words: str, limit: int) -> bytes:
+    return delimit(b"\x2a", delimit(b"\x0a", text(words, limit)))
+
+
+def _before_item(size: int) -> bytes:
+    return b"\x12" + varint(size)
+
+
+_BEFORE_ITEMS: Final = BoundedCache(_before_item)
+
+
+class OtlpEnvelope:
+    """The message around a batch of spans or log records, with resource, scope and version of the conventions."""
+
+    def __init__(self, resource: Sequence[bytes], *, scope: str, version: str, schema_url: str) -> None:
+        self._resource = delimit(b"\x0a", b"".join(b"\x0a" + each for each in resource))
+        named = delimit(b"\x0a", scope.encode()) + delimit(b"\x12", version.encode())
+        self._scope = delimit(b"\x0a", named)
+        self._schema = delimit(b"\x1a", schema_url.encode())
+
+    def around(self, items: Sequence[bytes]) -> bytes:
+        """Return a whole request to a collector. Lengths are summed up first, so that its bytes are copied once."""
+        before = map(_BEFORE_ITEMS.__getitem__, map(len, items))
+        scoped = [self._scope, *chain.from_iterable(zip(before, items, strict=True)), self._schema]
+        size = sum(map(len, scoped))
+        of_scope = b"\x12" + varint(size)
+        of_whole = b"\x0a" + varint(len(self._resource) + len(of_scope) + size + len(self._schema))
+        return b"".join([of_whole, self._resource, of_scope, *scoped, self._schema])

@@ -1,0 +1,200 @@
+"""The metrics of a process, and their encoding between the processes of one gateway, each of which can report all.
+
+No text from callers becomes a label: labels are names from documents and words of closed lists.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+from gateway.approvals import ApprovalEventRecord
+from gateway.engine import Call
+from gateway.registries import DeclaredTool
+from gateway.telemetry import names
+from gateway.telemetry.bounded_cache import BoundedCache
+from gateway.telemetry.instruments import Counter, Distribution, Exemplar, Family, Histogram, Point, Series
+from gateway.telemetry.names import METRICS
+
+_Kind = tuple[str, str, str | None, str | None, str | None, str, tuple[str, ...], bool]
+"""Tool, catalogue, backend and tier of a call; decision, reason and rules; and whether it failed."""
+
+_INVALID: Final = ("deny", "arguments-invalid")
+_HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_TCP: Final = "tcp"
+_HTTP: Final = "http"
+_HTTP_VERSION: Final = "1.1"
+_NETWORK: Final = (_TCP, _HTTP, _HTTP_VERSION)
+_ENDINGS: Final = frozenset({"granted", "refused", "expired"})
+
+
+class GatewayMetrics:
+    """Counters and histograms of one process; gauges are elsewhere. Implements `gateway.engine.observer.CallMeter`."""
+
+    def __init__(self) -> None:
+        self._calls = Histogram(names.EXECUTE_DURATION)
+        self._requests = Histogram(names.SERVER_DURATION)
+        self._hops = Histogram(names.CLIENT_DURATION)
+        self._sessions = Histogram(names.SERVER_SESSION)
+        self._http = Histogram(names.HTTP_DURATION)
+        self._records = Histogram(names.RECORDS_DURATION)
+        self._waits = Histogram(names.APPROVAL_WAIT)
+        self._decisions = Counter(names.DECISIONS)
+        self._approvals = Counter(names.APPROVAL_DECISIONS)
+        self._bytes = Counter(names.SPOOL_BYTES)
+        self._unwritten = Counter(names.RECORDS_UNAVAILABLE)
+        self._reloads = Counter(names.RELOADS)
+        self._limits = Counter(names.LIMITS)
+        self._refused = Counter(names.REFUSED)
+        self._settled = BoundedCache(self._of_kind)
+
+    def read(self) -> list[Family]:
+        """Return all metrics since the start."""
+        instruments = [each for each in vars(self).values() if isinstance(each, Counter | Histogram)]
+        return [each.read() for each in instruments]
+
+    # --- calls ---
+
+    def count_call(self, call: Call, tool: DeclaredTool | None, is_error: bool, seconds: float) -> None:
+        backend, tier = (None, None) if tool is None else (tool.backend, tool.trust.tier.name)
+        kind = (call.tool, call.catalogue, backend, tier, call.decision, call.reason, call.rules, is_error)
+        decisions, durations = self._settled[kind]
+        decisions[0] += 1
+        if durations is not None:
+            _measure(call, durations, seconds, is_error=is_error)
+        elif call.limited is not None:
+            self._limits.add((call.limited["kind"], call.catalogue, call.limited["rule"]))
+
+    def record_failure(self, call: Call, tool: DeclaredTool | None, error: BaseException, *, seconds: float) -> None:
+        word = "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__name__
+        backend, tier = (None, None) if tool is None else (tool.backend, tool.trust.tier.name)
+        durations = self._durations(call.tool, call.catalogue, backend, tier, word)
+        _measure(call, durations, seconds, is_error=True)
+
+    def record_refusal(self, call: Call, reason: str) -> None:
+        catalogue = names.OTHER if reason == "not-in-audience" else call.catalogue
+        self._decisions.add(("deny", reason, catalogue, None, None))
+
+    def record_result_size(self, catalogue: str, size: int) -> None:
+        self._bytes.of[catalogue,][0] += size
+
+    def record_write(self, seconds: float) -> None:
+        self._records.of[()].record(seconds)
+
+    def record_write_failure(self) -> None:
+        self._unwritten.add()
+
+    def _of_kind(self, kind: _Kind) -> tuple[list[float], Series | None]:
+        """Return the counter of such calls, and the durations if they ran."""
+        tool, catalogue, backend, tier, decided, why, rules, is_error = kind
+        if decided is not None:
+            decision, reason = decided, why or "check-failed"
+        else:
+            decision, reason = _INVALID
+        rule = ",".join(rules) if rules else None
+        decisions = self._decisions.of[decision, reason, catalogue, tier, rule]
+        if decision != "allow":
+            return decisions, None
+        return decisions, self._durations(tool, catalogue, backend, tier, names.TOOL_ERROR if is_error else None)
+
+    def _durations(self, tool: str, catalogue: str, backend: str | None, tier: str | None, error: str | None) -> Series:
+        return self._calls.of[names.EXECUTE_TOOL, tool, names.tool_type(backend), error, catalogue, tier]
+
+    # --- requests ---
+
+    def record_mcp_request(
+        self,
+        method: str | None,
+        seconds: float,
+        version: str | None = None,
+        tool: str | None = None,
+        code: int | None = None,
+        is_error: bool = False,
+    ) -> None:
+        operation, of = (names.EXECUTE_TOOL, tool or names.OTHER) if method == names.TOOLS_CALL else (None, None)
+        error, status = names.TOOL_ERROR if is_error else None, None
+        if code is not None:
+            status = str(code)
+            error = error if code in names.CALLER_FAULTS else status
+        values = (method or names.OTHER, of, operation, error, status, version, _TCP, _HTTP, _HTTP_VERSION)
+        self._requests.of[values].record(seconds)
+
+    def record_rest_request(self, method: str, *, route: str, status: int, seconds: float) -> None:
+        error = str(status) if status >= 500 else None
+        known = method if method in _HTTP_METHODS else "_OTHER"
+        self._http.record((known, route, str(status), error, "http"), seconds)
+
+    def count_rejection(self, status: int) -> None:
+        self._refused.add((str(status),))
+
+    def record_session_end(self, version: str, seconds: float) -> None:
+        self._sessions.record((None, version, *_NETWORK), seconds)
+
+    def record_upstream_request(
+        self,
+        method: str,
+        *,
+        seconds: float,
+        tool: str | None = None,
+        error: str | None = None,
+        code: int | None = None,
+        version: str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        network: tuple[str | None, str | None, str | None] = _NETWORK,
+    ) -> None:
+        """Record one MCP request to an upstream server. Every error code counts: the gateway may be at fault."""
+        operation = names.EXECUTE_TOOL if method == names.TOOLS_CALL else None
+        status = None if code is None else names.code_word(code)
+        where = (host, None if port is None else str(port))
+        self._hops.record((method, tool, operation, status or error, status, version, *network, *where), seconds)
+
+    # --- everything else ---
+
+    def count_approval(self, announcement: ApprovalEventRecord) -> None:
+        """Count an approval that was decided or has expired."""
+        record = announcement.approval
+        if announcement.kind not in ("decided", "expired") or record.state not in _ENDINGS:
+            return
+        values = (record.request.rule, record.state)
+        self._approvals.add(values)
+        ended = record.decided_at or record.expires_at
+        self._waits.record(values, max((ended - record.created_at).total_seconds(), 0.0))
+
+    def count_reload(self, outcome: str) -> None:
+        """Count a reload by its outcome."""
+        self._reloads.add((outcome,))
+
+
+def _measure(call: Call, durations: Series, seconds: float, *, is_error: bool) -> None:
+    seen = call.seen
+    if seen is not None and (is_error or seen.is_sampled):  # its span is exported
+        durations.record(seconds, seen.trace_id, seen.span_id)
+    else:
+        durations.record(seconds)
+
+
+_BY_NAME: Final = {metric.name: metric for metric in METRICS}
+
+
+def pack_families(families: Iterable[Family]) -> bytes:
+    return orjson.dumps({family.metric.name: family.points for family in families}, option=orjson.OPT_NON_STR_KEYS)
+
+
+def unpack_families(content: bytes) -> list[Family]:
+    """Decode metrics. Raises `ValueError` for invalid content."""
+    found = orjson.loads(content)
+    try:
+        return [Family(_BY_NAME[name], [_point(each) for each in points]) for name, points in found.items()]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("the content is not encoded metrics") from error
+
+
+def _point(found: Any) -> Point:
+    attributes = tuple((str(name), str(value)) for name, value in found["attributes"])
+    value = found["value"]
+    if not isinstance(value, dict):
+        return Point(attributes, float(value))
+    examples = {int(place): Exemplar(**each) for place, each in (value["exemplars"] or {}).items()}
+    return Point(attributes, Distribution(list(value["counts"]), value["sum"], examples or None))

@@ -1,1 +1,0 @@
-"""Definitions of upstreams, looked at: what in their texts deserves a person's look, and what changed in them."""

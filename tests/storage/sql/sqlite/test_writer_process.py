@@ -1,0 +1,246 @@
+"""The process that writes single-call rows: confirmed calls are durable, others are neither lost nor doubled."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.audit.content_key import ContentKey
+from gateway.audit.entries import AuditCaller, AuditOrigin
+from gateway.storage.call_store import CallFilter
+from gateway.storage.sql.audit_log import AuditLog
+from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
+from gateway.storage.sql.sqlite.single_calls import to_single_call_values
+from gateway.storage.sql.sqlite.writer_client import START_AFTER_CALLS, WriterClient
+from tests.storage.sample_records import ADA, NOON, settled, turn
+
+pytestmark = pytest.mark.anyio
+
+PLACE = ("node", None, None, "key")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard")
+    await recording.start()
+    store.engine.writer_process = recording
+    yield store
+    await store.close()
+
+
+def recording_of(store: SqliteStore) -> WriterClient:
+    assert store.engine.writer_process is not None
+    return store.engine.writer_process
+
+
+def pid_of(store: SqliteStore) -> int:
+    process = recording_of(store)._process
+    assert process is not None
+    return process.pid
+
+
+async def settle(store: SqliteStore, number: int) -> None:
+    of_turn = turn(f"turn{number}")
+    await store.record_single_call(
+        replace(settled(f"call{number}"), turn_id=of_turn.id), of_turn, audit=[(number, b'{"n":%d}' % number)]
+    )
+
+
+async def numbers(store: SqliteStore, count: int) -> list[int]:
+    return [number for number in range(count) if await store.find_call(f"call{number}", ADA)]
+
+
+def count_entries(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        [found] = database.execute("SELECT count(*) FROM audit WHERE instr(body, '\"n\":')").fetchone()
+    return int(found)
+
+
+async def test_what_it_confirmed_is_there_with_its_entry_in_the_log(store: SqliteStore, tmp_path: Path) -> None:
+    await asyncio.gather(*(settle(store, number) for number in range(50)))
+
+    assert await numbers(store, 50) == list(range(50))
+    assert count_entries(tmp_path / "calls.db") == 50
+    head = recording_of(store).head
+    assert head is not None
+    assert (head.shard, head.seq) == ("shard.1.1", 51)
+
+
+async def test_entries_are_hashed_and_encoded_as_they_are_without_it(tmp_path: Path) -> None:
+    key = ContentKey(bytes(range(32)))
+    place, caller = AuditOrigin(*PLACE), AuditCaller("user:ada", "acme", ["role:agent"])
+    message = (
+        *("call-settled", place.encoded, caller.encoded, ("pay", "desk", "shop/pay", None, "open")),
+        *(("call1", "turn1", "once", "5e" * 32, True), ("allow", "permitted", ("rule",), "rules.yaml:1", ())),
+        *(("ok", None, 5, "key", b"hello", "untrusted"), b'{"approval":"a"}'),
+    )
+    store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard", key=key)
+    await recording.start()
+    store.engine.writer_process = recording
+    store.use_audit_log(AuditLog(lambda: "thread", place, clock=lambda: 0, key=key))
+    await store.record_single_call(settled("call1", "turn1"), turn("turn1"), audit=[(7, message)])
+    await store.note([(7, message)])
+    await store.close()
+
+    with closing(sqlite3.connect(tmp_path / "calls.db")) as database:
+        found = database.execute("SELECT shard, body FROM audit WHERE seq = 2 ORDER BY shard").fetchall()
+    assert [shard for shard, _ in found] == ["shard.1.1", "thread"]
+    assert found[0][1] == found[1][1]
+    assert json.loads(found[0][1])["outcome"]["result"] == key.result(b"hello")
+
+
+async def test_more_than_its_pipe_takes_at_once_arrives_whole(store: SqliteStore, tmp_path: Path) -> None:
+    await asyncio.gather(*(settle(store, number) for number in range(3000)))
+
+    assert await numbers(store, 3000) == list(range(3000))
+    assert count_entries(tmp_path / "calls.db") == 3000
+
+
+async def test_calls_are_written_once_when_it_is_killed(store: SqliteStore, tmp_path: Path) -> None:
+    await settle(store, 0)
+    first = pid_of(store)
+
+    writing = asyncio.gather(*(settle(store, number) for number in range(1, 200)))
+    await asyncio.sleep(0)
+    os.kill(first, signal.SIGKILL)
+    await writing
+    while recording_of(store)._process is None:
+        await asyncio.sleep(0.05)
+    await settle(store, 200)
+
+    assert await numbers(store, 201) == list(range(201))
+    assert pid_of(store) != first
+
+
+async def test_call_that_is_there_already_counts_once_and_stays_as_it_was(store: SqliteStore) -> None:
+    await store.record_single_call(settled("call1", turn_id="turn1"), turn("turn1"))
+    await store.record_single_call(settled("call1", turn_id="turn1", is_error=True), turn("turn1"))
+
+    [found], _ = await store.list_calls(CallFilter(), limit=10)
+    assert found.is_error is False
+
+
+async def test_call_that_was_written_elsewhere_meanwhile_is_not_there_twice(store: SqliteStore) -> None:
+    """For example, because its client disconnected while it was in flight."""
+    await store.record_call(settled("call1", turn_id="turn1"), turn=turn("turn1"))
+    fresh = to_single_call_values(settled("call1", turn_id="turn1", is_error=True), turn("turn1"), process="p")
+    assert fresh is not None
+
+    assert not await recording_of(store).write(fresh, [])
+
+    [found], _ = await store.list_calls(CallFilter(), limit=10)
+    assert found.is_error is False
+
+
+async def test_calls_that_cannot_be_sent_to_the_process_are_written_without_it(store: SqliteStore) -> None:
+    class Name(str):
+        __slots__ = ()
+
+    of_turn = turn("turn1")
+    await asyncio.gather(
+        settle(store, 0),
+        store.record_single_call(settled("call1", "turn1", decision=Name("allow")), of_turn),
+        settle(store, 2),
+    )
+    await settle(store, 3)
+
+    assert await numbers(store, 4) == [0, 1, 2, 3]
+
+
+async def test_nothing_is_left_when_it_is_closed_with_work_to_do(tmp_path: Path) -> None:
+    store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = WriterClient(tmp_path / "calls.db", place=None, shard="shard")
+    await recording.start()
+    store.engine.writer_process = recording
+    writing = [asyncio.create_task(settle(store, number)) for number in range(600)]
+    await asyncio.sleep(0)
+
+    await store.close()
+    await asyncio.gather(*writing)
+
+    again = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
+    assert len(await numbers(again, 600)) == 600
+    await again.close()
+
+
+async def test_calls_are_written_where_no_process_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard")
+    store.engine.writer_process = recording
+    monkeypatch.setattr("sys.executable", str(tmp_path / "missing"))
+
+    await recording.start()
+    await settle(store, 0)
+
+    assert await numbers(store, 1) == [0]
+    assert "a thread writes them" in caplog.text
+    await store.close()
+
+
+async def test_signals_to_the_whole_group_do_not_end_it(store: SqliteStore) -> None:
+    await settle(store, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid_of(store), number)
+
+    await settle(store, 1)
+
+    assert await numbers(store, 2) == [0, 1]
+
+
+async def test_database_that_is_locked_is_waited_for(store: SqliteStore, tmp_path: Path) -> None:
+    await settle(store, 0)
+    with closing(sqlite3.connect(tmp_path / "calls.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(settle(store, 1))
+        await asyncio.sleep(0.1)
+        other.execute("ROLLBACK")
+        await writing
+
+    assert await numbers(store, 2) == [0, 1]
+
+
+async def test_it_begins_when_enough_calls_have_come(tmp_path: Path) -> None:
+    store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard")
+    store.engine.writer_process = recording
+    await asyncio.gather(*(settle(store, number) for number in range(START_AFTER_CALLS - 1)))
+    before = recording._process
+    await settle(store, START_AFTER_CALLS)
+    while recording._process is None:
+        await asyncio.sleep(0.01)
+
+    await settle(store, START_AFTER_CALLS + 1)
+
+    assert before is None
+    assert recording.head is not None
+    assert len(await numbers(store, START_AFTER_CALLS + 2)) == START_AFTER_CALLS + 1
+    await store.close()
+
+
+async def test_it_is_not_left_behind_by_a_store_that_closes_while_it_begins(tmp_path: Path) -> None:
+    store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
+    recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard")
+    store.engine.writer_process = recording
+    beginning = asyncio.create_task(recording.start())
+    await asyncio.sleep(0)
+
+    await store.close()
+    await beginning
+    await recording.close()
+
+    assert recording._process is None
+
+
+async def _made(path: Path) -> None:
+    await (await open_sqlite_store(path)).close()

@@ -1,0 +1,5 @@
+"""A tool that returns its input."""
+
+
+def echo(text: str) -> str:
+    return text
