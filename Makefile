@@ -9,11 +9,11 @@ GENERATED := tests/config/test_mutants.py tests/server/http/test_json_fuzz.py
 # Floors of branch coverage by package, and what must have no branch without a test: decisions, their records, the stores.
 FLOORS := errors.py:100 approvals/*:100 artifacts/*.py:100 artifacts/formats/*:98 audit/*:100 engine/*:97 identity/*:100 \
 	mcp/*:97 model/*:100 policy/*:98 storage/*:96
-WHOLE := mcp/chunk_framing.py policy/access.py policy/casbin/* policy/limits.py policy/stop_list.py engine/agent/* \
+WHOLE := mcp/http_chunk_limits.py policy/access.py policy/casbin/* policy/limits.py policy/stop_list.py engine/turn_pipeline/* \
 	engine/gates/call_limits.py engine/gates/guard.py engine/gates/read_guard.py engine/handler.py \
-	engine/records/auditor.py engine/turns/implicit.py app/jobs/audit_retention.py storage/backlog.py \
-	storage/change_signal.py storage/rate_table.py storage/shared_file.py storage/sql/approval*.py \
-	storage/sql/audit_log.py storage/sql/engine.py storage/sql/limits.py storage/sql/postgres/* \
+	engine/records/auditor.py engine/turns/implicit_turns.py app/jobs/audit_retention.py storage/unwritten_outcomes.py \
+	storage/change_signal.py storage/rate_*.py storage/shared_file.py storage/sql/approval*.py \
+	storage/sql/audit_log.py storage/sql/engine_base.py storage/sql/quotas.py storage/sql/postgres/* \
 	storage/sql/sqlite/engine.py storage/sql/sqlite/single_call*.py storage/sql/stop_list.py storage/sql/store.py
 HELPDESK_PORT ?= 8091
 SERVE_ARGS ?=
@@ -38,7 +38,7 @@ $(READY): requirements.lock pyproject.toml
 serve: $(READY) ## start the gateway on the example configuration, with the ticket service that its tools call (HELPDESK_PORT, SERVE_ARGS="--port …")
 	@HELPDESK_TOKEN=$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(24))'); export HELPDESK_TOKEN; \
 	REPOS_DIR='$(CURDIR)'; export REPOS_DIR; \
-	exec $(BIN)/python -m gateway.examples.helpdesk_server --port $(HELPDESK_PORT) -- $(BIN)/gateway serve $(SERVE_ARGS)
+	exec $(BIN)/python -m gateway.examples.helpdesk_service --port $(HELPDESK_PORT) -- $(BIN)/gateway serve $(SERVE_ARGS)
 
 # The suite starts Python by the hundred: what was compiled once is kept, whatever the environment says.
 test test-long: export PYTHONDONTWRITEBYTECODE =
@@ -84,18 +84,21 @@ types: $(READY) ## check types, strictly
 	$(BIN)/mypy
 
 .PHONY: bench
-bench: $(READY) ## print what operations, decisions and configurations cost
+bench: $(READY) ## print what calls cost as users run them, next to FastMCP, and what operations, decisions and configurations cost
+	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/instructions.py $$(command -v valgrind > /dev/null || echo --without-valgrind)
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/authz.py
 	$(BIN)/python benchmarks/config.py --sizes 10 100 1000
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/storages.py
+	$(BIN)/python benchmarks/replicas.py
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/gates.py
 	$(BIN)/python benchmarks/limits.py
 	$(BIN)/python benchmarks/telemetry.py
 	$(BIN)/python benchmarks/large.py
-	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/upstreams.py
 	$(BIN)/python benchmarks/overload.py
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from gateway.audit.anchors import AnchorFile, AnchorSigner, read_anchors
 from gateway.audit.chain import Chain, ChainRow
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import (
     AuditCall,
     AuditCaller,
@@ -30,9 +30,9 @@ from gateway.audit.entries import (
 )
 from gateway.audit.export import export_entries
 from gateway.audit.json_lines import JsonLinesLog, to_line
-from gateway.audit.keys import SigningKey
+from gateway.audit.signing_keys import SigningKey
 from gateway.audit.verification import LogReader, verify
-from gateway.storage.sql.inspection import SqliteAuditReader
+from gateway.storage.sql.read_only_store import SqliteAuditReader
 
 REFERENCE = "SHA-256 of 1 KB (reference)"
 NOON = 1_795_000_000_000_000

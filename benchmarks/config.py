@@ -118,7 +118,7 @@ def in_own_process(size: int) -> dict[str, float]:
 
 def measure(folder: Path) -> dict[str, float]:
     from gateway.app.project import Project, load_project
-    from gateway.model.principal import Principal
+    from gateway.model.caller import Principal
 
     started = time.perf_counter()
     found = load_project(Project.from_folder(folder), environ={}, today=TODAY)
@@ -139,7 +139,7 @@ def measure(folder: Path) -> dict[str, float]:
 
 def warm_decision(access: object, caller: object, pair: tuple[str, object]) -> float:
     """Return the time of the authoriser alone, called as by the handlers."""
-    from gateway.model.principal import Principal
+    from gateway.model.caller import Principal
     from gateway.policy.access import Access
     from gateway.policy.authoriser import AccessRequest
     from gateway.registries.snapshot import DeclaredTool

@@ -12,14 +12,14 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.engine.agent.dispatch import in_memory_callbacks
+from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
+from gateway.model.llm_prompt import Renderer
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.prompt import Renderer
 from gateway.model.schema.schema import Schema
-from gateway.model.tools.calls import ToolCall
 from gateway.model.tools.tool import Tool
+from gateway.model.tools.tool_call import ToolCall
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import DispatchContext, TurnContext
 from gateway.model.turns.events import EventBuses

@@ -2,6 +2,7 @@
 
 The reference is the same count in an SQLite file with `synchronous=OFF`, the alternative to the table of rates.
 `--processes` shows how many calls are allowed, and the cost, when several processes count by one rate at once.
+`serving.py` measures calls over HTTP with limits and conditions, and refused ones.
 """
 
 import argparse
@@ -16,12 +17,12 @@ from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.limits import Limiter, LimitKey, QuotaLimit, RateLimit
 from gateway.policy.stop_list import Stop, StopTarget
 from gateway.storage.change_signal import FileChangeSignal
 from gateway.storage.rate_table import RateTable
-from gateway.storage.sql.limits import SqlQuotas
+from gateway.storage.sql.quotas import SqlQuotas
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.stop_list import SqlStopList
 
@@ -51,6 +52,8 @@ async def measure(folder: Path, seconds: float) -> None:
     _print("one rate in SQLite, not synced (reference)", _time_each(_sqlite_count(folder), seconds))
     _print("one rate", _time_each(lambda: rates.take(RATES[:1], ADA), seconds))
     _print("three rates", _time_each(lambda: rates.take(RATES, ADA), seconds))
+    small = [RateLimit("small", 1, WIDE, by=("subject", "tool"))]
+    _print("one rate that refuses", _time_each(lambda: rates.take(small, ADA), seconds))
     await _quota(limiter, seconds)
 
     def stopped() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from gateway.backends.openapi.definitions import import_operations
 from gateway.backends.openapi.document import read_document
-from gateway.backends.openapi.serializer import serialize_request
+from gateway.backends.openapi.request_builder import serialize_request
+from gateway.backends.openapi.tool_definitions import import_operations
 from tests.backends.openapi.real_documents import NotAvailable, real_document
 
 

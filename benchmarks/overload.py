@@ -25,8 +25,10 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.serving import GATEWAY_LOADS, REST, Busy, cpu_seconds, gateway, keep_busy, wire_request
+from benchmarks.gateways import gateway
+from benchmarks.load import REST, Busy, Load, cpu_seconds, keep_busy, mcp_call
 
+LOAD = mcp_call("echo")
 PLACES = 32
 WARM = 2.0
 QUIET = 16
@@ -115,13 +117,12 @@ def run_round(port: int, clients: int, seconds: float, *, pid: int, waits: bool)
 async def round_of(port: int, clients: int, seconds: float, *, pid: int, waits: bool) -> Seen:
     """Run one round, after a warm-up in which connections open and every client is refused once."""
     seen = Seen()
-    request = wire_request(port, GATEWAY_LOADS["MCP tools/call"])
     results: Any = multiprocessing.Queue()
-    watching = multiprocessing.Process(target=watch, args=(port, request, seconds, results))
+    watching = multiprocessing.Process(target=watch, args=(port, LOAD.to_wire(port), seconds, results))
     if clients > PLACES:
         watching.start()
     since = time.perf_counter() + WARM
-    busy = partial(Client, request, (since, since + seconds), seen, waits)
+    busy = partial(Client, LOAD, port, (since, since + seconds), seen, waits)
     tasks = [asyncio.create_task(keep_busy(port, busy)) for _ in range(clients)]
     await asyncio.sleep(WARM)
     before = cpu_seconds(pid)
@@ -169,9 +170,15 @@ def note(seen: Seen, began: float, when: tuple[float, float], *, is_refused: boo
 
 class Client(Busy):
     def __init__(
-        self, request: bytes, when: tuple[float, float], seen: Seen, waits: bool, ended: "asyncio.Future[None]"
+        self,
+        load: Load,
+        port: int,
+        when: tuple[float, float],
+        seen: Seen,
+        waits: bool,
+        ended: "asyncio.Future[None]",
     ) -> None:
-        super().__init__(request, when[1], [], ended)
+        super().__init__(load, port, when[1], [], ended)
         self.when = when
         self.seen = seen
         self.waits = waits

@@ -9,7 +9,6 @@ PostgreSQL (with `fsync`) and SeaweedFS are started here, as by the tests; unava
 """
 
 import argparse
-import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from benchmarks.serving import Figures, Load, Run, cpu_seconds, gateway, measure
+from benchmarks.gateways import document, gateway, tool_spec
+from benchmarks.load import WARM, Figures, Repeated, Run, cpu_seconds, measure, rest_call
 
 CONNECTION = "BENCH_POSTGRES"
 SQLITE = "sqlite + files"
@@ -29,33 +29,15 @@ IN_POSTGRES = "{type: postgres, connection: {fromEnv: BENCH_POSTGRES}, blobs: %s
 IN_FILES = "{type: files, path: %s}"
 IN_A_BUCKET = """{type: s3, bucket: %s, endpoint: "%s", region: us-east-1, prefix: bench,
   accessKey: {fromEnv: BENCH_ACCESS_KEY}, secretKey: {fromEnv: BENCH_SECRET_KEY}}"""
-TOOLS = """
-apiVersion: gateway/v1
-kind: TrustFlag
-metadata: {name: writes, owner: team}
-spec: {description: Changes state., hint: {readOnly: false}}
----
-apiVersion: gateway/v1
-kind: Tool
-metadata: {name: writing, owner: team}
-spec:
-  version: 1.0.0
-  description: Says what it is told, and could change something.
-  trust: {tier: t, flags: [writes]}
-  input: {schema: {type: object, required: [text], properties: {text: {type: string}}}}
-  backend: {type: python, entrypoint: "bench_tools:echo", run: loop}
----
-apiVersion: gateway/v1
-kind: Tool
-metadata: {name: large, owner: team}
-spec:
-  version: 1.0.0
-  description: Says it very often.
-  trust: {tier: t, flags: []}
-  input: {schema: {type: object, required: [text], properties: {text: {type: string}}}}
-  output: {artifact: text, inline: false}
-  backend: {type: python, entrypoint: "bench_tools:often", run: loop}
-"""
+ECHO = '{type: python, entrypoint: "bench_tools:echo", run: loop}'
+OFTEN = '{type: python, entrypoint: "bench_tools:often", run: loop}'
+TOOLS = "\n---\n".join(
+    (
+        document("TrustFlag", "writes", "{description: Changes state., hint: {readOnly: false}}"),
+        document("Tool", "writing", tool_spec(ECHO, flags="[writes]")),
+        document("Tool", "large", tool_spec(OFTEN, "  output: {artifact: text, inline: false}")),
+    )
+)
 LOADS = {"plain": "echo", "writing": "writing", "large": "large"}
 
 
@@ -108,15 +90,14 @@ def show(load: str, place: str, rounds: Rounds) -> None:
     )
 
 
-def load_of(tool: str) -> Load:
-    body = json.dumps({"arguments": {"text": "hello"}}, separators=(",", ":")).encode()
-    return Load(f"/v1/catalogues/bench/tools/{tool}/call", {"content-type": "application/json"}, body)
+def load_of(tool: str) -> Repeated:
+    return Repeated(rest_call(tool, expects=b"callId"))  # a large result is an artifact
 
 
 def measure_round(run: Run, server: int | None, options: argparse.Namespace) -> RoundResult:
     before = read_cpu(server)
-    figures = measure(run, options)
-    calls = figures.per_second * (options.seconds + 1.0)  # one second is not measured
+    figures = measure(run, seconds=options.seconds, connections=options.connections)
+    calls = figures.per_second * (options.seconds + WARM)
     return RoundResult(figures, (read_cpu(server) - before) / calls * 1e6)
 
 

@@ -19,14 +19,14 @@ from opentelemetry.trace import SpanKind
 
 from benchmarks.telemetry_backends import compare
 from gateway.engine.call import Call
-from gateway.engine.outcome import CallOutcome
+from gateway.engine.result_content import CallOutcome
+from gateway.model.caller import Principal
 from gateway.model.primitives.clock import now_microseconds
 from gateway.model.primitives.identifiers import new_id
-from gateway.model.principal import Principal
 from gateway.model.tokenizer import Tokenizable
-from gateway.model.tools.calls import ToolCall
+from gateway.model.tools.tool_call import ToolCall
 from gateway.telemetry import names
-from gateway.telemetry.export.queue import Queue
+from gateway.telemetry.export.signal_exporter import Queue
 from gateway.telemetry.observer import TelemetryObserver
 from gateway.telemetry.settings import BatchSettings, SamplingSettings, TelemetrySettings
 

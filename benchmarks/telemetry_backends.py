@@ -4,7 +4,6 @@ One gateway for each backend, all sending every span and start record; rounds go
 other load on the machine affects all alike. A ratio is the median of the ratios of each round.
 """
 
-import argparse
 import asyncio
 import os
 import subprocess
@@ -13,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
 
-from benchmarks.serving import GATEWAY_LOADS, Figures, Run, free_port, gateway, measure, other, wait_for
+from benchmarks.gateways import gateway
+from benchmarks.load import Figures, Repeated, Run, free_port, mcp_call, measure, wait_for
+from benchmarks.servers import start_server
 
 HEALTHY = "healthy"
 UNWELL = {
@@ -26,10 +27,9 @@ _CHUNK = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
 
 
 def compare(*, rounds: int, seconds: float, connections: int) -> None:
-    options = argparse.Namespace(seconds=seconds, connections=connections)
     with ExitStack() as servers:
         runs = dict(_start_gateways(servers))
-        figures = [_measure_round(runs, number, options) for number in range(rounds)]
+        figures = [_measure_round(runs, number, seconds, connections) for number in range(rounds)]
     print(f"\ncalls over MCP, {connections} connections, {rounds} rounds of {seconds:g} s each; medians\n")
     print(f"{'telemetry backend':44} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'CPU ×':>8} {'p50 ×':>8} {'p99 ×':>8}")
     for name in runs:
@@ -37,8 +37,8 @@ def compare(*, rounds: int, seconds: float, connections: int) -> None:
 
 
 def _start_gateways(servers: ExitStack) -> Iterator[tuple[str, Run]]:
-    load = GATEWAY_LOADS["MCP tools/call"]
-    _, healthy = servers.enter_context(other("collector"))
+    load = Repeated(mcp_call("echo"))
+    _, healthy = servers.enter_context(start_server("collector"))
     ports = {HEALTHY: healthy, "down": free_port()}
     ports |= {name: servers.enter_context(_backend(name)) for name in ("slow", "endless")}
     yield NONE, Run(*servers.enter_context(gateway(10)), load)
@@ -46,11 +46,12 @@ def _start_gateways(servers: ExitStack) -> Iterator[tuple[str, Run]]:
         yield name, Run(*servers.enter_context(gateway(10, 1.0, port)), load)
 
 
-def _measure_round(runs: Mapping[str, Run], number: int, options: argparse.Namespace) -> Mapping[str, Figures]:
+def _measure_round(runs: Mapping[str, Run], number: int, seconds: float, connections: int) -> Mapping[str, Figures]:
     """Measure each in turn, starting with another one each round, so that the order does not favour any."""
     names = [*runs]
     first = number % len(names)
-    return {name: measure(runs[name], options) for name in (*names[first:], *names[:first])}
+    order = (*names[first:], *names[:first])
+    return {name: measure(runs[name], seconds=seconds, connections=connections) for name in order}
 
 
 def _show(name: str, rounds: Sequence[Mapping[str, Figures]]) -> None:

@@ -19,12 +19,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 from urllib.request import Request, urlopen
 
-from benchmarks.serving import META, MODERN, Figures, Load, Run, free_port, gateway, measure, other, wait_for
+from benchmarks.gateways import document, gateway
+from benchmarks.load import MODERN, TEXT, Figures, Load, Repeated, Run, call_message, free_port, mcp_call, measure
+from benchmarks.rows import upstream_documents
+from benchmarks.servers import exit_on_sigterm, start_server
 
 CONTEXTFORGE = "mcp-contextforge-gateway==1.0.7.post20260921"
 PROXY = "FastMCP proxy, connected client"
@@ -43,17 +47,16 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--ratios", type=float, nargs="*", default=[0.01, 1.0], help="shares of traces that are sent")
     parser.add_argument("--without-contextforge", action="store_true")
-    parser.add_argument("--server", choices=["upstream", "proxy"], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.server:
-        SERVERS[options.server](int(os.environ["PORT"]))
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends everything that was started
+    exit_on_sigterm()
     print(f"Python {platform.python_version()}, {options.connections} connections, ", end="")
     print(f"{options.rounds} rounds of {options.seconds:g} s each; medians\n")
     with ExitStack() as servers:
         runs = dict(start_servers(options, servers))
-        rounds = [{name: measure(run, options) for name, run in runs.items()} for _ in range(options.rounds)]
+        rounds = [
+            {name: measure(run, seconds=options.seconds, connections=options.connections) for name, run in runs.items()}
+            for _ in range(options.rounds)
+        ]
     print(f"{'one hop through':38} {'calls/s':>8} {'CPU µs':>8} {'p50 ms':>8} {'p99 ms':>8} {'× proxy':>8} {'× CF':>8}")
     for name in runs:
         show(name, rounds)
@@ -76,13 +79,12 @@ def compare(name: str, reference: str, rounds: Sequence[Mapping[str, Figures]]) 
 
 
 def start_servers(options: argparse.Namespace, servers: ExitStack) -> Iterator[tuple[str, Run]]:
-    _, behind = servers.enter_context(helper("upstream"))
-    os.environ["UPSTREAM_PORT"] = str(behind)
-    yield PROXY, Run(*servers.enter_context(helper("proxy")), Load("/mcp", {**MODERN, "mcp-name": "echo"}, CALL))
+    _, behind = servers.enter_context(start_server("upstream"))
+    yield PROXY, Run(*servers.enter_context(start_server("proxy", behind)), Repeated(mcp_call("echo", path="/mcp")))
     for ratio in options.ratios:
-        _, collector = servers.enter_context(other("collector"))
-        pid, port = servers.enter_context(gateway(1, ratio, collector, more=DOCUMENTS % behind))
-        yield f"gateway, {ratio:.0%} of spans sent", Run(pid, port, Load("/bench/mcp", MODERN_HOP, HOP))
+        _, collector = servers.enter_context(start_server("collector"))
+        pid, port = servers.enter_context(gateway(1, ratio, collector, more=hop(behind)))
+        yield f"gateway, {ratio:.0%} of spans sent", Run(pid, port, Repeated(mcp_call("hop")))
     if options.without_contextforge:
         return
     try:
@@ -91,46 +93,19 @@ def start_servers(options: argparse.Namespace, servers: ExitStack) -> Iterator[t
         print(f"without ContextForge: {why}\n")
 
 
-@contextmanager
-def helper(server: str) -> Iterator[tuple[int, int]]:
-    port = free_port()
-    command = [sys.executable, __file__, "--server", server]
-    process = subprocess.Popen(command, env={**os.environ, "PORT": str(port)}, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(port)
-        yield process.pid, port
-    finally:
-        process.kill()
-        process.wait()
+def hop(behind: int) -> str:
+    transport = f'{{type: streamable-http, url: "http://127.0.0.1:{behind}/mcp"}}'
+    return "\n---\n".join(document(*each) for each in upstream_documents(transport))
 
 
-def call_of(name: str, **params: Any) -> bytes:
-    given = {"name": name, "arguments": {"text": "hello"}, **params}
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": given}
-    return json.dumps(message, separators=(",", ":")).encode()
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions of callers, each with its connection."""
 
+    loads: Sequence[Load]
 
-CALL = call_of("echo", _meta=META)
-HOP = call_of("hop", _meta=META)
-MODERN_HOP = {**MODERN, "mcp-name": "hop"}
-DOCUMENTS = """
-apiVersion: gateway/v1
-kind: Upstream
-metadata: {name: behind, owner: team}
-spec:
-  transport: {type: streamable-http, url: "http://127.0.0.1:%d/mcp"}
-  import: {include: [echo], trust: {tier: t, flags: []}, onChange: accept}
----
-apiVersion: gateway/v1
-kind: Tool
-metadata: {name: hop, owner: team}
-spec:
-  version: 1.0.0
-  description: Says what it is told.
-  trust: {tier: t, flags: []}
-  input: {schema: {type: object, required: [text], properties: {text: {type: string}}}}
-  backend: {type: mcp, upstream: behind, tool: echo}
-"""
+    def open(self, port: int, connections: int) -> Sequence[Load]:
+        return self.loads
 
 
 # --- ContextForge ---
@@ -160,7 +135,7 @@ def contextforge(behind: int, *, sessions: int) -> Iterator[Run]:
             headers = make_headers(token(python, environ))
             path, tool = create_virtual_server(origin, behind, headers)
             loads = [session_at(f"{origin}{path}", path, tool, headers) for _ in range(sessions)]
-            yield Run(process.pid, port, loads)
+            yield Run(process.pid, port, Sessions(loads))
         finally:
             os.killpg(process.pid, signal.SIGKILL)  # including its children
             process.wait()
@@ -247,10 +222,10 @@ def session_at(url: str, path: str, tool: str, headers: Mapping[str, str]) -> Lo
     if session := answer_headers.get("mcp-session-id"):
         headers["mcp-session-id"] = session
     post(url, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
-    answer, _ = post(url, json.loads(call_of(tool)), headers)
+    answer, _ = post(url, json.loads(call_message(tool, TEXT)), headers)
     if "hello" not in json.dumps(answer):
         raise NotAvailable(f"it does not pass the call on: {json.dumps(answer)[:300]}")
-    return Load(path, headers, call_of(tool))
+    return Load(path, headers, call_message(tool, TEXT))
 
 
 def post(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
@@ -270,76 +245,6 @@ def send(request: Request) -> tuple[Any, dict[str, str]]:
         detail = getattr(error, "read", lambda: b"")()[:300]
         raise NotAvailable(f"it refuses {request.full_url}: {error} {detail!r}") from error
     return (json.loads(content) if content.strip() else None), reply_headers
-
-
-# --- separate processes ---
-
-
-def serve_upstream(port: int) -> None:
-    """Speak both eras and answer every call from memory, so that only the way there is measured."""
-    import orjson
-    import uvicorn
-
-    schema = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
-    tools = [{"name": "echo", "description": "Says what it is told.", "inputSchema": schema}]
-    capabilities: dict[str, Any] = {"tools": {}}
-    info = {"name": "behind", "version": "1"}
-
-    def result(method: str, params: dict[str, Any]) -> Any:
-        match method:
-            case "tools/call":
-                content = [{"type": "text", "text": params["arguments"]["text"]}]
-                return {"content": content, "isError": False, "resultType": "complete"}
-            case "tools/list":
-                return {"tools": tools, "resultType": "complete", "ttlMs": 60000, "cacheScope": "public"}
-            case "server/discover":
-                meta = {"io.modelcontextprotocol/serverInfo": info}
-                found = {"supportedVersions": ["2026-07-28"], "capabilities": capabilities, "_meta": meta}
-                return {**found, "resultType": "complete", "ttlMs": 60000, "cacheScope": "public"}
-            case "initialize":
-                version = params["protocolVersion"]
-                return {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
-            case "ping":
-                return {}
-        return None
-
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        body = b""
-        while (event := await receive()).get("more_body"):
-            body += event["body"]
-        message = orjson.loads((body + event.get("body", b"")) or b"{}")
-        status, content = 202, b""
-        if scope["method"] != "POST":
-            status = 405
-        elif "id" in message:
-            found = result(message["method"], message.get("params") or {})
-            part = {"error": {"code": -32601, "message": "no such method"}} if found is None else {"result": found}
-            status, content = 200, orjson.dumps({"jsonrpc": "2.0", "id": message["id"], **part})
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
-
-    uvicorn.run(answer, host="127.0.0.1", port=port, log_level="error", lifespan="off", access_log=False)
-
-
-def serve_proxy(port: int) -> None:
-    import asyncio
-
-    from fastmcp import Client
-    from fastmcp.server import create_proxy
-
-    async def served() -> None:
-        async with Client(f"http://127.0.0.1:{os.environ['UPSTREAM_PORT']}/mcp") as client:
-            proxy = create_proxy(client)
-            await proxy.run_http_async(
-                host="127.0.0.1", port=port, stateless_http=True, json_response=True, log_level="error",
-                show_banner=False,
-            )  # fmt: skip
-
-    asyncio.run(served())
-
-
-SERVERS = {"upstream": serve_upstream, "proxy": serve_proxy}
 
 
 if __name__ == "__main__":

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.artifacts.formats.converters import converter_tools
-    from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
-    from gateway.artifacts.formats.markdown import SpooledMarkdownArtifact
-    from gateway.artifacts.formats.source_code.artifacts import SpooledEcmascriptArtifact, SpooledPythonArtifact
-    from gateway.artifacts.formats.toon import SpooledToonArtifact
-    from gateway.artifacts.formats.xmldoc import SpooledXmlArtifact
-    from gateway.artifacts.formats.yamldoc import SpooledYamlArtifact
-    from gateway.artifacts.pattern import Pattern
-    from gateway.artifacts.spool import FileReader, FileStore, InMemoryReader, InMemoryStore
+    from gateway.artifacts.formats.converter_tools import converter_tools
+    from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
+    from gateway.artifacts.formats.markdown_artifact import SpooledMarkdownArtifact
+    from gateway.artifacts.formats.source_code.source_artifact import SpooledEcmascriptArtifact, SpooledPythonArtifact
+    from gateway.artifacts.formats.toon_artifact import SpooledToonArtifact
+    from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
+    from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
+    from gateway.artifacts.javascript_regex import Pattern
+    from gateway.artifacts.spool_readers import FileReader, FileStore, InMemoryReader, InMemoryStore
     from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
-    from gateway.engine.agent.dispatch import dispatch, forge_into, in_memory_callbacks
-    from gateway.engine.agent.proposed_calls import ProposedCall, settle_call, settle_calls
-    from gateway.engine.agent.turn_runner import TurnRunner
-    from gateway.engine.caller import (
+    from gateway.engine.caller_messages import (
         CallerCannotAnswer,
         ask_caller,
         ask_caller_blocking,
@@ -30,23 +27,26 @@ if TYPE_CHECKING:
         log_message,
         report_progress,
     )
+    from gateway.engine.turn_pipeline.dispatch_loop import dispatch, forge_into, in_memory_callbacks
+    from gateway.engine.turn_pipeline.tool_execution import ProposedCall, settle_call, settle_calls
+    from gateway.engine.turn_pipeline.turn_runner import TurnRunner
     from gateway.errors import GatewayError
     from gateway.model.caller import Question
+    from gateway.model.llm_prompt import Renderer, assemble_prompt
     from gateway.model.media import FileMediaReader, InMemoryMediaReader, Media, OpenedMediaReader
+    from gateway.model.primitives.cancellation import AbortController, AbortSignal
     from gateway.model.primitives.canonical_json import UNDEFINED, call_id, canonical
-    from gateway.model.primitives.concurrency import AbortController, AbortSignal
-    from gateway.model.primitives.containers import DottedDict as Registry
-    from gateway.model.prompt import Renderer, assemble_prompt
+    from gateway.model.primitives.dotted_dict import DottedDict as Registry
     from gateway.model.schema.schema import Schema
     from gateway.model.tokenizer import Tokenizable
-    from gateway.model.tools.calls import ToolCall
     from gateway.model.tools.tool import ArtifactTool, Tool
+    from gateway.model.tools.tool_call import ToolCall
     from gateway.model.tools.tool_registry import ToolRegistry, definition, definitions
     from gateway.model.turns.context import DispatchContext, TurnContext
+    from gateway.model.turns.conversation_records import Memory, Message, Retrievable, Thought
     from gateway.model.turns.events import EventBus
-    from gateway.model.turns.gates import TurnGate
-    from gateway.model.turns.records import Memory, Message, Retrievable, Thought
     from gateway.model.turns.reporter import Reporter
+    from gateway.model.turns.turn_gate import TurnGate
 
 __version__ = "0.1.0"
 

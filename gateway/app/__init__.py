@@ -1,4 +1,4 @@
-"""The composition root: settings, secrets and stores become a running gateway.
+"""The composition root: builds a running gateway from settings, secrets, stores and a project.
 
 May import every package except `cli`. Only `cli` and the pytest plug-in import it.
 """
@@ -9,21 +9,24 @@ from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from gateway.app.app import App, AppInputs, ConfigInvalid, start_app
+    from gateway.app.asgi_apps import build_asgi_apps
     from gateway.app.backend_factory import probe_upstreams
     from gateway.app.bundles.archive import (
+        MOST_NUMBER,
         Bundle,
+        BundleManifest,
+        InvalidBundle,
+        hash_files,
         load_bundle,
         pack_bundle,
         sign_manifest,
         signer_key_id,
         verify_bundle,
     )
-    from gateway.app.bundles.manifest import MOST_NUMBER, BundleManifest, InvalidBundle, hash_files
     from gateway.app.bundles.project_files import read_project_files
-    from gateway.app.cluster.members import ClusterMembers, PeerSettings, RouterFactory
-    from gateway.app.cluster.routing import WorkerRouter
-    from gateway.app.cluster.workers import WorkerConfig, WorkerSupervisor
-    from gateway.app.listeners import build_listeners
+    from gateway.app.cluster.setup import ClusterMembers, PeerSettings, RouterFactory
+    from gateway.app.cluster.worker_router import WorkerRouter
+    from gateway.app.cluster.worker_supervisor import WorkerConfig, WorkerSupervisor
     from gateway.app.project import PYTHON_VARIABLES, LoadedProject, Project, load_project
     from gateway.app.project_source import (
         LastGoodBundle,
@@ -36,11 +39,10 @@ if TYPE_CHECKING:
         unpack_bundle,
         write_atomic,
     )
-    from gateway.app.revisions.discovery import UpstreamDefinitions, discover, open_connections
     from gateway.app.revisions.reload import Reloader, prepare_from_source
     from gateway.app.secrets import Secrets
     from gateway.app.settings import Settings, describe_expected, format_default, get_variable_name
-    from gateway.app.startup import peer_key, refuse_shared_port
+    from gateway.app.startup_checks import peer_key, refuse_shared_port
     from gateway.app.stores.databases import (
         PostgresLocation,
         PostgresUrl,
@@ -60,5 +62,6 @@ if TYPE_CHECKING:
         open_stop_list,
     )
     from gateway.app.telemetry_setup import configure_log_output
+    from gateway.app.upstream_discovery import UpstreamDefinitions, discover, open_connections
 else:
     __getattr__ = lazy_exports(__name__)

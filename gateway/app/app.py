@@ -11,19 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from gateway.app.controls import ProcessControls, RetentionPolicy, open_controls, retry_store
+from gateway.app.call_controls import ProcessControls, RetentionPolicy, open_controls, retry_store
 from gateway.app.jobs.audit_anchors import AuditSettings, build_audit_settings
 from gateway.app.jobs.retention import Sweeper
-from gateway.app.jobs.webhooks import build_webhooks
-from gateway.app.process_metrics import ProcessMetrics
+from gateway.app.jobs.webhook_delivery import build_webhooks
+from gateway.app.metrics_collector import MetricsCollector
 from gateway.app.project import LoadedProject, load_project
 from gateway.app.project_source import ProjectCopy
 from gateway.app.revisions.builder import UnavailableTool
+from gateway.app.revisions.definition_updates import Reassemble
 from gateway.app.revisions.manager import RevisionInputs, RevisionManager
-from gateway.app.revisions.upstream_updates import Reassemble
 from gateway.app.secrets import Secrets, find_missing_secrets
 from gateway.app.settings import Settings
-from gateway.app.startup import (
+from gateway.app.startup_checks import (
     build_providers,
     check_environment,
     check_exposure,
@@ -119,7 +119,7 @@ class App:
     kept: StorageLocation
     spool: ResultSpool
     controlled: ProcessControls
-    metering: ProcessMetrics
+    metering: MetricsCollector
     observing: TelemetryPipeline
     told: tuple[str, ...] = ()
     """Warnings of the start."""
@@ -335,7 +335,7 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     await controlled.start(closing)
     recovered = await retry_store(lambda: store.close_interrupted_calls(_now()))
     shared = revisions.current.shared
-    metering = ProcessMetrics(meters, service, shared=shared, controlled=controlled, observing=observed, spool=spool)
+    metering = MetricsCollector(meters, service, shared=shared, controlled=controlled, observing=observed, spool=spool)
     revisions.start(service, metering)
     if sending := build_metrics_exporter(prepared.telemetry, metering.read):
         sending.start()

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from gateway.app.openapi_factory import build_operation_backend
+from gateway.app.openapi_backend_factory import build_operation_backend
 from gateway.app.secrets import Secrets
 from gateway.artifacts import JsonPath, SpooledJsonArtifact
 from gateway.backends import (
@@ -23,17 +23,14 @@ from gateway.backends import (
     HealthPolicy,
     HostControls,
     HttpBackend,
-    HttpConnections,
     HttpRequest,
     McpBackend,
     MediaTemplate,
-    Network,
     OAuthCredentials,
     OutputCheckBackend,
     PythonBackend,
     PythonFunction,
     RemoteTool,
-    ResolveHost,
     ServerProgram,
     StaticCredentials,
     StdioConnection,
@@ -44,7 +41,6 @@ from gateway.backends import (
     UpstreamEndpoint,
     UpstreamResources,
     Upstreams,
-    resolve_host,
 )
 from gateway.config import (
     AuthSpec,
@@ -79,6 +75,7 @@ from gateway.config import (
 )
 from gateway.config import HealthSpec as HealthSpec
 from gateway.errors import GatewayError, ProgramError
+from gateway.http_client import HttpConnections, Network, ResolveHost, resolve_host
 from gateway.model import Backend, OutputSchema
 from gateway.registries import DeclaredTool
 

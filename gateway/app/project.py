@@ -1,4 +1,4 @@
-"""Load a project: from folders to a snapshot with its authoriser, or to diagnostics.
+"""Load a project from its folders: a snapshot and its authoriser, or diagnostics.
 
 The server and all commands load a project here, so that `gateway check` checks what `gateway serve` serves.
 """

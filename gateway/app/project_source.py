@@ -13,18 +13,18 @@ from datetime import UTC, datetime, timedelta
 from fcntl import LOCK_EX, flock
 from hashlib import sha256
 from http.client import HTTPException
-from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from gateway.app.bundles.archive import (
     LARGEST,
     Bundle,
+    BundleManifest,
+    InvalidBundle,
     extract_files,
+    hash_files,
     load_bundle,
     pack_bundle,
     signer_key_id,
@@ -32,7 +32,6 @@ from gateway.app.bundles.archive import (
     verify_number,
     verify_signature,
 )
-from gateway.app.bundles.manifest import BundleManifest, InvalidBundle, hash_files
 from gateway.app.bundles.project_files import (
     ChangeToken,
     ProjectFiles,
@@ -46,6 +45,7 @@ from gateway.app.settings import Settings
 from gateway.audit import VerifyKey
 from gateway.config import SqliteStorageSpec, StorageDocument, load_documents
 from gateway.errors import ProgramError
+from gateway.http_client import HttpPolicy, is_loopback, send_blocking
 
 
 def _do_nothing() -> None:
@@ -116,7 +116,7 @@ class FolderSource:
 
 LAST_GOOD: Final = "last-good.tar"
 NUMBERS: Final = "bundle-number.json"
-_SECONDS: Final = 30
+_POLICY: Final = HttpPolicy(idle=30.0, max_body=LARGEST)
 _FOR_EVER: Final = timedelta(days=365 * 100)
 
 
@@ -312,18 +312,15 @@ def read_bundle(where: str) -> bytes:
 def fetch_bundle(url: str) -> bytes:
     """Fetch a bundle. Raises `InvalidBundle`. No redirect is followed, and only loopback is asked over plain HTTP."""
     parts = urlsplit(url)
-    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise InvalidBundle("a bundle is only fetched over https", help="write https://")
     try:
-        request = Request(url, headers={"User-Agent": "agent-gateway"})  # noqa: S310 - checked
-        with build_opener(_RefusedRedirects).open(request, timeout=_SECONDS) as answer:
-            content = answer.read(LARGEST + 1)
-    except HTTPError as error:
-        with error:
-            raise InvalidBundle(f"the bundle cannot be fetched: the server responded with {error.code}") from None
-    except (URLError, OSError, HTTPException, ValueError) as error:
+        status, content = send_blocking(url, _POLICY)
+    except (OSError, HTTPException, ValueError) as error:
         raise InvalidBundle(f"the bundle cannot be fetched ({type(error).__name__})") from None
-    return bytes(content)
+    if not 200 <= status < 300:
+        raise InvalidBundle(f"the bundle cannot be fetched: the server responded with {status}")
+    return content
 
 
 def read_file(path: Path) -> bytes:
@@ -375,17 +372,3 @@ def _digest(bundle: Bundle) -> str:
 
 def _is_address(where: str) -> bool:
     return where.startswith(("https://", "http://"))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-class _RefusedRedirects(HTTPRedirectHandler):
-    """Refuses redirects: a credential is for one server only."""
-
-    def redirect_request(self, *args: Any, **named: Any) -> None:
-        return None

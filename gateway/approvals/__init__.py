@@ -45,6 +45,12 @@ if TYPE_CHECKING:
         present_approval,
         summarize_approvals,
     )
-    from gateway.approvals.webhooks import InvalidWebhook, WebhookSender, WebhookTarget, sign_headers, webhooks_by_event
+    from gateway.approvals.webhook_sender import (
+        InvalidWebhook,
+        WebhookSender,
+        WebhookTarget,
+        sign_headers,
+        webhooks_by_event,
+    )
 else:
     __getattr__ = lazy_exports(__name__)

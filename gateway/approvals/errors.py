@@ -1,4 +1,4 @@
-"""Errors of approvals: why one is not granted, not decided or not used, with code, status and help.
+"""Errors of approvals, each with a code, a status and help.
 
 The model reads only the message of a held call, so these messages themselves state what to do next.
 """

@@ -1,4 +1,4 @@
-"""The approvers' view of a call: every argument that the rule shows, complete, and with nothing hidden in it.
+"""How a held call is shown to approvers: every argument that the rule shows, in full, hidden characters escaped.
 
 Arguments are shown as JSON in which every character that a screen would obey, reorder or not draw is an escape. That
 text is still JSON for the same value, so it can be neither mistaken nor forged. All of it came from the caller, who may

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.artifacts.formats.documents import to_bounded_text
-    from gateway.artifacts.formats.jsondoc import JsonSyntaxError, SpooledJsonArtifact
-    from gateway.artifacts.formats.jsonpath import JsonPath, JsonPathMatch
+    from gateway.artifacts.formats.document_artifact import JsonPath, JsonPathMatch, to_bounded_text
+    from gateway.artifacts.formats.json_artifact import JsonSyntaxError, SpooledJsonArtifact
+    from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact, load_yaml_parser
     from gateway.artifacts.formats.yaml_parser import parse_yaml
-    from gateway.artifacts.formats.yamldoc import SpooledYamlArtifact, load_yaml_parser
-    from gateway.artifacts.lines import IndexedReader, LineIndex, encode_utf8
-    from gateway.artifacts.spool import InMemoryReader, iter_chunks, to_handle
+    from gateway.artifacts.line_index import IndexedReader, LineIndex, encode_utf8
+    from gateway.artifacts.spool_readers import InMemoryReader, iter_chunks, to_handle
     from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
 else:
     __getattr__ = lazy_exports(__name__)

@@ -13,11 +13,20 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any, ClassVar, Final, TypeGuard, TypeVar
 
-from gateway.artifacts.lines import ByteBudget, IndexedReader, encode_utf8, limit_answer
-from gateway.artifacts.pattern import Pattern
-from gateway.artifacts.query_pages import PAGE_ARGUMENTS, PageRequest, current_page_request, use_page_request
-from gateway.artifacts.search import CHUNK_WORK, MatchCollector, SearchLimits, SearchPage, search_lines
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.javascript_regex import Pattern
+from gateway.artifacts.line_index import ByteBudget, IndexedReader, encode_utf8, limit_answer
+from gateway.artifacts.search import (
+    CHUNK_WORK,
+    PAGE_ARGUMENTS,
+    MatchCollector,
+    PageRequest,
+    SearchLimits,
+    SearchPage,
+    current_page_request,
+    search_lines,
+    use_page_request,
+)
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.errors import (
     AnswerTooLarge,
     ArtifactIdCollision,
@@ -232,7 +241,10 @@ class SpooledArtifact(Artifact):
 
     async def byte_length(self) -> int:
         hint = self._sizes.byte_length
-        return await _resolve(self.reader.byte_length()) if hint is None else hint
+        if hint is not None:
+            return hint
+        size = self.reader.byte_length()
+        return size if type(size) is int else await _resolve(size)
 
     async def line_count(self) -> int:
         hint = self._sizes.line_count

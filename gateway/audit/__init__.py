@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         prune_entries,
         shard_name,
     )
-    from gateway.audit.content_key import MIN_BYTES, ContentKey, WeakKey
+    from gateway.audit.content_hash import MIN_BYTES, ContentKey, WeakKey
     from gateway.audit.entries import (
         MAX_TEXT,
         AuditApproval,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from gateway.audit.export import ExportFilter, Format, export_entries
     from gateway.audit.json_lines import InvalidEntry, JsonLinesLog
-    from gateway.audit.keys import SigningKey, VerifyKey
+    from gateway.audit.signing_keys import SigningKey, VerifyKey
     from gateway.audit.verification import VerificationReport, VerificationScope, verify
     from gateway.audit.vocabulary import Effect, Event, Reason, State
 else:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from gateway.audit.chain import ChainHead
-from gateway.audit.keys import SigningKey
+from gateway.audit.signing_keys import SigningKey
 from gateway.errors import StorageError
 
 ANCHOR_INTERVAL_ENTRIES: Final = 1000

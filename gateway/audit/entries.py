@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.vocabulary import Effect, Event, Reason, State, Verdict
 
 VERSION: Final = 2

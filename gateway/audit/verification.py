@@ -23,7 +23,7 @@ from gateway.audit.chain import (
 )
 from gateway.audit.entries import AuditKeyRotation
 from gateway.audit.json_lines import InvalidEntry
-from gateway.audit.keys import VerifyKey
+from gateway.audit.signing_keys import VerifyKey
 
 Fault = Literal[
     "altered",

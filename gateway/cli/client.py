@@ -9,17 +9,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from gateway.cli.options import TOKEN_VARIABLE
 from gateway.cli.output import fail
+from gateway.http_client import HttpPolicy, is_loopback, send_blocking
 
-_SECONDS: Final = 30
+_SECONDS: Final = 30.0
 _MOST_BYTES: Final = 64 << 20
 
 
@@ -43,26 +41,32 @@ class GatewayClient:
 
     def get(self, path: str, **query: Any) -> Any:
         present = {name: value for name, value in query.items() if value is not None}
-        return self._send(Request(f"{self.url}{path}{f'?{urlencode(present)}' if present else ''}"))  # noqa: S310 - checked
+        return self._send(f"{path}{f'?{urlencode(present)}' if present else ''}")
 
     def post(
         self, path: str, body: dict[str, Any], *, headers: Mapping[str, str] | None = None, seconds: float = _SECONDS
     ) -> Any:
         content = json.dumps(body).encode()
         sent = {"Content-Type": "application/json", **(headers or {})}
-        return self._send(Request(f"{self.url}{path}", data=content, headers=sent), seconds=seconds)  # noqa: S310 - checked
+        return self._send(path, sent, content, seconds=seconds)
 
-    def _send(self, request: Request, *, seconds: float = _SECONDS) -> Any:
+    def _send(
+        self,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        seconds: float = _SECONDS,
+    ) -> Any:
         """Return the decoded response; raise `GatewayRefusal` for an error. End the command if no gateway answers."""
-        if self.token is not None:
-            request.add_header("Authorization", f"Bearer {self.token}")
+        sent = {**(headers or {}), **({} if self.token is None else {"Authorization": f"Bearer {self.token}"})}
+        policy = HttpPolicy(idle=seconds, max_body=_MOST_BYTES)
         try:
-            with build_opener(_NoRedirect).open(request, timeout=seconds) as response:
-                return json.loads(response.read(_MOST_BYTES))
-        except HTTPError as error:
-            with error:
-                raise GatewayRefusal(error.code, _parse_problem(error.read(_MOST_BYTES))) from None
-        except (URLError, OSError, HTTPException) as error:
+            status, content = send_blocking(f"{self.url}{path}", policy, headers=sent, body=body)
+            if 200 <= status < 300:
+                return json.loads(content)
+            raise GatewayRefusal(status, _parse_problem(content))
+        except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             fail(f"no gateway answers at {self.url} ({reason})", "start it, or give its URL with --url", code=1)
         except ValueError:
@@ -80,7 +84,7 @@ def connect(url: str, token_file: Path | None, *, insecure: bool) -> GatewayClie
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or parts.username:
         fail(f"{url!r} is not the URL of a gateway", "write it as https://gateway.example.com")
     token = _read_token(token_file)
-    if token is not None and parts.scheme == "http" and not _is_loopback(host) and not insecure:
+    if token is not None and parts.scheme == "http" and not is_loopback(host) and not insecure:
         fail("the token would be sent unencrypted to another host", "use https, or --insecure if the network is yours")
     return GatewayClient(base, token)
 
@@ -97,23 +101,9 @@ def _read_token(file: Path | None) -> str | None:
     return token
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _parse_problem(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    """Refuses redirects: the token is for this gateway only."""
-
-    def redirect_request(self, *args: Any, **named: Any) -> None:
-        return None

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.config.editor_schema import build_editor_schema
     from gateway.config.effective_yaml import render_effective_yaml
-    from gateway.config.environment import (
+    from gateway.config.environment_variables import (
         EnvUse,
         SecretUse,
         drop_unused_documents,
         find_secret_uses,
         substitute_environment,
     )
-    from gateway.config.explain import UnknownField, explain_schema_field
+    from gateway.config.field_docs import UnknownField, build_editor_schema, explain_schema_field
     from gateway.config.kinds.base import (
         AuthSpec,
         BasicAuthSpec,
@@ -85,11 +84,11 @@ if TYPE_CHECKING:
         find_built_in_class,
         import_object,
     )
-    from gateway.config.linking.definitions import imports_tool
-    from gateway.config.linking.effects import propose_import_flags
     from gateway.config.linking.linker import link_documents
-    from gateway.config.linking.roles import find_ungranted_roles
+    from gateway.config.linking.rule_checks import find_ungranted_roles
+    from gateway.config.linking.tool_effects import propose_import_flags
     from gateway.config.linking.upstream_backends import build_argument_mapping
+    from gateway.config.linking.upstream_definitions import imports_tool
     from gateway.config.loader import CheckedDocument, ConfigDocuments, load_documents
     from gateway.config.lock.lock_file import ANY_SOURCE, LOCK_FILE, Lock, LockedUpstream, read_lock, render_lock
     from gateway.config.lock.openapi_files import (
@@ -101,7 +100,7 @@ if TYPE_CHECKING:
     )
     from gateway.config.lock.pins import is_selected, is_url, list_upstreams, lock_source, resolve_pins
     from gateway.config.overlays import OverlayDocument, apply_overlays, is_overlay
-    from gateway.config.reports.codes import CODES
+    from gateway.config.reports.diagnostic_codes import CODES
     from gateway.config.reports.renderers import (
         SourceLines,
         escape_invisible,

@@ -17,7 +17,7 @@ from typing import Any, Final, get_args
 from pydantic import ValidationError
 
 from gateway.artifacts import JsonPath as JsonPath
-from gateway.config.field_shapes import FieldType, MapField, ObjectField, ScalarField
+from gateway.config.field_introspection import FieldType, MapField, ObjectField, ScalarField
 from gateway.config.kinds.base import BaseArtifact
 from gateway.config.kinds.pipelines import STAGE_OPTIONS, parse_stage_options
 from gateway.config.kinds.validation import ShapeProblem, find_shape_problems, redact
@@ -219,8 +219,9 @@ def _values_at(data: Any, path: tuple[str, ...], place: DocumentPath) -> Iterato
 _EXPRESSIONS: Final[dict[str, tuple[DocumentPath, ...]]] = {
     "GateRule": (("spec", "when"), ("spec", "check", "require"))
 }
+_INPUT_SCHEMA: Final = ("spec", "input", "schema")
 _SCHEMAS: Final[dict[str, tuple[DocumentPath, ...]]] = {
-    "Tool": (("spec", "input", "schema"), ("spec", "output", "schema")),
+    "Tool": (_INPUT_SCHEMA, ("spec", "output", "schema")),
     "GateRule": (("spec", "check", "resolution"),),
 }
 _PATHS: Final[dict[str, tuple[DocumentPath, ...]]] = {
@@ -231,15 +232,20 @@ _KEY: Final = ScalarField("a key")
 _PLAIN_PATH: Final = re.compile(r"\$(?:\.(?:[A-Za-z_][A-Za-z0-9_]{0,63}|\*)|\[(?:[0-9]{1,6}|\*)\]){0,16}")
 
 
-def check_embedded_code(documents: Iterable[YamlDocument]) -> Iterator[Diagnostic]:
-    """Report unusable expressions, schemas, paths and stages. The shape check reports values of the wrong type."""
+def check_embedded_code(
+    documents: Iterable[YamlDocument], input_schemas: dict[str, dict[str, Any]]
+) -> Iterator[Diagnostic]:
+    """Report unusable expressions, schemas, paths and stages. The shape check reports values of the wrong type.
+
+    The input schemas that compile are added to `input_schemas` as they are enforced, by the name of their tool.
+    """
     for document in documents:
         kind = document.data.get("kind")
         if isinstance(kind, str):
             for path in _EXPRESSIONS.get(kind, ()):
                 yield from _check_expression(document, path)
             for path in _SCHEMAS.get(kind, ()):
-                yield from _schema(document, path)
+                yield from _check_schema(document, path, input_schemas)
             for path in _PATHS.get(kind, ()):
                 for each in _expand_path(document, path):
                     yield from _check_path(document, each)
@@ -269,12 +275,16 @@ def position_inside(scalar: Position, source: str, *, column: int, width: int) -
     return Position(scalar.file, scalar.line, scalar.column + quotes // 2 + column - 1, width)
 
 
-def _schema(document: YamlDocument, path: DocumentPath) -> Iterator[Diagnostic]:
+def _check_schema(
+    document: YamlDocument, path: DocumentPath, input_schemas: dict[str, dict[str, Any]]
+) -> Iterator[Diagnostic]:
     schema = _value_at(document.data, path)
     if not isinstance(schema, dict):
         return
     try:
-        Schema(schema)
+        compiled = Schema(schema)
+        if path == _INPUT_SCHEMA:
+            input_schemas.setdefault(str(_value_at(document.data, ("metadata", "name"))), compiled.describe())
     except ValueError as error:
         is_shown = not any(each[: len(path)] == path for each in document.substituted)
         hidden = "not a valid JSON Schema; details are hidden because a part comes from the environment"

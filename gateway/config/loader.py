@@ -7,10 +7,10 @@ together.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gateway.config.document_checks import check_embedded_code, check_references, document_identity
-from gateway.config.environment import EnvUse, substitute_environment
+from gateway.config.environment_variables import EnvUse, substitute_environment
 from gateway.config.kinds.base import DocumentModel as Spec
 from gateway.config.kinds.validation import ShapeProblem, validate_document
 from gateway.config.overlays import apply_overlays, is_overlay
@@ -38,6 +38,8 @@ class ConfigDocuments:
     environment: tuple[EnvUse, ...]
     names: Mapping[str, frozenset[str]]
     """Names of all documents by kind, including documents of invalid shape."""
+    input_schemas: Mapping[str, dict[str, Any]]
+    """Input schemas of Tool documents as they are enforced, by name, without those that do not compile."""
     is_whole: bool = True
     """Whether every file could be read."""
 
@@ -71,9 +73,10 @@ def load_documents(
     problems += found
     checked = _validate([*effective, *overlays], problems)
     problems += check_references(effective)
-    problems += [each for each in check_embedded_code(effective) if not _follows_from(each, problems)]
+    schemas: dict[str, dict[str, Any]] = {}
+    problems += [each for each in check_embedded_code(effective, schemas) if not _follows_from(each, problems)]
     loaded = ConfigDocuments(
-        tuple(checked), tuple(sort_diagnostics(problems)), tuple(uses), _names(effective), is_whole
+        tuple(checked), tuple(sort_diagnostics(problems)), tuple(uses), _names(effective), schemas, is_whole
     )
     return replace(loaded, diagnostics=tuple(loaded.drop_follow_ups(loaded.diagnostics)))
 

@@ -1,12 +1,11 @@
-"""What a caller may still know, call and read of a revision. Rights are checked each time, because some are revoked."""
+"""Whether a caller may see, call or read something of a revision; checked each time, as rights can be revoked."""
 
 from collections.abc import Sequence
 
-from gateway.engine.gates.read_guard import record_of
 from gateway.engine.live_revision import LiveRevision
 from gateway.engine.turns.turn import Turn
 from gateway.errors import UnknownCall, UnknownCatalogue
-from gateway.model import Principal, ToolCall, now
+from gateway.model import Principal, ToolCall, candidate_call_ids, now
 from gateway.registries import CONTENT, DeclaredTool, Query
 from gateway.storage import StoredCall
 
@@ -55,8 +54,15 @@ def is_kept(published: LiveRevision, stored: StoredCall) -> bool:
 def filter_readable(turn: Turn, records: Sequence[ToolCall]) -> list[ToolCall]:
     """Return the records that a turn may continue with; a query's result is readable if its artifact is."""
 
+    sources = {record.id: record for record in records}
+
     def is_readable(record: ToolCall) -> bool:
-        query = _query_of(turn, records, record)
+        maker: str | None = record.tool
+        if record.from_artifact_tool:
+            id = str(record.args.get("callId"))
+            known = (sources[each].tool for each in candidate_call_ids(id) if each in sources)
+            maker = next(known, None) or turn.calls.find_tool(id)
+        query = _query_of(turn, record.tool if record.from_artifact_tool else CONTENT, maker)
         return query is not None and turn.published.access.reads(turn.principal, turn.stored.catalogue, query).allowed
 
     return [record for record in records if record.is_error or is_readable(record)]
@@ -64,25 +70,19 @@ def filter_readable(turn: Turn, records: Sequence[ToolCall]) -> list[ToolCall]:
 
 def queries_of(turn: Turn) -> list[Query]:
     """Return everything readable in a turn. Raise `UnknownCall` if the tool that made a part is unknown."""
-    records = turn.ctx.turn_tool_calls
     found: dict[tuple[str, str], Query] = {}
-    for record in records:
-        if not record.is_error:
-            query = _query_of(turn, records, record)
-            if query is None:
-                raise UnknownCall()
-            found[query.name, query.maker.name] = query
-    return list(found.values())
+    for name, maker in turn.calls.readings:
+        query = _query_of(turn, name or CONTENT, maker)
+        if query is None:
+            raise UnknownCall()
+        found[query.name, query.maker.name] = query
+    return [found[key] for key in sorted(found)]
 
 
-def _query_of(turn: Turn, records: Sequence[ToolCall], record: ToolCall) -> Query | None:
-    """Return the query that reads a record of a turn; `None` if the tool that made the result is undeclared."""
-    source: ToolCall | None = record
-    if record.from_artifact_tool:
-        source = record_of(records, str(record.args.get("callId")))
-    maker = None if source is None else turn.published.tool(turn.stored.catalogue, source.tool)
-    name = record.tool if record.from_artifact_tool else CONTENT
-    return None if maker is None else turn.published.snapshot.query(name, maker)
+def _query_of(turn: Turn, name: str, maker: str | None) -> Query | None:
+    """Return the query of that name for results of a tool; `None` if the tool is not declared."""
+    declared = None if maker is None else turn.published.tool(turn.stored.catalogue, maker)
+    return None if declared is None else turn.published.snapshot.query(name, declared)
 
 
 def _is_past_its_time(published: LiveRevision, stored: StoredCall, tool: DeclaredTool) -> bool:

@@ -8,12 +8,20 @@ log reads the origin; no decision depends on it.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway.approvals import ApprovalRecord
-from gateway.engine.progress import Course, Fault, fault_of, refuses_arguments
-from gateway.errors import Refused, ToolDownstreamError, message_of
+from gateway.errors import (
+    GatewayError,
+    InvalidToolArgs,
+    JsonPathInvalid,
+    PatternNotSupported,
+    Refused,
+    ToolDownstreamError,
+    message_of,
+)
 from gateway.model import CallerChannel, Credential, Principal, Question, UpstreamMeta
 from gateway.policy import Decision, TurnState
 from gateway.registries import DeclaredTool
@@ -22,6 +30,74 @@ from gateway.storage import HeldKey, StoredCall
 if TYPE_CHECKING:
     from gateway.engine.observer import CallObservation
     from gateway.engine.turns.turn import Turn
+
+
+@dataclass(slots=True)
+class Course:
+    """`has_begun` is true from the moment the tool may have had an effect. The ids are known before that."""
+
+    has_begun: bool = False
+    call_id: str = ""
+    turn_id: str = ""
+
+
+class OutcomeLost(GatewayError):
+    """The tool may have run, and its outcome cannot be shown. `call_id` leads to the record of the call."""
+
+    code = "E_OUTCOME_LOST"
+    status = 424
+    default_message = "the tool may have run, and its outcome could not be shown; do not repeat the call"
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(help="look at the record of the call first; with the same idempotency key it runs once")
+        self.call_id = course.call_id
+        self.turn_id = course.turn_id
+
+
+class OutcomeNotRecorded(OutcomeLost):
+    """The tool ran, its outcome cannot be recorded right now, and nothing unrecorded is shown."""
+
+    code = "E_OUTCOME_NOT_RECORDED"
+    default_message = "the tool ran, but its outcome could not be recorded and is not shown; do not repeat the call"
+
+
+RAN_UNRECORDED: Final = {
+    "code": OutcomeNotRecorded.code,
+    "message": "The tool ran. Its outcome could not be recorded yet; the gateway does that when its store recovers. "
+    "Do not repeat the call.",
+}
+"""Sent beside the result of a call whose start is on record and whose outcome is not."""
+
+
+class Fault(NamedTuple):
+    """What stopped a call: the code and the HTTP-like status of the error, and when to send the call again."""
+
+    code: str
+    status: int
+    retry_after: int | None = None
+    """Seconds, rounded up; `None` if the error does not define it."""
+
+
+def fault_of(error: Exception) -> Fault:
+    """Return the fault behind an error. Foreign errors count as the worst."""
+    cause = error.cause if isinstance(error, ToolDownstreamError) else error
+    if isinstance(cause, GatewayError):
+        return Fault(cause.code, cause.status, _seconds(getattr(cause, "retry_after", None)))
+    return Fault(type(cause).__name__, GatewayError.status)
+
+
+def refuses_arguments(error: Exception) -> bool:
+    """Whether the arguments are at fault: they break the schema, or a query cannot run what they ask for."""
+    if isinstance(error, ToolDownstreamError):
+        return isinstance(error.cause, PatternNotSupported | JsonPathInvalid)
+    return isinstance(error, InvalidToolArgs)
+
+
+def _seconds(wait: Any) -> int | None:
+    if isinstance(wait, timedelta):
+        return max(1, ceil(wait.total_seconds()))
+    return wait if isinstance(wait, int) else None
+
 
 ConfirmationAnswer = Literal["accept", "decline", "cancel"]
 

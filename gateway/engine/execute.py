@@ -1,17 +1,23 @@
-"""Execution of one call as one dispatch of its turn: the stages around it, the call itself, or the record of a refusal.
+"""Execute one call as a dispatch of its turn: run the stages and the tool, or record that it was refused.
 
 Arguments are read here, and identify the call. Arguments that cannot be read or hashed are refused when the call runs,
 not here; large ones are read in a thread. `RunningCalls` tracks the calls that run in this process.
 """
 
 import asyncio
-from collections.abc import Coroutine
 from time import time_ns
 from typing import Any, Final
 
-from gateway.engine.agent.dispatch import dispatch, to_executor_error
-from gateway.engine.agent.proposed_calls import InlinePolicy, ProposedCall, execute_tool, settle_call
 from gateway.engine.call import Call, call_context, reset_current_call, set_current_call
+from gateway.engine.stages.turn_stages import EARLIER_CALLS, PROPOSED_CALLS
+from gateway.engine.turn_pipeline.dispatch_loop import forge_into, run_dispatch_stages, to_executor_error
+from gateway.engine.turn_pipeline.tool_execution import (
+    InlinePolicy,
+    decode_call,
+    execute_tool,
+    refuse_arguments,
+    refuse_unknown_tool,
+)
 from gateway.engine.turns.turn import Turn
 from gateway.errors import GatewayError, UnknownCall, message_of
 from gateway.model import (
@@ -21,21 +27,24 @@ from gateway.model import (
     DispatchContext,
     DispatchEnd,
     DispatchStart,
+    DispatchStatus,
     ErrorEvent,
     IterationEnd,
     IterationStart,
-    Next,
+    QueryGuard,
     Reporter,
     Tokenizable,
     Tool,
     ToolCall,
     ToolCallEvent,
+    ToolRegistry,
+    WarningEvent,
     call_id,
     call_identity,
     decode_arguments,
     deep_copy_containers,
+    elapsed_milliseconds,
     fast_call_identity,
-    fingerprint_of,
     is_abort,
     is_short,
     is_task_cancelled,
@@ -92,77 +101,17 @@ def _identity(name: str, args: dict[str, Any]) -> CallIdentity | None:
 _EVENTS: Final = (DispatchStart, IterationStart, IterationEnd, DispatchEnd, ErrorEvent, ToolCallEvent)
 _OF_A_DISPATCH: Final = frozenset({"*", *(kind.name for kind in _EVENTS)})
 
-PROPOSED_CALLS: Final = "gateway.proposedCalls"
-"""Key in a dispatch's stash: exact digests of the calls that are about to be made, for middleware."""
 
-EARLIER_CALLS: Final = "gateway.earlierCalls"
-"""Key in a dispatch's stash: how often each call was made in the implicit turn, by its digest."""
+class ServedDispatch:
+    """The dispatch of one served call.
 
-
-def execute(turn: Turn, call: Call, *, inline: InlinePolicy) -> Coroutine[Any, Any, ToolCall]:
-    """Execute a call and return its durable record."""
-    catalogue = turn.catalogue
-    tool = catalogue.registry.get(call.tool)
-    is_alone = turn.is_unused and not turn.is_stored and isinstance(call.given, dict)
-    is_plain = is_alone and not (catalogue.dispatch_input or catalogue.dispatch_output)
-    if tool is None or not is_plain or turn.has_any_listener(_OF_A_DISPATCH):
-        return _dispatch_call(turn, call, inline=inline)
-    return _run_single_call(turn, call, tool, inline=inline)
-
-
-async def _dispatch_call(turn: Turn, call: Call, *, inline: InlinePolicy) -> ToolCall:
-    """Execute the call as one dispatch with one iteration."""
-    catalogue = turn.catalogue
-    proposed = ProposedCall(call.id, call.tool, call.given)
-    record: ToolCall | None = None
-    began = time_ns() if call.seen is not None else 0
-    dispatch_id: str | None = None
-
-    async def announce(ctx: DispatchContext, next: Next) -> None:
-        fingerprint = call.fingerprint or fingerprint_of(call.tool, call.args)
-        ctx.stash.set(PROPOSED_CALLS, [fingerprint])
-        if turn.implicit is not None:
-            ctx.stash.set(EARLIER_CALLS, {fingerprint: turn.state.count_calls(fingerprint)})
-        await next()
-
-    async def execute(ctx: DispatchContext, reporter: Reporter) -> None:
-        nonlocal record, dispatch_id
-        dispatch_id = ctx.dispatch_id
-        _offer_query(turn, ctx, call)
-        with call_context(call):
-            record = await settle_call(ctx, reporter, proposed, spool=turn.spool, inline=inline, on_failure=call.fail)
-
-    async def acknowledge(ctx: DispatchContext, next: Next) -> None:
-        """Run last: an iteration that the executor acks would skip the output stages."""
-        await next()
-        ctx.ack()
-
-    try:
-        await dispatch(
-            source=turn.ctx,
-            executor=execute,
-            input_pipeline=[announce, *stages] if (stages := catalogue.dispatch_input) else (),
-            output_pipeline=[acknowledge, *catalogue.dispatch_output],
-            buses=turn.buses,
-        )
-    except GatewayError as error:
-        if record is None:
-            return await record_refusal(turn, call, error)
-    finally:
-        if began and call.seen is not None:
-            call.seen.record_dispatch(dispatch_id, since=began, is_acked=record is not None)
-    if record is None:
-        return await record_refusal(turn, call, GatewayError("the call was given up"))
-    return record
-
-
-class LazyDispatch:
-    """The dispatch of a single call in its turn, without stages and listeners.
-
-    It has the few attributes that every call needs; any other attribute creates the real dispatch context.
+    It has the few attributes that every call needs; any other attribute creates the real dispatch context, which
+    plug-in stages and some handlers use.
     """
 
     __slots__ = ("_context", "_id", "_turn", "emit", "has_listener", "turn_id")
+
+    iteration: Final = 0
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
@@ -183,70 +132,192 @@ class LazyDispatch:
         if self._context is None:
             self._context = DispatchContext(self._turn.ctx, buses=self._turn.buses)
             self._context.dispatch_id = self.dispatch_id
+            forge_into(self._context)
         return self._context
+
+    @property
+    def tools(self) -> ToolRegistry:
+        return self._turn.tools if self._context is None else self._context.tools
+
+    @property
+    def query_guard(self) -> QueryGuard | None:
+        return self._turn.query_guard
+
+    @property
+    def turn_tool_calls(self) -> list[ToolCall]:
+        return list(self._turn.calls) if self._context is None else self._context.turn_tool_calls
+
+    @property
+    def turn_retrievables(self) -> list[Any]:
+        return self._turn.retrievables if self._context is None else self._context.turn_retrievables
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether no stage has aborted the turn or ended the dispatch."""
+        return self._context is None or not (self._context.aborted or self._context.is_signalled)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.dispatch, name)
 
+    def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None:
+        self.emit(WarningEvent(now(), "context", kind, message, error, dispatch_id=self.dispatch_id, iteration=0))
+
+    def add_record(self, record: ToolCall, fingerprint: str) -> None:
+        """Add the call to its turn, by way of the dispatch context if there is one."""
+        if self._context is None:
+            self._turn.add_call(record, fingerprint)
+        else:
+            self._context.add_stored_call(record)
+
     def end(self, *, is_acked: bool) -> None:
         if self._context is not None:
-            if is_acked:
+            if is_acked and not self._context.is_signalled:
                 self._context.ack()
             self._context.release()
 
 
-async def _run_single_call(turn: Turn, call: Call, tool: Tool, *, inline: InlinePolicy) -> ToolCall:
-    """Do what `_dispatch_call` does, without objects that such a call does not need."""
-    created = now_microseconds()
-    ctx = LazyDispatch(turn)
-    checksum = call.checksum or call_id(call.tool, call.args)
-    is_acked = False
+async def execute(turn: Turn, call: Call, *, inline: InlinePolicy) -> ToolCall:
+    """Execute a call as one dispatch of its turn and return its durable record.
+
+    The steps: the loop guard, the input stages, the tool with its guard inside its handler, the durable record, the
+    output stages. A call that a stage refuses has a record, too.
+    """
+    catalogue, ctx = turn.catalogue, ServedDispatch(turn)
+    events = DispatchEvents(ctx, call) if turn.has_any_listener(_OF_A_DISPATCH) else None
+    is_observed = call.seen is not None and not (turn.is_unused and not turn.is_stored and catalogue.has_no_stages)
+    began = time_ns() if is_observed else 0
+    record: ToolCall | None = None
+    reached: str | None = None
+    why: GatewayError | None = None
     token = set_current_call(call)
     try:
-        results, is_error = await execute_tool(
-            tool, call.args, ctx, spool=turn.spool, id=call.id, checksum=checksum, on_failure=call.fail
-        )
-        record = ToolCall.from_result(
-            id=call.id,
-            tool=call.tool,
-            args=call.args,
-            checksum=checksum,
-            is_error=is_error,
-            results=deep_copy_containers(results),
-            from_artifact_tool=False,
-            inline=inline if inline is True or inline is False else await inline(results),
-            trusted=tool.trusted,
-            created=created,
-            completed=now_microseconds(),
-        )
-        await turn.store(record)
-        turn.add_record(record)
-        is_acked = True
-        return record
+        if catalogue.loop_guard is not None:
+            catalogue.loop_guard.check_count(turn.count_calls(_identify(call)), ctx)
+        if catalogue.dispatch_input:
+            _announce(turn, call, ctx.dispatch)
+            await run_dispatch_stages(ctx.dispatch, catalogue.dispatch_input, "dispatch-input")
+        if ctx.goes_on:
+            reached = ctx.dispatch_id if is_observed else None
+            record = await _run_tool(turn, call, ctx, inline, events)
+            if catalogue.dispatch_output and ctx.goes_on:
+                await run_dispatch_stages(ctx.dispatch, catalogue.dispatch_output, "dispatch-output")
     except asyncio.CancelledError:
         if is_task_cancelled():
             raise
-        why = GatewayError("the call was given up")
     except Exception as error:
-        given_up = is_abort(error, aborted=False)
-        why = GatewayError("the call was given up") if given_up else to_executor_error(error)
+        if not is_abort(error, aborted=not ctx.goes_on):
+            why = to_executor_error(error)
     finally:
         reset_current_call(token)
-        ctx.end(is_acked=is_acked)
-    return await record_refusal(turn, call, why)
+        ctx.end(is_acked=record is not None)
+        if events is not None:
+            events.end(why, is_acked=record is not None)
+        if is_observed and call.seen is not None:
+            call.seen.record_dispatch(reached, since=began, is_acked=record is not None)
+    if record is not None:
+        return record
+    return await record_refusal(turn, call, why or GatewayError("the call was given up"))
 
 
-def _offer_query(turn: Turn, ctx: DispatchContext, call: Call) -> None:
-    """Make the query tool callable by name; without an artifact to read, every id is an invalid argument.
+async def _run_tool(
+    turn: Turn, call: Call, ctx: ServedDispatch, inline: InlinePolicy, events: "DispatchEvents | None"
+) -> ToolCall:
+    """Run the tool and make its outcome durable."""
+    created = now_microseconds()
+    args, checksum, defect = call.args, call.checksum, None
+    if not checksum or not isinstance(call.given, dict):
+        try:
+            args, checksum = decode_call(call.tool, call.given)
+        except (TypeError, ValueError) as error:
+            args, checksum, defect = {}, call_id(call.tool, {}), error
+    if events is not None:
+        events.begin_call(args)
+    tool = _find_tool(turn, call, ctx)
+    if defect is not None:
+        results, is_error = refuse_arguments(defect, call.given, call.fail)
+    elif tool is None:
+        results, is_error = refuse_unknown_tool(call.tool, ctx.tools, call.fail)
+    else:
+        results, is_error = await execute_tool(
+            tool, args, ctx, spool=turn.spool, id=call.id, checksum=checksum, on_failure=call.fail
+        )
+    record = ToolCall.from_result(
+        id=call.id,
+        tool=call.tool,
+        args=args,
+        checksum=checksum,
+        is_error=is_error,
+        results=deep_copy_containers(results),
+        from_artifact_tool=isinstance(tool, ArtifactTool),
+        inline=inline if inline is True or inline is False else await inline(results),
+        trusted=tool is not None and tool.trusted,
+        created=created,
+        completed=now_microseconds(),
+    )
+    if events is not None:
+        events.end_call(record)
+    await turn.store(record)
+    ctx.add_record(record, call.fingerprint)
+    return record
 
-    The turn does not have an artifact that the caller may not read. The handler refuses it, as it decides.
+
+def _identify(call: Call) -> str:
+    """Return the digest of the call; empty if its arguments cannot be hashed, which the tool refuses."""
+    try:
+        return call.fingerprint or call_id(call.tool, call.args)
+    except (TypeError, ValueError):
+        return ""
+
+
+def _announce(turn: Turn, call: Call, ctx: DispatchContext) -> None:
+    """Give input stages the digest of the call, and how often it was made before the turn had records."""
+    fingerprint = _identify(call)
+    ctx.stash.set(PROPOSED_CALLS, [fingerprint])
+    if turn.implicit is not None:
+        ctx.stash.set(EARLIER_CALLS, {fingerprint: turn.state.count_calls(fingerprint)})
+
+
+def _find_tool(turn: Turn, call: Call, ctx: ServedDispatch) -> Tool | None:
+    """Return the tool; a query tool is created for the artifact that it reads.
+
+    The turn does not have an artifact that the caller may not read. The handler refuses it, as it decides. Without an
+    artifact to read, every id is an invalid argument.
     """
     query = turn.catalogue.queries.get(call.tool)
+    if query is None:
+        return ctx.tools.get(call.tool)
     target = call.target
-    is_missing = target is not None and not turn.ctx.has_tool_call(target.id)
-    if query is not None and (is_missing or not ctx.tools.has(query.name)):
-        ids = [target.id] if target is not None and is_missing else []
-        ctx.tools.register(_without_artifact(query, ids), overwrite=True)
+    if target is not None and not turn.calls.has(target.id):
+        return _without_artifact(query, [target.id])
+    return turn.find_query_tool(query.name, call.args.get("callId")) or _without_artifact(query, [])
+
+
+class DispatchEvents:
+    """Emits the events of a dispatch with one iteration and one call to its listeners."""
+
+    def __init__(self, ctx: ServedDispatch, call: Call) -> None:
+        self._ctx = ctx
+        self._call = call
+        self._reporter = Reporter(ctx)
+        self._began = now()
+        ctx.emit(DispatchStart(ctx.dispatch_id, self._began))
+        ctx.emit(IterationStart(ctx.dispatch_id, 0, self._began))
+
+    def begin_call(self, args: dict[str, Any]) -> None:
+        self._reporter.report_tool_call(self._call.id, tool=self._call.tool, args=args)
+
+    def end_call(self, record: ToolCall) -> None:
+        self._reporter.report_tool_call(record.id, results=record.results, is_error=record.is_error, is_complete=True)
+
+    def end(self, error: GatewayError | None, *, is_acked: bool) -> None:
+        """Emit the end events; they follow every start event, also on cancellation."""
+        ctx, began, ended = self._ctx, self._began, now()
+        took = elapsed_milliseconds(began, ended)
+        ctx.emit(IterationEnd(ctx.dispatch_id, 0, began, ended, took))
+        if error is not None:
+            ctx.emit(ErrorEvent(error))
+        status: DispatchStatus = "nack" if error is not None else "ack" if is_acked else "aborted"
+        ctx.emit(DispatchEnd(ctx.dispatch_id, status, 1 if is_acked else 0, began, ended, took, error))
 
 
 async def record_refusal(turn: Turn, call: Call, error: GatewayError) -> ToolCall:
@@ -268,7 +339,8 @@ async def record_refusal(turn: Turn, call: Call, error: GatewayError) -> ToolCal
     )
     call.decision = call.decision or "deny"
     with call_context(call):
-        await turn.ctx.store_tool_call(record)
+        await turn.store(record)
+    turn.add_call(record, call.fingerprint or None)
     return record
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.artifacts import IndexedReader, SpooledArtifact, encode_utf8
+from gateway.engine.artifact_classes import ArtifactTypes
 from gateway.engine.call import Call, get_current_call
 from gateway.engine.gates.call_limits import LimitClaim
 from gateway.engine.gates.guard import CallGuard, GuardDependencies, code_of
-from gateway.engine.records.rows import TurnByteStore
-from gateway.engine.result_store import ArtifactTypes
+from gateway.engine.records.call_mapper import TurnByteStore
 from gateway.errors import ResultNotStored, StoreUnavailable
 from gateway.model import DispatchContext, DottedDict, Invocation, SpoolReader, is_spool_reader
 from gateway.policy import Access

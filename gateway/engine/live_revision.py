@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gateway.engine.artifact_classes import ArtifactTypes
 from gateway.engine.gates.definition_guard import DefinitionGuard
 from gateway.engine.gates.guard import GuardDependencies
 from gateway.engine.gates.read_guard import ReadGuard
-from gateway.engine.resources import ResourceCatalogue
-from gateway.engine.result_store import ArtifactTypes
+from gateway.engine.stages.turn_stages import LoopGuard
+from gateway.engine.upstream_resources import ResourceCatalogue
 from gateway.model import ArtifactTool, Backend, Middleware, ToolRegistry
 from gateway.policy import Access
 from gateway.registries import Catalogue, DeclaredTool, Snapshot
@@ -30,10 +31,22 @@ class LiveCatalogue:
     dispatch_input: Sequence[Middleware] = ()
     dispatch_output: Sequence[Middleware] = ()
     turn_output: Sequence[Middleware] = ()
+    loop_guard: LoopGuard | None = None
+    """Refuses calls that are repeated too often, if no other stage runs before them."""
     implicit: int | None = None
     """How long an implicit turn lasts without a call, in microseconds; `None` if no rule reads earlier calls."""
     inlining: InlinePolicy | None = None
     """Decides by size whether a result is shown whole; without it, the tool's document decides."""
+    names: Sequence[str] = field(init=False)
+    """The advertised names of its tools, sorted: there may be thousands, and lists are sent in this order."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(sorted(self.catalogue.tools)))
+
+    @property
+    def has_no_stages(self) -> bool:
+        """Whether no stage runs around the dispatch of a call."""
+        return self.loop_guard is None and not self.dispatch_input and not self.dispatch_output
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Protocols of observers and meters. They change nothing, raise nothing and never block.
+"""Protocols for observing and measuring calls; an implementation changes nothing, raises nothing, never blocks.
 
 Transports report requests, the service reports calls; a meter is called once, when a request or call is over. Without
 an observer or meter nothing is measured, and nothing else differs. Times are seconds.
@@ -13,7 +13,7 @@ from gateway.storage import StoredCall
 
 if TYPE_CHECKING:
     from gateway.engine.call import Call
-    from gateway.engine.outcome import CallOutcome
+    from gateway.engine.result_content import CallOutcome
     from gateway.registries import DeclaredTool
 
 

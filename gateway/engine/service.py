@@ -7,26 +7,25 @@ is a settled call with an error the model can read.
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from time import perf_counter
 from typing import Any, Final
 
 from gateway.engine.access_rights import is_kept, may_know, may_read, queries_of, require_audience
-from gateway.engine.call import DEFAULT_HOLD_POLICY, NOT_WAITING, Call, HoldPolicy
+from gateway.engine.call import DEFAULT_HOLD_POLICY, NOT_WAITING, Call, Course, HoldPolicy, OutcomeNotRecorded
 from gateway.engine.execute import RunningCalls, execute, get_inline_policy, read_arguments, record_refusal
 from gateway.engine.live_revision import LiveRevision
 from gateway.engine.observer import CallMeter, Observer, RequestObservation
-from gateway.engine.outcome import CallOutcome, to_outcome
-from gateway.engine.progress import Course, OutcomeNotRecorded
 from gateway.engine.records.auditor import Auditor
+from gateway.engine.records.call_mapper import Spool, from_stored_call, is_queryable
 from gateway.engine.records.idempotency import CallReplay
 from gateway.engine.records.recorder import CallRecorder
 from gateway.engine.records.resource_audit import ResourceAudit, ResourceRequest
-from gateway.engine.records.rows import Spool, from_stored_call, is_queryable
-from gateway.engine.resources import ChangeNotification
-from gateway.engine.turns.store import TurnStore, run_turn_stages
-from gateway.engine.turns.turn import NO_PERSISTENCE, Turn, TurnDependencies
+from gateway.engine.result_content import CallOutcome, to_outcome
+from gateway.engine.tool_lists import ToolListing
+from gateway.engine.turns.turn import Turn, TurnDependencies
+from gateway.engine.turns.turn_store import TurnStore, run_turn_stages
+from gateway.engine.upstream_resources import ChangeNotification
 from gateway.errors import (
     GatewayError,
     NotPermitted,
@@ -36,21 +35,12 @@ from gateway.errors import (
     UnknownCatalogue,
     UnknownTool,
 )
-from gateway.model import LARGE, CallerChannel, EventBuses, Principal, Tool, ToolCall, candidate_call_ids, new_id, now
+from gateway.model import LARGE, CallerChannel, EventBuses, Principal, ToolCall, candidate_call_ids, new_id, now
 from gateway.registries import CONTENT, DeclaredTool, Query
 from gateway.storage import MAX_REFUSALS, CallFilter, RecordStore, StoredCall
 
 DEFAULT_RETENTION: Final = timedelta(days=1)
 """How long calls and their turns are retained by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTool:
-    """A tool as one caller sees it. Query tools are forged, not declared."""
-
-    name: str
-    tool: Tool
-    declared: DeclaredTool | None = None
 
 
 class Service:
@@ -89,12 +79,11 @@ class Service:
         self._writing = writing = CallRecorder(store, auditor, meter, lives=lives, most_refusals=most_refusals)
         self.journal = writing.record_start
         """Makes it durable that a call is about to run."""
-        callbacks = {**NO_PERSISTENCE, "store_tool_call": writing.record_outcome}
         self.resource_audit = ResourceAudit(
             store, auditor, remember=writing.record_turn_state, write_down=writing.record_refusal
         )
-        around = TurnDependencies(callbacks, self.buses, spool)
-        self.turns = TurnStore(published, store, around, most=open_turns, are_shared=shares_turns, lives=lives)
+        dependencies = TurnDependencies(writing, self.buses, spool)
+        self.turns = TurnStore(published, store, dependencies, most=open_turns, are_shared=shares_turns, lives=lives)
         self.replaying = CallReplay(store, spool, self.turns, writing, auditor)
 
     # --- listing ---
@@ -112,22 +101,10 @@ class Service:
         """Raise `UnknownCatalogue` unless the caller is in the audience."""
         require_audience(self.published, principal, catalogue)
 
-    def list_tools(self, principal: Principal, catalogue: str, *, turn: Turn | None = None) -> list[ListedTool]:
-        """Return the tools a caller sees: with the query tools of the turn, or without a turn with all query tools."""
-        published = turn.published if turn else self.published
+    def list_tools(self, principal: Principal, catalogue: str, *, turn: Turn | None = None) -> ToolListing:
+        """Return the listing of the tools that a caller sees. Raise `UnknownCatalogue` outside of the audience."""
         self.admit(principal, catalogue)
-        of_catalogue = published.catalogues[catalogue]
-        registry = turn.ctx.tools if turn else of_catalogue.registry
-        visible = {tool.name: tool for tool in registry.visible()}
-        listed = [
-            ListedTool(name, tool, declared)
-            for name, declared in published.access.list_tools(principal, catalogue, at=datetime.now(UTC))
-            if (tool := visible.get(name)) is not None
-            and not (declared.ephemeral and _is_acked(turn))
-            and not published.is_blocked(declared)
-        ]
-        queries: Sequence[Tool] = list(of_catalogue.queries.values()) if turn is None else turn.query_tools()
-        return [*listed, *(ListedTool(tool.name, tool) for tool in queries)]
+        return ToolListing(turn.published if turn else self.published, principal, catalogue, turn)
 
     # --- calls ---
 
@@ -367,11 +344,9 @@ class Service:
         It is added to the turn if policy and stop list let the caller read it; otherwise the query's handler refuses.
         """
         id = call.args.get("callId")
-        if not isinstance(id, str) or any(map(turn.ctx.has_tool_call, names := candidate_call_ids(id))):
+        if not isinstance(id, str) or turn.calls.find_source(id) is not None:
             return
-        stored = await self._store.find_call(names[0], turn.principal)
-        if stored is None and len(names) > 1:
-            stored = await self._store.find_call(names[1], turn.principal)
+        stored = await self._find_stored_source(turn, candidate_call_ids(id))
         if stored is None or stored.catalogue != turn.stored.catalogue or not is_kept(turn.published, stored):
             return
         if not self.may_read(turn.principal, stored, by=call.tool):
@@ -379,8 +354,17 @@ class Service:
             return
         record = await from_stored_call(stored, turn.published.types, self._spool)
         if is_queryable(record):
-            turn.ctx.add_stored_call(record)
+            turn.calls.add(record)
             call.target = stored
+
+    async def _find_stored_source(self, turn: Turn, ids: Sequence[str]) -> StoredCall | None:
+        """Return the first call with one of these ids: of the turn if it is known there, otherwise of any turn."""
+        for id in ids:
+            known = turn.id if turn.calls.has(id) else None
+            stored = await self._store.find_call(id, turn.principal, turn_id=known)
+            if stored is not None:
+                return stored
+        return None
 
 
 _NO_IDENTITY: Final[tuple[str, None, None]] = ("", None, None)
@@ -415,7 +399,3 @@ async def _make_call(
         args,
         exact,
     )
-
-
-def _is_acked(turn: Turn | None) -> bool:
-    return turn is not None and turn.stored.ending == "ack"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         issuer_metadata,
         protected_resource_metadata,
     )
-    from gateway.identity.providers import (
+    from gateway.identity.provider_settings import (
         AnonymousProvider,
         ApiToken,
         FileKeySettings,

@@ -13,16 +13,18 @@ from hashlib import sha256
 from typing import Any, Final
 
 from gateway.errors import Unauthenticated
-from gateway.identity.credentials import (
+from gateway.identity.key_cache import KeyCache, MonotonicClock, Sleep, open_key_source
+from gateway.identity.provider_settings import AnonymousProvider, IdentityProvider, JwtProvider, TokenProvider
+from gateway.identity.tokens import (
+    ApiTokens,
     CredentialCache,
+    JwtVerifier,
     VerifiedCredential,
     check_credential_size,
     parse_bearer_header,
+    parse_jwt,
     refuse_credential,
 )
-from gateway.identity.key_cache import KeyCache, MonotonicClock, Sleep, open_key_source
-from gateway.identity.providers import AnonymousProvider, IdentityProvider, JwtProvider, TokenProvider
-from gateway.identity.tokens import ApiTokens, JwtVerifier, parse_jwt
 from gateway.model import Credential, Principal
 from gateway.policy import RevocationList
 
@@ -158,10 +160,11 @@ class Authenticator:
         credential = parse_bearer_header(authorization)
         listed = self._tokens.verify(credential, now=self._clock())
         verified = listed or await self._verify_with_issuer(credential)
+        # A revoked credential is cached, too: refusing it again must not cost another signature.
+        self._cache.put(digest, verified, now=self._clock())
         # Checked after all waiting, so that a revocation in the meantime is honoured.
         if self._cache.is_revoked(verified):
             raise refuse_credential("revoked")
-        self._cache.put(digest, verified, now=self._clock())
         return verified.principal
 
     async def _verify_with_issuer(self, credential: bytes) -> VerifiedCredential:

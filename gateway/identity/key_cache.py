@@ -16,8 +16,9 @@ from typing import ClassVar, Final, Protocol
 
 import aiohttp
 
+from gateway.http_client import HttpPolicy, HttpSession, ResponseTooLarge
 from gateway.identity.key_sets import IssuerKey, KeySet, KeysUnavailable, parse_key_set
-from gateway.identity.providers import FileKeySettings, UrlKeySettings
+from gateway.identity.provider_settings import FileKeySettings, UrlKeySettings
 
 MAX_DOCUMENT: Final = 1 << 20
 FILE_TTL: Final = timedelta(seconds=5)
@@ -25,7 +26,15 @@ MIN_TTL: Final = timedelta(minutes=1)
 DEFAULT_TTL: Final = timedelta(minutes=10)
 MAX_TTL: Final = timedelta(hours=1)
 
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
+_POLICY: Final = HttpPolicy(
+    total=5.0,
+    max_body=MAX_DOCUMENT,
+    headers={
+        "User-Agent": "agent-gateway",
+        "Accept": "application/jwk-set+json, application/json",
+        "Accept-Encoding": "identity",  # so that the limit applies to the bytes in memory
+    },
+)
 _MAX_AGE: Final = re.compile(r"(?:^|[\s,])max-age=\"?([0-9]{1,9})", re.IGNORECASE)
 _UNCACHED: Final = re.compile(r"(?:^|[\s,])no-(?:store|cache)", re.IGNORECASE)
 
@@ -64,7 +73,8 @@ class FileKeySource:
             body = await asyncio.to_thread(self._read_file)
         except OSError as error:
             raise KeysUnavailable(f"the key file cannot be read: {error.strerror}", help=str(self._path)) from error
-        _check_size(len(body))
+        if len(body) > MAX_DOCUMENT:
+            raise _too_large()
         return KeyDocument(body, FILE_TTL)
 
     async def close(self) -> None:
@@ -80,41 +90,32 @@ class UrlKeySource:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._session: aiohttp.ClientSession | None = None
+        self._session: HttpSession | None = None
 
     async def read(self) -> KeyDocument:
         if self._session is None:
-            # Compressed bodies are neither requested nor decompressed: the limit applies to the bytes in memory.
-            self._session = aiohttp.ClientSession(
-                timeout=_TIMEOUT,
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"},
-            )
+            self._session = HttpSession(_POLICY)
         try:
             return await self._fetch(self._session)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except ResponseTooLarge as error:
+            raise _too_large() from error
+        except (aiohttp.ClientError, OSError) as error:
             raise KeysUnavailable(f"the key address does not answer: {type(error).__name__}") from error
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    async def _fetch(self, session: aiohttp.ClientSession) -> KeyDocument:
-        # A redirect would let the responding server choose where keys come from.
-        async with session.get(self._url, allow_redirects=False) as response:
+    async def _fetch(self, session: HttpSession) -> KeyDocument:
+        # A redirect, which is not followed, would let the responding server choose where keys come from.
+        async with await session.send("GET", self._url) as response:
             if response.status != 200:
                 raise KeysUnavailable(f"the key address answers with status {response.status}")
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(1 << 16):
-                body += chunk
-                _check_size(len(body))
-            return KeyDocument(bytes(body), _get_ttl(response.headers.get("Cache-Control", "")))
+            return KeyDocument(await session.read(response), _get_ttl(response.headers.get("Cache-Control", "")))
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_DOCUMENT:
-        raise KeysUnavailable(f"the key set is larger than {MAX_DOCUMENT} bytes")
+def _too_large() -> KeysUnavailable:
+    return KeysUnavailable(f"the key set is larger than {MAX_DOCUMENT} bytes")
 
 
 def _get_ttl(cache_control: str) -> timedelta:

@@ -1,19 +1,21 @@
 """Key sets of issuers (RFC 7517), and verification of signatures with them.
 
-Only this module uses the JWT library; the header of a token never chooses how a key is used. JSON is parsed strictly,
-so that it is unambiguous: no duplicate members, no NaN, no invalid UTF-8.
+Only this module uses the JWT library, which is imported with the first key set: with the library below it, it takes
+7 MB. The header of a token never chooses how a key is used. JSON is parsed strictly, so that it is unambiguous: no
+duplicate members, no NaN, no invalid UTF-8.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
-
-from jwt import PyJWK, PyJWS
-from jwt.exceptions import PyJWTError
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gateway.errors import GatewayError
-from gateway.identity.providers import ALGORITHMS
+from gateway.identity.provider_settings import ALGORITHMS
+
+if TYPE_CHECKING:
+    from jwt import PyJWK, PyJWS
 
 
 def parse_strict_object(data: bytes) -> dict[str, Any] | None:
@@ -51,7 +53,6 @@ _CURVES: Final = {
 }
 _MEMBERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 _MAX_MEMBER: Final = 2048
-_JWS: Final = PyJWS(sorted(ALGORITHMS), {"verify_signature": True, "enforce_minimum_key_length": True})
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
 
 
@@ -63,15 +64,24 @@ class KeysUnavailable(GatewayError):
     default_message = "the keys cannot be read"
 
 
+@cache
+def _jws() -> "PyJWS":
+    from jwt import PyJWS
+
+    return PyJWS(sorted(ALGORITHMS), {"verify_signature": True, "enforce_minimum_key_length": True})
+
+
 @dataclass(frozen=True, slots=True)
 class IssuerKey:
     """A key, bound to each algorithm that it may be used with."""
 
-    algorithms: Mapping[str, PyJWK]
+    algorithms: Mapping[str, "PyJWK"]
 
     def verify(self, token: bytes, algorithm: str) -> bool:
+        from jwt.exceptions import PyJWTError
+
         try:
-            _JWS.decode(token, self.algorithms[algorithm], algorithms=[algorithm])
+            _jws().decode(token, self.algorithms[algorithm], algorithms=[algorithm])
         except PyJWTError:
             return False
         return True
@@ -104,7 +114,7 @@ def parse_key_set(document: bytes, algorithms: Iterable[str]) -> KeySet:
     return found
 
 
-def _bind_algorithms(jwk: Mapping[str, Any], algorithms: Iterable[str]) -> dict[str, PyJWK]:
+def _bind_algorithms(jwk: Mapping[str, Any], algorithms: Iterable[str]) -> dict[str, "PyJWK"]:
     keys = ((name, _build_key(jwk, name)) for name in algorithms if _is_usable(jwk, name))
     return {name: key for name, key in keys if key is not None}
 
@@ -121,7 +131,10 @@ def _is_usable(jwk: Mapping[str, Any], algorithm: str) -> bool:
     )
 
 
-def _build_key(jwk: Mapping[str, Any], algorithm: str) -> PyJWK | None:
+def _build_key(jwk: Mapping[str, Any], algorithm: str) -> "PyJWK | None":
+    from jwt import PyJWK
+    from jwt.exceptions import PyJWTError
+
     kind = _KINDS[algorithm[:2]]
     members = {name: jwk.get(name) for name in _MEMBERS[kind]}
     if not all(isinstance(value, str) and len(value) <= _MAX_MEMBER for value in members.values()):

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.mcp.chunk_framing import ChunkFraming, FramingTooLarge
-    from gateway.mcp.constants import (
+    from gateway.mcp.argument_headers import (
+        HeaderArgument,
+        check_param_headers,
+        decode_value,
+        encode_header_value,
+        find_header_arguments,
+        get_value,
+        has_header_arguments,
+        render_header_value,
+    )
+    from gateway.mcp.http_chunk_limits import ChunkFraming, FramingTooLarge
+    from gateway.mcp.messages import (
         HANDSHAKE_DATES,
         HEADER_MISMATCH,
         HTTP_STATUS,
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
         INVALID_PARAMS,
         INVALID_REQUEST,
         LOG_LEVELS,
+        MAX_MESSAGE,
         META_CALL,
         META_CAPABILITIES,
         META_CLIENT_INFO,
@@ -33,34 +44,21 @@ if TYPE_CHECKING:
         MISSING_CAPABILITY,
         NAMED_METHODS,
         NEWEST_SESSION_VERSION,
+        NEXT_PAGE_META,
+        NODE_CHECK_BYTES,
         PARSE_ERROR,
+        RAW_BLOCK,
         RESOURCE_NOT_FOUND,
         SESSION_VERSIONS,
         STATELESS_VERSION,
         STATELESS_VERSIONS,
         TASKS_EXTENSION,
+        TEXT_BLOCK,
         UNSUPPORTED_VERSION,
         Era,
-        ProtocolError,
-    )
-    from gateway.mcp.headers import (
-        HeaderArgument,
-        check_param_headers,
-        decode_value,
-        encode_header_value,
-        find_header_arguments,
-        get_value,
-        has_header_arguments,
-        render_header_value,
-    )
-    from gateway.mcp.messages import (
-        MAX_MESSAGE,
-        NEXT_PAGE_META,
-        NODE_CHECK_BYTES,
-        RAW_BLOCK,
-        TEXT_BLOCK,
         Json,
         MessageTooManyValues,
+        ProtocolError,
         RequestId,
         check_envelope,
         decode_message,

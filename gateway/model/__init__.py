@@ -8,7 +8,30 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.model.caller import CallerChannel, LogLevel, Question, QuestionMethod
+    from gateway.model.caller import CallerChannel, Credential, LogLevel, Principal, Question, QuestionMethod
+    from gateway.model.envelopes.trust_envelope import (
+        Authority,
+        compute_nonce,
+        content_envelope,
+        escape_tags,
+        render_off_loop,
+        result_envelope,
+    )
+    from gateway.model.llm_prompt import (
+        ContentBlock,
+        Renderer,
+        assemble_prompt,
+        describe_artifacts,
+        format_size,
+        join_bodies,
+        mcp_block,
+        media_of,
+        render_inline,
+        result_authority,
+        sanitize_file_name,
+        sanitize_mime_type,
+        text_block,
+    )
     from gateway.model.media import (
         InMemoryMediaReader,
         Media,
@@ -18,14 +41,7 @@ if TYPE_CHECKING:
         TrustTier,
         modality_hazard,
     )
-    from gateway.model.primitives.bounded_json import (
-        LARGE,
-        TooManyValues,
-        check_values,
-        read_json,
-        run_in_json_thread,
-        set_value_limit,
-    )
+    from gateway.model.primitives.cancellation import CompletedAwaitable, EagerCoroutine, check_cancelled, run_in_thread
     from gateway.model.primitives.canonical_json import (
         UNDEFINED,
         call_id,
@@ -44,18 +60,7 @@ if TYPE_CHECKING:
         set_deadline,
         to_microseconds,
     )
-    from gateway.model.primitives.concurrency import CompletedAwaitable, EagerCoroutine, check_cancelled, run_in_thread
-    from gateway.model.primitives.containers import DottedDict, deep_copy_containers
-    from gateway.model.primitives.exact_json import (
-        CallIdentity,
-        call_identity,
-        exact_digest,
-        exact_json,
-        fast_call_identity,
-        fingerprint_of,
-        is_short,
-        reads_exactly,
-    )
+    from gateway.model.primitives.dotted_dict import DottedDict, deep_copy_containers
     from gateway.model.primitives.identifiers import (
         CONFIG_OBJECT,
         NAME_REGEX,
@@ -73,33 +78,24 @@ if TYPE_CHECKING:
         new_secret,
         new_token,
     )
-    from gateway.model.principal import Credential, Principal
-    from gateway.model.prompt import (
-        ContentBlock,
-        Renderer,
-        assemble_prompt,
-        describe_artifacts,
-        format_size,
-        join_bodies,
-        mcp_block,
-        media_of,
-        render_inline,
-        result_authority,
-        sanitize_file_name,
-        sanitize_mime_type,
-        text_block,
+    from gateway.model.primitives.json_fingerprint import (
+        LARGE,
+        CallIdentity,
+        TooManyValues,
+        call_identity,
+        check_values,
+        exact_digest,
+        exact_json,
+        fast_call_identity,
+        fingerprint_of,
+        is_short,
+        read_json,
+        reads_exactly,
+        run_in_json_thread,
+        set_value_limit,
     )
-    from gateway.model.rendering.envelopes import (
-        Authority,
-        compute_nonce,
-        content_envelope,
-        escape_tags,
-        render_off_loop,
-        result_envelope,
-    )
-    from gateway.model.schema.output_schema import MAX_STRUCTURED_SIZE, NO_VALUE, OutputSchema, parse_output
     from gateway.model.schema.problems import OF_CALLER
-    from gateway.model.schema.schema import Schema
+    from gateway.model.schema.schema import MAX_STRUCTURED_SIZE, NO_VALUE, OutputSchema, Schema, parse_output
     from gateway.model.schema.subschemas import Subschemas
     from gateway.model.schema.transforms import coerce
     from gateway.model.tokenizer import BUILTIN_ENCODINGS, ESTIMATORS, TIKTOKEN_ENCODINGS, Tokenizable, warn_into
@@ -126,10 +122,21 @@ if TYPE_CHECKING:
         OutboundTracer,
         UpstreamMeta,
     )
-    from gateway.model.tools.calls import UNNAMED_TOOL, Results, ToolCall, decode_arguments
     from gateway.model.tools.tool import ArtifactTool, OnCollision, Tool, ToolContext, artifact_constructor_problems
+    from gateway.model.tools.tool_call import UNNAMED_TOOL, Results, ToolCall, decode_arguments
     from gateway.model.tools.tool_registry import ProviderName, ToolRegistry, to_provider_definition
-    from gateway.model.turns.context import CallContext, DispatchContext, TurnContext
+    from gateway.model.turns.context import CallContext, DispatchContext, QueryGuard, TurnContext
+    from gateway.model.turns.conversation_records import (
+        CALLBACKS,
+        RECORD_KINDS,
+        Callback,
+        CallTotals,
+        RecordKind,
+        RecordSet,
+        ToolCallSet,
+        TurnRecordSets,
+        record_kind_plural,
+    )
     from gateway.model.turns.events import (
         DispatchEnd,
         DispatchStart,
@@ -147,12 +154,12 @@ if TYPE_CHECKING:
         TurnGateClosed,
         TurnGateOpen,
         TurnStart,
+        WarningEvent,
         elapsed_milliseconds,
         now,
     )
-    from gateway.model.turns.gates import TurnGate
     from gateway.model.turns.pipeline import Middleware, Next, is_abort, is_task_cancelled, run_pipeline
-    from gateway.model.turns.records import CALLBACKS, RECORD_KINDS, Callback, RecordKind, RecordSet, record_kind_plural
     from gateway.model.turns.reporter import Reporter
+    from gateway.model.turns.turn_gate import TurnGate
 else:
     __getattr__ = lazy_exports(__name__)

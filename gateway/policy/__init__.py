@@ -9,7 +9,7 @@ from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from gateway.policy.access import STEPS, Access, AccessAnswer, AccessQuestion, ToolVisibility, fingerprint_of_call
-    from gateway.policy.approver_checks import (
+    from gateway.policy.approver_directory import (
         build_active_approver_directory,
         build_approver_directory,
         check_approvers,
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gateway.policy.casbin.enforcer import CasbinAuthoriser
     from gateway.policy.casbin.lint import KnownNames, lint_policies
     from gateway.policy.casbin.policy_files import PolicyCell, PolicySet, RoleLink, read_policies
+    from gateway.policy.config_expiry import ConfigExpired, Validity, ValidityState
     from gateway.policy.limits import (
         ExceededLimit,
         Limit,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         QuotaLimit,
         QuotaWindow,
         RateLimit,
+        TokenBucket,
         build_bucket,
         encode_limit_key,
         find_window,
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
     from gateway.policy.rules.condition_checks import ConditionMistake, Scope, find_mistakes, missing_everywhere
     from gateway.policy.rules.conditions import Condition, ConditionScope, compile_condition
     from gateway.policy.rules.deciding_part import find_deciding_part
+    from gateway.policy.rules.expression_analysis import find_saw_flags, line_and_column
     from gateway.policy.rules.expression_tree import CallNode, ConstantNode, Node, children, parse_expression
-    from gateway.policy.rules.expressions import find_saw_flags, line_and_column
     from gateway.policy.rules.gate_checks import (
         ApprovalCheck,
         ArgumentsCheck,
@@ -57,12 +59,11 @@ if TYPE_CHECKING:
         amount_of,
     )
     from gateway.policy.rules.gate_rules import OF_BYTES, GateOutcome, GateRule, RuleVerdict
-    from gateway.policy.rules.schema_views import SchemaView
+    from gateway.policy.rules.schema_lookup import SchemaView
+    from gateway.policy.rules.seen_flags import LONGEST, Sightings
     from gateway.policy.rules.turn_state import (
-        LONGEST,
         CallBounds,
         InvalidTurnState,
-        Sightings,
         Taint,
         TurnState,
         load_turn_state,
@@ -80,6 +81,5 @@ if TYPE_CHECKING:
         StopList,
         StopTarget,
     )
-    from gateway.policy.validity import ConfigExpired, Validity, ValidityState
 else:
     __getattr__ = lazy_exports(__name__)

@@ -150,18 +150,26 @@ class Access:
             return found.get(call.of)
         return next(iter(found.values())) if len(found) == 1 else None
 
-    def list_tools(self, principal: Principal, catalogue: str, *, at: datetime) -> list[tuple[str, DeclaredTool]]:
-        """Return the tools a caller sees in a catalogue, by advertised name; none if outside the audience."""
-        found = self.list_visibility(principal, catalogue, at=at)
+    def list_tools(
+        self, principal: Principal, catalogue: str, *, at: datetime, names: Sequence[str] | None = None
+    ) -> list[tuple[str, DeclaredTool]]:
+        """Return the tools a caller sees in a catalogue, by advertised name; none if outside the audience.
+
+        `names` limits them, in this order, so that a long list can be decided about in slices.
+        """
+        found = self.list_visibility(principal, catalogue, at=at, names=names)
         return [(each.name, each.tool) for each in found if each.decision.allowed]
 
-    def list_visibility(self, principal: Principal, catalogue: str, *, at: datetime) -> list[ToolVisibility]:
+    def list_visibility(
+        self, principal: Principal, catalogue: str, *, at: datetime, names: Sequence[str] | None = None
+    ) -> list[ToolVisibility]:
         """Return every tool with its decision, including denied ones; tools hidden from all callers are left out."""
         found = self.snapshot.catalogues.get(catalogue)
         held = self._find_roles(principal)
         if found is None or _audience(found, catalogue, held=held).decision != "allow":
             return []
-        named = [(name, self.snapshot.tool_in(catalogue, name)) for name in found.tools if name not in found.hidden]
+        asked = found.tools if names is None else names
+        named = [(name, self.snapshot.tool_in(catalogue, name)) for name in asked if name not in found.hidden]
         return [
             ToolVisibility(name, tool, self.decide_discovery(principal, catalogue=catalogue, tool=tool))
             for name, tool in named
@@ -267,6 +275,11 @@ class Access:
         """Flags that some rule tests for in the caller's sightings."""
         rules = self.snapshot.gates.values()
         return frozenset(flag for rule in rules for flag in rule.watched_flags)
+
+    @cached_property
+    def reads_turn_calls(self) -> bool:
+        """Whether some rule reads the calls of a turn, refused ones included."""
+        return any(rule.reads_turn_calls for rule in self.snapshot.gates.values())
 
     def _approvable(self, catalogue: str, tool: str) -> tuple[list[str], str]:
         """Return the objects that `approve` rows may name for this tool, and its tier."""

@@ -9,7 +9,7 @@ from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from gateway.registries.argument_mapping import ArgumentMapping, ArgumentPath, schema_accepts
-    from gateway.registries.catalogues import (
+    from gateway.registries.catalogue_selection import (
         QUERY_PREFIX,
         Combination,
         GovernedTool,
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         find_forbidden_combinations,
         select_tools,
     )
-    from gateway.registries.collisions import Collision, CollisionRules, MergedTools, NamedTool, NameKind, merge_tools
     from gateway.registries.definition_drift import (
         ChangeSeverity,
         DefinitionChange,
@@ -27,27 +26,37 @@ if TYPE_CHECKING:
         highest_severity,
     )
     from gateway.registries.definition_scan import ReviewContext, is_visible, other_upstream_tools, review_definition
-    from gateway.registries.definitions import (
-        KINDS,
-        DefinitionKind,
-        InvalidDefinition,
-        UpstreamDefinition,
-        build_tool_definition,
-        hash_definition,
-        to_plain_data,
-    )
     from gateway.registries.diagnostics import Diagnostic, Position, Severity, sort_diagnostics, suggest_name
-    from gateway.registries.effects import (
+    from gateway.registries.effective_trust import (
+        BUILT_IN_FLAGS,
         CHANGES,
         EFFECT_FLAGS,
         WRITES,
+        DeclaredTrust,
+        EffectiveTrust,
+        Flag,
+        Hint,
         Proposal,
+        Tier,
+        TrustProblem,
+        add_implied_flags,
         claims_not_idempotent,
         contradicts_method,
+        derive_hints,
         find_claimed_flags,
         in_effect_order,
         method_flags,
+        most_alarming,
         propose_flags,
+        resolve_trust,
+    )
+    from gateway.registries.name_collisions import (
+        Collision,
+        CollisionRules,
+        MergedTools,
+        NamedTool,
+        NameKind,
+        merge_tools,
     )
     from gateway.registries.policy_cases import EarlierCall, ExpectedReason, PolicyCase
     from gateway.registries.snapshot import (
@@ -70,7 +79,7 @@ if TYPE_CHECKING:
         compute_revision,
         describe_tool,
     )
-    from gateway.registries.stages import (
+    from gateway.registries.stage_order import (
         BUILT_IN_STAGES,
         PHASES,
         Phase,
@@ -79,18 +88,14 @@ if TYPE_CHECKING:
         check_stage_order,
         plug_in_group,
     )
-    from gateway.registries.trust import (
-        BUILT_IN_FLAGS,
-        DeclaredTrust,
-        EffectiveTrust,
-        Flag,
-        Hint,
-        Tier,
-        TrustProblem,
-        add_implied_flags,
-        derive_hints,
-        most_alarming,
-        resolve_trust,
+    from gateway.registries.upstream_definition import (
+        KINDS,
+        DefinitionKind,
+        InvalidDefinition,
+        UpstreamDefinition,
+        build_tool_definition,
+        hash_definition,
+        to_plain_data,
     )
 else:
     __getattr__ = lazy_exports(__name__)

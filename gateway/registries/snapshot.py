@@ -14,13 +14,12 @@ from typing import Any, Final, Literal
 
 from gateway.model import exact_digest, glob_matches
 from gateway.policy import GateRule
-from gateway.registries.catalogues import Combination, GovernedTool
-from gateway.registries.collisions import Collision, CollisionRules
+from gateway.registries.catalogue_selection import Combination, GovernedTool
 from gateway.registries.diagnostics import Position
-from gateway.registries.effects import EFFECT_FLAGS
+from gateway.registries.effective_trust import EFFECT_FLAGS, EffectiveTrust, Flag, Hint, Tier
+from gateway.registries.name_collisions import Collision, CollisionRules
 from gateway.registries.policy_cases import PolicyCase
-from gateway.registries.stages import Phase
-from gateway.registries.trust import EffectiveTrust, Flag, Hint, Tier
+from gateway.registries.stage_order import Phase
 
 Lifecycle = Literal["draft", "active", "deprecated", "retired"]
 DocumentRegistry = Mapping[str, "DeclaredDocument"]

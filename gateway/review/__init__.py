@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.review.access import (
+    from gateway.review.access_report import (
         ResourceAccess,
         ToolAccess,
         list_resource_access,
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     )
     from gateway.review.plan.access_changes import Progress
     from gateway.review.plan.builder import Plan, PlanInput, PolicyTestCounts, build_plan
-    from gateway.review.plan.data import plan_data
     from gateway.review.plan.document_changes import SourceValues
     from gateway.review.plan.policy_changes import GroupingRow, PolicyRow
+    from gateway.review.plan.renderer import Style, plan_data, plan_lines
     from gateway.review.plan.risk import Weight, is_accepted
-    from gateway.review.plan.text import Style, plan_lines
     from gateway.review.policy_tests import (
         CaseResult,
         Coverage,

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
         serve,
     )
     from gateway.server.http.middleware import EdgeMiddleware, EdgeRules, ErrorCountMiddleware
-    from gateway.server.http.peer_listener import CALLER, caller_header
-    from gateway.server.http.peer_proof import (
+    from gateway.server.http.peer_handshake import (
         ANSWER_SIZE,
         MIN_SECRET_BYTES,
         PROOF_SECONDS,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
         ClientProof,
         Kind,
     )
+    from gateway.server.http.peer_listener import CALLER, caller_header
     from gateway.server.http.request_body import NotStrictJson, strict_json
     from gateway.server.http.router import (
         ISSUER_METADATA_PATH,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.storage.blobs.bucket import BucketSpool
-    from gateway.storage.blobs.copy import CopyProgress, copy_blobs
-    from gateway.storage.blobs.disk import DiskSpool
-    from gateway.storage.blobs.object_store import BucketAddress, import_obstore
-    from gateway.storage.blobs.spool import InlineBlobStore, Known, ResultSpool
+    from gateway.storage.blobs.blob_copy import CopyProgress, copy_blobs
+    from gateway.storage.blobs.bucket_store import BucketSpool
+    from gateway.storage.blobs.disk_store import DiskSpool
+    from gateway.storage.blobs.result_spool import InlineBlobStore, Known, ResultSpool
+    from gateway.storage.blobs.s3_client import BucketAddress, import_obstore
     from gateway.storage.call_store import (
         ArgumentExcerpt,
         AuditBody,
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
         StoredTurn,
         TurnEndReason,
         TurnStateStore,
+        TurnStateWrite,
         argument_data,
     )
     from gateway.storage.change_signal import ChangeSignal, FileChangeSignal
-    from gateway.storage.disk_space import DiskSpaceMonitor, descriptor_problem
-    from gateway.storage.outcome_store import (
+    from gateway.storage.rate_table import RateTable
+    from gateway.storage.refusal_store import (
         MAX_REFUSALS,
         WINDOW,
         HeldKey,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         Refusal,
         RefusalCount,
     )
-    from gateway.storage.rate_table import RateTable
     from gateway.storage.sql.approvals import AuditHook, SqlApprovalStore
     from gateway.storage.sql.audit_log import (
         MAX_PRUNED_ENTRIES,
@@ -47,19 +47,8 @@ if TYPE_CHECKING:
         find_expired_prefixes,
         list_shards,
     )
-    from gateway.storage.sql.engine import ReadPool
+    from gateway.storage.sql.engine_base import ReadPool
     from gateway.storage.sql.group_commit import GroupCommit
-    from gateway.storage.sql.inspection import (
-        RemoteStore,
-        SqliteAuditReader,
-        StoreLocation,
-        find_audit_entries,
-        find_call_approvals,
-        find_calls,
-        list_calls,
-        open_for_reading,
-    )
-    from gateway.storage.sql.limits import SqlQuotas
     from gateway.storage.sql.postgres.connection import PostgresAuditReader, open_read_only_session
     from gateway.storage.sql.postgres.dialect import PostgresAuditLog
     from gateway.storage.sql.postgres.engine import PostgresStore, open_postgres_store, require_schema_version_at
@@ -72,9 +61,19 @@ if TYPE_CHECKING:
         read_schema_state,
     )
     from gateway.storage.sql.postgres.writer import PostgresWriter
-    from gateway.storage.sql.sightings import StoredSightings
-    from gateway.storage.sql.sqlite.bus_errors import survive_bus_errors
-    from gateway.storage.sql.sqlite.connection import SqliteConnection
+    from gateway.storage.sql.quotas import SqlQuotas
+    from gateway.storage.sql.read_only_store import (
+        RemoteStore,
+        SqliteAuditReader,
+        StoreLocation,
+        find_audit_entries,
+        find_call_approvals,
+        find_calls,
+        list_calls,
+        open_for_reading,
+    )
+    from gateway.storage.sql.seen_flags import StoredSightings
+    from gateway.storage.sql.sqlite.connection import DiskSpaceMonitor, SqliteConnection, descriptor_problem
     from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
     from gateway.storage.sql.sqlite.integrity import (
         QUICK_SECONDS,
@@ -86,6 +85,7 @@ if TYPE_CHECKING:
         sqlite_findings,
     )
     from gateway.storage.sql.sqlite.migration import is_served, require_not_lost, retry_while_locked, upgrade_in_child
+    from gateway.storage.sql.sqlite.sigbus_handler import survive_bus_errors
     from gateway.storage.sql.sqlite.writer_client import WriterClient
     from gateway.storage.sql.stop_list import SqlStopList
 else:

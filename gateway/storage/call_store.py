@@ -184,6 +184,14 @@ class ExtendedTurn(NamedTuple):
     memory: bytes | None = None
 
 
+class TurnStateWrite(NamedTuple):
+    """The new state of a turn. If the stored one is not `knowing`, another process has changed it: both are merged."""
+
+    turn_id: str
+    memory: bytes
+    knowing: bytes | None
+
+
 class TurnStateStore(Protocol):
     """Turn states, shared by all processes. Raises as `CallStore` does."""
 
@@ -247,17 +255,25 @@ class CallStore(Protocol):
         memory: bytes | None = None,
         knowing: bytes | None = None,
         audit: Sequence[AuditBody] = (),
+        implicit: TurnStateWrite | None = None,
     ) -> None:
         """Record the outcome of a call, started before or not; with a turn that is not stored yet, both or neither.
 
         If the call was started before, only its outcome is written, and its arguments stay as they were. A stored turn
         expires as late as the one given here, if that is later. `memory` is the new turn state. If the stored one is
-        not `knowing`, another process has changed it since, and both are merged.
+        not `knowing`, another process has changed it since, and both are merged. `implicit` is the new state of the
+        caller's implicit turn. It is dropped if that turn is not stored.
         """
         ...
 
     async def record_single_call(
-        self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
+        self,
+        call: StoredCall,
+        turn: StoredTurn,
+        *,
+        memory: bytes | None = None,
+        audit: Sequence[AuditBody] = (),
+        implicit: TurnStateWrite | None = None,
     ) -> None:
         """Record the outcome of a call together with its turn, neither of which is stored yet: both or neither."""
         ...

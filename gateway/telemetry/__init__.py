@@ -8,18 +8,30 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.telemetry.attributes import ToolAttributes
-    from gateway.telemetry.export.json_lines import JsonLinesExporter
+    from gateway.telemetry.attribute_cache import ToolAttributes
     from gateway.telemetry.export.otlp_grpc import OtlpGrpc, grpc_library
     from gateway.telemetry.export.otlp_http import OtlpHttp
     from gateway.telemetry.export.otlp_metrics import MetricExporter
-    from gateway.telemetry.export.queue import Queue, SignalExporter, Transport
+    from gateway.telemetry.export.signal_exporter import JsonLinesExporter, Queue, SignalExporter, Transport
     from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope, Value
-    from gateway.telemetry.instruments import Family, MetricAttributes, Point, Values, gauge_family, merge_families
     from gateway.telemetry.logs import JsonLogFormatter, OtlpLogHandler, TextLogFormatter
-    from gateway.telemetry.metrics import GatewayMetrics, pack_families, unpack_families
+    from gateway.telemetry.metric_instruments import (
+        Family,
+        MetricAttributes,
+        Point,
+        Values,
+        gauge_family,
+        merge_families,
+    )
+    from gateway.telemetry.metrics import (
+        CONTENT_TYPES,
+        GatewayMetrics,
+        format_exposition,
+        negotiate_format,
+        pack_families,
+        unpack_families,
+    )
     from gateway.telemetry.observer import EventSpans, TelemetryObserver
-    from gateway.telemetry.prometheus_text import CONTENT_TYPES, format_exposition, negotiate_format
     from gateway.telemetry.settings import (
         CAPTURE,
         LONGEST_VALUE,

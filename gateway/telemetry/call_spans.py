@@ -11,7 +11,7 @@ from gateway.errors import GatewayError
 from gateway.model import new_random_64
 from gateway.storage import StoredResult
 from gateway.telemetry import names
-from gateway.telemetry.attributes import ToolAttributes
+from gateway.telemetry.attribute_cache import ToolAttributes
 from gateway.telemetry.export.wire_format import (
     CLIENT,
     FAILED,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from gateway.engine import find_current_call
 from gateway.errors import GatewayError
 from gateway.telemetry import names
-from gateway.telemetry.export.queue import Queue
+from gateway.telemetry.export.signal_exporter import Queue
 from gateway.telemetry.export.wire_format import Attributes, Value, event_body, log_head, of_log
 
 OURS: Final = "gateway"

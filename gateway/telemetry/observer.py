@@ -28,9 +28,9 @@ from gateway.model import (
 from gateway.registries import DeclaredTool
 from gateway.storage import StoredCall
 from gateway.telemetry import names
-from gateway.telemetry.attributes import CommonAttributes, ContentHashes, ToolAttributes
+from gateway.telemetry.attribute_cache import CommonAttributes, ContentHashes, ToolAttributes
 from gateway.telemetry.call_spans import CallSpan
-from gateway.telemetry.export.queue import Queue
+from gateway.telemetry.export.signal_exporter import Queue
 from gateway.telemetry.export.wire_format import (
     FAILED,
     INTERNAL,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from gateway.approvals import ApprovalRecord
 from gateway.model import Principal, new_random_64
 from gateway.telemetry import names
-from gateway.telemetry.attributes import ToolAttributes
+from gateway.telemetry.attribute_cache import ToolAttributes
 from gateway.telemetry.export.wire_format import FAILED, INTERNAL, SERVER, Value, link, span_head, span_name, text
 
 if TYPE_CHECKING:

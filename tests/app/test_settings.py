@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.settings import Settings
-from gateway.app.startup import StartRefused, peer_key, refuse_shared_port
+from gateway.app.startup_checks import StartRefused, peer_key, refuse_shared_port
 from tests.support.gateways.commands import run_gateway
 from tests.support.paths import ROOT
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from tests.approvals.held_calls import LEA, LEAD, ApprovalFixture, Clock, action, make_approval_fixture, refund
 
 

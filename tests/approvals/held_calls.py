@@ -13,10 +13,10 @@ from uuid import uuid4
 from gateway.approvals.approval_store import ApprovalRequest, ApprovalSubject, make_action
 from gateway.approvals.lifecycle import HoldStatus
 from gateway.approvals.service import ApprovalEventRecord, ApprovalService
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditOrigin
 from gateway.engine.records.auditor import Auditor
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store

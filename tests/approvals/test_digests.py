@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.approvals.approval_store import hash_text
 from gateway.approvals.lifecycle import diff_actions
-from gateway.model.primitives.exact_json import exact_json
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
+from gateway.model.primitives.json_fingerprint import exact_json
 from tests.approvals.held_calls import ADA, action
 
 VALUES = st.recursive(

@@ -23,7 +23,7 @@ from gateway.approvals.errors import (
 )
 from gateway.approvals.service import ApprovalEventRecord, outcome_error
 from gateway.errors import NotPermitted
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from tests.approvals.held_calls import (
     ADA,
     LEA,

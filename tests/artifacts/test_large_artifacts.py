@@ -16,8 +16,8 @@ MEASURE = """
 import asyncio, json, resource, sys
 
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.artifacts.lines import limit_answer
-from gateway.artifacts.spool import FileStore
+from gateway.artifacts.line_index import limit_answer
+from gateway.artifacts.spool_readers import FileStore
 from gateway.errors import AnswerTooLarge
 
 def peak():

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
-from gateway.engine.agent.dispatch import build_query_tools, forge_into, in_memory_callbacks
+from gateway.engine.turn_pipeline.dispatch_loop import build_query_tools, forge_into, in_memory_callbacks
 from gateway.model.schema.schema import Schema
 from gateway.model.tokenizer import Tokenizable
-from gateway.model.tools.calls import ToolCall
 from gateway.model.tools.tool import ArtifactTool, Tool
+from gateway.model.tools.tool_call import ToolCall
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import DispatchContext, TurnContext
+from gateway.model.turns.conversation_records import Retrievable
 from gateway.model.turns.events import EventBuses, now
-from gateway.model.turns.records import Retrievable
 
 pytestmark = pytest.mark.anyio
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.artifacts.lines import limit_answer
-from gateway.artifacts.pattern import Pattern
-from gateway.artifacts.query_pages import PAGE_ARGUMENTS
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.javascript_regex import Pattern
+from gateway.artifacts.line_index import limit_answer
+from gateway.artifacts.search import PAGE_ARGUMENTS
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.artifacts.spooled_artifact import (
     MAX_QUERY_ANSWER,
     SpooledArtifact,
@@ -37,10 +37,10 @@ from gateway.model.media import InMemoryMediaReader, Media
 from gateway.model.primitives.canonical_json import UNDEFINED
 from gateway.model.tokenizer import BUILTIN_ENCODINGS, Tokenizable
 from gateway.model.tools.artifact import is_artifact, is_artifact_class
-from gateway.model.tools.calls import ToolCall
 from gateway.model.tools.tool import ArtifactTool, Tool
+from gateway.model.tools.tool_call import ToolCall
+from gateway.model.turns.conversation_records import Retrievable
 from gateway.model.turns.events import now
-from gateway.model.turns.records import Retrievable
 
 pytestmark = pytest.mark.anyio
 

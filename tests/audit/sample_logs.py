@@ -18,7 +18,7 @@ from gateway.audit.entries import (
     ChainPosition,
 )
 from gateway.audit.json_lines import InvalidEntry, from_line, to_line
-from gateway.audit.keys import SigningKey
+from gateway.audit.signing_keys import SigningKey
 
 NOON = 1_795_000_000_000_000
 KEY = SigningKey.load(bytes(range(200, 232)))

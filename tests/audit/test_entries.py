@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import (
     MAX_ITEMS,
     MAX_TEXT,

@@ -25,8 +25,7 @@ from gateway.audit.entries import (
     ChainPosition,
     CountPart,
 )
-from gateway.audit.event_formats import MAPPING_VERSION, OCSF_VERSION
-from gateway.audit.export import ExportFilter, Format, export_entries
+from gateway.audit.export import MAPPING_VERSION, OCSF_VERSION, ExportFilter, Format, export_entries
 from gateway.audit.json_lines import UnreadableLog
 from gateway.audit.verification import verify
 from gateway.audit.vocabulary import Event

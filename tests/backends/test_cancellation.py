@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +10,9 @@ import pytest
 from gateway.backends.command.backend import Command, CommandBackend
 from gateway.backends.command.child_process import HostControls
 from gateway.backends.http.backend import HttpBackend, HttpRequest
-from gateway.backends.http.connections import HttpConnections
 from gateway.backends.python.backend import PythonBackend, PythonFunction
+from gateway.http_client.allowed_addresses import LOOPBACK
+from gateway.http_client.connection_pools import HttpConnections
 from gateway.model.tools.backend import Backend
 from tests.backends import sample_functions as functions
 from tests.backends.invocations import invocation, other_tasks
@@ -66,7 +67,18 @@ async def http() -> None:
         await connections.close()
 
 
-@pytest.mark.parametrize("kind", [command, process, http], ids=["command", "process", "http"])
+async def several_addresses() -> None:
+    async def lookup(host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.3", "127.0.0.1"]  # the first one refuses
+
+    async with start_service(plain(b"x" * 100_000)) as service:
+        connections = HttpConnections(lookup=lookup)
+        request = HttpRequest("GET", f"http://service.example:{service.port}", networks=LOOPBACK)
+        await cancel_calls(HttpBackend(request, connections), {})
+        await connections.close()
+
+
+@pytest.mark.parametrize("kind", [command, process, http, several_addresses])
 async def test_nothing_is_left_behind(kind: Callable[[], Awaitable[None]]) -> None:
     await kind()  # a loop opens some files of its own with the first socket
     await steps()  # transports close theirs a little later

@@ -21,7 +21,7 @@ from gateway import Media
 from gateway.backends.command import launcher
 from gateway.backends.command.backend import Command, CommandBackend, fill_argv
 from gateway.backends.command.child_process import HostControls
-from gateway.backends.results import BackendUnusable, MediaTemplate
+from gateway.backends.result_conversion import BackendUnusable, MediaTemplate
 from gateway.model.tools.backend import BackendError
 from tests.backends.invocations import Spool, TooMuch, invocation, is_gone, other_tasks
 

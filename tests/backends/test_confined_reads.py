@@ -11,8 +11,8 @@ import pytest
 
 from gateway.backends.command.backend import Command, CommandBackend
 from gateway.backends.command.child_process import Confinement, HostControls
-from gateway.backends.command.grants import NETWORK_READABLE, SYSTEM_READABLE, program_files
-from gateway.backends.results import BackendUnusable
+from gateway.backends.command.path_grants import NETWORK_READABLE, SYSTEM_READABLE, program_files
+from gateway.backends.result_conversion import BackendUnusable
 from gateway.model.tools.backend import BackendError
 from tests.backends.invocations import Spool, invocation
 

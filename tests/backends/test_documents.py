@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.app.revisions.discovery import fetch_document
-from gateway.backends.http.connections import HttpConnections
-from gateway.backends.results import BackendUnusable
+from gateway.app.upstream_discovery import fetch_document
+from gateway.backends.result_conversion import BackendUnusable
+from gateway.http_client.connection_pools import HttpConnections
 from gateway.model.tools.backend import BackendError
 from tests.backends.loopback_service import Answer, plain, start_service
 

@@ -7,6 +7,7 @@ import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,26 +16,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import Media
-from gateway.backends.http.addresses import parse_url_template
 from gateway.backends.http.backend import ArgumentSelection, HttpBackend, HttpRequest
-from gateway.backends.http.connections import ConnectionLimits, HttpConnections
 from gateway.backends.http.credentials import BasicAuth, BearerAuth, HeaderAuth
-from gateway.backends.results import BackendUnusable, MediaTemplate
-from gateway.examples.helpdesk_server import HelpdeskServer, sample_store
+from gateway.backends.http.url_template import parse_url_template
+from gateway.backends.result_conversion import BackendUnusable, MediaTemplate
+from gateway.examples.helpdesk_service import HelpdeskServer, sample_store
+from gateway.http_client.connection_pools import SERVICE_POLICY, HttpConnections
+from gateway.http_client.http_policy import HttpPolicy
 from gateway.model.tools.backend import BackendError
 from tests.backends.invocations import Spool, TooMuch, invocation, other_tasks
 from tests.backends.loopback_service import Answer, plain, raw, start_service
 
 pytestmark = pytest.mark.anyio
 
-QUICK = ConnectionLimits(
-    connect=timedelta(milliseconds=100), answer=timedelta(milliseconds=200), idle=timedelta(milliseconds=200)
-)
+QUICK = replace(SERVICE_POLICY, connect=0.1, answer=0.2, idle=0.2)
 
 
 @asynccontextmanager
-async def connect(limits: ConnectionLimits | None = None) -> AsyncIterator[HttpConnections]:
-    connections = HttpConnections(limits)
+async def connect(policy: HttpPolicy = SERVICE_POLICY) -> AsyncIterator[HttpConnections]:
+    connections = HttpConnections(policy)
     try:
         yield connections
     finally:
@@ -51,10 +51,10 @@ async def fetch_bytes(
 
 
 async def failure(
-    request: HttpRequest, args: dict[str, Any] | None = None, *, limits: ConnectionLimits | None = None
+    request: HttpRequest, args: dict[str, Any] | None = None, *, policy: HttpPolicy = SERVICE_POLICY
 ) -> BackendError:
     spool = Spool()
-    async with connect(limits) as connections, asyncio.timeout(20):
+    async with connect(policy) as connections, asyncio.timeout(20):
         with pytest.raises(BackendError) as caught:
             await HttpBackend(request, connections).run(invocation(args or {}, spool))
     assert spool.kept == []
@@ -346,7 +346,7 @@ async def test_dripping_error_body_does_not_hold_the_call() -> None:
         await asyncio.Event().wait()
 
     async with start_service(drips) as service:
-        failed = await failure(HttpRequest("GET", service.url), limits=QUICK)
+        failed = await failure(HttpRequest("GET", service.url), policy=QUICK)
 
     assert failed.message == "the service answered 500 Internal Server Error: broken"
 
@@ -484,7 +484,7 @@ MISBEHAVIOUR: list[tuple[str, Answer | bytes, str]] = [
     ("endless headers", endless_headers, "failed"),
     ("bad length", raw(b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"), "failed"),
     ("two lengths", raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"), "failed"),
-    ("100 forever", continues, "unavailable"),
+    ("100 forever", continues, "failed"),
 ]
 
 
@@ -495,7 +495,7 @@ MISBEHAVIOUR: list[tuple[str, Answer | bytes, str]] = [
 async def test_misbehaving_service_is_a_typed_failure(answer: Answer, word: str, method: Any) -> None:
     before = other_tasks()
     async with start_service(answer) as service:
-        failed = await failure(HttpRequest(method, service.url), limits=QUICK)
+        failed = await failure(HttpRequest(method, service.url), policy=QUICK)
 
     assert failed.word == word
     assert "127.0.0.1" not in failed.message
@@ -511,7 +511,7 @@ async def test_dripping_body_ends_at_the_deadline() -> None:
             await asyncio.sleep(0.02)
 
     async with start_service(drips) as service:
-        failed = await failure(HttpRequest("GET", service.url, timeout=timedelta(milliseconds=300)), limits=QUICK)
+        failed = await failure(HttpRequest("GET", service.url, timeout=timedelta(milliseconds=300)), policy=QUICK)
 
     assert (failed.word, failed.message) == ("unavailable", "no result within 0.3 s")
 

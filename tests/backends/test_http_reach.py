@@ -17,18 +17,18 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.backends.http.addresses import (
+from gateway.backends.http.backend import ArgumentSelection, HttpBackend, HttpRequest
+from gateway.backends.http.credentials import BearerAuth
+from gateway.backends.http.url_template import parse_url_template
+from gateway.backends.result_conversion import BackendUnusable
+from gateway.http_client import HttpConnections, ResolveHost
+from gateway.http_client.allowed_addresses import (
     LOOPBACK,
     AddressNotAllowed,
     check_addresses,
     is_public,
     networks_allowed_by_host,
-    parse_url_template,
 )
-from gateway.backends.http.backend import ArgumentSelection, HttpBackend, HttpRequest
-from gateway.backends.http.connections import HttpConnections, ResolveHost
-from gateway.backends.http.credentials import BearerAuth
-from gateway.backends.results import BackendUnusable
 from gateway.model.tools.backend import BackendError
 from tests.backends.invocations import Spool, invocation
 from tests.backends.loopback_service import Service, plain, start_service

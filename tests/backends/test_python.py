@@ -15,7 +15,7 @@ import pytest
 from gateway import Media
 from gateway.backends.command.child_process import HostControls
 from gateway.backends.python.backend import PythonBackend, PythonFunction
-from gateway.backends.results import BackendUnusable, MediaTemplate
+from gateway.backends.result_conversion import BackendUnusable, MediaTemplate
 from gateway.errors import TurnGateTimeout
 from gateway.examples import pricing
 from gateway.model.tools.backend import BackendError

@@ -15,7 +15,7 @@ from traceback import format_exception
 from typing import Any, Final, Literal
 
 from gateway.app.app import AppInputs, ConfigInvalid, prepare_app, start_app
-from gateway.app.listeners import build_listeners
+from gateway.app.asgi_apps import build_asgi_apps
 from gateway.app.settings import Settings
 from gateway.config.reports.renderers import ReportFormat, render_report
 from gateway.errors import GatewayError
@@ -142,7 +142,7 @@ def _leaves_the_host(ready: AppInputs) -> bool:
 async def _serve(ready: AppInputs) -> Literal["served"]:
     """Start everything but the listeners, and list the tools of every catalogue over MCP."""
     async with start_app(ready) as gateway:
-        apps = build_listeners(gateway, base_url="http://127.0.0.1", stopping=ShutdownSignal())
+        apps = build_asgi_apps(gateway, base_url="http://127.0.0.1", stopping=ShutdownSignal())
         for catalogue in gateway.service.published.snapshot.catalogues.values():
             if "mcp" in catalogue.protocols:
                 status, answer = await _ask(apps.data, f"{catalogue.path}/mcp")

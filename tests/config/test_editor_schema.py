@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config.editor_schema import STRICTER, build_editor_schema, default_to_yaml
+from gateway.config.field_docs import STRICTER, build_editor_schema, default_to_yaml
 from gateway.config.kinds.validation import KINDS, validate_document
 from tests.config.kinds.example_documents import DOCUMENTS, RAW, changed, label, without
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.config.document_checks import document_identity
 from gateway.config.effective_yaml import render_effective_yaml
-from gateway.config.environment import substitute_environment
+from gateway.config.environment_variables import substitute_environment
 from gateway.config.kinds.validation import KINDS
 from gateway.config.overlays import apply_overlays, is_overlay
 from gateway.config.yaml.document import YamlDocument

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.config.explain import UnknownField, explain_schema_field
-from gateway.config.field_shapes import FieldType, ListField, MapField, ObjectField, UnionField, list_fields
+from gateway.config.field_docs import UnknownField, explain_schema_field
+from gateway.config.field_introspection import FieldType, ListField, MapField, ObjectField, UnionField, list_fields
 from gateway.config.kinds.validation import KINDS
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.project import LoadedProject, Project, load_project
-from gateway.config.reports.codes import CODES
+from gateway.config.reports.diagnostic_codes import CODES
 from gateway.config.reports.renderers import render_report
 from gateway.registries.diagnostics import Diagnostic
 from tests.support.paths import ROOT

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.environment import substitute_environment
+from gateway.config.environment_variables import substitute_environment
 from gateway.config.overlays import apply_overlays, is_overlay
 from gateway.config.yaml.document import YamlDocument
 from gateway.config.yaml.parser import parse_text

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from gateway.config.document_checks import check_embedded_code
-from gateway.config.environment import substitute_environment
+from gateway.config.environment_variables import substitute_environment
 from gateway.config.yaml.parser import parse_text
 
 NO_ENVIRONMENT: Mapping[str, str] = {}
@@ -15,7 +15,9 @@ def check(text: str, environ: Mapping[str, str] = NO_ENVIRONMENT) -> list[tuple[
     documents, problems = parse_text(text, "a.yaml")
     assert problems == []
     documents = [substitute_environment(document, environ)[0] for document in documents]
-    return [(str(found.position), found.code, found.message, found.help) for found in check_embedded_code(documents)]
+    return [
+        (str(found.position), found.code, found.message, found.help) for found in check_embedded_code(documents, {})
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.config.document_checks import ANY_ITEM, REFERENCES, check_references, document_identity
-from gateway.config.field_shapes import list_fields
+from gateway.config.field_introspection import list_fields
 from gateway.config.kinds.pipelines import STAGE_OPTIONS
 from gateway.config.kinds.validation import KINDS
 from gateway.config.yaml.parser import parse_text
@@ -155,7 +155,7 @@ def test_many_names_are_not_all_listed() -> None:
 
 def test_every_reference_is_a_field_of_its_kind() -> None:
     """A renamed field must not silently leave its reference unchecked."""
-    from gateway.config.explain import explain_schema_field
+    from gateway.config.field_docs import explain_schema_field
 
     for kind, references in REFERENCES.items():
         assert kind in KINDS

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from gateway.app.project import LoadedProject, Project, load_project
 from gateway.cli.main import app
-from gateway.config.reports.codes import CODES
-from gateway.registries.definitions import build_tool_definition
+from gateway.config.reports.diagnostic_codes import CODES
+from gateway.registries.upstream_definition import build_tool_definition
 from tests.config.linking.projects import (
     INSTALLATION,
     NAMES,

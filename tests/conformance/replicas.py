@@ -24,25 +24,25 @@ from tests.support.paths import ROOT
 HERE = ROOT / "tests" / "conformance"
 
 from gateway.app.app import run_app  # noqa: E402
-from gateway.app.cluster.forwarding import (  # noqa: E402
-    create_forwarding_session,
-    forward_request,
-)
-from gateway.app.cluster.peers import (  # noqa: E402
+from gateway.app.cluster.peer_router import (  # noqa: E402
     PeerRouter,
     derive_peer_id,
     host_of,
+)
+from gateway.app.cluster.proxy import (  # noqa: E402
+    create_forwarding_session,
+    forward_request,
 )
 from gateway.app.settings import Settings  # noqa: E402
 from gateway.server.http.middleware import (  # noqa: E402
     EdgeMiddleware,
     EdgeRules,
 )
+from gateway.server.http.peer_handshake import ChannelKey  # noqa: E402
 from gateway.server.http.peer_listener import (  # noqa: E402
     PeerApps,
     with_caller_address,
 )
-from gateway.server.http.peer_proof import ChannelKey  # noqa: E402
 from gateway.server.mcp.endpoint import McpEndpoint  # noqa: E402
 from gateway.server.mcp.sessions import SessionLimits  # noqa: E402
 from gateway.storage.sql.postgres.migration import migrate_postgres  # noqa: E402

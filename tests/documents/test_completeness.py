@@ -8,9 +8,9 @@ import typer
 import yaml
 
 from gateway.cli.main import app
-from gateway.config.editor_schema import STRICTER
+from gateway.config.field_docs import STRICTER
 from gateway.config.kinds.validation import KINDS, validate_document
-from gateway.config.reports.codes import CODES
+from gateway.config.reports.diagnostic_codes import CODES
 from tests.support.paths import ROOT
 
 CONFIGS: Final = ROOT / "configs" / "README.md"

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
 from gateway.artifacts.spooled_artifact import SpooledArtifact
+from gateway.engine.artifact_classes import ArtifactTypes
 from gateway.engine.call import Call
 from gateway.engine.gates.definition_guard import DefinitionGuard
 from gateway.engine.gates.guard import GuardDependencies
 from gateway.engine.handler import HandlerDependencies, build_handler
 from gateway.engine.live_revision import LiveCatalogue, LiveRevision
-from gateway.engine.result_store import ArtifactTypes
 from gateway.engine.service import Service
-from gateway.engine.stages.result_views import redact_artifact
-from gateway.model.principal import Principal
+from gateway.engine.stages.result_redaction import redact_artifact
+from gateway.model.caller import Principal
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.backend import Invocation
 from gateway.model.tools.tool import Tool
@@ -25,9 +25,9 @@ from gateway.policy.access import Access
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.registries.diagnostics import Position
+from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import ArtifactClass, Catalogue, DeclaredTool, Snapshot
-from gateway.registries.trust import EffectiveTrust, Tier
-from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from tests.support.ready_databases import put_ready_database
 

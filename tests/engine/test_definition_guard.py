@@ -146,7 +146,9 @@ async def call_tool(folder: Path, definition_guard: DefinitionGuard) -> tuple[li
     )
     async with running(folder, plan.tool("see", "seen")) as gateway:
         turn = await gateway.service.turns.open(ANA, "desk")
-        listed = [each.name for each in gateway.service.list_tools(ANA, "desk") if each.declared is not None]
+        listed = [
+            each.name for each in await gateway.service.list_tools(ANA, "desk").all() if each.declared is not None
+        ]
         settled = await gateway.service.call_in_turn(turn, "pay", {})
     return listed, settled.record, settled.record.is_error
 

@@ -24,17 +24,18 @@ from gateway.approvals.errors import (
 )
 from gateway.approvals.service import ApprovalService
 from gateway.engine.call import Call, HoldPolicy, call_context
-from gateway.engine.caller import CallerCannotAnswer
+from gateway.engine.caller_messages import CallerCannotAnswer
 from gateway.engine.gates.definition_guard import DefinitionChanged, DefinitionGuard
 from gateway.engine.gates.guard import GuardDependencies
 from gateway.engine.handler import HandlerDependencies, build_handler
-from gateway.engine.turns.implicit import ImplicitTurns
-from gateway.engine.turns.sync import SharedTurnState
+from gateway.engine.turns.implicit_turns import ImplicitTurns
 from gateway.engine.turns.turn import Turn
+from gateway.engine.turns.turn_store import SharedTurnState
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
-from gateway.model.primitives.containers import DottedDict
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
+from gateway.model.primitives.dotted_dict import DottedDict
 from gateway.model.turns.events import now
+from gateway.policy.config_expiry import ConfigExpired, Validity
 from gateway.policy.limits import Limiter, LimitExceeded, LimitKey
 from gateway.policy.rules.conditions import compile_condition
 from gateway.policy.rules.gate_checks import (
@@ -51,15 +52,14 @@ from gateway.policy.rules.gate_checks import (
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.rules.turn_state import CallBounds, InvalidTurnState, load_turn_state
 from gateway.policy.stop_list import CallQuarantined, Stop, StopTarget
-from gateway.policy.validity import ConfigExpired, Validity
-from gateway.registries.catalogues import Selector
+from gateway.registries.catalogue_selection import Selector
 from gateway.registries.snapshot import DeclaredTool
 from gateway.storage.call_store import CallReservation
 from gateway.storage.change_signal import FileChangeSignal
 from gateway.storage.rate_table import RateTable
 from gateway.storage.sql.approvals import SqlApprovalStore
-from gateway.storage.sql.limits import SqlQuotas
-from gateway.storage.sql.sightings import StoredSightings
+from gateway.storage.sql.quotas import SqlQuotas
+from gateway.storage.sql.seen_flags import StoredSightings
 from gateway.storage.sql.stop_list import SqlStopList
 from tests.engine.service_gateway import ANA, HERE, Gateway, Plan, running, trust
 
@@ -70,7 +70,7 @@ AT_ONCE = timedelta(0)
 HOUR = timedelta(hours=1)
 
 
-class FixedCheck:
+class FixedCheck(GateCheck):
     """A check with a fixed result."""
 
     def __init__(self, decision: Any) -> None:
@@ -679,6 +679,61 @@ async def test_call_that_others_are_always_faster_than_does_not_run(tmp_path: Pa
 
         assert (call.decision, call.reason, full.asked) == ("deny", "check-failed", 3)
         assert found.turn.state.count_calls("same") == 0
+
+
+class CountingStore:
+    """The store of a desk, and how often turn states were read and calls reserved."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.reads = self.reservations = 0
+
+    async def read_turn_state(self, turn_id: str) -> bytes | None:
+        self.reads += 1
+        state: bytes | None = await self._store.read_turn_state(turn_id)
+        return state
+
+    async def reserve_call(self, *args: Any, **options: Any) -> Any:
+        self.reservations += 1
+        return await self._store.reserve_call(*args, **options)
+
+    async def note(self, *args: Any, **options: Any) -> None:
+        await self._store.note(*args, **options)
+
+
+async def test_turn_state_is_read_again_only_after_another_process_came_or_went(tmp_path: Path) -> None:
+    since: list[int | None] = [1]
+    async with desk(tmp_path, LoopCheck(3)) as found:
+        store = CountingStore(found.gateway.store)
+        controls = GuardDependencies(turns=SharedTurnState(store, lambda: since[0]))
+        await found.call(controls=controls)
+        await found.call(controls=controls)
+        assert (store.reads, store.reservations) == (1, 1)
+
+        await found.gateway.store.reserve_call(found.turn.id, "same", bounds=CallBounds())  # by a process of the past
+        since[0] = 2
+        with pytest.raises(RuleDenied):
+            await found.call(controls=controls)
+        assert (store.reads, found.turn.state.count_calls("same")) == (2, 3)
+
+        since[0] = None  # another process is there
+        with pytest.raises(RuleDenied):
+            await found.call(controls=controls)
+        assert store.reads == 3
+    assert len(found.ran) == 2
+
+
+async def test_call_with_effects_is_counted_durably_before_it_runs(tmp_path: Path) -> None:
+    async with desk(tmp_path, BudgetCheck(calls=1), trust=trust("writes")) as found:
+        store = CountingStore(found.gateway.store)
+        controls = GuardDependencies(turns=SharedTurnState(store, lambda: 1))
+        await found.call(controls=controls)
+        with pytest.raises(RuleDenied):
+            await found.call(controls=controls)
+
+        assert store.reservations == 1
+        stored = load_turn_state(await found.gateway.store.read_turn_state(found.turn.id))
+        assert stored.calls == 1
 
 
 async def test_calls_that_others_made_while_people_were_asked_count(tmp_path: Path) -> None:

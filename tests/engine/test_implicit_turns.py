@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gateway.engine.turns.implicit import ImplicitTurns
-from gateway.engine.turns.sync import SharedTurnState
+from gateway.engine.turns.implicit_turns import ImplicitTurns
+from gateway.engine.turns.turn_store import SharedTurnState
 from gateway.errors import StoreUnavailable
+from gateway.model.caller import Principal
 from gateway.model.primitives import clock as moments
-from gateway.model.principal import Principal
 from gateway.policy.rules.turn_state import Taint
 from tests.engine.service_gateway import ANA, Plan, running
 

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -11,21 +10,21 @@ from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.call import Call, call_context
 from gateway.engine.gates import read_guard
 from gateway.engine.gates.guard import GuardDependencies
-from gateway.engine.gates.read_guard import record_of
-from gateway.engine.outcome import CallOutcome
+from gateway.engine.result_content import CallOutcome
 from gateway.engine.turns.turn import Turn
+from gateway.engine.turns.turn_calls import TurnCalls
 from gateway.errors import NotPermitted, Refused, ToolDownstreamError, UnknownCall
 from gateway.model.tools.backend import Invocation
-from gateway.model.tools.calls import ToolCall
 from gateway.model.turns.events import now
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.policy.rules.gate_checks import ApprovalCheck, BudgetCheck, GateCheck, LoopCheck
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.stop_list import CallQuarantined, Stop, StopTarget
-from gateway.registries.catalogues import Selector
+from gateway.registries.catalogue_selection import Selector
 from gateway.registries.snapshot import CONTENT, ArtifactClass
 from gateway.storage.call_store import StoredCall
 from tests.engine.service_gateway import ANA, BOB, HERE, Gateway, Plan, running, trust
+from tests.engine.turns.call_records import make_record
 
 pytestmark = pytest.mark.anyio
 
@@ -296,8 +295,8 @@ async def test_query_without_a_guard_is_refused(tmp_path: Path) -> None:
 
 
 def test_parts_belong_to_the_record_of_the_longest_name() -> None:
-    records = [cast(ToolCall, SimpleNamespace(id=each)) for each in ("a", "a#1", "ab")]
-    found = [record_of(records, id) for id in ("a", "a#2", "a#1#0", "ab", "abc", "x")]
+    calls = TurnCalls(make_record(each) for each in ("a", "a#1", "ab"))
+    found = [calls.find_source(id) for id in ("a", "a#2", "a#1#0", "ab", "abc", "x")]
 
     assert [each and each.id for each in found] == ["a", "a", "a#1", "ab", None, None]
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.model.media import InMemoryMediaReader, Media
-from gateway.storage.blobs.bucket import BucketSpool
+from gateway.storage.blobs.bucket_store import BucketSpool
 from gateway.storage.sql.sqlite.engine import SqliteStore
 from tests.engine.service_gateway import ANA, Plan, running
 from tests.support.servers.faulty_proxy import FaultyProxy, start_faulty_proxy

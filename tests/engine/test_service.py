@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
 from gateway.engine.execute import PROPOSED_CALLS
 from gateway.errors import (
     GatewayError,
@@ -97,7 +97,7 @@ async def test_unknown_and_not_visible_are_one_error(tmp_path: Path) -> None:
             errors.append((refusal.value.message, refusal.value.help, refusal.value.code))
 
         assert errors[0] == errors[1]
-        assert {each.name for each in gateway.service.list_tools(ANA, "desk") if each.declared} == {"echo"}
+        assert {each.name for each in await gateway.service.list_tools(ANA, "desk").all() if each.declared} == {"echo"}
 
 
 # --- turns ---

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.app.project import LoadedProject, Project, load_project
-from gateway.config.editor_schema import build_editor_schema
+from gateway.config.field_docs import build_editor_schema
 from gateway.config.kinds.gate_rules import GateRuleDocument
 from gateway.config.kinds.tools import ToolDocument
 from gateway.config.kinds.validation import KINDS

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.examples.helpdesk_server import (
+from gateway.examples.helpdesk_service import (
     MAX_BODY,
     MAX_RECORDS,
     HelpdeskError,
@@ -24,7 +24,7 @@ from gateway.examples.helpdesk_server import (
 )
 
 TOKEN = "a-token-for-tests"
-COMMAND = [sys.executable, "-m", "gateway.examples.helpdesk_server", "--port"]
+COMMAND = [sys.executable, "-m", "gateway.examples.helpdesk_service", "--port"]
 
 
 def start_helpdesk() -> tuple[subprocess.Popen[str], int]:

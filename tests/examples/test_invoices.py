@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import ArtifactError, InvalidToolArgs, ToolDownstreamError
 from gateway.examples.artifacts import InvoiceArtifact
 from gateway.examples.pricing import invoice
-from gateway.model.tools.calls import ToolCall
+from gateway.model.tools.tool_call import ToolCall
 
 pytestmark = pytest.mark.anyio
 

@@ -7,10 +7,9 @@ import pytest
 
 from gateway.errors import InvalidIdentityProvider, Unauthenticated
 from gateway.identity.authenticator import Authenticator
-from gateway.identity.credentials import parse_bearer_header
-from gateway.identity.providers import ApiToken, TokenProvider
-from gateway.identity.tokens import new_api_token
-from gateway.model.principal import Principal
+from gateway.identity.provider_settings import ApiToken, TokenProvider
+from gateway.identity.tokens import new_api_token, parse_bearer_header
+from gateway.model.caller import Principal
 from tests.identity.token_samples import FakeClock, bearer
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,13 @@ import pytest
 
 from gateway.errors import Unauthenticated
 from gateway.identity.authenticator import build_challenge, issuer_metadata, protected_resource_metadata
-from gateway.identity.providers import AnonymousProvider, ApiToken, FileKeySettings, IdentityProvider, TokenProvider
+from gateway.identity.provider_settings import (
+    AnonymousProvider,
+    ApiToken,
+    FileKeySettings,
+    IdentityProvider,
+    TokenProvider,
+)
 from tests.identity.token_samples import ISSUER, issuer
 
 URL = "https://gateway.example.com/.well-known/oauth-protected-resource/mcp"

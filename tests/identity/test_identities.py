@@ -7,10 +7,9 @@ import pytest
 
 from gateway.errors import CredentialUnknown, StoreUnavailable, Unauthenticated
 from gateway.identity.authenticator import Authenticator
-from gateway.identity.credentials import CredentialCache, VerifiedCredential
-from gateway.identity.providers import AnonymousProvider, ApiToken, TokenProvider
-from gateway.identity.tokens import new_api_token
-from gateway.model.principal import Principal
+from gateway.identity.provider_settings import AnonymousProvider, ApiToken, TokenProvider
+from gateway.identity.tokens import CredentialCache, VerifiedCredential, new_api_token
+from gateway.model.caller import Principal
 from tests.identity.token_samples import (
     OTHER_RSA,
     RSA,
@@ -94,9 +93,24 @@ async def test_who_is_recalled_was_verified_before() -> None:
     principal = await identities.authenticate(header)
     assert identities.get_cached(header) is principal
     identities.revoke(subject="agent:bot")
-    assert identities.get_cached(header) is None
+    with pytest.raises(Unauthenticated) as refusal:
+        identities.get_cached(header)
+    assert refusal.value.reason == "revoked"
     with pytest.raises(Unauthenticated):
         identities.get_cached(None)
+
+
+async def test_token_that_is_revoked_before_its_first_use_is_verified_once(tmp_path: Path) -> None:
+    header = bearer(signed(claims()))
+
+    async with started([issuer(key_file(tmp_path))], FakeClock()) as identities:
+        identities.revoke(subject="user:ada")
+        first = await refusal_of(identities, header)
+        with pytest.raises(Unauthenticated) as again:  # without a signature
+            identities.get_cached(header)
+
+    assert first == ("invalid_token", "revoked")
+    assert again.value.reason == "revoked"
 
 
 async def test_token_is_not_remembered_past_its_end(tmp_path: Path) -> None:

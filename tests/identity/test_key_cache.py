@@ -13,7 +13,7 @@ from gateway.errors import Unauthenticated
 from gateway.identity.authenticator import Authenticator
 from gateway.identity.key_cache import MAX_DOCUMENT, MAX_STALE_AGE
 from gateway.identity.key_sets import KeysUnavailable
-from gateway.identity.providers import FileKeySettings, UrlKeySettings
+from gateway.identity.provider_settings import FileKeySettings, UrlKeySettings
 from tests.identity.token_samples import (
     ISSUER,
     OTHER_RSA,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.identity.key_sets import MAX_KEYS, KeysUnavailable, parse_key_set
-from gateway.identity.providers import ALGORITHMS
+from gateway.identity.provider_settings import ALGORITHMS
 from tests.identity.token_samples import ED25519, OTHER_RSA, P256, P384, P521, RSA, jwk, jwks
 
 GOOD = jwk(RSA, "good")

@@ -23,8 +23,8 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from gateway.errors import Unauthenticated
 from gateway.identity.authenticator import Authenticator
-from gateway.identity.providers import JwtProvider, UrlKeySettings
-from gateway.model.principal import Principal
+from gateway.identity.provider_settings import JwtProvider, UrlKeySettings
+from gateway.model.caller import Principal
 from tests.identity.token_samples import OTHER_RSA, P256, RSA, FakeClock, bearer, encoded, started
 
 pytestmark = pytest.mark.anyio

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 import gateway.identity
 from gateway.errors import Unauthenticated
 from gateway.identity.authenticator import Authenticator, build_challenge
-from gateway.identity.credentials import CredentialCache, VerifiedCredential
-from gateway.identity.providers import AnonymousProvider, ApiToken, TokenProvider, UrlKeySettings
-from gateway.identity.tokens import ApiTokens, parse_jwt
-from gateway.model.principal import Principal
+from gateway.identity.provider_settings import AnonymousProvider, ApiToken, TokenProvider, UrlKeySettings
+from gateway.identity.tokens import ApiTokens, CredentialCache, VerifiedCredential, parse_jwt
+from gateway.model.caller import Principal
 from tests.identity.test_signed_tokens import BAD
 from tests.identity.token_samples import (
     OTHER_RSA,

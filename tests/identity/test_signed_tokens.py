@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Unauthenticated
-from gateway.identity.credentials import MAX_CREDENTIAL
-from gateway.identity.tokens import principal_from_claims
-from gateway.model.principal import Principal
+from gateway.identity.tokens import MAX_CREDENTIAL, principal_from_claims
+from gateway.model.caller import Principal
 from tests.identity.token_samples import (
     AUDIENCE,
     ED25519,

@@ -17,7 +17,7 @@ from jwt import PyJWS
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.identity.authenticator import Authenticator
-from gateway.identity.providers import FileKeySettings, IdentityProvider, JwtProvider, UrlKeySettings
+from gateway.identity.provider_settings import FileKeySettings, IdentityProvider, JwtProvider, UrlKeySettings
 
 ISSUER = "https://login.example.com"
 AUDIENCE = "agent-gateway"

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.engine.agent.dispatch import in_memory_callbacks
+from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
+from gateway.model.envelopes.trust_envelope import compute_nonce, unescape_tags
+from gateway.model.llm_prompt import Renderer
 from gateway.model.media import InMemoryMediaReader, Media
-from gateway.model.prompt import Renderer
-from gateway.model.rendering.envelopes import compute_nonce, unescape_tags
 from gateway.model.tokenizer import Tokenizable
-from gateway.model.tools.calls import UNNAMED_TOOL, ToolCall
+from gateway.model.tools.tool_call import UNNAMED_TOOL, ToolCall
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import TurnContext
 from gateway.model.turns.events import EventBuses

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
-from gateway.artifacts.spool import InMemoryReader
-from gateway.model.rendering.envelopes import (
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
+from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.model.envelopes.trust_envelope import (
     LARGE,
     TrustEnvelope,
     compute_nonce,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.rendering.envelopes import escape_tags, unescape_tags
-from gateway.model.rendering.look_alikes import STARTS, find_look_alikes
+from gateway.model.envelopes.tag_look_alikes import STARTS, find_look_alikes
+from gateway.model.envelopes.trust_envelope import escape_tags, unescape_tags
 from tests.support.paths import ROOT
 
 CORPUS = ROOT.parent / "shared" / "data" / "envelope_corpus.jsonl"

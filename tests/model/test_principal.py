@@ -1,6 +1,6 @@
 """The repr of a principal never shows anything that could be used as a credential."""
 
-from gateway.model.principal import Credential, Principal
+from gateway.model.caller import Credential, Principal
 
 
 def test_id_of_a_credential_is_not_shown() -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from gateway.app.project import Project, load_project
 from gateway.errors import NotPermitted
+from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.principal import Principal
 from gateway.policy.access import STEPS, Access, AccessAnswer, AccessQuestion
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.policy.rules.conditions import ConditionScope
-from gateway.policy.rules.gate_checks import Judgement, PermissionCheck, PermissionLookup
+from gateway.policy.rules.gate_checks import GateCheck, Judgement, PermissionCheck, PermissionLookup
 from gateway.policy.rules.turn_state import TurnState
 from gateway.registries.diagnostics import Position
 from gateway.registries.policy_cases import ExpectedReason
@@ -342,7 +342,7 @@ def test_deciding_is_permitted_by_the_tool_or_its_class(access: Access, rows: di
     assert not asked.decide_approval(ANA, catalogue="desk", tool="unheard-of").allowed
 
 
-class Exploding:
+class Exploding(GateCheck):
     """A check that breaks."""
 
     def judge(self, scope: ConditionScope, may: PermissionLookup) -> Judgement:

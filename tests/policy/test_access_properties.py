@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.access import Access, AccessAnswer, AccessQuestion
 from gateway.policy.casbin.enforcer import CasbinAuthoriser
 from gateway.policy.casbin.lint import KnownNames
 from gateway.policy.casbin.policy_files import PermissionRow, PolicyCell, PolicySet, RoleLink
 from gateway.policy.rules.conditions import ConditionScope
-from gateway.policy.rules.gate_checks import Decision, Judgement, PermissionLookup
+from gateway.policy.rules.gate_checks import Decision, GateCheck, Judgement, PermissionLookup
 from gateway.policy.rules.gate_rules import SEVERITY, GateRule
 from gateway.policy.rules.turn_state import TurnState
-from gateway.registries.catalogues import Selector
+from gateway.registries.catalogue_selection import Selector
 from gateway.registries.diagnostics import Position
+from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import Catalogue, DeclaredTool, Snapshot
-from gateway.registries.trust import EffectiveTrust, Tier
 
 NOW = datetime(2026, 11, 16, 10, tzinfo=UTC)
 HERE = Position("a.yaml", 1)
@@ -36,7 +36,7 @@ SUBJECTS = ["user:ana", "user:bo", "agent:bot"]
 ORDER: list[Decision] = ["allow", "hold", "deny"]
 
 
-class FixedCheck:
+class FixedCheck(GateCheck):
     """A check with a fixed result."""
 
     def __init__(self, decision: Decision) -> None:

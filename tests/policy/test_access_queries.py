@@ -12,13 +12,13 @@ from typer.testing import CliRunner, Result
 
 from gateway.app.project import LoadedProject, Project, load_project
 from gateway.cli.main import app
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.access import Access, AccessQuestion
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.registries.diagnostics import Position
+from gateway.registries.effective_trust import EffectiveTrust
 from gateway.registries.policy_cases import ExpectedReason
 from gateway.registries.snapshot import CONTENT, DeclaredDefinition
-from gateway.registries.trust import EffectiveTrust
 from gateway.review.policy_tests import run_cases
 from tests.support.paths import ROOT
 

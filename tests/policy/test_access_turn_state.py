@@ -8,8 +8,8 @@ import pytest
 
 from gateway.app.project import Project, load_project
 from gateway.config.linking.linker import freeze
+from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.principal import Principal
 from gateway.policy.access import Access, AccessAnswer, AccessQuestion
 from gateway.policy.rules.conditions import compile_condition
 from gateway.policy.rules.gate_checks import ArgumentsCheck, FlowCheck, LoopCheck, RateCheck

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.policy.approver_checks import ApproverDirectory, check_approvers
+from gateway.policy.approver_directory import ApproverDirectory, check_approvers
 from gateway.policy.rules.gate_checks import ApprovalCheck, PermissionCheck
 from gateway.policy.rules.gate_rules import GateRule
-from gateway.registries.catalogues import Selector
+from gateway.registries.catalogue_selection import Selector
 from gateway.registries.diagnostics import Position
 
 HERE = Position("gates.yaml", 3)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.access import Access, AccessQuestion
 from gateway.policy.casbin.enforcer import CasbinAuthoriser
 from gateway.policy.casbin.policy_files import PermissionRow, PolicyCell, PolicySet, RoleLink
@@ -15,10 +15,10 @@ from gateway.policy.rules import gate_checks as checks
 from gateway.policy.rules.conditions import Condition, compile_condition
 from gateway.policy.rules.gate_rules import SEVERITY, GateRule
 from gateway.policy.rules.turn_state import Taint, TurnState
-from gateway.registries.catalogues import Selector
+from gateway.registries.catalogue_selection import Selector
 from gateway.registries.diagnostics import Position
+from gateway.registries.effective_trust import EffectiveTrust, Flag, Tier
 from gateway.registries.snapshot import ArtifactClass, Catalogue, DeclaredTool, Snapshot
-from gateway.registries.trust import EffectiveTrust, Flag, Tier
 from tests.policy.casbin.reference import ReferenceAuthoriser
 from tests.policy.rules.gate_reference import Reference, ReferenceRule, ReferenceTurnState
 

@@ -25,10 +25,10 @@ from gateway import (
     in_memory_callbacks,
     settle_calls,
 )
+from gateway.model.llm_prompt import ChatMessage
 from gateway.model.media import MediaKind
-from gateway.model.prompt import ChatMessage
+from gateway.model.turns.conversation_records import Callback
 from gateway.model.turns.events import Listener
-from gateway.model.turns.records import Callback
 
 Step = Sequence[ProposedCall] | Callable[[DispatchContext, Reporter], Awaitable[object]]
 

@@ -8,25 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.registries.effects import (
+from gateway.registries.effective_trust import (
+    BUILT_IN_FLAGS,
     CHANGES,
     EFFECT_FLAGS,
+    DeclaredTrust,
+    EffectiveTrust,
+    Flag,
     Proposal,
+    Tier,
+    add_implied_flags,
     claims_not_idempotent,
     contradicts_method,
+    derive_hints,
     find_claimed_flags,
     in_effect_order,
     method_flags,
     propose_flags,
-)
-from gateway.registries.trust import (
-    BUILT_IN_FLAGS,
-    DeclaredTrust,
-    EffectiveTrust,
-    Flag,
-    Tier,
-    add_implied_flags,
-    derive_hints,
     resolve_trust,
 )
 

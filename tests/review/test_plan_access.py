@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.access import Access, AccessQuestion
 from gateway.review.plan.access_changes import (
     AccessChange,

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.review.plan.builder import Plan
-from gateway.review.plan.data import plan_data
 from gateway.review.plan.document_changes import MISSING, FieldChange
-from gateway.review.plan.text import plan_text
+from gateway.review.plan.renderer import plan_data, plan_text
 from tests.review.project_edits import copy_project, edit, edit_project, plan_edit
 
 SECRET = "hunter2-from-the-environment"

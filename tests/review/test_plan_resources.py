@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
 from gateway.model.primitives.identifiers import glob_matches, globs_overlap
-from gateway.registries.definitions import UpstreamDefinition
+from gateway.registries.upstream_definition import UpstreamDefinition
 from gateway.review.plan.access_changes import AccessChange
 from gateway.review.plan.builder import NameCollision
-from gateway.review.plan.data import plan_data
-from gateway.review.plan.text import plan_text
+from gateway.review.plan.renderer import plan_data, plan_text
 from tests.review.project_edits import copy_project, edit, plan_edit
 from tests.support.gateways.commands import run_gateway
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.app.project import LoadedProject, Project, load_project
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.access import Access
 from gateway.policy.rules.conditions import compile_condition
 from gateway.policy.rules.gate_checks import BudgetCheck, LoopCheck, PermissionCheck, RateCheck

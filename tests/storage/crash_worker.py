@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import StoredResult
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from tests.storage.sample_records import ADA, call, settled, turn

@@ -16,25 +16,24 @@ from uuid import uuid4
 
 import typer
 
-from gateway.app.bundles.archive import Bundle
-from gateway.app.bundles.manifest import BundleManifest, InvalidBundle
+from gateway.app.bundles.archive import Bundle, BundleManifest, InvalidBundle
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.app.jobs.retention import Sweeper
 from gateway.app.project_source import BundleSequence, write_atomic
-from gateway.artifacts.spool import FileStore
+from gateway.artifacts.spool_readers import FileStore
 from gateway.audit.anchors import AnchorFile
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditEntry, AuditOrigin
 from gateway.cli.operations.audit import write_all
 from gateway.engine.records.auditor import Auditor
+from gateway.model.caller import Principal
 from gateway.model.primitives.clock import to_microseconds
-from gateway.model.principal import Principal
 from gateway.policy.limits import LimitKey, RateLimit
-from gateway.storage.blobs.disk import BlobFolder, DiskSpool
+from gateway.storage.blobs.disk_store import BlobFolder, DiskSpool
 from gateway.storage.call_store import AuditBody, StoredCall
-from gateway.storage.outcome_store import Refusal, RefusalCount
-from gateway.storage.process_lock import ProcessLock
+from gateway.storage.process_liveness import ProcessLock
 from gateway.storage.rate_table import RateTable
+from gateway.storage.refusal_store import Refusal, RefusalCount
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.blobs.disk import DiskSpool
-from gateway.storage.disk_space import DiskSpaceMonitor, check_disk_space
+from gateway.storage.blobs.disk_store import DiskSpool
+from gateway.storage.sql.sqlite.connection import DiskSpaceMonitor, check_disk_space
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
-from gateway.storage.sql.sqlite.single_call_rows import insert_single_calls, to_single_call_row
-from gateway.storage.sql.sqlite.single_calls import SINGLE_CALL_INSERT, to_single_call_values
+from gateway.storage.sql.sqlite.single_call_conversion import SINGLE_CALL_INSERT, to_single_call_values
+from gateway.storage.sql.sqlite.single_call_table import insert_single_calls, to_single_call_row
 from tests.storage.sample_records import ADA, NOON, call, settled, turn
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.limits import LimitKey, RateLimit
 from gateway.storage.rate_table import SLOTS_PER_SET, RateTable
 from tests.policy.limits.samples import ADA, SECOND, FakeClocks, rate

@@ -19,7 +19,7 @@ from gateway.audit.anchors import InvalidAnchorLine, read_anchors
 from gateway.audit.chain import ChainRow
 from gateway.audit.entries import AuditEntry, AuditOrigin
 from gateway.audit.verification import verify
-from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import CallFilter, StoredResult
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.sqlite.migration import list_schema_versions, migrate_sqlite, read_schema_version

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.engine.call import Call
+from gateway.model.caller import Principal
 from gateway.model.primitives.clock import to_microseconds
-from gateway.model.principal import Principal
 from gateway.storage.call_store import StoredCall, StoredResult
 from gateway.telemetry import names
-from gateway.telemetry.export.queue import Queue
+from gateway.telemetry.export.signal_exporter import Queue
 from gateway.telemetry.observer import TelemetryObserver
 from gateway.telemetry.settings import BatchSettings, Kept, SamplingSettings, TelemetrySettings
 

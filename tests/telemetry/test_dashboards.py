@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from gateway.config.kinds.validation import validate_document
+from gateway.telemetry.metrics import label_name, prometheus_name
 from gateway.telemetry.names import METRICS
-from gateway.telemetry.prometheus_text import label_name, prometheus_name
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "dashboards"

@@ -1,6 +1,6 @@
 """Values that are encoded once, in a cache that stays bounded."""
 
-from gateway.telemetry.bounded_cache import BoundedCache
+from gateway.telemetry.metric_instruments import BoundedCache
 
 
 def test_it_is_made_once() -> None:

@@ -14,10 +14,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from gateway.telemetry.export import wire_format as wire
-from gateway.telemetry.export.json_lines import JsonLinesExporter
 from gateway.telemetry.export.otlp_grpc import OtlpGrpc
 from gateway.telemetry.export.otlp_http import OtlpHttp
-from gateway.telemetry.export.queue import ExportFailed, Queue, SignalExporter, Transport
+from gateway.telemetry.export.signal_exporter import ExportFailed, JsonLinesExporter, Queue, SignalExporter, Transport
 from gateway.telemetry.settings import BatchSettings, InvalidTelemetry, OtlpExporterSettings, Signal
 from gateway.telemetry.spans import SpanContext
 

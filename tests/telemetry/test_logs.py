@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.engine.call import Call, call_context
 from gateway.errors import GatewayError, StoreUnavailable
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.telemetry.logs import LONGEST, JsonLogFormatter, TextLogFormatter, log_fields
 
 CANARY = "canary-4711"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.telemetry import names
-from gateway.telemetry.instruments import Counter, Family, Histogram, gauge_family
-from gateway.telemetry.prometheus_text import format_exposition, label_name, negotiate_format, prometheus_name
+from gateway.telemetry.metric_instruments import Counter, Family, Histogram, gauge_family
+from gateway.telemetry.metrics import format_exposition, label_name, negotiate_format, prometheus_name
 
 SAMPLE = re.compile(r'[a-z_]+(\{([a-zA-Z_][a-zA-Z0-9_]*="(\\.|[^"\\\n])*",?)*\})? [-+0-9.e]+( # .*)?')
 

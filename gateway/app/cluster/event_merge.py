@@ -15,7 +15,8 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from gateway.app.cluster.forwarding import build_forward_headers, target_at
+from gateway.app.cluster.proxy import build_forward_headers, target_at
+from gateway.http_client import HttpSession
 from gateway.server import LOGS, MAX_LOGS, AsgiApp, Receive, Scope, Send, decode_event_id, encode_event_id
 
 _EVENTS: Final = re.compile(r"/v1/turns/[^/]+/events")
@@ -37,7 +38,7 @@ class EventSource:
     """Another process: its name, and how it is reached."""
 
     name: str
-    carrier: aiohttp.ClientSession
+    carrier: HttpSession
     origin: URL
 
 
@@ -148,9 +149,8 @@ class _EventMerge:
             return
         headers = build_forward_headers(self.scope, without=frozenset({_LAST}))
         headers += [("last-event-id", encode_event_id(self.places))] if self.places else []
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=_WITHIN, sock_read=_SILENCE)
         try:
-            async with source.carrier.get(url, headers=headers, allow_redirects=False, timeout=patience) as answer:
+            async with await source.carrier.send("GET", url, headers=headers, idle=_SILENCE) as answer:
                 if answer.status == 200 and answer.content_type == _STREAM.decode():
                     self._logs |= _logs_in(answer.raw_headers)
                     joined.set()

@@ -1,4 +1,4 @@
-"""The decision log of a running gateway: the key of its hashes, and the anchors that are written while it grows.
+"""Audit settings of a running gateway, and the job that writes anchors of its decision log.
 
 A failed anchor does not delay calls: it is logged, reported in the status, and tried again.
 """

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import dropwhile
 from json import dumps
 from typing import Any
 
@@ -27,6 +28,7 @@ from gateway.engine import (
     Journal,
     LiveCatalogue,
     LiveRevision,
+    LoopGuard,
     ResourceCatalogue,
     StageState,
     ToolLimits,
@@ -197,8 +199,10 @@ def _build_catalogue(catalogue: Catalogue, parts: _RevisionParts) -> LiveCatalog
     registry.hide(*catalogue.hidden)
     class_of = _class_of(names, parts.types)
 
+    resolved, loop_guard = _resolve(pipeline)
+
     def stages(phase: Phase) -> list[Middleware]:
-        return build_phase_stages(_without_views(pipeline), phase, registry=registry, class_of=class_of)
+        return build_phase_stages(resolved, phase, registry=registry, class_of=class_of)
 
     return LiveCatalogue(
         catalogue,
@@ -208,6 +212,7 @@ def _build_catalogue(catalogue: Catalogue, parts: _RevisionParts) -> LiveCatalog
         dispatch_input=stages("dispatchInput"),
         dispatch_output=stages("dispatchOutput"),
         turn_output=stages("turnOutput"),
+        loop_guard=loop_guard,
         implicit=_implicit(catalogue, pipeline, parts.access),
         inlining=_inline_policy(pipeline, parts.types),
     )
@@ -235,7 +240,7 @@ def _build_tool(
 ) -> Tool | None:
     """Build a tool, or return `None` if only its upstream server knows its schema."""
     description = describe_tool(advertised, tool, catalogue)
-    if description is None:
+    if description is None or tool.input_schema is None:
         return None
     limits = parts.limits[tool.name]
     stages = call_stages(
@@ -248,7 +253,7 @@ def _build_tool(
     return Tool(
         name=advertised,
         description=description["description"],
-        input_schema=Schema(dict(tool.input_schema or {})),
+        input_schema=Schema.of_enforced(tool.input_schema),
         handler=build_handler(
             tool,
             handling,
@@ -290,13 +295,24 @@ def _limits(limits: LimitsSpec | None, artifact: ArtifactClass | None) -> ToolLi
     )
 
 
-def _without_views(pipeline: Pipeline) -> Pipeline:
-    """Return the pipeline without the stages that shape results: the call applied them when it was recorded."""
+def _resolve(pipeline: Pipeline) -> tuple[Pipeline, LoopGuard | None]:
+    """Return the stages that need a context of turn or dispatch, and the loop guard if it needs none.
+
+    Results are shaped when a call is recorded, so the stages that shape them have nothing left to do. A turn starts
+    with the tools of its catalogue, so `select-tools` matters only after a plug-in, which may have changed them. A
+    loop guard among plug-ins runs in the declared order.
+    """
     phases = {
         phase: tuple(use for use in uses if use.name not in ("inline-small-results", "redact"))
         for phase, uses in pipeline.phases.items()
     }
-    return replace(pipeline, phases=phases)
+    begin = phases.get("turnInput", ())
+    phases["turnInput"] = tuple(dropwhile(lambda use: use.name == "select-tools", begin))
+    guards = phases.get("dispatchInput", ())
+    if not guards or any(use.name != "loop-guard" for use in guards):
+        return replace(pipeline, phases=phases), None
+    phases["dispatchInput"] = ()
+    return replace(pipeline, phases=phases), LoopGuard(min(use.options["sameCall"] for use in guards))
 
 
 def _queries(artifacts: set[str], types: ArtifactTypes) -> dict[str, ArtifactTool]:

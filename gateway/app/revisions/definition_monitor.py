@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from gateway.app.controls import ProcessControls
+from gateway.app.call_controls import ProcessControls
 from gateway.app.project import LoadedProject
 from gateway.backends import UpstreamConnection, Upstreams
 from gateway.config import HealthSpec, UpstreamDocument

@@ -16,13 +16,12 @@ from time import monotonic
 from typing import Final
 
 from gateway.app.backend_factory import BackendFactory
-from gateway.app.controls import ProcessControls
-from gateway.app.process_metrics import ProcessMetrics
+from gateway.app.call_controls import ProcessControls
+from gateway.app.metrics_collector import MetricsCollector
 from gateway.app.project import LoadedProject
 from gateway.app.revisions.builder import UnavailableTool, build_live_revision
 from gateway.app.revisions.definition_monitor import LIST_CHANGED, DefinitionMonitor, relay_notifications, start_monitor
-from gateway.app.revisions.discovery import find_remote_documents
-from gateway.app.revisions.upstream_updates import (
+from gateway.app.revisions.definition_updates import (
     AcceptedChangePoller,
     Reassemble,
     accept_definitions,
@@ -30,6 +29,7 @@ from gateway.app.revisions.upstream_updates import (
     run_policy_tests,
 )
 from gateway.app.secrets import Secrets
+from gateway.app.upstream_discovery import find_remote_documents
 from gateway.backends import UpstreamConnection
 from gateway.config import UpstreamDocument
 from gateway.engine import ChangeNotification, DefinitionGuard, Journal, LiveRevision, Service, StageState
@@ -109,7 +109,7 @@ class RevisionManager:
         self._packages = packages
         self._current: Revision | None = None
         self._service: Service | None = None
-        self._metering: ProcessMetrics | None = None
+        self._metering: MetricsCollector | None = None
         self._earlier: dict[asyncio.Task[None], Revision] = {}
         self._renewals: set[asyncio.Task[None]] = set()
         self.changing = asyncio.Lock()
@@ -129,7 +129,7 @@ class RevisionManager:
         self._current = await self._build(draft)
         return self._current.published
 
-    def start(self, service: Service, metering: ProcessMetrics) -> None:
+    def start(self, service: Service, metering: MetricsCollector) -> None:
         """Start the monitors of the first revision."""
         self._service, self._metering = service, metering
         self.current.watching = self._start_monitor(self.current)

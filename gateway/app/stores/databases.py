@@ -62,7 +62,7 @@ from gateway.storage import (
 )
 
 if TYPE_CHECKING:  # commands that read records load no HTTP library
-    from gateway.app.cluster.peers import PeerAddresses
+    from gateway.app.cluster.peer_router import PeerAddresses
 
 _log: Final = logging.getLogger(__name__)
 
@@ -127,6 +127,10 @@ class Database(Protocol):
         """Why nothing can be recorded now, as far as known without a write."""
         ...
 
+    def alone_since(self) -> int | None:
+        """Return a number that stays the same while no other process uses the database; `None` if one may."""
+        ...
+
     def notices(self) -> ChangeSignal: ...
 
     def limits(self) -> LimitStore: ...
@@ -178,7 +182,10 @@ class SqliteDatabase:
 
     @property
     def problem(self) -> str | None:
-        return self._room.problem
+        return self._room.problem or self.store.writer.problem
+
+    def alone_since(self) -> int | None:
+        return self.store.engine.alone_since()
 
     def notices(self) -> FileChangeSignal:
         return FileChangeSignal(self._database)

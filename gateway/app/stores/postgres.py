@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.app.cluster.peers import PeerAddresses
+from gateway.app.cluster.peer_router import PeerAddresses
 from gateway.approvals import ApprovalChange, ApprovalRecord
 from gateway.audit import AuditOrigin, ContentKey
 from gateway.model import now, now_microseconds
@@ -79,6 +79,9 @@ class PostgresDatabase:
     @property
     def problem(self) -> str | None:
         return self.store.engine.problem
+
+    def alone_since(self) -> int | None:
+        return self.store.engine.alone_since()
 
     def notices(self) -> PostgresChangeSignal:
         return PostgresChangeSignal(self.store.engine.pulse, self.store.writer)

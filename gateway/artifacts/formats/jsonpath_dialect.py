@@ -8,7 +8,7 @@ in linear time.
 Truth, equality and order are JavaScript's; `UNDEFINED` is a missing value. One deliberate difference:
 lists and objects are equal if their contents are, because parsed documents have no identity.
 
-`jsonpath` imports this module on first use, so that other formats work without python-jsonpath.
+`documents` imports this module on first use, so that other formats work without python-jsonpath.
 """
 
 import math
@@ -40,7 +40,7 @@ from gateway.artifacts.formats.jsonpath_nodes import (
     VisitBudget,
     iter_nodes,
 )
-from gateway.artifacts.pattern import Pattern
+from gateway.artifacts.javascript_regex import Pattern
 from gateway.errors import JsonPathInvalid
 from gateway.model import UNDEFINED
 

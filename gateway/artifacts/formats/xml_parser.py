@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from lxml import etree
 
-from gateway.artifacts.formats.documents import check_depth, depth_error, truncate
-from gateway.artifacts.lines import encode_utf8
+from gateway.artifacts.formats.document_artifact import check_depth, depth_error, truncate
+from gateway.artifacts.line_index import encode_utf8
 from gateway.errors import XmlParseFailed
 
 TEXT_KEY: Final = "#text"

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gateway.backends.command.child_process import ChildProcess, Confinement, HostControls, read_prefix, start_child
-from gateway.backends.command.grants import Grants
-from gateway.backends.results import (
+from gateway.backends.command.path_grants import Grants
+from gateway.backends.result_conversion import (
     EXCERPT,
     BackendUnusable,
     MediaTemplate,

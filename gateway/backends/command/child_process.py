@@ -18,9 +18,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
-from gateway.backends.command.grants import EVERYTHING, Grants
 from gateway.backends.command.launcher import FAILED, NEEDED_LANDLOCK, settings_argument
-from gateway.backends.results import excerpt
+from gateway.backends.command.path_grants import EVERYTHING, Grants
+from gateway.backends.result_conversion import excerpt
 from gateway.model import BackendError
 
 CHUNK: Final = 1 << 16

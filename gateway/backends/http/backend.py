@@ -5,22 +5,17 @@ The response is streamed into the spool byte for byte. Redirects are followed on
 """
 
 import asyncio
-import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
-import aiohttp
-from yarl import URL
-
-from gateway.backends.http.addresses import Network, UrlTemplate, parse_url_template
-from gateway.backends.http.connections import READ_BUFFER_BYTES, HttpConnections, decode_body, to_backend_error
 from gateway.backends.http.credentials import Auth, HeaderAuth
-from gateway.backends.results import (
+from gateway.backends.http.url_template import UrlTemplate, parse_url_template, redirect_target
+from gateway.backends.result_conversion import (
     EXCERPT,
     BackendUnusable,
     MediaTemplate,
@@ -29,8 +24,10 @@ from gateway.backends.results import (
     json_text,
     parse_json_result,
     read_all,
+    write_json,
 )
-from gateway.model import BackendError, BackendErrorKind, Invocation, OutboundRequest
+from gateway.http_client import Http1Response, HttpConnections, Network, decode_body
+from gateway.model import BackendError, BackendErrorKind, Invocation, OutboundRequest, current_deadline
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -99,10 +96,10 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request ready to send. No message may quote its secrets."""
+    """A request ready to send, with header names in lower case. No message may quote its secrets."""
 
     method: str
-    url: URL
+    target: str
     headers: Mapping[str, str] = field(repr=False)
     body: bytes | None = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
@@ -114,120 +111,110 @@ class HttpBackend:
     def __init__(
         self, request: HttpRequest, connections: HttpConnections, *, write: "BuildRequest | None" = None
     ) -> None:
-        """`write` builds the request of a call; by default it is built from the query and body of `request`."""
-        self._request = request
-        self._build = write or _build_request
-        self._url = parse_url_template(request.url)
-        self._connections = connections
+        """`write` builds the request of a call from `request`, whose header names are in lower case then.
+
+        By default it is built from the query and body of `request`.
+        """
         check_headers(request.headers)
         if isinstance(request.auth, HeaderAuth):
             check_headers({request.auth.name: ""})
         if request.body is not None and request.method in ("GET", "HEAD"):
             raise BackendUnusable(f"a {request.method} request has no body", help="use 'query' instead")
+        fixed = {name.lower(): value for name, value in request.headers.items()}
+        self._request = replace(request, headers=fixed)
+        self._seconds = request.timeout.total_seconds()
+        self._build = write or _build_request
+        self._url = parse_url_template(request.url)
+        self._pool = connections.pool(self._url.origin, request.networks)
 
-    async def run(self, call: Invocation) -> Any:
+    async def run(self, call: Invocation, write: "BuildRequest | None" = None) -> Any:
+        """Send the request of a call; `write` builds this one request instead."""
+        build = write or self._build
         if call.hops is None:
-            return await self._send_call(call, None)
+            return await self._send(build(self._request, self._url, call), call, None)
         origin = self._url.origin
         hop = call.hops.http(self._request.method, scheme=origin.scheme, host=origin.host, port=origin.port)
         try:
-            return await self._send_call(call, hop)
+            outgoing = build(self._request, self._url, call)
+            if hop is not None:
+                outgoing = replace(outgoing, headers={**hop.fields, **outgoing.headers})
+            return await self._send(outgoing, call, hop)
         except BaseException as error:
             if hop is not None:
                 is_cancelled = isinstance(error, asyncio.CancelledError)
                 hop.end(error=error.word if isinstance(error, BackendError) else ("failed", "cancelled")[is_cancelled])
             raise
 
-    async def _send_call(self, call: Invocation, hop: OutboundRequest | None) -> Any:
-        outgoing = self._build(self._request, self._url, call)
-        if hop is not None:
-            outgoing = replace(outgoing, headers={**hop.fields, **outgoing.headers})
-        async with enforce_deadline(self._request.timeout), self._open_response(outgoing) as response:
-            if not 200 <= response.status < 300:
-                failure = await self._to_error(response, outgoing.secrets)
-                if hop is not None:
-                    hop.end(status=response.status)
-                raise failure
-            if self._request.seen is not None:
-                self._request.seen(response.headers, str(response.url))
-            async with aclosing(self._decode_content(response, limit=self._request.max_answer)) as content:
-                result = await self._read_result(content, call)
-            if hop is not None:
-                hop.end(status=response.status)
-            return result
+    async def _send(self, outgoing: PreparedRequest, call: Invocation, hop: OutboundRequest | None) -> Any:
+        outer = current_deadline()
+        if outer is not None and outer.remaining_seconds <= self._seconds:  # the outer deadline ends the call earlier
+            return await self._exchange(outgoing, call, hop)
+        async with enforce_deadline(self._request.timeout):
+            return await self._exchange(outgoing, call, hop)
 
     async def close(self) -> None:
         """Do nothing: the connections are shared."""
 
-    @asynccontextmanager
-    async def _open_response(self, outgoing: PreparedRequest) -> AsyncIterator[aiohttp.ClientResponse]:
-        response = await self._follow_redirects(outgoing)
-        try:
-            yield response
-        finally:
-            response.close()
-
-    async def _follow_redirects(self, outgoing: PreparedRequest) -> aiohttp.ClientResponse:
+    async def _exchange(self, outgoing: PreparedRequest, call: Invocation, hop: OutboundRequest | None) -> Any:
         for _ in range(_MAX_REDIRECTS + 1):
-            response = await self._send(outgoing)
-            location = response.headers.get("Location")
-            if response.status not in _REDIRECTS or location is None:
-                return response
-            response.close()
-            outgoing = _redirect(outgoing, status=response.status, location=location)
+            response = await self._pool.send(outgoing.method, outgoing.target, outgoing.headers, outgoing.body)
+            try:
+                location = response.headers.get("location")
+                if response.status not in _REDIRECTS or location is None:
+                    return await self._take_result(response, outgoing, call, hop)
+            finally:
+                response.close()
+            target = redirect_target(self._url.origin, outgoing.target, location)
+            outgoing = _redirect(outgoing, status=response.status, target=target)
         raise BackendError("failed", "the service redirects too often")
 
-    async def _send(self, outgoing: PreparedRequest) -> aiohttp.ClientResponse:
-        limits = self._connections.limits
-        session = self._connections.session(self._url.origin, self._request.networks)
-        try:
-            async with asyncio.timeout((limits.connect + limits.answer).total_seconds()):
-                return await session.request(
-                    outgoing.method,
-                    outgoing.url,
-                    headers=outgoing.headers,
-                    data=outgoing.body,
-                    allow_redirects=False,
-                )
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # a timeout is an OSError
-            raise to_backend_error(error) from error
+    async def _take_result(
+        self, response: Http1Response, outgoing: PreparedRequest, call: Invocation, hop: OutboundRequest | None
+    ) -> Any:
+        if not 200 <= response.status < 300:
+            failure = await self._to_error(response, outgoing.secrets)
+            if hop is not None:
+                hop.end(status=response.status)
+            raise failure
+        if self._request.seen is not None:
+            self._request.seen(response.headers, f"{self._url.origin}{outgoing.target}")
+        result = await self._read_result(response, call)
+        if hop is not None:
+            hop.end(status=response.status)
+        return result
 
-    async def _decode_content(self, response: aiohttp.ClientResponse, *, limit: int) -> AsyncGenerator[bytes, None]:
-        encoding = response.headers.get("Content-Encoding", "")
-        async with (
-            aclosing(_read_chunks(response)) as received,
-            aclosing(decode_body(received, encoding, limit=limit)) as out,
-        ):
-            async for chunk in out:
-                yield chunk
-
-    async def _read_result(self, content: AsyncGenerator[bytes, None], call: Invocation) -> Any:
+    async def _read_result(self, response: Http1Response, call: Invocation) -> Any:
         request = self._request
+        is_raw = request.media is None and request.pick is None
+        if is_raw and response.is_complete and "content-encoding" not in response.headers:  # a short one, most often
+            return await call.keep(await response.read(limit=request.max_answer))
+        async with aclosing(decode_body(response, limit=request.max_answer)) as content:
+            if is_raw:
+                return await call.keep(content)
+            whole = await read_all(content, limit=request.max_json)
         if request.media is not None:
-            return request.media.media(await read_all(content, limit=request.max_json))
-        if request.pick is None:
-            return await call.keep(content)
-        value = await parse_json_result(await read_all(content, limit=request.max_json))
+            return request.media.media(whole)
+        value = await parse_json_result(whole)
         try:
-            picked = request.pick(value)
+            picked = value if request.pick is None else request.pick(value)
         except LookupError as error:
             raise BackendError("failed", "the answer has nothing where the result should be") from error
         text = picked if isinstance(picked, str) and not request.json_results else json_text(picked)
-        return await call.keep([text.encode("utf-8", "replace")])
+        return await call.keep(text.encode("utf-8", "replace"))
 
-    async def _to_error(self, response: aiohttp.ClientResponse, secrets: tuple[str, ...]) -> BackendError:
+    async def _to_error(self, response: Http1Response, secrets: tuple[str, ...]) -> BackendError:
         status = response.status
         word = self._request.errors.get(status) or STATUS_ERRORS.get(status, "failed")
         body = excerpt(await self._read_error_body(response), secrets=secrets)
         return BackendError(word, f"the service answered {_status_phrase(status)}{': ' if body else ''}{body}")
 
-    async def _read_error_body(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _read_error_body(self, response: Http1Response) -> bytes:
         """Return the start of an error response to quote. Errors while reading it are ignored."""
         body = bytearray()
         try:
             async with (
                 asyncio.timeout(_ERROR_BODY_SECONDS),
-                aclosing(self._decode_content(response, limit=self._request.max_answer)) as content,
+                aclosing(decode_body(response, limit=self._request.max_answer)) as content,
             ):
                 async for chunk in content:
                     body += chunk
@@ -256,7 +243,7 @@ def add_idempotency_header(headers: dict[str, str], call: Invocation) -> None:
 def _build_request(request: HttpRequest, url: UrlTemplate, call: Invocation) -> PreparedRequest:
     query = request.query.select(call.args, used=url.names) if request.query else {}
     target = url.target(call.args, query=query.items())
-    headers, body = {name.lower(): value for name, value in request.headers.items()}, None
+    headers, body = dict(request.headers), None
     secrets: tuple[str, ...] = ()
     if request.body is not None:
         body = _encode_json(request.body.select(call.args, used=url.names))
@@ -265,38 +252,23 @@ def _build_request(request: HttpRequest, url: UrlTemplate, call: Invocation) -> 
     if request.auth is not None:
         name, value, secret = request.auth.header()
         headers[name.lower()], secrets = value, (value, secret)
-    return PreparedRequest(request.method, URL(f"{url.origin}{target}", encoded=True), headers, body, secrets)
+    return PreparedRequest(request.method, target, headers, body, secrets)
 
 
 def _encode_json(body: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        return write_json(body).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise BackendError("invalid", "the arguments cannot be written as JSON") from error
 
 
-def _redirect(outgoing: PreparedRequest, *, status: int, location: str) -> PreparedRequest:
+def _redirect(outgoing: PreparedRequest, *, status: int, target: str) -> PreparedRequest:
     """Return the redirected request: only the path may change, and a POST is repeated only for status 307 or 308."""
-    try:
-        url = outgoing.url.join(URL(location)).with_fragment(None)
-        same = (url.scheme, url.host, url.port) == (outgoing.url.scheme, outgoing.url.host, outgoing.url.port)
-    except ValueError as error:
-        raise BackendError("failed", "the service redirects to an invalid URL") from error
-    if not same or url.user is not None or url.password is not None:
-        raise BackendError("failed", "the service redirects to another host, which is not followed")
     is_see_other = status == 303 and outgoing.method != "HEAD"
     if is_see_other or (status in (301, 302) and outgoing.method == "POST"):
         headers = {name: value for name, value in outgoing.headers.items() if name != "content-type"}
-        return replace(outgoing, method="GET", url=url, headers=headers, body=None)
-    return replace(outgoing, url=url)
-
-
-async def _read_chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    try:
-        async for chunk in response.content.iter_chunked(READ_BUFFER_BYTES):
-            yield chunk
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise to_backend_error(error) from error
+        return replace(outgoing, method="GET", target=target, headers=headers, body=None)
+    return replace(outgoing, target=target)
 
 
 def _status_phrase(status: int) -> str:

@@ -1,4 +1,4 @@
-"""Tools of other MCP servers, called with the gateway's name, description and trust, and conversion of their results.
+"""The backend that calls a tool of an upstream MCP server and converts its result.
 
 Text becomes an artifact of the tool's class. If there are other blocks, each block is stored separately and in order.
 Unknown fields are preserved. Metadata of a block determines neither trust nor hazard.
@@ -25,7 +25,7 @@ from gateway.backends.mcp.server_requests import (
     resolve_input_requests,
     supports_legacy_tasks,
 )
-from gateway.backends.results import MediaTemplate, OutputMismatch, too_many_values
+from gateway.backends.result_conversion import MediaTemplate, OutputMismatch, too_many_values
 from gateway.mcp import RAW_BLOCK, TEXT_BLOCK, Json, filter_foreign_meta
 from gateway.model import (
     LARGE,
@@ -77,27 +77,25 @@ def to_tool_error(blocks: Sequence[Json]) -> BackendError:
 
 
 def to_result(
-    result: Json, blocks: Sequence[Json], *, json_results: bool, media: MediaTemplate | None = None
+    blocks: Sequence[Json], structured: bytes | None, *, json_results: bool, media: MediaTemplate | None = None
 ) -> str | bytes | Media | list[Media]:
-    """Return text, JSON or media. Raise `BackendError` for unreadable blocks."""
+    """Return text, JSON or media; `structured` is the structured content. Raise `BackendError` for invalid blocks."""
     if json_results:
-        return _to_json(result, blocks)
+        return _read_json(blocks) if structured is None else structured
     if all(each["type"] == "text" for each in blocks):
         texts = [_get_text(each) for each in blocks]
-        if not texts and "structuredContent" in result:
-            return orjson.dumps(result["structuredContent"])
+        if not texts and structured is not None:
+            return structured
         return texts[0] if len(texts) == 1 else "\n\n".join(texts)
     found = [_block_to_media(each, number, media) for number, each in enumerate(blocks)]
     return found[0] if len(found) == 1 else found
 
 
-def extract_meta(result: Json, *, json_results: bool, limit: int = MAX_STRUCTURED) -> UpstreamMeta | None:
+def extract_meta(result: Json, *, with_structured: bool) -> UpstreamMeta | None:
     """Return the fields beside the blocks, if there are any; fields that are too large are dropped."""
     if result.keys() <= {"content", "isError", "resultType"}:
         return None
-    structured = NO_VALUE if json_results else result.get("structuredContent", NO_VALUE)
-    if structured is not NO_VALUE and len(orjson.dumps(structured)) > limit:
-        structured = NO_VALUE
+    structured = result["structuredContent"] if with_structured else NO_VALUE
     meta = filter_foreign_meta(result.get("_meta"))
     fields = {key: value for key, value in result.items() if key not in _KNOWN}
     if (meta or fields) and len(orjson.dumps([meta, fields])) > MAX_BESIDE:
@@ -105,9 +103,7 @@ def extract_meta(result: Json, *, json_results: bool, limit: int = MAX_STRUCTURE
     return UpstreamMeta(structured, meta, fields) if structured is not NO_VALUE or meta or fields else None
 
 
-def _to_json(result: Mapping[str, Any], blocks: Sequence[Json]) -> bytes:
-    if "structuredContent" in result:
-        return orjson.dumps(result["structuredContent"])
+def _read_json(blocks: Sequence[Json]) -> bytes:
     text = join_text(blocks)
     content = text.encode("utf-8", "replace")
     try:
@@ -238,11 +234,11 @@ class McpBackend:
                 if hop is not None:
                     hop.end(error="tool_error")
                 raise to_tool_error(blocks)
-            if tool.promise is not None:
-                result = _with_structured(result, blocks, tool.promise)
-            value = await self._convert(result, blocks)
+            result, structured = _find_structured(result, blocks, tool.promise)
+            value = await self._convert(blocks, structured)
             limit = MAX_STRUCTURED if tool.promise is None else MAX_STRUCTURED_SIZE
-            meta = extract_meta(result, json_results=tool.json_results, limit=limit)
+            is_beside = structured is not None and not tool.json_results and len(structured) <= limit
+            meta = extract_meta(result, with_structured=is_beside)
         except (TypeError, ValueError, RecursionError) as error:  # not all parsed JSON can be serialized again
             raise BackendError("failed", "the upstream server's result is nested too deeply") from error
         if call.call is not None:
@@ -253,9 +249,9 @@ class McpBackend:
             return value
         return await call.keep([encode_utf8(value)])  # the text alone does not contain the structured content
 
-    async def _convert(self, result: Json, blocks: Sequence[Json]) -> Any:
+    async def _convert(self, blocks: Sequence[Json], structured: bytes | None) -> Any:
         """Return the value, computed outside the event loop if it is large JSON text."""
-        convert = partial(to_result, result, blocks, json_results=self._tool.json_results, media=self._tool.media)
+        convert = partial(to_result, blocks, structured, json_results=self._tool.json_results, media=self._tool.media)
         is_large = self._tool.json_results and any(len(str(each.get("text", ""))) >= LARGE for each in blocks)
         return await run_in_json_thread(convert) if is_large else convert()
 
@@ -291,15 +287,21 @@ class McpBackend:
         """Do nothing: the connection is shared."""
 
 
-def _with_structured(result: Json, blocks: Sequence[Json], promise: OutputSchema) -> Json:
-    """Return the result with structured content that matches the schema. Raise `OutputMismatch`."""
+def _find_structured(result: Json, blocks: Sequence[Json], promise: OutputSchema | None) -> tuple[Json, bytes | None]:
+    """Return the result, and its structured content as JSON text.
+
+    With a promise there is structured content that matches it, perhaps from the text. Raise `OutputMismatch` otherwise.
+    """
     value = result.get("structuredContent", NO_VALUE)
+    if promise is None:
+        return result, None if value is NO_VALUE else orjson.dumps(value)
     if value is NO_VALUE and (value := promise.extract(join_text(blocks))) is not NO_VALUE:
-        return {**result, "structuredContent": value}
+        return {**result, "structuredContent": value}, orjson.dumps(value)
     if value is NO_VALUE:
         raise OutputMismatch("it has no structured content")
     if not promise.matches(value):
         raise OutputMismatch(promise.mismatch(value))
-    if len(orjson.dumps(value)) > MAX_STRUCTURED_SIZE:
+    structured = orjson.dumps(value)
+    if len(structured) > MAX_STRUCTURED_SIZE:
         raise OutputMismatch(f"it has more than {MAX_STRUCTURED_SIZE >> 20} MiB")
-    return result
+    return result, structured

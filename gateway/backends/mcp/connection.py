@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 
 from gateway.backends.mcp.responses import RemoteError, ServerInfo, client_info
-from gateway.backends.results import excerpt
+from gateway.backends.result_conversion import excerpt
 from gateway.mcp import (
     LOG_LEVELS,
     META_CAPABILITIES,

@@ -9,14 +9,11 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from yarl import URL
-
-from gateway.backends.http.addresses import Network, parse_url_template
 from gateway.backends.http.backend import STATUS_ERRORS, check_headers
-from gateway.backends.http.connections import HttpConnections, decode_body
-from gateway.backends.http.http1 import Http1Response
-from gateway.backends.mcp.auth import NO_CREDENTIALS, UpstreamCredentials
+from gateway.backends.http.url_template import parse_url_template, redirect_target
+from gateway.backends.mcp.credentials import NO_CREDENTIALS, UpstreamCredentials
 from gateway.backends.mcp.responses import to_remote_error
+from gateway.http_client import Http1Response, HttpConnections, Network, decode_body
 from gateway.mcp import MAX_MESSAGE, NODE_CHECK_BYTES, SseEvent, SseReader, decode_message, message_too_large
 from gateway.model import BackendError, Principal
 
@@ -59,11 +56,12 @@ class UpstreamHttpClient:
         self.origin = url.origin
         self.credentials = credentials
         self._endpoint = endpoint
-        self._url = URL(f"{url.origin}{url.target({}, query=())}", encoded=True)
+        self._target = url.target({}, query=())
         self._fixed = {name.lower(): value for name, value in endpoint.headers.items()}
         self._fixed |= {"accept": _ACCEPT, "content-type": "application/json", "accept-encoding": "identity"}
         self._fixed.setdefault("user-agent", "agent-gateway")
-        self._pool = pool
+        self._connections = pool
+        self._pool = pool.pool(url.origin, endpoint.networks)
         self._large = asyncio.Lock()
         """Held while a large message is read."""
 
@@ -109,11 +107,11 @@ class UpstreamHttpClient:
                 raise message_too_large(limit)
             is_plain = answer.headers.get("content-encoding") in (None, "identity")
             if is_plain and length <= NODE_CHECK_BYTES:  # the parser reads no more than the declared length
-                return await decode_message(await answer.read())
+                return await decode_message(await answer.read(limit=length))
         parts: list[bytes] = []
         size = 0
         async with AsyncExitStack() as stack:
-            chunks = await stack.enter_async_context(aclosing(_chunks(answer, limit=limit)))
+            chunks = await stack.enter_async_context(aclosing(decode_body(answer, limit=_ENDLESS)))
             async for chunk in chunks:
                 if size <= NODE_CHECK_BYTES < size + len(chunk):
                     await stack.enter_async_context(self._large)
@@ -128,7 +126,7 @@ class UpstreamHttpClient:
         reader = SseReader(self._endpoint.max_message)
         has_lock = False
         try:
-            async with aclosing(_chunks(answer, limit=_ENDLESS)) as chunks:
+            async with aclosing(decode_body(answer, limit=_ENDLESS)) as chunks:
                 async for chunk in chunks:
                     if not has_lock and reader.buffered_bytes > NODE_CHECK_BYTES:
                         await self._large.acquire()
@@ -146,26 +144,15 @@ class UpstreamHttpClient:
         self, method: str, body: bytes | None, headers: Mapping[str, str], principal: Principal | None
     ) -> Http1Response:
         if self.credentials.needed:
-            headers = {**headers, **await self.credentials.headers(principal, self._pool)}
-        pool = self._pool.pool(self.origin, self._endpoint.networks)
+            headers = {**headers, **await self.credentials.headers(principal, self._connections)}
         for _ in range(_MAX_REDIRECTS):
-            answer = await pool.send(method, self._url.raw_path_qs, headers, body)
+            answer = await self._pool.send(method, self._target, headers, body, is_timed=False)
             if answer.status not in _REDIRECTS:
                 return answer
             answer.close()
-            self._url = self._follow_redirect(answer)
+            location = answer.headers.get("location", "")  # frameworks redirect to add a slash
+            self._target = redirect_target(self.origin, self._target, location, sender="the upstream server")
         raise BackendError("failed", "the upstream server redirects too often")
-
-    def _follow_redirect(self, answer: Http1Response) -> URL:
-        """Return the new URL on the same host: frameworks redirect to add a slash."""
-        try:
-            url = self._url.join(URL(answer.headers.get("location", ""))).with_fragment(None)
-        except ValueError as error:
-            raise BackendError("failed", "the upstream server redirects to an invalid URL") from error
-        is_same = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
-        if not is_same or url.user is not None or url.password is not None:
-            raise BackendError("failed", "the upstream server redirects to another host, which is not followed")
-        return url
 
     async def _to_error(self, answer: Http1Response, *, in_session: bool) -> Exception:
         status = answer.status
@@ -183,15 +170,3 @@ class UpstreamHttpClient:
             return to_remote_error(message["error"])
         word = STATUS_ERRORS.get(status, "unavailable" if status >= 500 else "failed")
         return BackendError(word, f"the upstream server answered with the HTTP status {status}")
-
-
-async def _chunks(answer: Http1Response, *, limit: int) -> AsyncGenerator[bytes, None]:
-    encoding = answer.headers.get("content-encoding", "")
-    async with aclosing(answer.chunks()) as received:
-        if encoding in ("", "identity"):
-            async for chunk in received:
-                yield chunk
-            return
-        async with aclosing(decode_body(received, encoding, limit=limit)) as pieces:
-            async for piece in pieces:
-                yield piece

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.backends.http.http1 import Http1Response
 from gateway.backends.mcp.connection import ServerRequestHandler, UpstreamConnection
 from gateway.backends.mcp.http_client import EVENT_STREAM_TYPE, UnknownSession, UpstreamHttpClient
 from gateway.backends.mcp.responses import ServerInfo, get_result
@@ -24,6 +23,7 @@ from gateway.backends.mcp.server_requests import (
     answer_request,
     cancel_request,
 )
+from gateway.http_client import Http1Response
 from gateway.mcp import Json, SseEvent, decode_message, encode_message, is_response_to
 from gateway.model import BackendError, Principal
 

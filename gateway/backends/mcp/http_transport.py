@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from gateway.backends.http.connections import HttpConnections
-from gateway.backends.mcp.auth import NO_CREDENTIALS, UpstreamCredentials
 from gateway.backends.mcp.connection import (
     Definitions,
     InjectTraceContext,
@@ -19,6 +17,7 @@ from gateway.backends.mcp.connection import (
     ServerRequestHandler,
     UpstreamConnection,
 )
+from gateway.backends.mcp.credentials import NO_CREDENTIALS, UpstreamCredentials
 from gateway.backends.mcp.http_client import UnknownSession, UpstreamEndpoint, UpstreamHttpClient, UpstreamUnauthorized
 from gateway.backends.mcp.http_sessions import (
     ANONYMOUS_KEY,
@@ -30,6 +29,7 @@ from gateway.backends.mcp.http_sessions import (
     UpstreamSessions,
 )
 from gateway.backends.mcp.responses import RemoteError, ServerInfo, client_info, parse_discovery, parse_initialize
+from gateway.http_client import HttpConnections
 from gateway.mcp import (
     HEADER_MISMATCH,
     LOG_LEVELS,

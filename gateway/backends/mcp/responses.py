@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from gateway.backends.results import excerpt
+from gateway.backends.result_conversion import excerpt
 from gateway.mcp import (
     HANDSHAKE_DATES,
     INVALID_PARAMS,

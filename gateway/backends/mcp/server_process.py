@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from gateway.backends.command.backend import build_environment
 from gateway.backends.command.child_process import ChildProcess, Confinement, HostControls, start_child
-from gateway.backends.command.grants import Grants
-from gateway.backends.results import excerpt
+from gateway.backends.command.path_grants import Grants
+from gateway.backends.result_conversion import excerpt
 from gateway.mcp import MAX_MESSAGE, MessageTooManyValues, decode_message, message_too_large
 from gateway.model import BackendError
 

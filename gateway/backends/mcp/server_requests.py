@@ -1,4 +1,4 @@
-"""Requests and notifications of an upstream server during a call, relayed to the caller, and tasks of servers.
+"""Relay requests and notifications of an upstream server to the caller during a call, and poll its tasks.
 
 The server and the caller may be of different eras, so how a server asks is independent of how the caller is asked. A
 task is awaited and looks like one call to its caller. The call's timeout applies; when it expires or the caller

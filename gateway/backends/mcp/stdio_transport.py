@@ -30,7 +30,7 @@ from gateway.backends.mcp.server_requests import (
     answer_request,
     cancel_request,
 )
-from gateway.backends.results import BackendUnusable
+from gateway.backends.result_conversion import BackendUnusable
 from gateway.mcp import (
     LOG_LEVELS,
     NEWEST_SESSION_VERSION,

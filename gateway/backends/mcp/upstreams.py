@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.backends.mcp.connection import InjectTraceContext, UpstreamConnection
 from gateway.backends.mcp.server_requests import CallerRelay, resolve_input_requests
-from gateway.backends.results import excerpt
+from gateway.backends.result_conversion import excerpt
 from gateway.mcp import Json
 from gateway.model import BackendError, CallerChannel, Deadline, Principal, current_deadline
 
@@ -153,7 +153,7 @@ CACHE_SECONDS: Final = 2.0
 
 @dataclass(slots=True)
 class UpstreamResources:
-    """Implements `gateway.engine.resources.ResourceClient`. The caller has already checked access."""
+    """Implements `gateway.engine.upstream_resources.ResourceClient`. The caller has already checked access."""
 
     upstreams: Upstreams
     _lists: dict[str, tuple[float, "asyncio.Task[list[Json]]"]] = field(default_factory=dict)

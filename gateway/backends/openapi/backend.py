@@ -10,9 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 
-from yarl import URL
-
-from gateway.backends.http.addresses import UrlTemplate
 from gateway.backends.http.backend import (
     HttpBackend,
     HttpRequest,
@@ -20,13 +17,13 @@ from gateway.backends.http.backend import (
     add_idempotency_header,
     check_headers,
 )
-from gateway.backends.http.connections import HttpConnections
 from gateway.backends.http.credentials import CookieAuth, QueryAuth, reveal_secret
+from gateway.backends.http.url_template import UrlTemplate
 from gateway.backends.openapi.document import InvalidArgument
-from gateway.backends.openapi.request import RequestTemplate
-from gateway.backends.openapi.serializer import SerializedRequest, cookie_header, serialize_request
-from gateway.backends.openapi.styles import Pair
-from gateway.backends.results import BackendUnusable
+from gateway.backends.openapi.request_builder import Pair, SerializedRequest, cookie_header, serialize_request
+from gateway.backends.openapi.request_template import RequestTemplate
+from gateway.backends.result_conversion import BackendUnusable
+from gateway.http_client import HttpConnections
 from gateway.model import BackendError, Invocation, Principal
 
 _MAX_HEADER: Final = 8192
@@ -37,7 +34,7 @@ _REL: Final = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s",;]+))', re.IGNORECA
 
 def find_next_arguments(headers: Mapping[str, str], address: str, request: RequestTemplate) -> dict[str, str]:
     """Return the arguments that the next page needs in addition; empty if there is no next page."""
-    target = _find_next_link(headers.get("Link", "")[:_MAX_HEADER])
+    target = _find_next_link(headers.get("link", "")[:_MAX_HEADER])
     if target is None:
         return {}
     try:
@@ -122,7 +119,7 @@ class OpenApiBackend:
             return replace(outgoing, headers={**outgoing.headers, **tokens}, secrets=(*outgoing.secrets, *secrets))
 
         try:
-            return await HttpBackend(self._request, self._connections, write=write).run(call)
+            return await self._http.run(call, write)
         except BackendError as error:
             if error.word == "not-permitted":
                 proof.renew(call.principal)
@@ -135,12 +132,11 @@ class OpenApiBackend:
             parts = serialize_request(operation, call.args, taken=taken)
         except InvalidArgument as error:
             raise BackendError("invalid", str(error)) from error
-        headers = {**parts.headers, **{name.lower(): value for name, value in http.headers.items()}}
+        headers = {**parts.headers, **http.headers}
         add_idempotency_header(headers, call)
         query, secrets = _with_credentials(http, key, parts, headers)
         base = url.target({}, query=()).rstrip("/")
-        address = URL(f"{url.origin}{base}{parts.target(query)}", encoded=True)
-        return PreparedRequest(operation.method, address, headers, parts.body, secrets)
+        return PreparedRequest(operation.method, f"{base}{parts.target(query)}", headers, parts.body, secrets)
 
     def _report_next_page(self, headers: Mapping[str, str], address: str) -> None:
         page = find_next_arguments(headers, address, self._operation.request)

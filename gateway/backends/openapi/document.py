@@ -1,4 +1,4 @@
-"""An OpenAPI document as plain values, bounded in size and depth: parsing, references, cleaned texts and errors.
+"""Parse an OpenAPI document into plain values, bounded in size and depth, and resolve its references.
 
 References are resolved inside the document only; nothing is fetched. Names and descriptions come from third parties, so
 they are bounded and stripped of control characters.

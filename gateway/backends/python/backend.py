@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any, Final, Literal, NoReturn
 
 from gateway.backends.python.executors import ProcessExecutor, ThreadExecutor, WorkerReply, reply_too_large
-from gateway.backends.results import (
+from gateway.backends.result_conversion import (
     BackendUnusable,
     MediaTemplate,
     enforce_deadline,
@@ -68,11 +68,11 @@ def get_keyword_parameters(signature: Signature) -> frozenset[str] | None:
 def find_signature_problems(function: Callable[..., Any], schema: Mapping[str, Any]) -> list[str]:
     """Return the mismatches between the function's parameters and the schema's properties."""
     try:
-        if takes_context(function):
-            return []
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return ["the parameters of the function cannot be read"]
+    if set(parameters) == CONTEXT:
+        return []
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
     always = {name for name, property in known.items() if isinstance(property, Mapping) and "default" in property}
@@ -144,9 +144,9 @@ class PythonBackend:
         if problems:
             raise BackendUnusable("; ".join(problems), help="make the function and the input schema agree")
         self._tool = tool
-        self._takes_context = takes_context(tool.function)
-        self._in_thread = tool.run == "thread" and not inspect.iscoroutinefunction(tool.function)
         self._signature = inspect.signature(tool.function)
+        self._takes_context = set(self._signature.parameters) == CONTEXT
+        self._in_thread = tool.run == "thread" and not inspect.iscoroutinefunction(tool.function)
         self._parameter_names = get_keyword_parameters(self._signature)
         name: str = getattr(tool.function, "__name__", "tool")
         self._threads = ThreadExecutor(name, size=tool.parallel, waiting=_WAITING)

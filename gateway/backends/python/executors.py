@@ -24,7 +24,7 @@ from threading import Thread
 from typing import Any, Final
 
 from gateway.backends.command.child_process import CHUNK, ChildProcess, Confinement, read_prefix, start_child
-from gateway.backends.results import excerpt
+from gateway.backends.result_conversion import excerpt
 from gateway.model import BackendError, check_values
 
 Job = Callable[[], None]

@@ -1,6 +1,7 @@
 """`gateway serve`: run the gateway until it is stopped."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from gateway.app import (
     RouterFactory,
     Settings,
     WorkerSupervisor,
-    build_listeners,
+    build_asgi_apps,
     bundle_keys,
     choose_source,
     configure_log_output,
@@ -45,7 +46,7 @@ from gateway.errors import GatewayError, ProgramError
 from gateway.identity import AnonymousProvider
 from gateway.server import BoundSockets, ChannelKey, ShutdownSignal, bind_socket, handle_signals, run_event_loop, serve
 
-_WORKER: Final = "gateway.cli.operations.worker"
+_WORKER: Final = "gateway.cli.operations.serve_worker"
 _MOST_WARNINGS: Final = 20
 
 
@@ -141,6 +142,7 @@ def run_process(
 
     One of several workers has an index, `worker`, and a router to the others, `among`.
     """
+    gc.disable()  # until it serves: what a start loads stays in memory, and each collection would look at all of it
     try:
         # Before the event loop starts, a signal ends the process at once; nothing is open yet.
         refuse_shared_port(settings)
@@ -332,7 +334,7 @@ async def _serve(
             reloading.watch(gateway.settings.watch.total_seconds())
 
     members = ClusterMembers(gateway.settings, among, _peer_settings(gateway, key))
-    both = build_listeners(
+    both = build_asgi_apps(
         gateway,
         base_url=base_url,
         stopping=stopping,

@@ -1,4 +1,4 @@
-"""`gateway drift`: what upstreams changed since they were locked, or whether a gateway serves the project.
+"""`gateway drift`: what upstreams changed since the lock, or whether a running gateway serves this project.
 
 Exit codes: 0 no difference, 2 a difference, 1 an error.
 """

@@ -168,12 +168,12 @@ BaseArtifact = Literal["text", "json", "markdown", "yaml", "xml", "toon", "sourc
 """The built-in artifact classes."""
 BUILT_IN_ARTIFACT_CLASSES: Final[Mapping[str, str]] = {
     "text": "gateway.artifacts.spooled_artifact:SpooledArtifact",
-    "json": "gateway.artifacts.formats.jsondoc:SpooledJsonArtifact",
-    "markdown": "gateway.artifacts.formats.markdown:SpooledMarkdownArtifact",
-    "yaml": "gateway.artifacts.formats.yamldoc:SpooledYamlArtifact",
-    "xml": "gateway.artifacts.formats.xmldoc:SpooledXmlArtifact",
-    "toon": "gateway.artifacts.formats.toon:SpooledToonArtifact",
-    "source": "gateway.artifacts.formats.source_code.artifacts:SpooledEcmascriptArtifact",
+    "json": "gateway.artifacts.formats.json_artifact:SpooledJsonArtifact",
+    "markdown": "gateway.artifacts.formats.markdown_artifact:SpooledMarkdownArtifact",
+    "yaml": "gateway.artifacts.formats.yaml_artifact:SpooledYamlArtifact",
+    "xml": "gateway.artifacts.formats.xml_artifact:SpooledXmlArtifact",
+    "toon": "gateway.artifacts.formats.toon_artifact:SpooledToonArtifact",
+    "source": "gateway.artifacts.formats.source_code.source_artifact:SpooledEcmascriptArtifact",
 }
 UNMASKED_ARTIFACTS: Final = frozenset({"markdown", "xml", "toon", "source"})
 """Built-in classes whose values cannot be masked one by one: `redact` hides the whole result."""

@@ -3,9 +3,7 @@
 import re
 from collections.abc import Iterable
 from datetime import timedelta
-from ipaddress import ip_address
 from typing import Annotated, Final, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -29,6 +27,7 @@ from gateway.config.kinds.base import (
     TrustSpec,
     check_plain_credentials,
 )
+from gateway.config.kinds.gateway import is_confidential_url
 from gateway.config.kinds.scalars import (
     AbsolutePath,
     Day,
@@ -109,15 +108,8 @@ UpstreamAuthSpec = Annotated[
 
 
 def _check_token_url(url: str) -> Iterable[RuleViolation]:
-    if not url.startswith("https:") and not _is_this_host(urlsplit(url).hostname or ""):
+    if not is_confidential_url(url):
         yield RuleViolation(("tokenUrl",), "secrets must be sent over https", "write https://", "bad-url")
-
-
-def _is_this_host(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.rstrip(".").lower() == "localhost"
 
 
 ReviewFindingCode = Literal[

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.field_shapes import (
+from gateway.config.field_introspection import (
     FieldShape,
     FieldType,
     ListField,
@@ -24,6 +24,7 @@ from gateway.config.field_shapes import (
     list_fields,
 )
 from gateway.config.kinds import base
+from gateway.config.kinds.artifact_classes import ArtifactClassDocument
 from gateway.config.kinds.base import API_VERSION, DocumentModel, FieldPath, OwnedMetadata, RuleViolation
 from gateway.config.kinds.catalogues import CatalogueDocument, CollisionPolicyDocument
 from gateway.config.kinds.gate_rules import GateRuleDocument
@@ -31,7 +32,6 @@ from gateway.config.kinds.gateway import GatewayDocument, IdentityProviderDocume
 from gateway.config.kinds.pipelines import PipelineDocument
 from gateway.config.kinds.policy_tests import PolicyTestDocument
 from gateway.config.kinds.scalars import type_name
-from gateway.config.kinds.storage import ArtifactClassDocument
 from gateway.config.kinds.tools import ToolDocument
 from gateway.config.kinds.trust import TrustFlagDocument, TrustTierDocument
 from gateway.config.kinds.upstreams import UpstreamDocument

@@ -11,7 +11,7 @@ from gateway.config.kinds.catalogues import (
     ImportPrefixSpec,
     NamePolicySpec,
 )
-from gateway.config.linking.entries import DocumentEntry, DocumentIndex
+from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
 from gateway.model import globs_overlap
 from gateway.registries import (
     Collision,

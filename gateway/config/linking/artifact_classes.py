@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from gateway.artifacts import InMemoryReader
 from gateway.config.document_checks import BUILT_IN_ARTIFACTS
+from gateway.config.kinds.artifact_classes import ArtifactClassDocument
 from gateway.config.kinds.base import BUILT_IN_ARTIFACT_CLASSES, UNMASKED_ARTIFACTS, yaml_name
 from gateway.config.kinds.gate_rules import GateRuleDocument
-from gateway.config.kinds.storage import ArtifactClassDocument
-from gateway.config.linking.entries import DocumentEntry, DocumentIndex
+from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
 from gateway.errors import InvalidInitialToolValue
 from gateway.model import artifact_constructor_problems, glob_matches
 from gateway.registries import (
@@ -86,7 +86,7 @@ def _not_imported(module: str, error: BaseException) -> UnusableObject:
     return UnusableObject("entrypoint-missing", f"{module} cannot be imported ({what})")
 
 
-_PYTHON_SOURCE: Final = "gateway.artifacts.formats.source_code.artifacts:SpooledPythonArtifact"
+_PYTHON_SOURCE: Final = "gateway.artifacts.formats.source_code.source_artifact:SpooledPythonArtifact"
 _CAPITAL: Final = re.compile(r"(?<!^)([A-Z])")
 
 

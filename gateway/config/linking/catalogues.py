@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from gateway.config.kinds.catalogues import IMPLICIT, CatalogueDocument, CatalogueSelectorSpec
 from gateway.config.kinds.pipelines import PipelineDocument, StageSpec, parse_stage_options
 from gateway.config.linking.advertised_names import ToolNames, assign_prompt_names, assign_tool_names, find_shared_uris
-from gateway.config.linking.entries import DocumentEntry, DocumentIndex
-from gateway.config.linking.policy import build_selector
+from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
+from gateway.config.linking.gate_rules import build_selector
 from gateway.config.linking.tools import could_match
 from gateway.config.yaml.document import DocumentPath
 from gateway.model import glob_matches

@@ -25,9 +25,8 @@ from gateway.config.kinds.upstreams import PLAIN_HTTP
 from gateway.config.linking.advertised_names import import_prefix, link_collision_policies
 from gateway.config.linking.artifact_classes import link_artifacts, link_queries, list_query_names
 from gateway.config.linking.catalogues import CatalogueInputs, link_catalogues, link_pipelines
-from gateway.config.linking.definitions import check_tool_references, link_definitions, review_definitions
-from gateway.config.linking.entries import DocumentIndex, index_documents
-from gateway.config.linking.policy import (
+from gateway.config.linking.document_index import DocumentIndex, index_documents
+from gateway.config.linking.gate_rules import (
     check_case_tools,
     check_token_expiry,
     find_known_callers,
@@ -38,6 +37,7 @@ from gateway.config.linking.rule_checks import find_resettable_rules, find_unrea
 from gateway.config.linking.tools import build_placeholder_tools, link_tools
 from gateway.config.linking.trust import link_trust_vocabulary
 from gateway.config.linking.upstream_backends import find_exposing_programs
+from gateway.config.linking.upstream_definitions import check_tool_references, link_definitions, review_definitions
 from gateway.config.loader import ConfigDocuments
 from gateway.registries import (
     CONTENT,
@@ -138,7 +138,10 @@ class _Freezer:
 
     def _copy(self, value: Any, kind: type) -> Any:
         if issubclass(kind, dict):
-            return FrozenDict({key: self.freeze_value(each) for key, each in value.items()})
+            freeze = self.freeze_value
+            return FrozenDict(
+                {key: each if type(each) in _UNCHANGEABLE else freeze(each) for key, each in value.items()}
+            )
         if issubclass(kind, list):
             return FrozenList(map(self.freeze_value, value))
         if kind is tuple:
@@ -192,7 +195,13 @@ def link_documents(
 ) -> LinkResult:
     """Link the documents as of a day. Python code may be imported from `packages`."""
     checked = [(each.spec, each.source) for each in loaded.documents]
-    found = index_documents(checked, names=loaded.names, is_complete=not loaded.has_errors, today=today)
+    found = index_documents(
+        checked,
+        names=loaded.names,
+        is_complete=not loaded.has_errors,
+        today=today,
+        input_schemas=loaded.input_schemas,
+    )
     unknown_tools = list(check_tool_references(found, queries=list_query_names(found, packages=packages)))
     if unknown_tools:  # idle selectors and unpublished tools may only be consequences
         found = replace(found, is_complete=False)

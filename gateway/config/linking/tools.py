@@ -14,8 +14,8 @@ from gateway.config.document_checks import BUILT_IN_ARTIFACTS
 from gateway.config.kinds.tools import PythonBackendSpec, ToolDocument, UpstreamBackendSpec
 from gateway.config.kinds.upstreams import UpstreamDocument
 from gateway.config.linking.artifact_classes import UnusableObject, import_object
-from gateway.config.linking.definitions import imports_tool
-from gateway.config.linking.effects import (
+from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
+from gateway.config.linking.tool_effects import (
     StatedEffects,
     check_document,
     check_imports,
@@ -24,7 +24,6 @@ from gateway.config.linking.effects import (
     effects_of_terms,
     find_idle_patterns,
 )
-from gateway.config.linking.entries import DocumentEntry, DocumentIndex
 from gateway.config.linking.trust import TrustVocabulary, link_trust
 from gateway.config.linking.upstream_backends import (
     check_argument_mapping,
@@ -33,6 +32,7 @@ from gateway.config.linking.upstream_backends import (
     map_schema,
     select_output_schema,
 )
+from gateway.config.linking.upstream_definitions import imports_tool
 from gateway.model import NAME_REGEX, Schema
 from gateway.registries import (
     DeclaredTool,
@@ -71,9 +71,19 @@ def link_tools(
     tools = {(each.upstream, each.name): each for each in imports if each.kind == "tool"}
     upstreams = entries.of(UpstreamDocument)
     transports = {name: each.document.spec.transport.type for name, each in upstreams.items()}
+    by_upstream: dict[str, dict[str, UpstreamDefinition]] = {}
+    for (source, name), each in tools.items():
+        by_upstream.setdefault(source, {})[name] = each
     for name, entry in entries.of(ToolDocument).items():
-        problems += _check_upstream(entry, transports, tools)
-        tool, found = _link_declared(entry, scale, known=tools, upstreams=upstreams, packages=packages)
+        problems += _check_upstream(entry, transports, by_upstream)
+        tool, found = _link_declared(
+            entry,
+            scale,
+            known=tools,
+            upstreams=upstreams,
+            packages=packages,
+            input_schemas=entries.input_schemas,
+        )
         problems += found
         if tool is not None:
             linked[name] = tool
@@ -113,6 +123,7 @@ def _link_declared(
     known: ToolTable,
     upstreams: Mapping[str, DocumentEntry[UpstreamDocument]],
     packages: Collection[str],
+    input_schemas: Mapping[str, dict[str, Any]],
 ) -> tuple[DeclaredTool | None, list[Diagnostic]]:
     spec = entry.document.spec
     backend = spec.backend
@@ -133,7 +144,7 @@ def _link_declared(
     problems += _check_lifecycle(entry, scale)
     problems += _check_entrypoint(entry, packages)
     theirs = None if definition is None else _enforced_schema(definition)
-    ours = _schema(entry, definition)
+    ours = _find_schema(entry, definition, input_schemas)
     if remote is not None and theirs is not None:
         problems += check_argument_mapping(entry, remote, theirs, ours=ours)
     upstream = upstreams.get(remote.upstream) if remote else None
@@ -188,7 +199,11 @@ def _to_tool(
     )
 
 
-def _schema(entry: DocumentEntry[ToolDocument], definition: UpstreamDefinition | None) -> Mapping[str, Any] | None:
+def _find_schema(
+    entry: DocumentEntry[ToolDocument],
+    definition: UpstreamDefinition | None,
+    input_schemas: Mapping[str, dict[str, Any]],
+) -> Mapping[str, Any] | None:
     """Return the enforced schema: the document's, else the upstream's.
 
     `None` for a schema that does not compile; `check_embedded_code` reports it.
@@ -198,10 +213,7 @@ def _schema(entry: DocumentEntry[ToolDocument], definition: UpstreamDefinition |
         theirs = None if definition is None else _enforced_schema(definition)
         backend = entry.document.spec.backend
         return map_schema(backend, theirs) if theirs is not None and isinstance(backend, UpstreamBackendSpec) else None
-    try:
-        return Schema(given.schema_).describe()
-    except (ValueError, RecursionError):
-        return None
+    return input_schemas.get(entry.name)
 
 
 def _enforced_schema(definition: UpstreamDefinition) -> Mapping[str, Any] | None:
@@ -235,11 +247,13 @@ def _operation(definition: UpstreamDefinition | None) -> tuple[Mapping[str, Any]
 
 
 def _check_upstream(
-    entry: DocumentEntry[ToolDocument], transports: Mapping[str, str], known: ToolTable
+    entry: DocumentEntry[ToolDocument],
+    transports: Mapping[str, str],
+    known: Mapping[str, Mapping[str, UpstreamDefinition]],
 ) -> Iterator[Diagnostic]:
     backend = entry.document.spec.backend
     if isinstance(backend, UpstreamBackendSpec):
-        tools = {name: each for (upstream, name), each in known.items() if upstream == backend.upstream}
+        tools = known.get(backend.upstream, {})
         yield from check_upstream_reference(entry, backend, transport=transports.get(backend.upstream), tools=tools)
 
 

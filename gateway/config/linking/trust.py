@@ -7,8 +7,8 @@ from typing import Any
 
 from gateway.config.kinds.base import TrustSpec
 from gateway.config.kinds.trust import TrustFlagDocument, TrustTierDocument
-from gateway.config.linking.effects import StatedEffects
-from gateway.config.linking.entries import DocumentEntry, DocumentIndex
+from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
+from gateway.config.linking.tool_effects import StatedEffects
 from gateway.config.yaml.document import DocumentPath
 from gateway.registries import (
     BUILT_IN_FLAGS,

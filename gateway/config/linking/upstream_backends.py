@@ -1,4 +1,4 @@
-"""Tool documents that publish an upstream's tool: their argument mapping, and their input and output schemas.
+"""Check Tool documents that publish an upstream's tool: argument mapping, input and output schema.
 
 The input schema of a document may allow less than the upstream accepts, never more. If the two schemas cannot be
 compared, no problem is reported, and the upstream validates the call.
@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Any, Final
 
-from gateway.config.environment import find_secret_uses
+from gateway.config.environment_variables import find_secret_uses
 from gateway.config.kinds.base import DocumentModel
 from gateway.config.kinds.gateway import FileBlobsSpec, SqliteStorageSpec, StorageDocument
 from gateway.config.kinds.tools import (
@@ -23,7 +23,7 @@ from gateway.config.kinds.tools import (
     UpstreamBackendSpec,
 )
 from gateway.config.kinds.upstreams import StdioTransport, UpstreamDocument
-from gateway.config.linking.entries import DocumentEntry, DocumentIndex
+from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
 from gateway.config.yaml.document import DocumentPath
 from gateway.model import OutputSchema, Schema
 from gateway.registries import (

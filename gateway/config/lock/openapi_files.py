@@ -21,7 +21,7 @@ from gateway.backends import (
     to_definition,
 )
 from gateway.config.kinds.upstreams import ImportSelectionSpec, OpenApiTransport, UpstreamDocument
-from gateway.config.linking.definitions import imports_tool
+from gateway.config.linking.upstream_definitions import imports_tool
 from gateway.config.loader import CheckedDocument, ConfigDocuments
 from gateway.config.lock.pins import is_url, list_upstreams, tools_by_upstream
 from gateway.model import glob_matches

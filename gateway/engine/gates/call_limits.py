@@ -1,4 +1,4 @@
-"""Rates, quotas and budgets of callers: a call is counted by all limits that apply, or by none and refused."""
+"""Apply rates, quotas and budgets to a call: all limits count it, or none does and it is refused."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Definitions of upstreams that differ from the approved (locked) ones: blocked tools are neither listed nor called.
+"""Block upstream tools whose definition differs from the locked one: they are neither listed nor called.
 
 Every call of an upstream's tool checks it. The poller of the upstreams passes in their current definitions; this module
 does not contact a server.

@@ -31,8 +31,8 @@ from gateway.approvals import (
     outcome_error,
 )
 from gateway.engine.call import DEFAULT_HOLD_POLICY, Call
+from gateway.engine.caller_messages import ask_confirmation
 from gateway.engine.gates.call_limits import CallLimits, LimitClaim
-from gateway.engine.gates.caller_confirmation import ask_confirmation
 from gateway.engine.gates.definition_guard import DefinitionChanged, DefinitionGuard, get_definition_key
 from gateway.errors import GatewayError, NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.model import BackendError, now
@@ -40,39 +40,28 @@ from gateway.policy import (
     Access,
     AccessQuestion,
     ApprovalCheck,
-    BudgetCheck,
     CallQuarantined,
     ConfigExpired,
     ConfirmationCheck,
-    FlowCheck,
     GateOutcome,
     GateRule,
     KillSwitch,
     LimitStore,
-    LoopCheck,
     RuleVerdict,
     Sightings,
     Taint,
     Validity,
-    WindowCheck,
 )
 from gateway.registries import DeclaredDefinition, DeclaredTool, Query, Requested
 
 if TYPE_CHECKING:
-    from gateway.engine.turns.sync import SharedTurnState
+    from gateway.engine.turns.turn_store import SharedTurnState
 
 ATTEMPTS: Final = 3
 """How often a call is evaluated again because others were counted meanwhile; then it is refused."""
 
 _PROGRESS_INTERVAL: Final = 5.0
 """Seconds between two progress messages to a client whose call waits."""
-
-_REASONS: Final[Mapping[type, str]] = {
-    WindowCheck: "window-closed",
-    LoopCheck: "loop-stopped",
-    BudgetCheck: "budget-spent",
-    FlowCheck: "flow-blocked",
-}
 
 _AGAINST: Final[Mapping[HoldState, str]] = {
     "refused": "approval-refused",
@@ -115,15 +104,18 @@ class CallGuard:
     """Whether a rule depends on what the turn has seen and done, here or in another process."""
     identity: str = field(init=False)
     """Its name in records, counts and approvals."""
-    brought: Taint = field(init=False)
+    taint: Taint = field(init=False)
     """The taint it adds to a turn."""
+    reads_sightings: bool = field(init=False)
+    """Whether a rule depends on what the caller has seen in any turn."""
     remote_name: str | None = field(init=False)
     """The upstream's name of a definition that can be blocked; `None` if it cannot."""
 
     def __post_init__(self) -> None:
         asked = self.asked
         object.__setattr__(self, "identity", asked.object if isinstance(asked, DeclaredDefinition) else asked.name)
-        object.__setattr__(self, "brought", self.access.taint_of_tool(asked))
+        object.__setattr__(self, "taint", self.access.taint_of_tool(asked))
+        object.__setattr__(self, "reads_sightings", any(rule.watched_flags for rule in self.rules))
         object.__setattr__(self, "remote_name", _blockable_key(asked))
 
     @classmethod
@@ -226,12 +218,15 @@ class CallGuard:
             self._refuse_denied(call, outcome)
             call.turn_state.reserve_call(call.fingerprint)
             return outcome
-        await turns.refresh(turn.remembers)
+        is_current = turns.is_current(turn.remembers)
+        if not is_current:
+            await turns.refresh(turn.remembers)
         for _ in range(ATTEMPTS):
             outcome = self._evaluate(call, args)
             self._refuse_denied(call, outcome)
             bounds = outcome.bounds
-            if bounds is None:
+            # What may have an effect is counted durably before it runs; the record of any other call counts it.
+            if bounds is None or (is_current and not self.is_consequential):
                 call.turn_state.reserve_call(call.fingerprint)
                 return outcome
             if await turns.reserve(turn.remembers, call.fingerprint, bounds):
@@ -240,7 +235,7 @@ class CallGuard:
 
     async def _load_sightings(self, call: Call) -> None:
         """Read what the caller has seen in any turn, if a rule depends on it."""
-        if any(rule.watched_flags for rule in self.rules):
+        if self.reads_sightings:
             call.sightings = await self._sightings().of(call.principal)
 
     def _sightings(self) -> Sightings:
@@ -253,7 +248,7 @@ class CallGuard:
 
         Any process may serve the next call.
         """
-        turn, turns, taint = call.turn, self.controls.turns, self.brought
+        turn, turns, taint = call.turn, self.controls.turns, self.taint
         implicit = None if turn is None or turns is None else turn.implicit
         watched = self.access.watched_flags.intersection(taint.flags)
         is_new = implicit is not None and (implicit.is_behind or not implicit.state.has_seen(taint))
@@ -507,7 +502,7 @@ def _blame(call: Call, verdict: RuleVerdict, decision: Any, reason: str) -> None
     rule = verdict.rule
     call.rules = (rule.name,)
     call.position = str(rule.position)
-    call.set_decision(decision, _REASONS.get(type(rule.check), reason), verdict.because)
+    call.set_decision(decision, rule.check.refusal_reason or reason, verdict.because)
 
 
 @asynccontextmanager

@@ -1,16 +1,16 @@
-"""The guard of everything that is read: results, by query tools or whole, prompts and resources of other servers.
+"""Guard reads: of results (by query tools or as a whole), and of prompts and resources of other servers.
 
 Query tools use it inside their handler, before they look for the artifact. It applies the same checks as to calls:
 policy, stop list, rules, approvals, limits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.engine.call import DEFAULT_HOLD_POLICY, Call, HoldPolicy, get_current_call
 from gateway.engine.gates.guard import CallGuard, GuardDependencies
 from gateway.errors import NotPermitted, Refused, StoreUnavailable
-from gateway.model import CallerChannel, Principal, ToolCall, candidate_call_ids, exact_digest, fingerprint_of, new_id
+from gateway.model import CallerChannel, Principal, exact_digest, fingerprint_of, new_id
 from gateway.policy import Access
 from gateway.registries import CONTENT, DeclaredDefinition, Query, Requested
 from gateway.storage import StoredCall
@@ -66,7 +66,7 @@ class ReadGuard:
     def _query_of(self, call: Call, turn: "Turn", name: str, id: str) -> Query | None:
         if call.target is not None:
             return self.of_stored(call.target, name)
-        record = record_of(turn.ctx.turn_tool_calls, id)
+        record = turn.calls.find_source(id)
         maker = None if record is None else turn.published.tool(turn.stored.catalogue, record.tool)
         return None if maker is None else self._access.snapshot.query(name, maker)
 
@@ -98,12 +98,6 @@ def make_read_call(
     call = Call(new_id(), what, copied, principal, catalogue, revision, turn=turn, client=client, holding=holding)
     call.exact = fingerprint_of(what, copied)
     return call
-
-
-def record_of(records: Sequence[ToolCall], id: str) -> ToolCall | None:
-    """Return the record whose result has that id: its own id, or that of one of its pieces."""
-    by_id = {record.id: record for record in records}
-    return next((by_id[each] for each in candidate_call_ids(id) if each in by_id), None)
 
 
 def _inner(outer: Call, name: str, args: Mapping[str, Any]) -> Call:

@@ -9,14 +9,13 @@ from functools import partial
 from typing import Final
 
 from gateway.engine.access_rights import may_call, may_read
-from gateway.engine.call import Call
-from gateway.engine.outcome import CallOutcome
-from gateway.engine.progress import Fault
+from gateway.engine.call import Call, Fault
 from gateway.engine.records.auditor import Auditor
+from gateway.engine.records.call_mapper import Spool, from_stored_call, to_started_row
 from gateway.engine.records.recorder import CallRecorder
-from gateway.engine.records.rows import Spool, from_stored_call, to_started_row
-from gateway.engine.turns.store import TurnStore
+from gateway.engine.result_content import CallOutcome
 from gateway.engine.turns.turn import Turn
+from gateway.engine.turns.turn_store import TurnStore
 from gateway.errors import (
     IdempotencyConflict,
     InvalidToolArgs,

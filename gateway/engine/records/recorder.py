@@ -1,14 +1,16 @@
-"""Records of calls: that one is about to run, how it ended, and requests for things that do not exist for the caller.
+"""Record calls: their start, their outcome, and requests for tools that do not exist for the caller.
 
 Nothing consequential runs before its start is durable. A call returns when its outcome is durable, or when the store
 failed to write the outcome of a call that ran: the store then keeps that outcome, and the response states it.
 """
 
-import asyncio
+import json
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from hashlib import sha256
 from time import perf_counter
 from typing import Any, Final
 
@@ -17,15 +19,14 @@ from gateway.audit import Reason
 from gateway.engine.call import Call, get_current_call
 from gateway.engine.observer import CallMeter
 from gateway.engine.records.auditor import Auditor, decision_of
-from gateway.engine.records.excerpts import excerpt_of
-from gateway.engine.records.rows import to_started_row as start_of
-from gateway.engine.records.rows import to_stored_call as record_of
-from gateway.engine.records.rows import to_stored_result, to_stored_results
+from gateway.engine.records.call_mapper import to_started_row as start_of
+from gateway.engine.records.call_mapper import to_stored_call as record_of
+from gateway.engine.records.call_mapper import to_stored_result, to_stored_results
 from gateway.engine.turns.turn import Turn
 from gateway.errors import NotPermitted, RecordConflict, StorageError, StoreUnavailable
-from gateway.model import ToolCall, duration_microseconds, now_microseconds, to_microseconds
-from gateway.registries import DeclaredTool
-from gateway.storage import MAX_REFUSALS, ArgumentExcerpt, AuditBody, LateOutcome, RecordStore, Refusal
+from gateway.model import Tokenizable, ToolCall, duration_microseconds, now_microseconds, to_microseconds
+from gateway.registries import ArtifactClass, DeclaredTool
+from gateway.storage import MAX_REFUSALS, ArgumentExcerpt, AuditBody, LateOutcome, RecordStore, Refusal, TurnStateWrite
 
 MAX_FETCHED: Final = 64 << 20
 """Bytes of one media that are fetched for its record; larger ones are in the response, but not available later."""
@@ -95,6 +96,9 @@ class CallRecorder:
         if call.decision != "allow" and not record.is_error:  # a result without a decision is never returned
             call.set_decision("deny", "check-failed", "no decision was made about the call")
             raise NotPermitted("no decision was made about the call")
+        reason = None if call.decision == "allow" else refusal_reason(call)
+        if reason is not None and self._is_counted(call, turn, reason, record):
+            return
         declared = call.declared
         artifact = declared.artifact if declared is not None else "text"
         result = record.results
@@ -102,9 +106,8 @@ class CallRecorder:
             pieces = [to_stored_result(result, artifact)]
         else:
             # A single-call turn is not kept in memory, so its media could not be fetched later.
-            fetches = MAX_FETCHED if turn.is_alone else None
+            fetches = MAX_FETCHED if turn.is_single_call else None
             pieces = await to_stored_results(record, artifact, turn.spool, fetches=fetches)
-        reason = None if call.decision == "allow" else refusal_reason(call)
         excerpt = None if call.decision == "allow" else self._excerpt(call, is_error=record.is_error, reason=reason)
         stored = record_of(record, call, pieces, turn.id, excerpt)
         if call.seen is not None:
@@ -129,29 +132,36 @@ class CallRecorder:
         as_stored = turn.stored
         is_longer = turn.extend_lifetime(record.completed, retain)
         memory, knowing = turn.to_write(call.fingerprint, tool=call.identity or call.tool, size=received)
-        writing = None if turn.implicit is None else asyncio.ensure_future(self._keep_implicit(turn))
+        implicit = (
+            None if turn.implicit is None else TurnStateWrite(turn.implicit.id, *turn.implicit.state.begin_write())
+        )
         began = perf_counter()
         refusal: Refusal | None = None
         try:
             if reason is not None:
                 row = None if turn.is_stored and not is_longer else turn.stored
                 refusal = Refusal(call.principal, reason, self._most_refusals, audit, stored, call.is_started, row)
-                refusal.is_alone, refusal.memory, refusal.knowing = turn.is_alone, memory, knowing
+                refusal.is_alone, refusal.memory, refusal.knowing = turn.is_single_call, memory, knowing
+                refusal.implicit = implicit
                 if not await self._store_refusal(call, refusal):
                     turn.stored = as_stored
-                    turn.is_stored = turn.is_stored and not (turn.is_alone and call.is_started)
+                    turn.is_stored = turn.is_stored and not (turn.is_single_call and call.is_started)
                     if not turn.is_stored:
                         remembered.abort_write(memory, knowing)
                     return
             elif turn.is_stored or turn.is_late or len(turn.running) > 1:
                 row = None if turn.is_stored and not is_longer else turn.stored
-                await self._store.record_call(stored, turn=row, memory=memory, knowing=knowing, audit=audit)
+                await self._store.record_call(
+                    stored, turn=row, memory=memory, knowing=knowing, audit=audit, implicit=implicit
+                )
             else:
-                await self._store.record_single_call(stored, turn.stored, memory=memory, audit=audit)
+                await self._store.record_single_call(stored, turn.stored, memory=memory, audit=audit, implicit=implicit)
             turn.is_stored = True
         except Exception as error:
             if self._meter is not None:
                 self._meter.record_write_failure()
+            if implicit is not None:  # the next call writes it
+                remembered.abort_write(implicit.memory, implicit.knowing)
             ran = call.course.has_begun and refusal is None
             if ran or call.is_started:  # a started call that did not run frees its idempotency key
                 late = LateOutcome(stored, turn.stored, memory, knowing, audit, call.is_started, call.held_key, refusal)
@@ -165,9 +175,6 @@ class CallRecorder:
             if not isinstance(error, StorageError):
                 _log.exception("the outcome of a call could not be written")
             return
-        finally:
-            if writing is not None:
-                await asyncio.shield(writing)
         if self._meter is not None:
             self._meter.record_write(perf_counter() - began)
             self._meter.record_result_size(call.catalogue, size)
@@ -179,9 +186,20 @@ class CallRecorder:
         """
         if self._meter is not None:
             self._meter.record_refusal(call, reason)
-        if self._auditor is not None:
+        if self._auditor is not None and not self._store.count_refusal(call.principal, reason):
             audit = [self._auditor.refusal_entry(call, reason)]
             await self._store.refuse(Refusal(call.principal, reason, self._most_refusals, audit))
+
+    def _is_counted(self, call: Call, turn: Turn, reason: str, record: ToolCall) -> bool:
+        """Count a refusal that leaves no record, if its start has none either and no rule reads refused calls.
+
+        The state of a turn then says nothing new: what it knows of a refused call is written with its next record.
+        """
+        leaves_nothing = not (call.is_started or call.is_refused or call.approvals or call.charge)
+        if not leaves_nothing or turn.published.access.reads_turn_calls or not isinstance(record.results, Tokenizable):
+            return False
+        call.is_refused = self._store.count_refusal(call.principal, reason)
+        return call.is_refused
 
     async def _store_refusal(self, call: Call, refusal: Refusal) -> bool:
         """Write a refusal once, even if it is cancelled meanwhile; return whether it got its own row."""
@@ -216,8 +234,74 @@ class CallRecorder:
             turn.state.abort_write(memory, knowing)
             raise
 
-    async def _keep_implicit(self, turn: Turn) -> None:
-        """Write what an implicit turn counted, beside the record of the call. What it saw is durable before the call
-        runs; a failed write is made up for with the next call."""
-        with suppress(StoreUnavailable):
-            await self.record_turn_state(turn)
+
+LONGEST: Final = 240
+"""Maximum characters of an excerpt."""
+
+MASK: Final = "[redacted]"
+
+_LONGEST_PIECE: Final = 40
+_LARGEST_NUMBER: Final = 10**_LONGEST_PIECE
+_SECRET_NAME: Final = re.compile(
+    r"(?i)pass(word|wd|phrase|code)|secret|token|credential|authorization|cookie|(api|private|access)[-_ ]?key|^pin$"
+)
+_FIRST_MEMBER: Final = re.compile(r"\$(?:\.([A-Za-z_][A-Za-z0-9_]*)|\['([^'\\]*)'\]|\[\"([^\"\\]*)\"\])(?=[.\[]|$)")
+
+
+def excerpt_of(call: Call, kind: ArtifactClass | None) -> ArgumentExcerpt:
+    """Return the excerpt. `kind` is the artifact class of the tool: what it hides from traces is hidden here, too."""
+    text = (call.args_text or "").encode()
+    schema = (None if call.declared is None else call.declared.input_schema) or {}
+    may_show = "values" if kind is None else kind.capture_arguments
+    masked = _find_masked(() if kind is None else kind.redact) if may_show == "values" else None
+    excerpt = "" if may_show == "none" else _cut(" ".join(_pieces(call.args, schema, masked)), LONGEST)
+    return ArgumentExcerpt(excerpt, len(text), sha256(text).hexdigest())
+
+
+def _pieces(args: Mapping[str, Any], schema: Mapping[str, Any], masked: frozenset[str] | None) -> Iterator[str]:
+    """Yield one piece per argument, up to the limit. `masked` are names; `None` masks every argument."""
+    declared = schema.get("properties")
+    declared = declared if isinstance(declared, Mapping) else {}
+    length = 0
+    for name, value in args.items():
+        is_open = masked is not None and name not in masked and name in declared
+        is_open = is_open and not _SECRET_NAME.search(name) and not _is_secret(declared[name])
+        piece = f"{json.dumps(name[:_LONGEST_PIECE])[1:-1]}={_value(value) if is_open else MASK}"
+        yield piece
+        length += len(piece) + 1
+        if length > LONGEST:
+            return
+
+
+def _value(value: Any) -> str:
+    match value:
+        case str():
+            return _cut(json.dumps(value[: _LONGEST_PIECE + 1]), _LONGEST_PIECE)
+        case bool() | None:
+            return json.dumps(value)
+        case int() | float():
+            return json.dumps(value) if abs(value) < _LARGEST_NUMBER else "…"
+        case list():
+            return f"[{len(value)}]"
+        case _:
+            return f"{{{len(value)}}}"
+
+
+def _is_secret(schema: Any) -> bool:
+    """Whether any part of a property is write-only or a password. A reference may lead to one."""
+    if isinstance(schema, Mapping):
+        if schema.get("writeOnly") is True or schema.get("format") == "password" or "$ref" in schema:
+            return True
+        return any(map(_is_secret, schema.values()))
+    return isinstance(schema, list | tuple) and any(map(_is_secret, schema))
+
+
+def _find_masked(redact: Sequence[str]) -> frozenset[str] | None:
+    """Return the arguments that the paths lead into; `None` if one may lead into any."""
+    found = [_FIRST_MEMBER.match(path) for path in redact]
+    names = [next(name for name in each.groups() if name is not None) for each in found if each is not None]
+    return frozenset(names) if len(names) == len(redact) else None
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -1,4 +1,4 @@
-"""Reads without a call: whole results, prompts and resources of other servers.
+"""Audit reads that are no calls: whole results, and prompts and resources of other servers.
 
 The guard decides. A read leaves an audit entry and its taint in the state of the turn, but no record of a call.
 """

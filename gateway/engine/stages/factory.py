@@ -1,4 +1,4 @@
-"""From a pipeline of a snapshot to runnable stages: the chain around a tool's backend, and the stages of other phases.
+"""Build the stages of a pipeline: the chain around a tool's backend, and the stages of other phases.
 
 Options arrive checked and with their defaults. Gate rules and idempotency keys are applied before the chain is entered:
 the `gates` stage adds nothing here, and `idempotency` at most names the header in which a backend receives the key.
@@ -13,10 +13,10 @@ from time import monotonic
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from gateway.engine.stages.cache import NEVER_CACHED, CacheStage, IdempotencyHeaderStage, ResultCache
-from gateway.engine.stages.contract import CallStage, InvalidStage, load_call_stage, load_phase_stage
 from gateway.engine.stages.resilience import Bulkhead, CircuitBreaker, CircuitState, Clock, Retry, Timeout
-from gateway.engine.stages.result_views import FindArtifactClass, InlineSmallResults, RedactionStage, SizeLimit
+from gateway.engine.stages.result_cache import NEVER_CACHED, CacheStage, IdempotencyHeaderStage, ResultCache
+from gateway.engine.stages.result_redaction import FindArtifactClass, InlineSmallResults, RedactionStage, SizeLimit
+from gateway.engine.stages.stage_protocol import CallStage, InvalidStage, load_call_stage, load_phase_stage
 from gateway.engine.stages.turn_stages import (
     FindDecision,
     LoopGuard,

@@ -8,12 +8,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from types import CoroutineType
 from typing import Any, Final, Literal
 
-from gateway.engine.stages.contract import CallPipeline
+from gateway.engine.stages.stage_protocol import CallPipeline
 from gateway.model import (
     BackendError,
     BackendErrorKind,
@@ -122,7 +121,9 @@ class Retry:
             has_kept = True
             return call.keep(content)
 
-        watched = replace(call, keep=keep)
+        if self._attempts == 1:
+            return await run(call)
+        watched = call.with_keep(keep)
         for attempt in range(1, self._attempts):
             try:
                 return await run(watched)

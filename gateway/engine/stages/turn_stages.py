@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
-from gateway.engine.stages.result_views import measure_results
+from gateway.engine.stages.result_redaction import measure_results
 from gateway.errors import LoopStopped
-from gateway.model import CallContext, Next, ToolCall, ToolRegistry, TurnEvent, now
+from gateway.model import CallContext, CallTotals, Next, ToolCall, ToolRegistry, TurnEvent, now
 from gateway.policy import Decision
 
 PROPOSED_CALLS: Final = "gateway.proposedCalls"
@@ -21,6 +21,10 @@ EARLIER_CALLS: Final = "gateway.earlierCalls"
 """Key in a dispatch's stash: how often calls were made of which the turn has no record, by digest."""
 
 Proposed = Callable[[CallContext], Sequence[str]]
+
+
+class WarningSink(Protocol):
+    def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None: ...
 
 
 def get_proposed_checksums(ctx: CallContext) -> Sequence[str]:
@@ -43,7 +47,10 @@ class LoopGuard:
     def check(self, ctx: CallContext, fingerprint: str, *, pending: int = 0) -> None:
         """Raise `LoopStopped` if the call was made too often in the turn, counting `pending`, not yet settled ones."""
         earlier: Mapping[str, int] = ctx.stash.get(EARLIER_CALLS, {})
-        made = ctx.equal_call_count(fingerprint) + earlier.get(fingerprint, 0) + pending
+        self.check_count(ctx.equal_call_count(fingerprint) + earlier.get(fingerprint, 0) + pending, ctx)
+
+    def check_count(self, made: int, ctx: WarningSink) -> None:
+        """Raise `LoopStopped` if a call that was made so often in its turn may not be made again."""
         if made >= self._same_call:
             times = "once" if made == 1 else f"{made} times"
             error = LoopStopped(
@@ -96,17 +103,18 @@ class TurnSummaryStage:
 
     async def __call__(self, ctx: CallContext, next: Next) -> None:
         await next()
-        ctx.emit(await self.summarize(ctx))
+        if ctx.has_listener(TurnSummary):
+            ctx.emit(await self.summarize(ctx))
 
     async def summarize(self, ctx: CallContext) -> TurnSummary:
-        calls = ctx.turn_tool_calls
+        calls, older = ctx.turn_tool_calls, ctx.older_calls or CallTotals()
         decided = [decision for decision in map(self._decision_of, calls) if decision is not None]
         sizes = [await measure_results(call.results, ctx) for call in calls]
         return TurnSummary(
             ctx.turn_id,
             now(),
-            calls=dict(Counter(call.tool for call in calls)),
-            errors=dict(Counter(call.tool for call in calls if call.is_error)),
+            calls=dict(older.calls + Counter(call.tool for call in calls)),
+            errors=dict(older.errors + Counter(call.tool for call in calls if call.is_error)),
             decisions=dict(Counter(decided)),
-            byte_length=sum(size for size in sizes if size is not None),
+            byte_length=older.byte_length + sum(size for size in sizes if size is not None),
         )

@@ -1,19 +1,19 @@
-"""Turns of callers: the scope of artifacts, stash and state, open from one request to the next.
+"""A turn of a caller: the scope of artifacts, stash and state, which stays open between requests.
 
 A turn belongs to one principal and one catalogue, keeps the revision it was opened with, and has an unguessable id.
 Each call is a dispatch of its turn, so that calls may run concurrently.
 """
 
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.artifacts import InMemoryReader
-from gateway.engine.agent.dispatch import build_query_tools
 from gateway.engine.live_revision import LiveRevision
-from gateway.engine.records.rows import Spool, TurnByteStore
-from gateway.engine.turns.implicit import ImplicitTurn
+from gateway.engine.records.call_mapper import Spool, TurnByteStore
+from gateway.engine.turn_pipeline.dispatch_loop import build_query_tools
+from gateway.engine.turns.implicit_turns import ImplicitTurn
+from gateway.engine.turns.turn_calls import NEWEST_RECORDS, TurnCalls
 from gateway.model import (
     CALLBACKS,
     Callback,
@@ -21,11 +21,13 @@ from gateway.model import (
     EventBuses,
     InMemoryMediaReader,
     Principal,
+    QueryGuard,
     Tool,
     ToolCall,
     ToolRegistry,
     TurnContext,
     TurnEvent,
+    TurnRecordSets,
     candidate_call_ids,
     new_id,
     new_secret,
@@ -33,8 +35,6 @@ from gateway.model import (
 )
 from gateway.policy import TurnState, load_turn_state
 from gateway.storage import StoredCall, StoredTurn
-
-FindStoredTurn = Callable[[str, Principal], Awaitable[StoredTurn | None]]
 
 HANDLE_BYTES: Final = 24
 """192 bits: turns cannot be found by guessing."""
@@ -44,21 +44,28 @@ def _nothing(*_: object) -> tuple[()]:
     return ()
 
 
-NO_PERSISTENCE: Final[Mapping[str, Callback]] = {
-    **dict.fromkeys(CALLBACKS, _nothing),
-    "store_media_bytes": lambda ctx, key, content: InMemoryMediaReader(content),
-    "store_retrievable_bytes": lambda ctx, key, content: InMemoryReader(content),
-}
-"""Callbacks under which only the calls of a turn outlive it."""
+class OutcomeRecorder(Protocol):
+    async def record_outcome(self, ctx: Any, record: ToolCall) -> None:
+        """Make the outcome of the current call durable."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class TurnDependencies:
     """What all turns share: the stores of their records and bytes, and the buses of all events."""
 
-    callbacks: Mapping[str, Callback]
+    recorder: OutcomeRecorder
     buses: EventBuses
     spool: Spool
+
+    def to_callbacks(self) -> Mapping[str, Callback]:
+        """Return the callbacks of a context: only the calls of a turn outlive it."""
+        return {
+            **dict.fromkeys(CALLBACKS, _nothing),
+            "store_tool_call": self.recorder.record_outcome,
+            "store_media_bytes": lambda ctx, key, content: InMemoryMediaReader(content),
+            "store_retrievable_bytes": lambda ctx, key, content: InMemoryReader(content),
+        }
 
 
 class Turn:
@@ -69,16 +76,17 @@ class Turn:
 
     __slots__ = (
         *(
-            "_alone",
-            "_around",
             "_buses",
+            "_calls",
             "_ctx",
+            "_dependencies",
+            "_first_call",
             "_memory",
             "_spool",
             "catalogue",
             "id",
             "implicit",
-            "is_alone",
+            "is_single_call",
             "is_late",
             "is_stored",
             "principal",
@@ -87,14 +95,22 @@ class Turn:
         *("running", "stored"),
     )
 
-    def __init__(self, stored: StoredTurn, published: LiveRevision, around: TurnDependencies) -> None:
+    def __init__(
+        self,
+        stored: StoredTurn,
+        published: LiveRevision,
+        dependencies: TurnDependencies,
+        *,
+        newest: int | None = NEWEST_RECORDS,
+    ) -> None:
+        """`newest`: that many records stay in memory; `None` for all of them."""
         self.id: Final = stored.id
         self.principal: Final = stored.principal
         self.catalogue: Final = published.catalogues[stored.catalogue]
         self.stored = stored
         self.published = published
         self.is_stored = False
-        self.is_alone = False
+        self.is_single_call = False
         """Whether it is the turn of a single call; its id is unknown to clients until that call returns."""
         self.implicit: ImplicitTurn | None = None
         """The implicit turn that holds its state, if the call has no handle and rules read earlier calls."""
@@ -102,9 +118,10 @@ class Turn:
         """Whether the outcome of one of its calls is still to be written, and the turn with it."""
         self.running: set[str] = set()
         """Ids of calls that have begun and not settled."""
-        self._alone: ToolCall | None = None
-        """The record of a call that was settled without a context."""
-        self._around = around
+        self._dependencies = dependencies
+        self._calls: TurnCalls | None = None if newest is not None else TurnCalls(newest=None)
+        self._first_call: tuple[ToolCall, str | None] | None = None
+        """The only call, until something reads the calls of the turn: nothing does in most turns with one call."""
         self._ctx: TurnContext | None = None
         self._buses: TurnBuses | None = None
         self._spool: TurnByteStore | None = None
@@ -114,20 +131,38 @@ class Turn:
     def ctx(self) -> TurnContext:
         if self._ctx is None:
             self._ctx = self._make_context()
-            if self._alone is not None:
-                self._ctx.add_stored_call(self._alone)
         return self._ctx
+
+    @property
+    def calls(self) -> TurnCalls:
+        if self._calls is None:
+            self._calls = TurnCalls()
+            if self._first_call is not None:
+                self._calls.add(*self._first_call)
+                self._first_call = None
+        return self._calls
+
+    def add_call(self, record: ToolCall, fingerprint: str | None) -> None:
+        if self._calls is None and self._first_call is None:
+            self._first_call = (record, fingerprint)
+        else:
+            self.calls.add(record, fingerprint)
+
+    @property
+    def stash(self) -> dict[str, Any]:
+        """The values that stages and handlers have stored in the turn."""
+        return dict(self.stored.stash) if self._ctx is None else self._ctx.stash.all()
 
     @property
     def buses(self) -> "TurnBuses":
         if self._buses is None:
-            self._buses = TurnBuses(self._around.buses)
+            self._buses = TurnBuses(self._dependencies.buses)
         return self._buses
 
     @property
     def spool(self) -> TurnByteStore:
         if self._spool is None:
-            self._spool = self._around.spool.for_turn(self.id, tenant=self.stored.principal.tenant)
+            self._spool = self._dependencies.spool.for_turn(self.id, tenant=self.stored.principal.tenant)
         return self._spool
 
     @property
@@ -158,6 +193,15 @@ class Turn:
         """The holder of its state: itself, or the implicit turn of calls without a handle."""
         return self.implicit or self
 
+    def count_calls(self, fingerprint: str) -> int:
+        """Return how often the same call was made in the turn, here or in another process."""
+        made = 0 if self.has_no_calls else self.calls.count_exactly(fingerprint)
+        return max(made, self.state.count_calls(fingerprint))
+
+    @property
+    def has_no_calls(self) -> bool:
+        return self._calls is None and self._first_call is None
+
     def to_write(self, fingerprint: str, *, tool: str, size: int) -> tuple[bytes, bytes | None]:
         """Return the state to be written with a call, and the state known to be stored; see `TurnState.begin_write`."""
         if self.implicit is None:
@@ -165,45 +209,51 @@ class Turn:
         output_ran = bool(self.catalogue.turn_output)
         return self.implicit.state.to_continuation(fingerprint, tool=tool, size=size, output_ran=output_ran), None
 
-    def add_record(self, record: ToolCall) -> None:
-        """Add a call that was settled without a context; another one may have settled meanwhile."""
-        if self.is_unused:
-            self._alone = record
-        else:
-            self.ctx.add_stored_call(record)
-
     @property
     def is_unused(self) -> bool:
         """Whether its context was not used yet, and no call was made in it."""
-        return self._ctx is None and self._alone is None
+        return self._ctx is None and self.has_no_calls
 
     @property
     def tools(self) -> ToolRegistry:
         return self.catalogue.registry if self._ctx is None else self._ctx.tools
 
     @property
+    def query_guard(self) -> QueryGuard | None:
+        """Called by every query tool before it looks for an artifact."""
+        return self.published.guard.query if self._ctx is None else self._ctx.query_guard
+
+    @property
+    def retrievables(self) -> list[Any]:
+        """The records that stages and handlers have fetched from a corpus."""
+        return [] if self._ctx is None else self._ctx.turn_retrievables
+
+    @property
     def turn_secret(self) -> bytes:
         return self.stored.secret
 
+    def prune_ephemeral_tools(self) -> None:
+        if self._ctx is not None:
+            self._ctx.tools.prune_ephemeral()
+
     def has_listener(self, kind: type[TurnEvent]) -> bool:
-        return (self._buses or self._around.buses).has_listener(kind)
+        return (self._buses or self._dependencies.buses).has_listener(kind)
 
     def has_any_listener(self, names: frozenset[str]) -> bool:
         """Whether one of these events has a listener."""
-        return self._around.buses.has_any_listener(names) or (
+        return self._dependencies.buses.has_any_listener(names) or (
             self._buses is not None and self._buses.has_any_listener(names)
         )
 
     def emit(self, event: TurnEvent) -> None:
-        (self._buses or self._around.buses).emit(event)
+        (self._buses or self._dependencies.buses).emit(event)
 
     def emit_warning(self, kind: str, message: str, error: BaseException | None = None) -> None:
         self.ctx.emit_warning(kind, message, error)
 
     def store(self, record: ToolCall) -> Awaitable[Any]:
         """Store a record that no context has."""
-        stored: Awaitable[Any] = self._around.callbacks["store_tool_call"](None, record)
-        return stored
+        return self._dependencies.recorder.record_outcome(None, record)
 
     def _make_context(self) -> TurnContext:
         """Return a context ready for calls, as the turn was stored."""
@@ -214,8 +264,9 @@ class Turn:
             system_prompt=catalogue.catalogue.instructions or f"Tools of the catalogue {stored.catalogue}.",
             stash=DottedDict(dict(stored.stash) or None),
             tools=catalogue.registry.copy(),
-            callbacks=self._around.callbacks,
+            callbacks=self._dependencies.to_callbacks(),
             buses=self.buses,
+            records=TurnRecordSets({"tool_call": self.calls}),
         )
         ctx.query_guard = self.published.guard.query
         return ctx
@@ -230,6 +281,11 @@ class Turn:
         self.stored = replace(self.stored, expires=since + add_margin(retain))
         return True
 
+    @property
+    def is_restorable(self) -> bool:
+        """Whether the store has everything of the turn: no call runs, and no stage or handler used its context."""
+        return self.is_stored and not self.is_late and not self.running and self._ctx is None
+
     def is_over(self, at: int) -> bool:
         return self.stored.ended is not None or at >= self.stored.expires
 
@@ -237,15 +293,38 @@ class Turn:
         """Return the caller's id, or a new one if a call of the turn, or a piece of a result, has it."""
         if id is None:
             return new_id()
-        names = candidate_call_ids(id)
-        is_taken = not self.running.isdisjoint(names) or (
-            not self.is_unused and any(map(self.ctx.has_tool_call, names))
+        is_taken = not self.running.isdisjoint(candidate_call_ids(id)) or (
+            not self.has_no_calls and (self.calls.has_forgotten or self.calls.has_source(id))
         )
         return f"{id}-{new_id()}" if is_taken else id
 
     def query_tools(self) -> list[Tool]:
         """Return the query tools for the artifacts of the turn; none once it is acked."""
-        return [] if self.stored.ending == "ack" else build_query_tools(self.ctx).all()
+        return [] if self.stored.ending == "ack" else build_query_tools(_Artifacts(self)).all()
+
+    def find_query_tool(self, name: str, id: object) -> Tool | None:
+        """Return the query tool of that name for an artifact of the turn; `None` if the turn has no such artifact.
+
+        If only the id is wrong, return a tool that accepts the ids of the turn.
+        """
+        record = self.calls.find_source(id) if isinstance(id, str) else None
+        found = None if record is None else build_query_tools(_OneCall((record,))).get(name)
+        return found or build_query_tools(_Artifacts(self)).get(name)
+
+
+class _OneCall(NamedTuple):
+    """A context with one call, for which query tools are created."""
+
+    turn_tool_calls: Sequence[ToolCall]
+    turn_retrievables: Sequence[Any] = ()
+
+
+class _Artifacts:
+    """A context with all artifacts of a turn, for which query tools are created."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn_tool_calls = list(turn.calls.iter_artifacts())
+        self.turn_retrievables = turn.retrievables
 
 
 class TurnBuses(EventBuses):
@@ -278,43 +357,3 @@ def add_margin(lives: int) -> int:
 def new_turn(principal: Principal, catalogue: str, revision: str, at: int, lives: int) -> StoredTurn:
     id = f"turn_{new_token(HANDLE_BYTES)}"
     return StoredTurn(id, principal, catalogue, revision, new_secret(), at, at + lives)
-
-
-class TurnCache:
-    """Turns in memory; the least recently used are dropped first and read from the store again when needed.
-
-    If other processes serve the same turns, `look` returns the stored row of one.
-    """
-
-    def __init__(self, limit: int, look: FindStoredTurn | None = None) -> None:
-        self._limit = limit
-        self._look = look
-        self._turns: OrderedDict[str, Turn] = OrderedDict()
-
-    def put(self, turn: Turn) -> None:
-        self._turns[turn.id] = turn
-        self._turns.move_to_end(turn.id)
-        while len(self._turns) > self._limit:
-            self._turns.popitem(last=False)
-
-    def get(self, id: str) -> Turn | None:
-        turn = self._turns.get(id)
-        if turn is not None:
-            self._turns.move_to_end(id)
-        return turn
-
-    async def get_current(self, id: str) -> Turn | None:
-        """Return the turn unless another process has ended it."""
-        turn = self.get(id)
-        if turn is not None and self._look is not None and turn.is_stored:
-            stored = await self._look(id, turn.principal)
-            if stored is None or stored.ended is not None:
-                self.drop(id)
-                return None
-        return turn
-
-    def drop(self, id: str) -> None:
-        self._turns.pop(id, None)
-
-    def __len__(self) -> int:
-        return len(self._turns)

@@ -3,20 +3,24 @@
 Compiling closes the document: it refuses unknown keys unless it allows them, and models are
 shown this closed form. Validation never coerces; defaults are filled in afterwards. The empty
 string is valid: a field that must not be empty needs `minLength: 1`, which models can read.
+
+An output schema checks a structured result, or finds one in the text of a result.
 """
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import inf
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import quote
 
 import jsonschema_rs
+import orjson
 
 from gateway.errors import ValidationException, problem
 from gateway.model.primitives.canonical_json import MAX_DEPTH, refuse_cycles
-from gateway.model.primitives.containers import deep_copy_containers
+from gateway.model.primitives.dotted_dict import deep_copy_containers
+from gateway.model.primitives.json_fingerprint import TooManyValues, read_json, reads_exactly
 from gateway.model.schema.problems import (
     SchemaProblem,
     describe_schema_error,
@@ -38,6 +42,8 @@ SchemaCheck = Callable[[Any], Awaitable[object] | object]
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000, size_limit=1 << 20)
 _BASE: Final = "urn:gateway:schema"
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
+_LAZY_BELOW: Final = 8192
+"""Bytes of a document that is compiled on first use, which then takes a few milliseconds at most."""
 
 
 @runtime_checkable
@@ -52,26 +58,49 @@ class ModelClass(Protocol):
 class Schema:
     """A compiled schema. Raises `ValueError` for a document that is not a valid schema."""
 
-    __slots__ = ("_checks", "_document", "_filling", "_subschemas", "_validator", "_validators", "has_checks")
+    __slots__ = ("_checks", "_document", "_is_plain", "_parts", "_validator", "has_checks")
+
+    _parts: "_Parts | None"
+    _validator: jsonschema_rs.Draft202012Validator | None
 
     def __init__(
         self, document: SchemaDocument | bool, *, checks: Sequence[SchemaCheck] = (), closed: bool = True
     ) -> None:
         if isinstance(document, bool):
             document = {} if document else {"not": {}}
-        self._document = copy_bounded(document)
-        _refuse_invalid(self._document)
+        own = copy_bounded(document)
+        _refuse_invalid(own)
+        self._begin(own, checks)
+        subschemas = Subschemas(own)
+        for node in subschemas.elsewhere:
+            _refuse_invalid(node)
+        if closed:
+            close_schema(subschemas)
+        self._validator = _compile(own)
+        self._parts = _Parts.of(subschemas)
+
+    @classmethod
+    def of_enforced(cls, document: Mapping[str, Any]) -> "Schema":
+        """Return the schema of a document from `describe`, which may be frozen. It is compiled again on first use.
+
+        A project may have thousands of tools, most of which are rarely called, and a compiled schema takes tens of
+        kilobytes. A large one is compiled at once: on first use, that would stop the event loop.
+        """
+        schema = object.__new__(cls)
+        schema._begin(document)
+        schema._is_plain = False
+        if len(orjson.dumps(document)) > _LAZY_BELOW:
+            schema._validator, schema._parts = schema._compiled, schema._compiled_parts
+        return schema
+
+    def _begin(self, document: Mapping[str, Any], checks: Sequence[SchemaCheck] = ()) -> None:
+        self._document: Any = document
+        self._is_plain = True
         self._checks = tuple(checks)
         self.has_checks = bool(checks)
         """Whether custom checks run in addition to the document."""
-        self._validators: dict[int, jsonschema_rs.Draft202012Validator] = {}
-        self._subschemas = Subschemas(self._document)
-        for node in self._subschemas.elsewhere:
-            _refuse_invalid(node)
-        if closed:
-            close_schema(self._subschemas)
-        self._validator: jsonschema_rs.Draft202012Validator | None = _compile(self._document)
-        self._filling = DefaultFiller(self._subschemas, self._satisfies)
+        self._validator = None
+        self._parts = None
 
     @classmethod
     def of_model(cls, model: ModelClass) -> "Schema":
@@ -92,16 +121,12 @@ class Schema:
 
     def with_enum(self, name: str, choices: Sequence[str]) -> "Schema":
         """Return the schema with one property limited to `choices`. Cheap: it is compiled on first use."""
-        narrowed = object.__new__(Schema)
-        properties = self._document["properties"]
+        narrowed, document = object.__new__(Schema), self._plain_document
+        properties = document["properties"]
         limited = {**properties, name: {**properties[name], "enum": list(choices)}}
-        narrowed._document = {**self._document, "properties": limited}
-        narrowed._validator = None
-        narrowed._checks = self._checks
-        narrowed.has_checks = self.has_checks
-        narrowed._validators = {}
-        narrowed._subschemas = self._subschemas
-        narrowed._filling = self._filling
+        narrowed._begin({**document, "properties": limited}, self._checks)
+        parts = self._compiled_parts
+        narrowed._parts = parts._replace(is_valid=_SubschemaValidators(parts.subschemas, narrowed._document))
         return narrowed
 
     async def validate(self, value: Any) -> Any:
@@ -145,8 +170,9 @@ class Schema:
             own = _copy_json(value)
         except (ValueError, TypeError, RecursionError) as error:
             raise _not_json(error) from error
-        if self._filling.is_needed:
-            self._filling.fill_defaults(own)
+        filling = (self._parts or self._compiled_parts).filling
+        if filling.is_needed:
+            filling.fill_defaults(own)
         return own
 
     def is_valid(self, value: Any) -> bool:
@@ -162,10 +188,28 @@ class Schema:
         return f"Schema(properties={list(self._document.get('properties', ()))!r})"
 
     @property
+    def _compiled_parts(self) -> "_Parts":
+        if self._parts is None:
+            self._parts = _Parts.of(Subschemas(self._plain_document))
+        return self._parts
+
+    @property
+    def _subschemas(self) -> Subschemas:
+        return self._compiled_parts.subschemas
+
+    @property
     def _compiled(self) -> jsonschema_rs.Draft202012Validator:
         if self._validator is None:
-            self._validator = _compile(self._document)
+            self._validator = _compile(self._plain_document)
         return self._validator
+
+    @property
+    def _plain_document(self) -> SchemaDocument:
+        """The document in plain containers, which the validator needs: those of a snapshot are frozen."""
+        if not self._is_plain:
+            self._document, self._is_plain = to_plain_containers(self._document), True
+        document: SchemaDocument = self._document
+        return document
 
     def _problems(self, value: Any) -> list[SchemaProblem]:
         if has_bounded_errors(self._subschemas, value):
@@ -181,10 +225,22 @@ class Schema:
         return [
             plain_problem(name)
             for name, child in described
-            if name in members and not self._satisfies(child, members[name])
+            if name in members and not self._compiled_parts.is_valid(child, members[name])
         ]
 
-    def _satisfies(self, node: SchemaDocument, value: Any) -> bool:
+
+class _SubschemaValidators:
+    """Tests parts of a value against single subschemas of a document, each compiled on first use.
+
+    It does not refer to its `Schema`: a cycle would stay in memory until the next garbage collection.
+    """
+
+    def __init__(self, subschemas: Subschemas, document: SchemaDocument) -> None:
+        self._subschemas = subschemas
+        self._document = document
+        self._validators: dict[int, jsonschema_rs.Draft202012Validator] = {}
+
+    def __call__(self, node: SchemaDocument, value: Any) -> bool:
         """Whether a subschema accepts a part of a value."""
         if id(node) not in self._validators:
             base = self._document.get("$id", _BASE).removesuffix("#")
@@ -192,6 +248,19 @@ class Schema:
             registry = jsonschema_rs.Registry([(base, self._document)])
             self._validators[id(node)] = _compile(reference, registry)
         return self._validators[id(node)].is_valid(value)
+
+
+class _Parts(NamedTuple):
+    """What a schema compiles besides the validator of the whole document."""
+
+    subschemas: Subschemas
+    is_valid: _SubschemaValidators
+    filling: DefaultFiller
+
+    @classmethod
+    def of(cls, subschemas: Subschemas) -> "_Parts":
+        is_valid = _SubschemaValidators(subschemas, subschemas.root)
+        return cls(subschemas, is_valid, DefaultFiller(subschemas, is_valid))
 
 
 def _refuse_invalid(document: SchemaDocument) -> None:
@@ -275,3 +344,61 @@ def _json_text(value: Any) -> str:
 def _model_message(path: Sequence[str | int], text: str) -> str:
     where = ".".join(map(str, path))
     return f"{where!r}: {text}" if where else text
+
+
+NO_VALUE: Final[Any] = object()
+"""Marks a missing value: `None` is JSON's null."""
+
+MAX_STRUCTURED_SIZE: Final = 16 << 20
+"""Largest result in bytes that is parsed and sent as structured content if the tool has an output schema."""
+
+_WRAPPED: Final = "result"
+"""Servers wrap a value that is not an object under this key: earlier versions of MCP allowed objects only."""
+
+
+class OutputSchema:
+    """A compiled output schema. Raises `ValueError` for an invalid schema."""
+
+    __slots__ = ("_schema",)
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = Schema(to_plain_containers(schema), closed=False)
+
+    def matches(self, value: Any) -> bool:
+        try:
+            return value is not NO_VALUE and self._schema.accepts_parsed(value)
+        except (TypeError, ValueError, RecursionError):
+            return False
+
+    def mismatch(self, value: Any) -> str:
+        """Return how a value violates the schema."""
+        try:
+            if value is not NO_VALUE:
+                self._schema.check(value)
+        except ValidationException as error:
+            return error.message
+        return "it is not JSON, or too large"
+
+    def extract(self, text: str) -> Any:
+        """Return the value of a text that satisfies the schema, wrapped if needed; `NO_VALUE` if there is none."""
+        value = parse_output(text)
+        for each in (value, {_WRAPPED: value}, {_WRAPPED: text}):
+            if self.matches(each):
+                return each
+        return NO_VALUE
+
+
+def parse_output(text: str | bytes) -> Any:
+    """Parse a JSON document; `NO_VALUE` if it is invalid, has too many values, or has an integer past 64 bits."""
+    try:
+        value = read_json(text)
+    except (orjson.JSONDecodeError, TooManyValues):
+        return NO_VALUE
+    return value if reads_exactly(text.encode() if isinstance(text, str) else text) else NO_VALUE
+
+
+def to_plain_containers(value: Any) -> Any:
+    """Copy a frozen document into plain dicts and lists, which schemas are compiled from."""
+    if isinstance(value, Mapping):
+        return {key: to_plain_containers(item) for key, item in value.items()}
+    return [to_plain_containers(item) for item in value] if isinstance(value, list | tuple) else value

@@ -103,12 +103,8 @@ class Subschemas:
         self._parts = {key: _find_parts(node) for key, node in self._nodes.items()}
         self._closures: dict[int, Counter[int]] = {}
         self._closure_size = 0
-        try:
-            layers = _Layers(self).most()
-        except RecursionError:
-            raise ValueError("the references of the schema are nested too deeply") from None
-        if layers > MAX_LAYERS:
-            raise ValueError(f"the schema applies more than {MAX_LAYERS} subschemas to one value")
+        if any(self._branches.values()):  # a tree without them applies each subschema once
+            self._refuse_layers()
 
     def __iter__(self) -> Iterator[SchemaDocument]:
         return iter(self._nodes.values())
@@ -159,6 +155,14 @@ class Subschemas:
             if self._closure_size > _MAX_CLOSURES:
                 raise ValueError("the schema has too many references to large subschemas")
         return known
+
+    def _refuse_layers(self) -> None:
+        try:
+            layers = _Layers(self).most()
+        except RecursionError:
+            raise ValueError("the references of the schema are nested too deeply") from None
+        if layers > MAX_LAYERS:
+            raise ValueError(f"the schema applies more than {MAX_LAYERS} subschemas to one value")
 
     def _closure_below(self, branch: SchemaDocument) -> Counter[int]:
         found = self.closure(branch)

@@ -19,7 +19,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any, Final
 
-from gateway.model.primitives.containers import deep_copy_containers
+from gateway.model.primitives.dotted_dict import deep_copy_containers
 from gateway.model.schema.subschemas import SchemaDocument, SchemaPath, Subschemas
 
 _OPENERS: Final = ("additionalProperties", "unevaluatedProperties")
@@ -221,13 +221,16 @@ class DefaultFiller:
         self._subschemas = subschemas
         self._is_valid = is_valid
         self._expanded: dict[int, Any] = {}
-        self._sources = {id(node): self._find_sources(node) for node in subschemas}
-        self._refuse_invalid()
-        self._default_paths = self._find_default_paths()
+        self._sources: dict[int, list[tuple[str, SchemaDocument]]] = {}
+        self._default_paths: set[int] = set()
+        with_default = [node for node in subschemas if "default" in node]
+        if with_default:
+            self._sources = {id(node): self._find_sources(node) for node in subschemas}
+            self._refuse_invalid()
+            self._default_paths = self._find_default_paths()
         self.is_needed: Final = self._leads_to_default(subschemas.root)
-        for node in subschemas:
-            if "default" in node:
-                self._default(node)
+        for node in with_default:
+            self._default(node)
 
     def fill_defaults(self, value: Any) -> None:
         """Add missing properties in place. `value` must satisfy the schema."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from gateway.errors import ToolError
-from gateway.model.principal import Principal
-from gateway.model.schema.output_schema import NO_VALUE
+from gateway.model.caller import Principal
+from gateway.model.schema.schema import NO_VALUE
 
 if TYPE_CHECKING:  # policy checks load no turns and no spools
     from gateway.model.caller import CallerChannel
-    from gateway.model.primitives.containers import DottedDict
+    from gateway.model.primitives.dotted_dict import DottedDict
     from gateway.model.tools.artifact import SpoolReader
     from gateway.model.turns.context import DispatchContext
 
@@ -79,13 +79,29 @@ class Invocation:
     ctx: "DispatchContext"
     meta: "DottedDict"
     id: str
-    keep: Callable[[AsyncIterable[bytes] | Iterable[bytes]], "Awaitable[SpoolReader]"]
+    keep: Callable[[AsyncIterable[bytes] | Iterable[bytes] | bytes], "Awaitable[SpoolReader]"]
     idempotency_key: str | None = None
     hops: OutboundTracer | None = None
     idempotency_header: str = IDEMPOTENCY_HEADER
     """The header that carries the key to a backend that speaks HTTP."""
     call: BackendCall | None = None
     """The call that the gateway serves; `None` where a backend runs by itself."""
+
+    def with_keep(self, keep: "Callable[[Any], Awaitable[SpoolReader]]") -> "Invocation":
+        """Return a copy with another `keep`; `dataclasses.replace` would cost more than the rest of a retry stage."""
+        return Invocation(
+            self.tool,
+            self.args,
+            self.principal,
+            self.ctx,
+            self.meta,
+            self.id,
+            keep,
+            self.idempotency_key,
+            self.hops,
+            self.idempotency_header,
+            self.call,
+        )
 
 
 class BackendError(ToolError):

@@ -55,6 +55,9 @@ class ToolRegistry:
     def get(self, name: str) -> Tool | None:
         return self._tools.get(name)
 
+    def get_visible(self, name: str) -> Tool | None:
+        return None if name in self._hidden else self._tools.get(name)
+
     def has(self, name: str) -> bool:
         return name in self._tools
 

@@ -19,15 +19,15 @@ from gateway.errors import (
     ValidationException,
     problem,
 )
-from gateway.model.primitives.concurrency import AbortController, AbortSignal
-from gateway.model.primitives.containers import DottedDict
+from gateway.model.primitives.cancellation import AbortController, AbortSignal
+from gateway.model.primitives.dotted_dict import DottedDict
 from gateway.model.primitives.identifiers import new_id, new_secret
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.tool import Tool
 from gateway.model.tools.tool_registry import ToolRegistry
+from gateway.model.turns.conversation_records import Callback, Delta, TurnRecords, TurnRecordSets
 from gateway.model.turns.events import EventBuses, TurnEvent, WarningEvent, now
-from gateway.model.turns.gates import open_gate
-from gateway.model.turns.records import Callback, Delta, TurnRecords, TurnRecordSets
+from gateway.model.turns.turn_gate import open_gate
 
 TextInput = str | Tokenizable
 QueryGuard = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -149,6 +149,7 @@ class TurnContext(CallContext):
         tools: ToolRegistry,
         callbacks: Mapping[str, Callback],
         buses: EventBuses,
+        records: TurnRecordSets,
     ) -> "TurnContext":
         """Return the context of a turn that already has an id, from values that the caller has checked."""
         turn = cls.__new__(cls)
@@ -160,7 +161,7 @@ class TurnContext(CallContext):
             standing_instructions=(),
             stash=stash,
             tools=tools,
-            records=TurnRecordSets(),
+            records=records,
             callbacks=callbacks,
             buses=buses,
             secret=secret,

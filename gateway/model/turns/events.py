@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
-    from gateway.model.turns.gates import TurnGate
+    from gateway.model.turns.turn_gate import TurnGate
 
 Listener = Callable[[Any], object]
 GateResult = Literal["resolved", "rejected", "aborted", "timeout"]

@@ -1,22 +1,45 @@
 """Reporter: how an executor reports its progress. Reporting is separate from storing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.primitives.containers import deep_copy_containers
-from gateway.model.turns.context import DispatchContext
-from gateway.model.turns.events import GenerationStats, LogEvent, MessageEvent, ThoughtEvent, ToolCallEvent, now
+from gateway.model.primitives.dotted_dict import deep_copy_containers
+from gateway.model.turns.events import (
+    GenerationStats,
+    LogEvent,
+    MessageEvent,
+    ThoughtEvent,
+    ToolCallEvent,
+    TurnEvent,
+    now,
+)
 
 ReportLevel = Literal["trace", "debug", "info", "warn", "error"]
+
+
+class ReportedDispatch(Protocol):
+    """The dispatch whose progress is reported."""
+
+    @property
+    def dispatch_id(self) -> str: ...
+
+    @property
+    def iteration(self) -> int: ...
+
+    @property
+    def emit(self) -> Callable[[TurnEvent], None]: ...
+
+    @property
+    def has_listener(self) -> Callable[[type[TurnEvent]], bool]: ...
 
 
 class ReporterLog:
     """`log.info({"kind": ..., "message": ..., "payload": ...})` and its siblings."""
 
-    def __init__(self, ctx: DispatchContext) -> None:
+    def __init__(self, ctx: ReportedDispatch) -> None:
         self._ctx = ctx
 
     def trace(self, entry: Mapping[str, Any]) -> None:
@@ -73,7 +96,7 @@ class Reporter:
     Reporting an id again after it was complete raises `ValueError`.
     """
 
-    def __init__(self, ctx: DispatchContext) -> None:
+    def __init__(self, ctx: ReportedDispatch) -> None:
         self._ctx = ctx
         self._texts: dict[tuple[type[MessageEvent], str], _Text] = {}
         self._calls: dict[str, _Call] = {}

@@ -7,7 +7,6 @@ of these is a diagnostic. Names are compared with those that the rest of the con
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from gateway.model import CONFIG_OBJECT, OBJECT_KINDS, SUBJECT_KINDS, glob_matches
@@ -65,11 +64,11 @@ class _Declared:
 
     def has(self, pattern: str) -> bool:
         head = pattern.partition("*")[0]
-        for name in islice(self._sorted, bisect_left(self._sorted, head), None):
-            if not name.startswith(head):
-                return False
-            if glob_matches(name, pattern):
+        at = bisect_left(self._sorted, head)
+        while at < len(self._sorted) and self._sorted[at].startswith(head):
+            if glob_matches(self._sorted[at], pattern):
                 return True
+            at += 1
         return False
 
     def near(self, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Mistakes in a condition that the tools of its rule reveal: unknown arguments, values of another type.
+"""Find mistakes in a condition from the schemas of its rule's tools: unknown arguments, values of another type.
 
 An expression is compared with the schemas of all tools that its rule matches. A mistake is reported only if it is one
 for every tool; a tool with an unknown schema, or one that accepts unlisted arguments, may have the argument. Nothing is
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
+from gateway.policy.rules.expression_analysis import MACROS
 from gateway.policy.rules.expression_tree import (
     CallNode,
     ConstantNode,
@@ -24,8 +25,7 @@ from gateway.policy.rules.expression_tree import (
     children,
     parse_expression,
 )
-from gateway.policy.rules.expressions import MACROS
-from gateway.policy.rules.schema_views import NUMBERS, MissingField, SchemaView, Types, types_of
+from gateway.policy.rules.schema_lookup import NUMBERS, MissingField, SchemaView, Types, types_of
 from gateway.registries import suggest_name
 
 _RELATIONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">="})

@@ -10,6 +10,7 @@ a quarter of a second.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,7 +20,7 @@ from posixpath import normpath
 from typing import Any, Final, NamedTuple
 
 from gateway.model import glob_matches, to_microseconds
-from gateway.policy.rules.expressions import (
+from gateway.policy.rules.expression_analysis import (
     CALL_FIELDS,
     FIELDS,
     MAX_LENGTH,
@@ -34,7 +35,9 @@ from gateway.policy.rules.expressions import (
     find_read_call_fields,
     find_read_fields,
 )
-from gateway.policy.rules.turn_state import TurnState, is_recent
+from gateway.policy.rules.seen_flags import is_recent
+from gateway.policy.rules.simple_expression import Unsure, compile_simple
+from gateway.policy.rules.turn_state import TurnState
 
 
 def _extension() -> Any:
@@ -84,21 +87,31 @@ class Evaluation:
     failure: str | None = None
 
 
+_TRUE: Final = Evaluation(True)
+_FALSE: Final = Evaluation(False)
+
+
 class Condition:
     """A checked expression; created by `compile_condition`. `parts` caches the conditions of its parts."""
 
-    __slots__ = ("_needs", "_program", "parts", "source")
+    __slots__ = ("_needs", "_program", "_simple", "parts", "source")
 
     def __init__(self, source: str, program: Any, needs: "_Needs") -> None:
         self.source = source
         self._program = program
         self._needs = needs
+        self._simple = compile_simple(source)
         self.parts: dict[str, Condition | None] = {}
 
     @property
     def reads_turn_state(self) -> bool:
         """Whether it reads what the turn has seen and done."""
         return "turn" in self._needs.variables
+
+    @property
+    def reads_turn_calls(self) -> bool:
+        fields = self._needs.fields["turn"]
+        return self.reads_turn_state and (fields is None or "calls" in fields)
 
     @property
     def watched_flags(self) -> frozenset[str]:
@@ -118,13 +131,16 @@ class Condition:
         return self._evaluate(scope, safe=False)
 
     def _evaluate(self, scope: ConditionScope, *, safe: bool) -> Evaluation:
+        if self._simple is not None:
+            with suppress(Unsure):
+                return _TRUE if self._simple(scope) else _FALSE
         try:
             answer = self._program.execute(self._needs.select_values(scope))
         except Exception as error:  # such as a missing argument or a type error: take the safe side
             return Evaluation(safe, _failure(error, self.source))
         if not isinstance(answer, bool):
             return Evaluation(safe, f"the expression gives {type(answer).__name__}, not true or false")
-        return Evaluation(answer)
+        return _TRUE if answer else _FALSE
 
     def __repr__(self) -> str:
         return f"Condition({self.source!r})"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from gateway.policy.rules.conditions import Condition, ConditionScope, compile_condition
-from gateway.policy.rules.expressions import TOKEN
+from gateway.policy.rules.expression_analysis import TOKEN
 
 _MAX_LEVELS: Final = 32
 """Levels of `&&`, `||` and brackets that are searched; each costs as much as compiling the expression."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import ceil
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from gateway.policy.limits import LARGEST_AMOUNT, MILLIONTHS, CountBy, format_period
@@ -40,13 +40,28 @@ _BUDGET_COUNTED: Final = Judgement("allow", "the budget of the caller is counted
 _NOT_USED_UP: Final = Judgement("allow", "the budget of this turn is not used up")
 
 
-class GateCheck(Protocol):
-    def judge(self, scope: ConditionScope, may: PermissionLookup) -> Judgement: ...
+class GateCheck:
+    """What a rule asks of a call. A check is a frozen dataclass that inherits from this class."""
+
+    refusal_reason: ClassVar[str | None] = None
+    """The word of the audit vocabulary for calls that it refuses; `None` for `rule-denied` and `rule-held`."""
+    is_for_calls: ClassVar[bool] = False
+    """Whether it reads the arguments of a call, or asks people about it; see `GateRule.is_for_calls`."""
+
+    @property
+    def reads_turn_state(self) -> bool:
+        """Whether the result depends on what the turn has seen and done."""
+        return False
+
+    def judge(self, scope: ConditionScope, may: PermissionLookup) -> Judgement:
+        raise NotImplementedError  # a rule whose check raises refuses
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalCheck:
+class ApprovalCheck(GateCheck):
     """Holds until enough approvers agree."""
+
+    is_for_calls: ClassVar = True
 
     approvers: tuple[str, ...]
     reason: str
@@ -62,8 +77,10 @@ class ApprovalCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmationCheck:
+class ConfirmationCheck(GateCheck):
     """Holds until the caller has confirmed the call. No one else reviews it; a confirmation is not an approval."""
+
+    is_for_calls: ClassVar = True
 
     reason: str
     show: tuple[str, ...] = ()
@@ -74,7 +91,7 @@ class ConfirmationCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class PermissionCheck:
+class PermissionCheck(GateCheck):
     """Requires another permission besides the one for the call itself."""
 
     action: str
@@ -87,7 +104,7 @@ class PermissionCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class ArgumentsCheck:
+class ArgumentsCheck(GateCheck):
     """Refuses calls whose arguments do not meet a requirement."""
 
     require: Condition
@@ -114,8 +131,10 @@ class WindowInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowCheck:
+class WindowCheck(GateCheck):
     """Opening hours in one time zone, except on `closed` days."""
+
+    refusal_reason: ClassVar = "window-closed"
 
     timezone: ZoneInfo
     openings: tuple[WindowInterval, ...]
@@ -142,7 +161,7 @@ class WindowCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class RateCheck:
+class RateCheck(GateCheck):
     """A number of calls in a short time, counted when the call is made. Without `burst`, up to `limit` at once."""
 
     limit: int
@@ -155,7 +174,7 @@ class RateCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaCheck:
+class QuotaCheck(GateCheck):
     """A budget of calls that outlives the process, counted when the call is made."""
 
     limit: int
@@ -174,15 +193,21 @@ class QuotaCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopCheck:
+class LoopCheck(GateCheck):
     """At most `same_call` calls with the same arguments in one turn.
 
     With `within`, at most that many by one caller in that time, over all turns, counted when the call is made.
     """
 
+    refusal_reason: ClassVar = "loop-stopped"
+
     same_call: int
     on_exceeded: RefusalDecision = "deny"
     within: timedelta | None = None
+
+    @property
+    def reads_turn_state(self) -> bool:
+        return self.within is None
 
     @property
     def refusal(self) -> RefusalDecision:
@@ -202,13 +227,19 @@ class LoopCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetCheck:
+class BudgetCheck(GateCheck):
     """What one turn may use: calls, and bytes of results. With `within`, what one caller may use in that time."""
+
+    refusal_reason: ClassVar = "budget-spent"
 
     calls: int | None = None
     bytes: int | None = None
     on_exhausted: RefusalDecision = "deny"
     within: timedelta | None = None
+
+    @property
+    def reads_turn_state(self) -> bool:
+        return self.within is None
 
     @property
     def refusal(self) -> RefusalDecision:
@@ -231,14 +262,20 @@ class BudgetCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class FlowCheck:
+class FlowCheck(GateCheck):
     """Blocks the flow of an artifact class to tools: they can be called until the turn has read the class.
 
     `because` is the reason, as a relative clause about the class.
     """
 
+    refusal_reason: ClassVar = "flow-blocked"
+
     artifact: str
     because: str
+
+    @property
+    def reads_turn_state(self) -> bool:
+        return True
 
     def judge(self, scope: ConditionScope, may: PermissionLookup) -> Judgement:
         if self.artifact in scope.turn.classes:

@@ -19,9 +19,7 @@ from gateway.policy.rules.gate_checks import (
     ApprovalCheck,
     ArgumentsCheck,
     BudgetCheck,
-    ConfirmationCheck,
     Decision,
-    FlowCheck,
     GateCheck,
     Judgement,
     LoopCheck,
@@ -70,16 +68,17 @@ class GateRule:
         A query's arguments are not those of its tool, and an approver of a call is not asked again for each read of its
         result: such a rule matches query tools, prompts and resources only if it names them.
         """
-        if isinstance(self.check, ApprovalCheck | ConfirmationCheck):
-            return True
-        return any(each.looks_at_arguments for each in self.conditions)
+        return self.check.is_for_calls or any(each.looks_at_arguments for each in self.conditions)
 
     @property
     def reads_turn_state(self) -> bool:
         """Whether the result depends on what the turn has seen and done."""
-        check = self.check
-        looks = isinstance(check, FlowCheck) or (isinstance(check, LoopCheck | BudgetCheck) and check.within is None)
-        return looks or any(each.reads_turn_state for each in self.conditions)
+        return self.check.reads_turn_state or any(each.reads_turn_state for each in self.conditions)
+
+    @property
+    def reads_turn_calls(self) -> bool:
+        """Whether a condition reads the calls of the turn, refused ones included."""
+        return self.mode != "disabled" and any(each.reads_turn_calls for each in self.conditions)
 
     @property
     def approval(self) -> ApprovalCheck | None:
@@ -147,11 +146,17 @@ class GateOutcome(NamedTuple):
     @property
     def bounds(self) -> CallBounds | None:
         """How many calls the turn may still make, by the rules that allow this one; `None` if none sets a bound."""
-        checks = [each.rule.check for each in self.verdicts if each.is_enforced and each.judgement.decision == "allow"]
-        in_turn = [check for check in checks if isinstance(check, LoopCheck | BudgetCheck) and check.within is None]
-        same = [check.same_call for check in in_turn if isinstance(check, LoopCheck)]
-        calls = [check.calls for check in in_turn if isinstance(check, BudgetCheck) and check.calls is not None]
-        return CallBounds(min(same, default=None), min(calls, default=None)) if same or calls else None
+        same: int | None = None
+        calls: int | None = None
+        for rule, judgement, *_ in self.verdicts:
+            check = rule.check
+            if rule.mode != "enforce" or judgement.decision != "allow":
+                continue
+            if isinstance(check, LoopCheck) and check.within is None:
+                same = check.same_call if same is None else min(same, check.same_call)
+            elif isinstance(check, BudgetCheck) and check.within is None and check.calls is not None:
+                calls = check.calls if calls is None else min(calls, check.calls)
+        return None if same is None and calls is None else CallBounds(same, calls)
 
     @property
     def observed_refusals(self) -> tuple[RuleVerdict, ...]:

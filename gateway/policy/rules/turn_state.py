@@ -4,51 +4,14 @@ What was seen and the totals are never dropped; the history is bounded. Nothing 
 where the state is stored between calls. It is converted to and from JSON, and malformed JSON is refused.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from time import time_ns
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
-
-from gateway.model import Principal
-
-LONGEST: Final = timedelta(days=30)
-"""How far back a rule can look; older sightings are dropped."""
-
-
-_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
-_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_duration(text: str) -> timedelta | None:
-    """Parse a number and a unit, as in documents; `None` for anything else."""
-    found = _DURATION.fullmatch(text)
-    return None if found is None else timedelta(milliseconds=int(found[1]) * _UNITS[found[2]])
-
-
-def is_recent(seen: int | None, now: int, within: str) -> bool:
-    """Whether `seen` is at most `within` ago; times are microseconds. A clock that was set back makes it recent."""
-    span = parse_duration(within)
-    if span is None:
-        raise ValueError("not a duration")
-    return seen is not None and now - seen <= span // timedelta(microseconds=1)
-
-
-class Sightings(Protocol):
-    """Shared by all processes that serve together. Raises `StoreUnavailable`."""
-
-    async def of(self, principal: Principal) -> Mapping[str, int]:
-        """Return when the caller last saw each flag, in microseconds since 1970."""
-        ...
-
-    async def note(self, principal: Principal, flags: Iterable[str]) -> None:
-        """Record that the caller is about to see these flags. Durable when this returns."""
-        ...
-
 
 VERSION: Final = 1
 NEWEST: Final = 128
@@ -101,17 +64,69 @@ class CallBounds(NamedTuple):
     calls: int | None = None
 
 
+_Kind = tuple[str, tuple[str, ...], str]
+
+
+class _History:
+    """The newest calls, with the form that is stored of them: every call of the turn writes it."""
+
+    __slots__ = ("_kinds", "_kinds_json", "_rows", "calls")
+
+    def __init__(self, calls: Iterable[TurnCall] = ()) -> None:
+        self.calls: list[TurnCall] = []
+        self._kinds: dict[_Kind, int] = {}
+        self._kinds_json = b"[]"
+        self._rows: list[tuple[int, CallDecision, int]] = []
+        for call in calls:
+            self.add(call)
+
+    def add(self, call: TurnCall) -> None:
+        tool, flags, tier, decision, at = call
+        self.calls.append(call)
+        kind = self._kinds.get((tool, flags, tier))
+        if kind is None:
+            kind = self._kinds[tool, flags, tier] = len(self._kinds)
+            self._kinds_json = orjson.dumps(list(self._kinds))
+        self._rows.append((kind, decision, at))
+        if len(self.calls) > NEWEST:
+            del self.calls[0], self._rows[0]
+            if len(self._kinds) > NEWEST:  # some are of calls that were dropped
+                rebuilt = _History(self.calls)
+                self._kinds, self._kinds_json, self._rows = rebuilt._kinds, rebuilt._kinds_json, rebuilt._rows
+
+    def to_json(self) -> bytes:
+        """Return the members of the stored state that hold the history."""
+        return b'"kinds":%b,"newest":%b' % (self._kinds_json, orjson.dumps(self._rows))
+
+
 class _Seen:
     """The expanded part of the state: what was seen, the newest calls, and how often each call was made."""
 
-    __slots__ = ("classes", "flags", "newest", "same", "tiers")
+    __slots__ = ("_head", "classes", "flags", "history", "same", "tiers")
 
-    def __init__(self) -> None:
-        self.flags: set[str] = set()
-        self.tiers: set[str] = set()
-        self.classes: set[str] = set()
-        self.newest: list[TurnCall] = []
+    def __init__(self, flags: Iterable[str] = (), tiers: Iterable[str] = (), classes: Iterable[str] = ()) -> None:
+        self.flags = set(flags)
+        self.tiers = set(tiers)
+        self.classes = set(classes)
+        self.history = _History()
         self.same: dict[str, int] = {}
+        self._head: bytes | None = None
+
+    def has(self, taint: Taint) -> bool:
+        is_known = taint.tier in self.tiers and self.flags.issuperset(taint.flags)
+        return is_known and (taint.artifact is None or taint.artifact in self.classes)
+
+    def add(self, flags: Iterable[str], tiers: Iterable[str], classes: Iterable[str]) -> None:
+        self.flags.update(flags)
+        self.tiers.update(tiers)
+        self.classes.update(classes)
+        self._head = None
+
+    def to_head(self) -> bytes:
+        """Return the beginning of the stored state, which rarely changes."""
+        if self._head is None:
+            self._head = _encode_head(self.flags, self.tiers, self.classes)
+        return self._head
 
 
 class TurnState:
@@ -122,10 +137,12 @@ class TurnState:
     seen, so that part is expanded on first use.
     """
 
-    __slots__ = ("_at", "_key", "_seen", "_taint", "bytes", "calls", "known", "output_ran")
+    __slots__ = ("_at", "_key", "_seen", "_taint", "bytes", "calls", "current_since", "known", "output_ran")
 
     def __init__(self) -> None:
         self.known: bytes | None = None
+        self.current_since: int | None = None
+        """The number of the store's processes since which this state has all changes; `None` if that is not known."""
         self.output_ran = False
         """Whether the output stages of the turn have run, or run after its first call."""
         self.calls = 0
@@ -151,7 +168,7 @@ class TurnState:
 
     @property
     def newest(self) -> list[TurnCall]:
-        return self._expand().newest
+        return self._expand().history.calls
 
     def _expand(self) -> _Seen:
         if self._seen is None:
@@ -159,14 +176,15 @@ class TurnState:
             if self._key is not None:
                 seen.same[self._key] = 1
             if self._taint is not None:
-                seen.newest.append(_to_call(self._taint, "allow", self._at))
+                seen.history.add(_to_call(self._taint, "allow", self._at))
                 self.record_read(self._taint)
             self._key = self._taint = None
         return self._seen
 
     def count_calls(self, fingerprint: str) -> int:
         """Return how often the same call was made; refused calls do not count."""
-        return self._expand().same.get(fingerprint[:_KEY], 0)
+        key = fingerprint[:_KEY]
+        return int(key == self._key) if self._seen is None else self._seen.same.get(key, 0)
 
     def reserve_call(self, fingerprint: str) -> None:
         """Count a call that is about to be made, before the first await: other calls may be evaluated meanwhile."""
@@ -175,7 +193,7 @@ class TurnState:
         if self._key is None and self._seen is None:
             self._key = key
             return
-        same = self._expand().same
+        same = (self._seen or self._expand()).same
         same[key] = same.pop(key, 0) + 1  # moved to the end: the last one made
         if len(same) > DIFFERENT:
             del same[next(iter(same))]
@@ -199,20 +217,15 @@ class TurnState:
         if self._key is not None and self._taint is None and decision == "allow":
             self._taint, self._at = taint, moment
             return
-        newest = self.newest
-        newest.append(_to_call(taint, decision, moment))
-        if len(newest) > NEWEST:
-            del newest[0]
+        (self._seen or self._expand()).history.add(_to_call(taint, decision, moment))
         if decision == "allow":
             self.record_read(taint)
 
     def record_read(self, taint: Taint) -> None:
         """Record that the turn reads the result of a tool: its own, or an artifact of any turn."""
-        seen = self._expand()
-        seen.flags.update(taint.flags)
-        seen.tiers.add(taint.tier)
-        if taint.artifact is not None:
-            seen.classes.add(taint.artifact)
+        seen = self._seen or self._expand()
+        if not seen.has(taint):
+            seen.add(taint.flags, (taint.tier,), () if taint.artifact is None else (taint.artifact,))
 
     def add_bytes(self, count: int) -> None:
         """Add the bytes of a result."""
@@ -229,14 +242,12 @@ class TurnState:
         Both started from `since`; what each has counted from there on is added up.
         """
         ours, theirs = self._expand(), other._expand()
-        ours.flags |= theirs.flags
-        ours.tiers |= theirs.tiers
-        ours.classes |= theirs.classes
+        ours.add(theirs.flags, theirs.tiers, theirs.classes)
         self.output_ran |= other.output_ran
         self.calls = max(0, other.calls + self.calls - since.calls)
         self.bytes = max(0, other.bytes + self.bytes - since.bytes)
-        both = Counter(ours.newest) | Counter(theirs.newest)
-        ours.newest = sorted(both.elements(), key=lambda call: call.at)[-NEWEST:]
+        both = Counter(ours.history.calls) | Counter(theirs.history.calls)
+        ours.history = _History(sorted(both.elements(), key=lambda call: call.at)[-NEWEST:])
         ours.same = _add_counts(ours.same, theirs.same, since._expand().same)
 
     def merge_stored(self, stored: bytes | None) -> None:
@@ -247,24 +258,16 @@ class TurnState:
 
     def has_seen(self, taint: Taint) -> bool:
         """Whether the turn already has this taint."""
-        seen = self._expand()
-        is_known = taint.tier in seen.tiers and seen.flags.issuperset(taint.flags)
-        return is_known and (taint.artifact is None or taint.artifact in seen.classes)
+        return (self._seen or self._expand()).has(taint)
 
     def to_continuation(self, fingerprint: str, *, tool: str, size: int, output_ran: bool = False) -> bytes:
         """Return the state of a conversation that continues from one call: everything seen, and only that call."""
-        ours = self._expand()
-        state = TurnState()
-        state.output_ran = output_ran
-        seen = state._expand()
-        seen.flags, seen.tiers, seen.classes = ours.flags, ours.tiers, ours.classes
-        call = next((each for each in reversed(ours.newest) if each.tool == tool), None)
-        if call is not None:
-            seen.newest.append(call)
-            if call.decision == "allow":
-                state.calls, state.bytes = 1, size
-                seen.same[fingerprint[:_KEY]] = 1
-        return state.to_json()
+        ours = self._seen or self._expand()
+        call = next((each for each in reversed(ours.history.calls) if each.tool == tool), None)
+        history = _History(() if call is None else (call,))
+        is_made = call is not None and call.decision == "allow"
+        same = [(fingerprint[:_KEY], 1)] if is_made else []
+        return _encode_state(ours.to_head(), int(is_made), size if is_made else 0, same, history, output_ran=output_ran)
 
     def begin_write(self) -> tuple[bytes, bytes | None]:
         """Return the state to be written to the shared store, and the state last known to be there."""
@@ -280,25 +283,9 @@ class TurnState:
         if self._taint is not None and not self.output_ran:
             begin, kind = _encode_taint(self._taint)
             return _ONE_CALL % (begin, self.calls, self.bytes, orjson.dumps(self._key), kind, self._at)
-        seen = self._expand()
-        kinds: dict[tuple[str, tuple[str, ...], str], int] = {}
-        newest = []
-        for tool, flags, tier, decision, at in seen.newest:
-            newest.append((kinds.setdefault((tool, flags, tier), len(kinds)), decision, at))
-        return orjson.dumps(
-            {
-                "version": VERSION,
-                "flags": sorted(seen.flags),
-                "tiers": sorted(seen.tiers),
-                "classes": sorted(seen.classes),
-                "calls": self.calls,
-                "bytes": self.bytes,
-                "same": list(seen.same.items()),
-                "kinds": list(kinds),
-                "newest": newest,
-                **({"outputRan": True} if self.output_ran else {}),
-            }
-        )
+        seen = self._seen or self._expand()
+        same = list(seen.same.items())
+        return _encode_state(seen.to_head(), self.calls, self.bytes, same, seen.history, output_ran=self.output_ran)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "TurnState":
@@ -312,7 +299,12 @@ class TurnState:
         return _read(found)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TurnState) and self.to_json() == other.to_json()
+        return isinstance(other, TurnState) and self._to_values() == other._to_values()
+
+    def _to_values(self) -> tuple[Any, ...]:
+        seen = self._expand()
+        totals = (self.calls, self.bytes, self.output_ran)
+        return *totals, seen.flags, seen.tiers, seen.classes, list(seen.same.items()), seen.history.calls
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -340,8 +332,19 @@ def _encode_taint(taint: Taint) -> tuple[bytes, bytes]:
     """Return the start of that JSON, and its kind of call."""
     tool, flags, tier, artifact = taint
     classes = [] if artifact is None else [artifact]
-    begin = {"version": VERSION, "flags": sorted(set(flags)), "tiers": [tier], "classes": classes}
-    return orjson.dumps(begin)[:-1], orjson.dumps([(tool, flags, tier)])
+    return _encode_head(flags, [tier], classes), orjson.dumps([(tool, flags, tier)])
+
+
+def _encode_head(flags: Iterable[str], tiers: Iterable[str], classes: Iterable[str]) -> bytes:
+    head = {"version": VERSION, "flags": sorted(set(flags)), "tiers": sorted(tiers), "classes": sorted(classes)}
+    return orjson.dumps(head)[:-1]
+
+
+def _encode_state(
+    head: bytes, calls: int, size: int, same: Sequence[tuple[str, int]], history: _History, *, output_ran: bool
+) -> bytes:
+    end = b',"outputRan":true}' if output_ran else b"}"
+    return b'%b,"calls":%d,"bytes":%d,"same":%b,%b%b' % (head, calls, size, orjson.dumps(same), history.to_json(), end)
 
 
 def merge_turn_states(ours: bytes, theirs: bytes, *, since: bytes | None) -> bytes:
@@ -379,11 +382,10 @@ def _read(found: Any) -> TurnState:
         ):
             memory = TurnState()
             memory.output_ran = bool(more)
-            seen = memory._expand()
-            seen.flags, seen.tiers, seen.classes = set(_names(flags)), set(_names(tiers)), set(_names(classes))
+            seen = memory._seen = _Seen(_names(flags), _names(tiers), _names(classes))
             memory.calls, memory.bytes = _count(calls), _count(size)
             seen.same = _counts(same)
-            seen.newest.extend(_history(kinds, newest))
+            seen.history = _History(_history(kinds, newest))
             return memory
     raise InvalidTurnState("the turn state has an unknown shape or version")
 

@@ -32,7 +32,7 @@ from gateway.review.plan.policy_changes import (
     row_findings,
 )
 from gateway.review.plan.risk import RiskFinding, Weight, highest_risk
-from gateway.review.weaknesses.findings import control_findings
+from gateway.review.weakened_controls.weakness_finder import control_findings
 
 
 @dataclass(frozen=True, slots=True)

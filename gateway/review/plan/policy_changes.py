@@ -1,4 +1,4 @@
-"""Finds policy rows that differ, whatever files and lines they are in, and differences that allow more.
+"""Find policy rows that were added or removed, wherever they are written, and those that allow more.
 
 A row is changed if another row for the same subject, catalogue and object replaces it. Splitting a row by its actions,
 or moving it, allows nothing more and gives no finding.

@@ -22,9 +22,9 @@ import uvicorn
 from gateway.server.http.admission import AdmissionControl, LoopMonitor
 from gateway.server.http.asgi import AsgiApp
 from gateway.server.http.drain import ABORT_SECONDS, CancellableCalls, DrainMiddleware, ShutdownSignal, drain
+from gateway.server.http.http1_protocol import BoundedHttpProtocol
+from gateway.server.http.peer_handshake import ChannelKey, Kind
 from gateway.server.http.peer_listener import PeerApps, PeerHttpProtocol, with_caller_address
-from gateway.server.http.peer_proof import ChannelKey, Kind
-from gateway.server.http.protocol import BoundedHttpProtocol
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_SECONDS: Final = 0.001
@@ -187,9 +187,9 @@ def _ignore_refusal(_method: str) -> None:
 
 def _calm_collector() -> None:
     """Freeze loaded objects and collect rarely: calls leave few cycles; the default took a third of a call's time."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
+    gc.enable()  # `gateway serve` starts without
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 

@@ -27,7 +27,7 @@ from gateway.server.http.asgi import (
     error_response,
     problem_response,
 )
-from gateway.server.http.stream_watch import IsStopped, StreamWatch, WatchedResponse
+from gateway.server.http.stream_authorization import IsStopped, StreamWatch, WatchedResponse
 
 Authenticate = Callable[[bytes | None], Awaitable[Principal]]
 FindCachedPrincipal = Callable[[bytes | None], Principal | None]

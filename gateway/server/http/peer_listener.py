@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Any, Final
 
 from gateway.server.http.asgi import AsgiApp, Receive, Scope, Send
-from gateway.server.http.peer_proof import PROOF_SECONDS, ChannelKey, ChannelRefused, Kind, ServerProof
-from gateway.server.http.protocol import MAX_FIELDS, BoundedHttpProtocol
+from gateway.server.http.http1_protocol import MAX_FIELDS, BoundedHttpProtocol
+from gateway.server.http.peer_handshake import PROOF_SECONDS, ChannelKey, ChannelRefused, Kind, ServerProof
 
 CALLER: Final = b"gateway-caller"
 """Header with the address of the caller of a forwarded request. Only this listener trusts it."""

@@ -34,15 +34,14 @@ from gateway.server.http.request_body import (
     start_body_read,
     strict_json,
 )
-from gateway.server.mcp.request import McpHeaders
-from gateway.server.mcp.server import McpServer
+from gateway.server.mcp.protocol_base import McpServer
+from gateway.server.mcp.request_validation import McpHeaders
 from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.sessions import ClientSessions, SessionLimits
 from gateway.server.mcp.stateless_protocol import StatelessProtocol
 from gateway.server.mcp.streams import send_empty, send_json_error, send_refusal
 from gateway.server.mcp.subscriptions import Subscriptions
-from gateway.server.mcp.suspended_calls import SuspendedCalls
-from gateway.server.mcp.tasks import TaskMethods
+from gateway.server.mcp.suspended_calls import SuspendedCalls, TaskMethods
 
 MAX_BODY: Final = 4 << 20
 _DEFAULT_LIMITS: Final = SessionLimits()

@@ -5,7 +5,6 @@ A lost connection cancels nothing: the request continues, and the client can res
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -31,14 +30,20 @@ from gateway.mcp import (
 from gateway.model import Principal
 from gateway.server.http.asgi import Receive
 from gateway.server.mcp.call_results import dump_json, list_result_resources, read_result_resource
-from gateway.server.mcp.request import McpHeaders
-from gateway.server.mcp.server import McpServer, get_progress_token, observe_request, to_protocol_error
-from gateway.server.mcp.sessions import ClientSession, ClientSessions, SessionCallerChannel, TooManySessions
+from gateway.server.mcp.protocol_base import McpServer, get_progress_token, observe_request, to_protocol_error
+from gateway.server.mcp.request_validation import McpHeaders
+from gateway.server.mcp.sessions import (
+    ClientSession,
+    ClientSessions,
+    RunningRequest,
+    SessionCallerChannel,
+    TooManySessions,
+)
 from gateway.server.mcp.streams import (
-    IDLE_SECONDS,
     DisconnectMonitor,
     McpResponse,
     Send,
+    SlowResponse,
     end_stream,
     parse_event_id,
     send_empty,
@@ -182,24 +187,20 @@ class SessionProtocol:
     def _handle_notification(self, session: ClientSession, message: Mapping[str, Any]) -> None:
         if message["method"] == "notifications/cancelled":
             id = (message.get("params") or {}).get("requestId")
-            task = session.running.get(id) if isinstance(id, str | int) else None
-            if task is not None:
-                task.cancel()
+            running = session.running.get(id) if isinstance(id, str | int) else None
+            if running is not None:
+                running.cancel()
 
     # --- requests ---
 
     async def _request(
         self, session: ClientSession, message: Mapping[str, Any], headers: McpHeaders, reply: McpResponse
     ) -> None:
-        loop = asyncio.get_running_loop()
-        timers = [loop.call_later(IDLE_SECONDS, reply.start_stream)]
-        if session.can_poll and self._sessions.limits.poll_after is not None:
-            timers.append(loop.call_later(self._sessions.limits.poll_after, _release, reply))
+        slow = SlowResponse(reply, self._sessions.limits.poll_after if session.can_poll else None)
         try:
             answered = await self._answer(session, message, headers, reply)
         finally:
-            for timer in timers:
-                timer.cancel()
+            slow.stop()
         if answered is not None:
             await reply.finish(answered)
         elif (stream := reply.start_stream()) is not None:  # cancelled: there is nothing to send
@@ -219,34 +220,34 @@ class SessionProtocol:
         if observer is not None:
             seen = observe_request(observer, message, headers, who, version=session.version, session=session.id)
         began = perf_counter()
-        task = asyncio.create_task(self._result(session, method, message.get("params") or {}, reply, seen))
-        session.running[id] = task
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - coroutines run in tasks
+        running = session.running[id] = RunningRequest(task)
+        params = message.get("params")
+        refusal: ProtocolError | None = None
         try:
-            await asyncio.wait({task})
+            answered = await self._result(session, method, params or {}, reply, seen)
         except asyncio.CancelledError:
-            task.cancel()
             if seen is not None:
                 seen.abandon()
-            raise
-        finally:
-            if session.running.get(id) is task:
-                del session.running[id]
-        if task.cancelled():
-            if seen is not None:
-                seen.abandon()
+            if not running.is_cancelled or task.uncancel():
+                raise
             return None
-        is_known = method in self._answers or method in self._upstream_answers or method == "tools/call"
-        known = method if is_known else None
-        count = partial(self._served.count_request, known, message.get("params"), began=began, version=session.version)
-        error = task.exception()
-        refusal = to_protocol_error(error) if isinstance(error, Exception) else None
+        except Exception as error:
+            refusal = to_protocol_error(error)
+            answered = encode_error(id, refusal)
+        else:
+            answered = encode_result(id, answered)
+        finally:
+            if session.running.get(id) is running:
+                del session.running[id]
+        code = None if refusal is None else refusal.code
         if seen is not None:
-            seen.end(code=None if refusal is None else refusal.code)
-        if refusal is not None:
-            count(code=refusal.code)
-            return encode_error(id, refusal)
-        count(is_error=reply.is_error)
-        return encode_result(id, task.result())
+            seen.end(code=code)
+        is_known = method in self._answers or method in self._upstream_answers or method == "tools/call"
+        is_error = refusal is None and reply.is_error
+        self._served.count_request(method if is_known else None, params, began, session.version, code, is_error)
+        return answered
 
     async def _result(
         self,
@@ -287,7 +288,7 @@ class SessionProtocol:
 
     async def _list_tools(self, session: ClientSession, params: Mapping[str, Any]) -> bytes:
         turn = await session.get_turn(self._served.service, self._served.catalogue)
-        tools, more = self._served.listings.get_for_turn(turn, session.version).page(params.get("cursor"))
+        tools, more = await self._served.listings.get_page_of_turn(turn, session.version, params.get("cursor"))
         rest = b"" if more is None else b',"nextCursor":%b' % dump_json(more)
         return b'{"tools":%b%b}' % (tools, rest)
 
@@ -393,12 +394,6 @@ def _adds_tools(settled: CallOutcome) -> bool:
 
 async def _discard(message: Any) -> None:
     """Send nothing: a message of a batch has neither its own response nor a stream."""
-
-
-def _release(reply: McpResponse) -> None:
-    """End the connection of a request that takes long; its stream continues without it."""
-    if (stream := reply.start_stream()) is not None:
-        stream.release()
 
 
 async def _pong(session: ClientSession, params: Mapping[str, Any]) -> bytes:

@@ -7,16 +7,17 @@ exist.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import token_urlsafe
 from time import monotonic
 from typing import Any, Final
 
 from gateway.engine import CallerCannotAnswer, ChangeNotification, Service, Turn
-from gateway.errors import GatewayError, UnknownTurn
+from gateway.errors import GatewayError, UnknownCatalogue, UnknownTurn
 from gateway.mcp import ProtocolError, RequestId, encode_notification, encode_request
 from gateway.model import Principal, Question
-from gateway.server.mcp.caller import McpCallerChannel, validate_answer
+from gateway.server.mcp.caller_channel import McpCallerChannel, validate_answer
 from gateway.server.mcp.streams import EventStream, McpResponse
 
 FIRST_PRIMED_VERSION: Final = "2025-11-25"
@@ -42,6 +43,19 @@ class TooManySessions(Exception):
 
 
 @dataclass(slots=True, eq=False)
+class RunningRequest:
+    """A request of a session. `is_cancelled`: by its client, or because the session has ended."""
+
+    task: asyncio.Task[Any]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self.task.cancel()
+
+
+@dataclass(slots=True, eq=False)
 class ClientSession:
     id: str
     principal: Principal
@@ -52,8 +66,8 @@ class ClientSession:
     log_level: str = "info"
     info: object = None
     """`clientInfo` of the client."""
-    turn: Turn | None = None
-    running: dict[RequestId, asyncio.Task[Any]] = field(default_factory=dict)
+    turn_id: str | None = None
+    running: dict[RequestId, RunningRequest] = field(default_factory=dict)
     asked: dict[RequestId, tuple[Question, asyncio.Future[Any]]] = field(default_factory=dict)
     own: EventStream = field(default_factory=lambda: EventStream(_OWN_STREAM))
     """Stream of messages that belong to no request."""
@@ -120,20 +134,18 @@ class ClientSession:
     async def get_turn(self, service: Service, catalogue: str) -> Turn:
         """Return the session's turn under the live revision; a new one if the old one has ended."""
         async with self._opening:
-            if self.turn is not None:
-                try:
-                    self.turn = await service.turns.find(self.principal, self.turn.id, catalogue=catalogue)
-                except UnknownTurn:
-                    self.turn = None
-            if self.turn is None:
-                self.turn = await service.turns.open(self.principal, catalogue, is_kept=False, is_shared=True)
-            return self.turn
+            if self.turn_id is not None:
+                with suppress(UnknownTurn):
+                    return await service.turns.find(self.principal, self.turn_id, catalogue=catalogue)
+            turn = await service.turns.open(self.principal, catalogue, is_kept=False, is_shared=True)
+            self.turn_id = turn.id
+            return turn
 
     def stop(self) -> None:
         for uri in tuple(self.subscriptions):
             self.unsubscribe(uri)
-        for task in self.running.values():
-            task.cancel()
+        for request in self.running.values():
+            request.cancel()
         for stream in (self.own, *self._streams.values()):
             stream.end()
 
@@ -222,8 +234,10 @@ class ClientSessions:
         session.stop()
         if self._service.meter is not None:
             self._service.meter.record_session_end(session.version, self._clock() - session.opened_at)
-        if session.turn is not None:
-            await self._service.turns.end(session.turn, "ack")
+        if session.turn_id is not None:
+            with suppress(UnknownTurn, UnknownCatalogue):  # it has ended, or is lost to its caller
+                turn = await self._service.turns.find(session.principal, session.turn_id)
+                await self._service.turns.end(turn, "ack")
 
     def close_streams(self) -> None:
         """End the streams on which clients only listen; running calls continue."""

@@ -30,8 +30,7 @@ from gateway.mcp import (
 from gateway.model import Principal
 from gateway.server.http.asgi import Receive
 from gateway.server.mcp.call_results import dump_json, list_result_resources, read_result_resource
-from gateway.server.mcp.request import McpHeaders, StatelessRequest, validate_request
-from gateway.server.mcp.server import (
+from gateway.server.mcp.protocol_base import (
     McpServer,
     get_meta_text,
     get_progress_token,
@@ -39,19 +38,22 @@ from gateway.server.mcp.server import (
     parse_call,
     to_protocol_error,
 )
+from gateway.server.mcp.request_validation import McpHeaders, StatelessRequest, validate_request
 from gateway.server.mcp.streams import DisconnectMonitor, EventStream, McpResponse, Send
 from gateway.server.mcp.subscriptions import Subscriptions
 from gateway.server.mcp.suspended_calls import (
+    TASK_METHODS,
     Confirmations,
     StatelessCallerChannel,
     SuspendedCall,
     SuspendedCalls,
+    TaskMethods,
     build_input_required,
     build_state_binding,
+    declares_tasks,
     get_owner,
     is_confirmation_state,
 )
-from gateway.server.mcp.tasks import TASK_METHODS, TaskMethods, declares_tasks
 
 _NOT_WAITING: Final = HoldPolicy(waits=False)
 
@@ -282,7 +284,8 @@ class StatelessProtocol:
         return self._cacheable(result)
 
     async def _list_tools(self, request: StatelessRequest, principal: Principal) -> bytes:
-        tools, more = self._served.listings.get(principal, STATELESS_VERSION).page(request.params.get("cursor"))
+        cursor = request.params.get("cursor")
+        tools, more = await self._served.listings.get_page(principal, STATELESS_VERSION, cursor)
         rest = self._cacheable({"nextCursor": more} if more is not None else {})
         return b'{"tools":%b,%b' % (tools, rest[1:])
 

@@ -1,4 +1,4 @@
-"""MCP responses: plain JSON or server-sent events, and small responses that are no result.
+"""Send MCP responses: as plain JSON, or as server-sent events that a client can resume.
 
 The response to a POST is JSON unless a message has to be sent before it is complete, or it takes long: then it becomes
 a stream. Until then an error can still have its own HTTP status.
@@ -263,6 +263,32 @@ class DisconnectMonitor:
         _CHECK_TIMER.remove(self)
         if self._watch is not None:
             self._watch.stop()
+
+
+class SlowResponse:
+    """Turns a response that takes long into a stream, and releases its connection later if the client can poll."""
+
+    def __init__(self, reply: McpResponse, release_after: float | None) -> None:
+        self._reply = reply
+        self._release_after = release_after
+        self._timers: list[asyncio.TimerHandle] = []
+        _CHECK_TIMER.add(self, asyncio.get_running_loop())
+
+    def check_client(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(IDLE_SECONDS, self._reply.start_stream))
+        if self._release_after is not None:
+            self._timers.append(loop.call_later(self._release_after, self._release))
+
+    def stop(self) -> None:
+        _CHECK_TIMER.remove(self)
+        for timer in self._timers:
+            timer.cancel()
+
+    def _release(self) -> None:
+        """End the connection; the stream continues without it."""
+        if (stream := self._reply.start_stream()) is not None:
+            stream.release()
 
 
 class _Watch:

@@ -19,10 +19,10 @@ from gateway.mcp import (
 )
 from gateway.model import BackendError, Principal
 from gateway.server.http.asgi import Receive
-from gateway.server.mcp.request import StatelessRequest
+from gateway.server.mcp.request_validation import StatelessRequest
 from gateway.server.mcp.resources import ResourceMethods
 from gateway.server.mcp.streams import DisconnectMonitor, EventStream, Send, end_stream, send_json_error, start_stream
-from gateway.server.mcp.tasks import require_tasks
+from gateway.server.mcp.suspended_calls import require_tasks
 
 MAX_LISTENERS: Final = 10_000
 MAX_SUBSCRIPTIONS: Final = 256

@@ -22,8 +22,13 @@ from gateway.approvals import (
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.model import Principal
 from gateway.server.http.asgi import Response
-from gateway.server.rest.operations import OperationParameter, RestDependencies, RestOperation, SuccessResponse
-from gateway.server.rest.request import RestRequest
+from gateway.server.rest.operation import (
+    OperationParameter,
+    RestDependencies,
+    RestOperation,
+    RestRequest,
+    SuccessResponse,
+)
 from gateway.server.rest.responses import InvalidRequest, send_json
 from gateway.server.rest.schemas import ANYTHING, FLAG, TEXT, TIMESTAMP, Document, array_of, object_of, ref
 

@@ -12,8 +12,7 @@ from gateway.server.http.asgi import Response
 from gateway.server.http.request_body import NotStrictJson, TooManyBodyValues, parse_strict_json
 from gateway.server.rest.catalogues import REST_PROTOCOL, find_catalogue, tools_response
 from gateway.server.rest.events import event_stream
-from gateway.server.rest.operations import RestDependencies
-from gateway.server.rest.request import RestRequest
+from gateway.server.rest.operation import RestDependencies, RestRequest
 from gateway.server.rest.responses import (
     NO_STORE,
     InvalidRequest,
@@ -21,9 +20,9 @@ from gateway.server.rest.responses import (
     TurnEnded,
     empty_response,
     send_json,
+    status_of,
 )
 from gateway.server.rest.serializers import outcome_data, turn_data
-from gateway.server.rest.statuses import status_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -109,8 +108,8 @@ async def get_turn(rest: RestDependencies, request: RestRequest) -> Response:
 async def list_turn_tools(rest: RestDependencies, request: RestRequest) -> Response:
     turn = await _find_synced(rest, request)
     catalogue = find_catalogue(rest.service, request.principal, turn.stored.catalogue)
-    tools = rest.service.list_tools(request.principal, catalogue.name, turn=turn)
-    return tools_response(rest, request, catalogue, tools)
+    listing = rest.service.list_tools(request.principal, catalogue.name, turn=turn)
+    return await tools_response(rest, request, catalogue, listing)
 
 
 async def call_in_turn(rest: RestDependencies, request: RestRequest) -> Response:
@@ -148,7 +147,7 @@ async def end_turn(rest: RestDependencies, request: RestRequest) -> Response:
 
 async def render_turn(rest: RestDependencies, request: RestRequest) -> Response:
     """Return the messages of the next model request, in the form of chat completions."""
-    turn = await _find_synced(rest, request)
+    turn = await rest.service.turns.load_records(await _find_synced(rest, request))
     await rest.service.read_turn(turn)
     renderer = Renderer(unsupported_media="fallback-stash")
     return send_json({"messages": await assemble_prompt(turn.ctx, renderer)})

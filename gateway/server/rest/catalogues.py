@@ -1,17 +1,19 @@
 """Catalogues over REST, and those of their tools that the caller may see."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.engine import ListedTool, Service, advertised_output_schema
+import orjson
+
+from gateway.engine import SLICE, ListedTool, Service, ToolListing, advertised_output_schema
 from gateway.errors import UnknownCatalogue, UnknownTool
 from gateway.model import Principal, to_provider_definition
 from gateway.registries import Catalogue, DeclaredTool, describe_tool, to_plain_data
 from gateway.server.http.asgi import Response
-from gateway.server.rest.operations import RestDependencies
-from gateway.server.rest.request import RestRequest
-from gateway.server.rest.responses import etag_response
+from gateway.server.rest.operation import RestDependencies, RestRequest
+from gateway.server.rest.responses import encode_json, etag_response
 
 FORMATS: Final = ("gateway", "mcp", "openai", "anthropic", "gemini")
 REST_PROTOCOL: Final = "http"
@@ -32,24 +34,29 @@ async def get_catalogue(rest: RestDependencies, request: RestRequest) -> Respons
 
 async def list_tools(rest: RestDependencies, request: RestRequest) -> Response:
     catalogue = _find(rest, request)
-    return tools_response(rest, request, catalogue, rest.service.list_tools(request.principal, catalogue.name))
+    listing = rest.service.list_tools(request.principal, catalogue.name)
+    return await tools_response(rest, request, catalogue, listing)
 
 
 async def get_tool(rest: RestDependencies, request: RestRequest) -> Response:
     catalogue = _find(rest, request)
-    listed = {each.name: each for each in rest.service.list_tools(request.principal, catalogue.name)}
+    listed = {each.name: each for each in await rest.service.list_tools(request.principal, catalogue.name).all()}
     tool = listed.get(request.path["name"])
     if tool is None:
         raise UnknownTool()
     return _with_etag(rest, request, _tool_data(rest, tool, catalogue, listed, request.query["format"]))
 
 
-def tools_response(
-    rest: RestDependencies, request: RestRequest, catalogue: Catalogue, listed: Iterable[ListedTool]
+async def tools_response(
+    rest: RestDependencies, request: RestRequest, catalogue: Catalogue, listing: ToolListing
 ) -> Response:
-    """Return the tools in the requested format."""
-    format, names = request.query["format"], {each.name: each for each in listed}
-    tools = [_tool_data(rest, each, catalogue, names, format) for each in names.values()]
+    """Return the tools in the requested format. They are described in slices: there may be thousands."""
+    format, names = request.query["format"], {each.name: each for each in await listing.all()}
+    tools: list[orjson.Fragment] = []
+    for each in names.values():
+        if len(tools) % SLICE == 0:
+            await asyncio.sleep(0)
+        tools.append(orjson.Fragment(encode_json(_tool_data(rest, each, catalogue, names, format))))
     return _with_etag(rest, request, {"tools": tools, "format": format, "revision": _revision(rest)})
 
 

@@ -25,7 +25,7 @@ from gateway.server.http.asgi import (
     bytes_response,
     run_while_connected,
 )
-from gateway.server.rest.request import RestRequest
+from gateway.server.rest.operation import RestRequest
 from gateway.server.rest.responses import encode_json, etag_matches, not_modified
 
 _ONE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.IGNORECASE | re.ASCII)

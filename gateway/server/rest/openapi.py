@@ -16,17 +16,16 @@ from gateway.model import Schema
 from gateway.server.http.asgi import PROBLEM_TYPE, Response, build_problem, bytes_response
 from gateway.server.rest import approvals
 from gateway.server.rest import schemas as components
-from gateway.server.rest.operations import (
+from gateway.server.rest.operation import (
     OperationHandler,
     OperationParameter,
     RestDependencies,
     RestOperation,
+    RestRequest,
     SuccessResponse,
 )
-from gateway.server.rest.request import RestRequest
-from gateway.server.rest.responses import NO_STORE, encode_json
+from gateway.server.rest.responses import NO_STORE, Outcome, encode_json
 from gateway.server.rest.schemas import Document, ref
-from gateway.server.rest.statuses import Outcome
 
 _HREF: Final = "/v1/{}/call_5b1c?turn=turn_Zk3v"
 _ARTIFACT: Final = {

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.engine import MAX_KEY
-from gateway.server.rest import artifacts, calls, catalogues, records
+from gateway.server.rest import artifacts, calls, catalogues
 from gateway.server.rest import calls as turns
 from gateway.server.rest.openapi import call_example
-from gateway.server.rest.operations import OperationParameter, RestOperation, SuccessResponse
+from gateway.server.rest.operation import OperationParameter, RestOperation, SuccessResponse
+from gateway.server.rest.responses import MEANINGS, RETRYABLE, STATUSES, Outcome
 from gateway.server.rest.schemas import TURN_ENDINGS
-from gateway.server.rest.statuses import MEANINGS, RETRYABLE, STATUSES, Outcome
 
 _FORMAT: Final = OperationParameter(
     "format",
@@ -178,7 +178,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/turns/{turn}/calls",
         "List the records of the turn's calls, newest first",
-        records.list_turn_calls,
+        artifacts.list_turn_calls,
         SuccessResponse("A page of records.", "Records"),
         "turns",
         query=_PAGE,
@@ -188,7 +188,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/turns/{turn}/calls/{callId}",
         "Get one record of the turn, with its result if the caller may read it",
-        records.get_turn_call,
+        artifacts.get_turn_call,
         SuccessResponse("The record.", "Record"),
         "turns",
     ),
@@ -235,7 +235,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/calls",
         "List the records of the caller's calls, newest first",
-        records.list_calls,
+        artifacts.list_calls,
         SuccessResponse("A page of records.", "Records"),
         "records",
         query=(OperationParameter("turn", "Only calls of this turn."), *_PAGE),
@@ -245,7 +245,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/calls/{callId}",
         "Get one record, with its result if the caller may read it",
-        records.get_call,
+        artifacts.get_call,
         SuccessResponse("The record.", "Record"),
         "records",
         query=(_TURN,),
@@ -255,7 +255,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/calls/{callId}/verify",
         "Check whether the stored arguments are still those of the call",
-        records.verify_call,
+        artifacts.verify_call,
         SuccessResponse("Checksums and exact digests, stored and computed.", "Verification"),
         "records",
         query=(_TURN,),

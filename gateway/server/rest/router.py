@@ -24,9 +24,8 @@ from gateway.server.http.request_body import ClientGone
 from gateway.server.rest.approvals import APPROVAL_OPERATIONS
 from gateway.server.rest.events import EventLogs
 from gateway.server.rest.openapi import REQUESTS, documentation_operations
+from gateway.server.rest.operation import RestDependencies, RestOperation, RestRequest, read_json, read_query
 from gateway.server.rest.operation_table import OPERATIONS
-from gateway.server.rest.operations import RestDependencies, RestOperation
-from gateway.server.rest.request import RestRequest, read_json, read_query
 from gateway.server.rest.responses import MethodNotAllowed, UnknownPath
 
 MAX_BODY: Final = 4 << 20

@@ -155,7 +155,7 @@ def turn_data(turn: Turn) -> dict[str, Any]:
         "revision": stored.revision,
         "createdAt": stored.created_at,
         "expiresAt": stored.expires_at,
-        "stash": turn.ctx.stash.all(),
+        "stash": turn.stash,
         "href": f"/v1/turns/{quote(stored.id, safe='')}",
     }
     if stored.ended_at is not None:

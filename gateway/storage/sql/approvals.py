@@ -1,7 +1,7 @@
 """Approvals, in the same database as their calls.
 
-A transaction about approvals is one job of the writer, so requests, decisions and uses exclude each other in all
-processes.
+A transaction about approvals is one job of the writer, with the footprint of all approvals: requests, decisions and
+uses exclude each other in all processes.
 """
 
 import sqlite3
@@ -30,11 +30,12 @@ from gateway.storage.sql.approval_rows import (
     notification_to_row,
     vote_to_row,
 )
-from gateway.storage.sql.columns import is_storable
-from gateway.storage.sql.dialect import CompiledStatement
-from gateway.storage.sql.engine import ReadPool
+from gateway.storage.sql.call_rows import owner_key, to_microseconds
+from gateway.storage.sql.column_values import is_storable
+from gateway.storage.sql.engine_base import ReadPool
 from gateway.storage.sql.group_commit import GroupCommit
-from gateway.storage.sql.rows import owner_key, to_microseconds
+from gateway.storage.sql.lock_keys import APPROVALS
+from gateway.storage.sql.tables import CompiledStatement
 
 T = TypeVar("T")
 AuditHook = Callable[[sqlite3.Connection, ApprovalChange, ApprovalRecord], None]
@@ -60,12 +61,13 @@ class SqlApprovalStore:
         self, work: Callable[[ApprovalTransaction], T], *, undo: Callable[[ApprovalTransaction], None] | None = None
     ) -> T:
         if undo is None:
-            return await self._writer.run(lambda connection: work(_Table(connection, self._noted)))
+            return await self._writer.run(lambda connection: work(_Table(connection, self._noted)), footprint=APPROVALS)
         taking_back = undo
         return await self._writer.run(
             lambda connection: work(_Table(connection, self._noted)),
             within=_BEFORE_RUNNING,
             undo=lambda connection: taking_back(_Table(connection, self._noted)),
+            footprint=APPROVALS,
         )
 
     async def find(self, id: str) -> ApprovalRecord | None:
@@ -110,11 +112,11 @@ class SqlApprovalStore:
 
     async def prune(self, at: datetime, *, kept: timedelta) -> int:
         wanted = {"at": to_microseconds(at), "before": to_microseconds(at - kept), "limit": _PRUNED_AT_ONCE}
-        await self._writer.run(lambda connection: statements.PRUNE_NOTICES.run(connection, wanted).rowcount)
+        await self._change(statements.PRUNE_NOTICES, wanted)
         pruned = 0
         # Readers find them: the writer would delay calls. It deletes a few per transaction, so calls go in between.
         while found := await self._reader.run(lambda connection: statements.PRUNABLE.rows(connection, wanted)):
-            pruned += await self._writer.run(partial(_prune_some, wanted=wanted))
+            pruned += await self._writer.run(partial(_prune_some, wanted=wanted), footprint=APPROVALS)
             if len(found) < _PRUNED_AT_ONCE:
                 break
         return pruned
@@ -126,7 +128,7 @@ class SqlApprovalStore:
         due = await self._reader.run(lambda connection: statements.DUE_NOTICES.rows(connection, {**wanted, "limit": 1}))
         if not due:  # the usual case does not use the writer
             return []
-        return await self._writer.run(lambda connection: _lease(connection, wanted))
+        return await self._writer.run(lambda connection: _lease(connection, wanted), footprint=APPROVALS)
 
     async def postpone_delivery(self, id: str, *, until: datetime) -> None:
         await self._change(statements.DELAY_NOTICE, {"notice": id, "until": to_microseconds(until)})
@@ -135,7 +137,7 @@ class SqlApprovalStore:
         await self._change(statements.DROP_NOTICE, {"notice": id})
 
     async def _change(self, statement: CompiledStatement, row: dict[str, Any]) -> None:
-        await self._writer.run(lambda connection: statement.run(connection, row).rowcount)
+        await self._writer.run(lambda connection: statement.run(connection, row).rowcount, footprint=APPROVALS)
 
 
 class _Table:

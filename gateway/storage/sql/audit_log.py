@@ -21,7 +21,7 @@ from gateway.audit import (
     find_open_heads,
 )
 from gateway.errors import StoreUnavailable
-from gateway.storage.sql.columns import InsertStatement, insert_rows
+from gateway.storage.sql.column_values import InsertStatement, insert_rows
 from gateway.storage.sql.sqlite.connection import to_store_error
 
 if TYPE_CHECKING:  # the writer process loads no model of calls

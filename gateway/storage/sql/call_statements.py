@@ -4,9 +4,10 @@ A connection is SQLite's, or a `PostgresConnection`, which has the same methods.
 """
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from json import dumps
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -36,12 +37,13 @@ from gateway.storage.call_store import (
     ExtendedTurn,
     IdempotencyClaim,
     StoredCall,
+    StoredTurn,
+    TurnStateWrite,
 )
-from gateway.storage.outcome_store import LateOutcome
-from gateway.storage.sql.columns import is_storable
-from gateway.storage.sql.dialect import CompiledStatement
-from gateway.storage.sql.rows import blob_rows, call_from_row, call_to_row, owner_key, turn_to_row
-from gateway.storage.sql.schema import calls, claims, pieces, turns
+from gateway.storage.refusal_store import LateOutcome
+from gateway.storage.sql.call_rows import blob_rows, call_from_row, call_to_row, owner_key, turn_to_row
+from gateway.storage.sql.column_values import is_storable
+from gateway.storage.sql.tables import CompiledStatement, calls, claims, pieces, turns
 
 _OUTCOME: Final = (
     *("status", "definition", "decision", "because", "is_error", "inline", "trusted"),
@@ -50,6 +52,8 @@ _OUTCOME: Final = (
 """Columns that an outcome overwrites in the row of a started call."""
 
 _FILTERS: Final = ("tenant", "subject", "turn_id", "catalogue", "tool", "status")
+
+_TURNS: Final = select(func.json_each(bindparam("turns")).table_valued("value").c.value)
 
 _STARTED: Final = calls.c.status == literal_column("'started'")
 
@@ -197,8 +201,9 @@ PRUNABLE: Final = CompiledStatement(
     .limit(bindparam("limit"))
 )
 PRUNE_CLAIMS: Final = CompiledStatement(delete(claims).where(claims.c.until <= bindparam("at")))
-PRUNE_PIECES: Final = CompiledStatement(delete(pieces).where(pieces.c.turn_id == bindparam("turn")))
-PRUNE_CALLS: Final = CompiledStatement(delete(calls).where(calls.c.turn_id == bindparam("turn")))
+PRUNE_PIECES: Final = CompiledStatement(delete(pieces).where(pieces.c.turn_id.in_(_TURNS)))
+PRUNE_CALLS: Final = CompiledStatement(delete(calls).where(calls.c.turn_id.in_(_TURNS)))
+PRUNE_TURNS: Final = CompiledStatement(delete(turns).where(turns.c.id.in_(_TURNS)))
 PRUNE_TURN: Final = CompiledStatement(delete(turns).where(turns.c.id == bindparam("turn")))
 
 
@@ -254,12 +259,32 @@ def _number(cursor: str) -> int:
     return int(cursor)
 
 
-def write_turn_state(connection: sqlite3.Connection, turn_id: str, memory: bytes, knowing: bytes | None) -> None:
-    """Write a turn state, merged with what another process has written since `knowing`."""
-    for found in SELECT_TURN_STATE.rows(connection, {"turn": turn_id}):
-        others = found["memory"]
-        merged = memory if others is None or others == knowing else merge_turn_states(memory, others, since=knowing)
-        _write(connection, turn_id, merged)
+def read_turn_states(connection: Any, turn_ids: Iterable[str]) -> dict[str, bytes | None]:
+    """Return the states of those turns that are stored."""
+    if (known := _known_states(connection)) is not None:
+        return {id: found[0] for id in turn_ids if (found := known[id]) is not None}
+    rows = [(id, SELECT_TURN_STATE.rows(connection, {"turn": id})) for id in turn_ids]
+    return {id: found[0]["memory"] for id, found in rows if found}
+
+
+def write_turn_states(connection: Any, states: Iterable[TurnStateWrite | None]) -> None:
+    """Write turn states of this process in the order they were made, merged with what other processes have written.
+
+    Each has everything of the one before it.
+    """
+    last: dict[str, TurnStateWrite] = {}
+    for state in states:
+        if state is not None:
+            before = last.get(state.turn_id)
+            last[state.turn_id] = state if before is None else state._replace(knowing=before.knowing)
+    merged: dict[str, bytes] = {}
+    for id, others in read_turn_states(connection, last).items():
+        _, memory, knowing = last[id]
+        if others is None or others == knowing:
+            merged[id] = memory
+        else:
+            merged[id] = merge_turn_states(memory, others, since=knowing)
+    _write(connection, merged)
 
 
 def keep_turn_alive(connection: sqlite3.Connection, turn: dict[str, Any], at: int) -> ExtendedTurn:
@@ -273,45 +298,60 @@ def keep_turn_alive(connection: sqlite3.Connection, turn: dict[str, Any], at: in
     return ExtendedTurn(True)
 
 
-def read_turn_state(connection: sqlite3.Connection, turn_id: str) -> bytes | None:
-    found = SELECT_TURN_STATE.rows(connection, {"turn": turn_id})
-    memory: bytes | None = found[0]["memory"] if found else None
-    return memory
-
-
 class TurnStateReservation:
     """One more call of a turn, if there is room for it. It is undone if its caller stopped waiting."""
 
-    def __init__(self, turn_id: str, fingerprint: str, bounds: CallBounds) -> None:
-        self._turn_id = turn_id
+    def __init__(self, turn_id: str, fingerprint: str, bounds: CallBounds, seen: TurnStateWrite | None = None) -> None:
+        """`seen` is the state of the turn in this process, which is written first."""
+        self.turn_id = turn_id
         self._fingerprint = fingerprint
         self._bounds = bounds
-        self._is_made = False
+        self._seen = seen
+        self.made = CallReservation(False, None)
 
-    def make(self, connection: sqlite3.Connection) -> CallReservation:
+    def make(self, connection: Any) -> None:
         """Raise `RecordConflict` if the turn is gone, `MemoryUnreadable` if its state cannot be read."""
-        self._is_made = False
-        if not SELECT_TURN_STATE.rows(connection, {"turn": self._turn_id}):
+        self.made = CallReservation(False, None)
+        write_turn_states(connection, [self._seen])
+        states = read_turn_states(connection, [self.turn_id])
+        if not states:
             raise RecordConflict("the turn is not stored any more")
-        stored = read_turn_state(connection, self._turn_id)
+        stored = states[self.turn_id]
         memory = load_turn_state(stored)
         if not memory.has_room(self._fingerprint, self._bounds):
-            return CallReservation(False, stored)
+            self.made = CallReservation(False, stored)
+            return
         memory.reserve_call(self._fingerprint)
         reserved = memory.to_json()
-        _write(connection, self._turn_id, reserved)
-        self._is_made = True
-        return CallReservation(True, reserved)
+        _write(connection, {self.turn_id: reserved})
+        self.made = CallReservation(True, reserved)
 
-    def undo(self, connection: sqlite3.Connection) -> None:
-        if self._is_made:
-            memory = load_turn_state(read_turn_state(connection, self._turn_id))
+    def undo(self, connection: Any) -> None:
+        if self.made.is_made:
+            memory = load_turn_state(read_turn_states(connection, [self.turn_id]).get(self.turn_id))
             memory.release_call(self._fingerprint)
-            _write(connection, self._turn_id, memory.to_json())
+            _write(connection, {self.turn_id: memory.to_json()})
 
 
-def _write(connection: sqlite3.Connection, turn_id: str, memory: bytes) -> None:
-    UPDATE_TURN_STATE.run(connection, {"turn": turn_id, "remembered": memory})
+def _write(connection: Any, states: Mapping[str, bytes]) -> None:
+    rows = [{"turn": id, "remembered": memory} for id, memory in states.items()]
+    UPDATE_TURN_STATE.run_all(connection, rows, by="turn")
+    if (known := _known_states(connection)) is not None:
+        known.update({id: (memory,) for id, memory in states.items()})
+
+
+def _known_states(connection: Any) -> dict[str, tuple[bytes | None] | None] | None:
+    """Return the states that a transaction of PostgreSQL read when it began, by turn; a turn that is not stored has
+    none. `None` if it reads them when it needs them.
+    """
+    return None if type(connection) is sqlite3.Connection else connection.states
+
+
+def ensure_turns(connection: Any, turns: Sequence[Row]) -> None:
+    """Insert turns, or extend those that are there."""
+    ENSURE_TURN.run_all(connection, turns, by="id")
+    if (known := _known_states(connection)) is not None:
+        known.update({turn["id"]: (turn["memory"],) for turn in turns if known.get(turn["id"], ()) is None})
 
 
 @dataclass(slots=True)
@@ -323,6 +363,13 @@ class CallStart:
     audit: Sequence[AuditBody] = ()
     is_written: bool = False
 
+    @classmethod
+    def of(
+        cls, call: StoredCall, turn: StoredTurn | None, audit: Sequence[AuditBody] = (), *, process: str
+    ) -> "CallStart":
+        row = call_to_row(call, status="started", process=process)
+        return cls(row, None if turn is None else turn_to_row(turn), audit)
+
     def undo(self, connection: Any) -> None:
         if self.is_written:  # otherwise the row, if there is one, belongs to another call
             UNDO_CLAIM.run(connection, self.row)
@@ -331,8 +378,8 @@ class CallStart:
 
 def write_outcomes(connection: Any, rows: Sequence[Row], *, turns: Sequence[Row], pieces: Sequence[Row]) -> None:
     """Raises `RecordConflict` if one of the calls has an outcome, and the driver's error for a violated constraint."""
-    ENSURE_TURN.run_all(connection, turns)
-    if UPDATE_CALL_OUTCOME.run_all(connection, rows) != len(rows):
+    ensure_turns(connection, turns)
+    if not UPDATE_CALL_OUTCOME.change_all(connection, rows, by="turn_id"):
         raise RecordConflict("the call has an outcome already")
     INSERT_PIECE.run_all(connection, pieces)
 
@@ -343,12 +390,12 @@ def write_late(connection: Any, late: LateOutcome, *, process: str, at: int) -> 
     If the database was replaced meanwhile, turn and idempotency key are written again.
     """
     call, memory = late.call, late.memory
-    is_known = bool(SELECT_TURN_STATE.rows(connection, {"turn": call.turn_id}))
+    is_known = bool(read_turn_states(connection, [call.turn_id]))
     turn = turn_to_row(late.turn) if memory is None else {**turn_to_row(late.turn), "memory": memory}
     row = call_to_row(call, status="settled", process=process)
     write_outcomes(connection, [row], turns=[turn], pieces=blob_rows(call))
     if memory is not None and is_known:
-        write_turn_state(connection, call.turn_id, memory, late.knowing)
+        write_turn_states(connection, [TurnStateWrite(call.turn_id, memory, late.knowing)])
     if late.held is not None:
         held: Row = {"owner": owner_key(call.principal), "key": late.held.key, "digest": late.held.digest}
         held |= {"until": late.held.until, "turn_id": call.turn_id, "call_id": call.id}
@@ -385,17 +432,16 @@ def claim(connection: Any, wanted: Row, at: int, start: Callable[[], None]) -> I
     return IdempotencyClaim("fresh")
 
 
-def delete_blob_rows(connection: Any, rows: Iterable[Row]) -> None:
-    for row in rows:
-        FORGET_PIECE.run(connection, row)
+def delete_blob_rows(connection: Any, rows: Sequence[Row]) -> None:
+    FORGET_PIECE.run_all(connection, rows)
 
 
 def prune_turns(connection: Any, wanted: Row) -> int:
-    """Delete some expired turns with their calls. Return how many of both."""
-    pruned = 0
-    for row in PRUNABLE.rows(connection, wanted):
-        turn = {"turn": row["id"]}
-        PRUNE_PIECES.run(connection, turn)
-        pruned += PRUNE_CALLS.run(connection, turn).rowcount
-        pruned += PRUNE_TURN.run(connection, turn).rowcount
-    return pruned
+    """Delete some expired turns with their calls. Return how many of both.
+
+    A statement deletes what belongs to all of them: on PostgreSQL, other processes wait meanwhile.
+    """
+    turns = {"turns": dumps([row["id"] for row in PRUNABLE.rows(connection, wanted)])}
+    PRUNE_PIECES.run(connection, turns)
+    pruned: int = PRUNE_CALLS.run(connection, turns).rowcount
+    return pruned + PRUNE_TURNS.run(connection, turns).rowcount

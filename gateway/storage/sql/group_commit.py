@@ -4,6 +4,7 @@ A caller continues when its transaction is durable.
 """
 
 import asyncio
+import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 from math import inf
 from threading import Condition, Thread
 from time import monotonic
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
 from gateway.errors import StoreUnavailable
+from gateway.storage.sql.lock_keys import NOTHING_SHARED, Footprint
 from gateway.storage.sql.sqlite.connection import (
     SqliteConnection,
     file_replaced_error,
@@ -24,6 +26,8 @@ from gateway.storage.sql.sqlite.connection import (
 )
 
 T = TypeVar("T")
+
+_log: Final = logging.getLogger(__name__)
 
 
 class TransactionObserver(Protocol):
@@ -49,6 +53,9 @@ COMMIT_TIMEOUT: Final = 0.8
 
 _LARGEST_GROUP: Final = 512
 
+_PROBE_EVERY: Final = 1.0
+"""Seconds between attempts to write after a failed write, if no caller writes meanwhile."""
+
 Work = Callable[[sqlite3.Connection], T]
 Merge = Callable[[sqlite3.Connection, list[Any]], None]
 """Does the work of many jobs at once, given the `part` of each. Raises if it cannot do all of it."""
@@ -64,6 +71,7 @@ class _Job:
     deadline: float
     merge: Merge | None = None
     part: Any = None
+    footprint: Footprint | None = None
 
 
 @dataclass(slots=True)
@@ -88,28 +96,51 @@ class GroupCommit:
         self._arrived = Condition()
         self._is_idle = False
         self._closing = False
+        self.problem: str | None = None
+        """Why the last write failed; `None` if it did not."""
         self.ledger: TransactionObserver = _Uncounted()
+        # Every loop that writes has a job of its own; this one belongs to none, because no caller waits for it.
+        loop = cast("asyncio.AbstractEventLoop", None)
+        self._probe = _Job(_do_nothing, None, loop, inf, footprint=NOTHING_SHARED)
         self._thread = Thread(target=self._serve, name="gateway-store-writer", daemon=True)
         self._thread.start()
 
     async def run_merged(
-        self, work: Work[None], merge: Merge, part: Any, *, within: float | None = None, undo: Work[None] | None = None
+        self,
+        merge: Merge,
+        part: Any,
+        *,
+        alone: Work[None] | None = None,
+        within: float | None = None,
+        undo: Work[None] | None = None,
+        footprint: Footprint | None = None,
     ) -> None:
-        """Do `work`, by `merge` together with all jobs of the group that have the same one.
+        """Write a part, by `merge` together with the parts of all jobs of the group that have the same one.
 
         Every statement releases and takes the interpreter lock, so a thousand small ones cost more than a large one.
+        If a part of the group cannot be written, each is written by itself: by `alone`, or by `merge`.
         """
+        work = alone or (lambda connection: merge(connection, [part]))
         loop = asyncio.get_running_loop()
-        await self._execute(_Job(work, None, loop, monotonic() + COMMIT_TIMEOUT, merge, part), within=within, undo=undo)
+        job = _Job(work, None, loop, monotonic() + COMMIT_TIMEOUT, merge, part, footprint)
+        await self._execute(job, within=within, undo=undo)
 
-    async def run(self, work: Work[T], *, within: float | None = None, undo: Work[None] | None = None) -> T:
+    async def run(
+        self,
+        work: Work[T],
+        *,
+        within: float | None = None,
+        undo: Work[None] | None = None,
+        footprint: Footprint | None = None,
+    ) -> T:
         """Return the result of `work` once it is durable. It runs even if the caller stops waiting.
 
         Raises `StoreUnavailable` after `within` seconds on a slow disk. In that case, or if the caller is cancelled,
         the caller does not know whether the work succeeded, and `undo` runs right after it.
         """
         loop = asyncio.get_running_loop()
-        done: T = await self._execute(_Job(work, None, loop, monotonic() + COMMIT_TIMEOUT), within=within, undo=undo)
+        job = _Job(work, None, loop, monotonic() + COMMIT_TIMEOUT, footprint=footprint)
+        done: T = await self._execute(job, within=within, undo=undo)
         return done
 
     async def close(self) -> None:
@@ -134,19 +165,21 @@ class GroupCommit:
         try:
             return await future
         except asyncio.CancelledError:
-            self._add_undo(undo, job.loop)
+            self._add_undo(undo, job)
             raise
         except _TooSlow:
-            self._add_undo(undo, job.loop)
-            raise StoreUnavailable(self.too_slow[0], help=self.too_slow[1]) from None
+            self._add_undo(undo, job)
+            slow_store = StoreUnavailable(self.too_slow[0], help=self.too_slow[1])
+            self._note(slow_store)
+            raise slow_store from None
         finally:
             if slow is not None:
                 slow.cancel()
 
-    def _add_undo(self, undo: Work[None] | None, loop: asyncio.AbstractEventLoop) -> None:
+    def _add_undo(self, undo: Work[None] | None, job: _Job) -> None:
         if undo is not None:
             with suppress(StoreUnavailable):  # closing: the next recovery finds the call
-                self._add(_Job(undo, None, loop, monotonic() + COMMIT_TIMEOUT))
+                self._add(_Job(undo, None, job.loop, monotonic() + COMMIT_TIMEOUT, footprint=job.footprint))
 
     def _add(self, job: _Job) -> None:
         if self._closing:
@@ -176,9 +209,15 @@ class GroupCommit:
             with self._arrived:
                 self._is_idle = True
                 while not self._jobs and not self._closing:
-                    self._arrived.wait()
+                    if not self._arrived.wait(None if self.problem is None else _PROBE_EVERY) and not self._jobs:
+                        self._jobs.append(self._probe)
                 self._is_idle = False
-        return [self._jobs.popleft() for _ in range(min(len(self._jobs), _LARGEST_GROUP))]
+        group: list[_Job] = []
+        while self._jobs and len(group) < _LARGEST_GROUP:
+            if self._jobs[0].future is not None and group and group[-1].future is None:
+                break  # merged work of a group runs first, and this work came after an undo
+            group.append(self._jobs.popleft())
+        return group
 
     def _write_group(self, group: list[_Job]) -> list[_Outcome]:
         try:
@@ -209,8 +248,16 @@ class GroupCommit:
             with suppress(sqlite3.Error):  # the connection has failed
                 link.close()
 
-    def begin(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+    def begin(self, connection: sqlite3.Connection, group: list[_Job], *, is_apart: bool = False) -> None:
+        """Begin a transaction for a group. `is_apart`: its jobs run one by one, and some may be rolled back."""
         connection.execute("BEGIN IMMEDIATE")
+
+    def write(self, connection: sqlite3.Connection, group: list[_Job]) -> list[_Outcome]:
+        """Do the work of a group in the transaction that was begun, and commit it."""
+        outcomes = [_Outcome(job) for job in run_merges(connection, group)]
+        outcomes += [_Outcome(job, job.work(connection)) for job in group if job.merge is None]
+        self.commit(connection)
+        return outcomes
 
     def commit(self, connection: sqlite3.Connection) -> None:
         connection.execute("COMMIT")
@@ -240,13 +287,23 @@ class GroupCommit:
     def _release(self, outcomes: Iterable[_Outcome]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
         for outcome in outcomes:
+            self._note(outcome.error)
             if outcome.job.future is not None:
                 by_loop.setdefault(outcome.job.loop, []).append(outcome)
-            elif outcome.error is not None:
+            elif outcome.error is not None and outcome.job is not self._probe:
                 self._not_undone.append(outcome.job)
         for loop, released in by_loop.items():
             with suppress(RuntimeError):  # the loop is closed: no caller waits
                 loop.call_soon_threadsafe(self._resolve, released)
+
+    def _note(self, error: Exception | None) -> None:
+        """Remember whether the store can be written: a conflict with stored records shows that it can."""
+        problem = f"calls cannot be recorded: {error.message}" if isinstance(error, StoreUnavailable) else None
+        if problem is not None and self.problem is None:
+            _log.error(problem)
+        elif problem is None and self.problem is not None:
+            _log.warning("the database can be written again")
+        self.problem = problem
 
     def _resolve(self, outcomes: list[_Outcome]) -> None:
         for outcome in outcomes:
@@ -258,6 +315,10 @@ class GroupCommit:
                 future.set_exception(outcome.error)
             else:
                 future.set_result(outcome.value)
+
+
+def _do_nothing(connection: sqlite3.Connection) -> None:
+    """An empty transaction: shows whether the database can be written."""
 
 
 class _TooSlow(Exception):
@@ -274,9 +335,7 @@ def _run_all(connection: sqlite3.Connection, group: list[_Job], writer: GroupCom
     ledger = writer.ledger
     mark = ledger.mark()
     try:
-        outcomes = [_Outcome(job) for job in _run_merged(connection, group)]
-        outcomes += [_Outcome(job, job.work(connection)) for job in group if job.merge is None]
-        writer.commit(connection)
+        outcomes = writer.write(connection, group)
         ledger.on_commit()
         return outcomes
     except Exception as error:
@@ -287,7 +346,7 @@ def _run_all(connection: sqlite3.Connection, group: list[_Job], writer: GroupCom
         if len(group) == 1 and group[0].merge is None:
             return [_to_failure(group[0], error)]
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        writer.begin(connection, group, is_apart=True)
         outcomes = [_run_apart(connection, job, writer) for job in group]
         writer.commit(connection)
         ledger.on_commit()
@@ -298,7 +357,7 @@ def _run_all(connection: sqlite3.Connection, group: list[_Job], writer: GroupCom
         raise
 
 
-def _run_merged(connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]:
+def run_merges(connection: sqlite3.Connection, group: list[_Job]) -> list[_Job]:
     """Do the merged work, one kind after the other. Return its jobs."""
     merged: dict[Merge, list[_Job]] = {}
     for job in group:

@@ -12,11 +12,10 @@ from sqlalchemy.dialects.sqlite import insert
 from gateway.errors import StoreUnavailable
 from gateway.policy import QuarantineNotFound, RevocationNotFound, Stop, StopChange, StopHook, StopTarget
 from gateway.storage.change_signal import STOP_RETENTION, CachedValue, ChangeSignal
-from gateway.storage.sql.columns import is_storable
-from gateway.storage.sql.dialect import CompiledStatement
+from gateway.storage.sql.call_rows import from_microseconds, to_microseconds
+from gateway.storage.sql.column_values import is_storable
 from gateway.storage.sql.group_commit import GroupCommit
-from gateway.storage.sql.rows import from_microseconds, to_microseconds
-from gateway.storage.sql.schema import quarantines, revocations
+from gateway.storage.sql.tables import CompiledStatement, quarantines, revocations
 
 
 class _StopTable:

@@ -1,11 +1,10 @@
 """Turns, calls and results in a SQL database.
 
-Writes go through one thread and are committed in groups. Reads use a few other threads. `gateway.storage.sql.engine`
-has what differs between SQLite and PostgreSQL.
+Writes go through one thread and are committed in groups. Reads use a few other threads. `engine_base` has what differs
+between SQLite and PostgreSQL.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from operator import itemgetter
@@ -14,7 +13,6 @@ from typing import Any, Final, Generic, TypeVar
 from gateway.errors import RecordConflict
 from gateway.model import Principal
 from gateway.policy import CallBounds
-from gateway.storage.backlog import Name, OutcomeBacklog
 from gateway.storage.call_store import (
     AuditBody,
     CallFilter,
@@ -25,18 +23,13 @@ from gateway.storage.call_store import (
     StoredResult,
     StoredTurn,
     TurnEndReason,
+    TurnStateWrite,
 )
-from gateway.storage.outcome_store import LateOutcome, Refusal
+from gateway.storage.refusal_store import LateOutcome, Refusal
 from gateway.storage.sql import call_statements as statements
-from gateway.storage.sql import refusals, sightings
+from gateway.storage.sql import refusals, seen_flags
 from gateway.storage.sql.audit_log import AuditLog
-from gateway.storage.sql.call_statements import CallStart
-from gateway.storage.sql.columns import is_storable
-from gateway.storage.sql.dialect import CompiledStatement
-from gateway.storage.sql.engine import ReadPool, Row, SqlEngine
-from gateway.storage.sql.group_commit import GroupCommit, Work
-from gateway.storage.sql.refusals import RefusalRows
-from gateway.storage.sql.rows import (
+from gateway.storage.sql.call_rows import (
     blob_rows,
     call_from_row,
     call_to_row,
@@ -47,6 +40,13 @@ from gateway.storage.sql.rows import (
     turn_from_row,
     turn_to_row,
 )
+from gateway.storage.sql.call_statements import CallStart
+from gateway.storage.sql.column_values import is_storable
+from gateway.storage.sql.engine_base import CallOutcomeRows, ReadPool, Row, SqlEngine
+from gateway.storage.sql.group_commit import GroupCommit
+from gateway.storage.sql.lock_keys import Footprint, claim_key, state_footprint, turn_footprint, turn_key
+from gateway.storage.sql.refusals import RefusalCounter, RefusalRows
+from gateway.storage.unwritten_outcomes import Name, OutcomeBacklog
 
 _PRUNED_AT_ONCE: Final = 200
 
@@ -54,16 +54,8 @@ E = TypeVar("E", bound=SqlEngine)
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _CallOutcome:
-    row: Row
-    turn: Row | None
-    pieces: Sequence[Row]
-    audit: Sequence[AuditBody]
-
-
 class SqlStore(Generic[E]):
-    """Implements `gateway.storage.call_store.Store`, and stores small results of a spool with the records."""
+    """Implements `gateway.storage.RecordStore`, and stores small results of a spool with the records."""
 
     def __init__(self, engine: E, *, clock: Callable[[], datetime]) -> None:
         self.engine: E = engine
@@ -74,6 +66,8 @@ class SqlStore(Generic[E]):
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
         self._summed: refusals.Summed | None = None
         self._backlog = OutcomeBacklog(self)
+        self._refusals = RefusalCounter(engine.writer, clock=clock)
+        self.count_refusal = self._refusals.count
 
     async def open_turn(self, turn: StoredTurn) -> None:
         row = turn_to_row(turn)
@@ -83,19 +77,21 @@ class SqlStore(Generic[E]):
             with self.engine.translate_conflict("there is a turn with that id already"):
                 statements.INSERT_TURN.run(connection, row)
 
-        await self.writer.run(insert)
+        await self.writer.run(insert, footprint=turn_footprint(turn.id))
 
     async def extend_turn(self, turn: StoredTurn) -> ExtendedTurn:
         row, at = turn_to_row(turn), to_microseconds(self._clock())
         return await self.writer.run(
-            lambda connection: statements.keep_turn_alive(connection, row, at), within=self.engine.start_timeout
+            lambda connection: statements.keep_turn_alive(connection, row, at),
+            within=self.engine.start_timeout,
+            footprint=turn_footprint(turn.id),
         )
 
     async def find_turn(self, id: str, principal: Principal) -> StoredTurn | None:
         if not is_storable(id):
             return None
         wanted = {"id": id, "owner": owner_key(principal), "at": to_microseconds(self._clock())}
-        rows = await self._select(statements.FIND_TURN, wanted)
+        rows = await self.engine.find(statements.FIND_TURN, wanted)
         return turn_from_row(rows[0]) if rows else None
 
     async def end_turn(self, id: str, ending: TurnEndReason, at: datetime, *, stash: Mapping[str, Any]) -> None:
@@ -106,7 +102,7 @@ class SqlStore(Generic[E]):
             if not statements.END_TURN.run(connection, row).rowcount:
                 raise RecordConflict("there is no such turn, or it has ended already")
 
-        await self.writer.run(end)
+        await self.writer.run(end, footprint=turn_footprint(id))
 
     def use_audit_log(
         self,
@@ -128,19 +124,20 @@ class SqlStore(Generic[E]):
         memory: bytes | None = None,
         knowing: bytes | None = None,
     ) -> None:
-        def note(connection: Any) -> None:
-            if turn_id is not None and memory is not None:
-                self.engine.expand_turn(connection, turn_id)
-                statements.write_turn_state(connection, turn_id, memory, knowing)
-            self.engine.append_audit(connection, audit)
-
-        await self.writer.run(note)
+        state = None if turn_id is None or memory is None else TurnStateWrite(turn_id, memory, knowing)
+        await self.writer.run_merged(self._write_notes, (state, audit), within=None, footprint=state_footprint(state))
 
     async def start_call(
         self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()
     ) -> None:
-        start = self._build_start(call, turn, audit)
-        work = self._write_merged(self._write_starts, start, within=self.engine.start_timeout, undo=start.undo)
+        start = CallStart.of(call, turn, audit, process=self.engine.process_id)
+        work = self.writer.run_merged(
+            self._write_starts,
+            start,
+            within=self.engine.start_timeout,
+            undo=start.undo,
+            footprint=turn_footprint(call.turn_id),
+        )
         await self._backlog.start((call.turn_id, call.id), work)
 
     async def record_call(
@@ -151,40 +148,44 @@ class SqlStore(Generic[E]):
         memory: bytes | None = None,
         knowing: bytes | None = None,
         audit: Sequence[AuditBody] = (),
+        implicit: TurnStateWrite | None = None,
     ) -> None:
         row = call_to_row(call, status="settled", process=self.engine.process_id)
-        outcome = _CallOutcome(row, None if turn is None else turn_to_row(turn), blob_rows(call), audit)
-
-        if memory is None:
-            await self._write_merged(self._write_outcomes, outcome, within=self.engine.outcome_timeout)
-        else:
-
-            def write(connection: Any, memory: bytes = memory) -> None:
-                self._write_outcomes(connection, [outcome])
-                statements.write_turn_state(connection, call.turn_id, memory, knowing)
-
-            await self.writer.run(write, within=self.engine.outcome_timeout)
+        state = None if memory is None else TurnStateWrite(call.turn_id, memory, knowing)
+        turn_row = None if turn is None else turn_to_row(turn)
+        outcome = CallOutcomeRows(row, turn_row, blob_rows(call), audit, (state, implicit))
+        await self.engine.write_outcome(outcome, self._write_outcomes)
         self._backlog.end((call.turn_id, call.id))
 
     async def record_single_call(
-        self, call: StoredCall, turn: StoredTurn, *, memory: bytes | None = None, audit: Sequence[AuditBody] = ()
+        self,
+        call: StoredCall,
+        turn: StoredTurn,
+        *,
+        memory: bytes | None = None,
+        audit: Sequence[AuditBody] = (),
+        implicit: TurnStateWrite | None = None,
     ) -> None:
         def write(connection: Any) -> None:
             row = call_to_row(call, status="settled", process=self.engine.process_id)
-            outcome = _CallOutcome(row, {**turn_to_row(turn), "memory": memory}, blob_rows(call), audit)
+            outcome = CallOutcomeRows(row, {**turn_to_row(turn), "memory": memory}, blob_rows(call), audit, (implicit,))
             self._write_outcomes(connection, [outcome])
 
-        await self.engine.write_single_call(call, turn, memory=memory, audit=audit, write=write)
+        await self.engine.write_single_call(call, turn, memory=memory, audit=audit, implicit=implicit, write=write)
 
     async def refuse(self, refusal: Refusal) -> bool:
         rows = RefusalRows.of(refusal, process=self.engine.process_id)
-        await self._write_merged(self._write_refusals, rows, within=self.engine.outcome_timeout)
+        await self.writer.run_merged(
+            self._write_refusals, rows, within=self.engine.outcome_timeout, footprint=rows.footprint
+        )
+        self._refusals.learn(rows)
         if refusal.call is not None:
             self._backlog.end((refusal.call.turn_id, refusal.call.id))
         return rows.is_kept
 
     async def audit_refusal_counts(self, at: int) -> int:
         summed, find_pending = self._summed, partial(refusals.find_pending, at=at)
+        await self._refusals.write()
         if summed is None or not await self.reader.run(partial(find_pending, limit=1)):
             return 0
 
@@ -199,10 +200,12 @@ class SqlStore(Generic[E]):
         return recorded
 
     async def refusals_by_reason(self) -> dict[str, tuple[int, int]]:
+        await self._refusals.write()
         return await self.reader.run(refusals.count_by_reason)
 
     async def read_turn_state(self, turn_id: str) -> bytes | None:
-        rows = await self._select(statements.SELECT_TURN_STATE, {"turn": turn_id})
+        is_sent = is_storable(turn_id)  # one that cannot be must not fail those that are looked up with it
+        rows = await self.engine.find(statements.SELECT_TURN_STATE, {"turn": turn_id}) if is_sent else []
         return rows[0]["memory"] if rows else None
 
     async def reserve_call(
@@ -214,15 +217,16 @@ class SqlStore(Generic[E]):
         memory: bytes | None = None,
         knowing: bytes | None = None,
     ) -> CallReservation:
-        reservation = statements.TurnStateReservation(turn_id, fingerprint, bounds)
-
-        def reserve(connection: Any) -> CallReservation:
-            self.engine.expand_turn(connection, turn_id)
-            if memory is not None:
-                statements.write_turn_state(connection, turn_id, memory, knowing)
-            return reservation.make(connection)
-
-        return await self.writer.run(reserve, within=self.engine.start_timeout, undo=reservation.undo)
+        seen = None if memory is None else TurnStateWrite(turn_id, memory, knowing)
+        reservation = statements.TurnStateReservation(turn_id, fingerprint, bounds, seen)
+        await self.writer.run_merged(
+            self._reserve_calls,
+            reservation,
+            within=self.engine.start_timeout,
+            undo=reservation.undo,
+            footprint=Footprint((turn_key(turn_id),), (turn_id,)),
+        )
+        return reservation.made
 
     async def abandon_call(self, id: str, *, turn_id: str, at: datetime, audit: Sequence[AuditBody] = ()) -> bool:
         row = {"call": id, "turn": turn_id, "at": to_microseconds(at)}
@@ -233,7 +237,7 @@ class SqlStore(Generic[E]):
             self.engine.append_audit(connection, audit)
             return True
 
-        is_given_up = await self.writer.run(give_up)
+        is_given_up = await self.writer.run(give_up, footprint=turn_footprint(turn_id))
         self._backlog.end((turn_id, id))
         return is_given_up
 
@@ -253,14 +257,14 @@ class SqlStore(Generic[E]):
             return late
         at = to_microseconds(self._clock())
         wanted = {"id": id, "owner": owner_key(principal), "turn_id": turn_id, "at": at}
-        rows = await self._select(statements.FIND_CALL, wanted)
+        rows = await self.engine.find(statements.FIND_CALL, wanted)
         newest = max(rows, key=itemgetter("number"), default=None)
         return None if newest is None else call_from_row(newest)
 
     async def list_turn_calls(self, turn_id: str) -> list[StoredCall]:
         if not is_storable(turn_id):
             return []
-        rows = await self._select(statements.CALLS_OF, {"turn_id": turn_id})
+        rows = await self.engine.find(statements.CALLS_OF, {"turn_id": turn_id})
         return [call_from_row(row) for row in rows]
 
     async def list_calls(
@@ -282,14 +286,15 @@ class SqlStore(Generic[E]):
     ) -> IdempotencyClaim:
         if (late := self._backlog.find_claim(key, principal, digest)) is not None:
             return late
-        start = self._build_start(call, turn)
-        claim = {"owner": owner_key(principal), "key": key, "digest": digest, "until": to_microseconds(until)}
+        start = CallStart.of(call, turn, process=self.engine.process_id)
+        claim: Row = {"owner": owner_key(principal), "key": key, "digest": digest, "until": to_microseconds(until)}
         claim |= {"turn_id": call.turn_id, "call_id": call.id}
         at = to_microseconds(self._clock())
         work = self.writer.run(
             lambda connection: statements.claim(connection, claim, at, lambda: self._write_starts(connection, [start])),
             within=self.engine.start_timeout,
             undo=start.undo,
+            footprint=Footprint((claim_key(claim["owner"], key), turn_key(call.turn_id))),
         )
         return await self._backlog.claim((call.turn_id, call.id), work)
 
@@ -308,7 +313,7 @@ class SqlStore(Generic[E]):
 
     async def list_expired_results(self, at: datetime, *, limit: int) -> list[StoredResult]:
         wanted = {"at": to_microseconds(at), "limit": limit}
-        rows = await self._select(statements.EXPIRED_PIECES, wanted)
+        rows = await self.engine.find(statements.EXPIRED_PIECES, wanted)
         return [results_from_json(row["results"])[row["position"]] for row in rows[:limit]]
 
     async def delete_results(self, keys: Sequence[str]) -> None:
@@ -333,7 +338,7 @@ class SqlStore(Generic[E]):
         pruned = await self.writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
         prune_refusals = partial(refusals.prune, at=wanted["at"], is_told=self._summed is not None)
         pruned += await self.writer.run(prune_refusals)
-        pruned += await self.writer.run(partial(sightings.prune, at=wanted["at"]))
+        pruned += await self.writer.run(partial(seen_flags.prune, at=wanted["at"]))
         pruned += await self.engine.prune_single_calls(**wanted)
         # Few turns per transaction: calls that are recorded meanwhile go in between.
         while batch := await self.writer.run(lambda connection: statements.prune_turns(connection, wanted)):
@@ -344,12 +349,12 @@ class SqlStore(Generic[E]):
         """Return the bytes of a small piece that is stored with its record."""
         if (late := self._backlog.find_piece(key)) is not None:
             return late
-        rows = await self._select(statements.FIND_PIECE, {"key": key})
+        rows = await self.engine.find(statements.FIND_PIECE, {"key": key})
         return rows[0]["content"] if rows else None
 
     async def find_last_blob(self, prefix: str) -> tuple[str, bytes] | None:
         """Return key and bytes of the small piece with the greatest key of that prefix."""
-        rows = await self._select(statements.LAST_PIECE, statements.key_range(prefix))
+        rows = await self.engine.find(statements.LAST_PIECE, statements.key_range(prefix))
         last = max(rows, key=itemgetter("key"), default=None)
         return None if last is None else (last["key"], last["content"])
 
@@ -365,6 +370,7 @@ class SqlStore(Generic[E]):
     async def close(self) -> None:
         """Write everything that was accepted and close the database. Calls without an outcome become `unknown`."""
         await self._backlog.close()
+        await self._refusals.close()
         await self.engine.close()
 
     # --- for the backlog ---
@@ -390,9 +396,6 @@ class SqlStore(Generic[E]):
         self._audit_abandoned(connection, left)
         return len(left)
 
-    async def _select(self, statement: CompiledStatement, wanted: Row) -> list[Row]:
-        return await self.reader.run(lambda connection: self.engine.select(connection, statement, wanted))
-
     def _abandon_calls(self, connection: Any, gone: Row) -> int:
         self._audit_abandoned(connection, map(call_from_row, statements.STARTED_BY.rows(connection, gone)))
         return statements.ABANDON_CALLS.run(connection, gone).rowcount
@@ -401,38 +404,39 @@ class SqlStore(Generic[E]):
         if self._abandoned is not None:
             self.engine.append_audit(connection, [self._abandoned(call) for call in calls])
 
-    async def _write_merged(
-        self, write: Callable[[Any, list[T]], None], part: T, *, within: float | None, undo: Work[None] | None = None
-    ) -> None:
-        """Write a part together with those of other callers. If that fails, each is written by itself."""
-        await self.writer.run_merged(
-            lambda connection: write(connection, [part]), write, part, within=within, undo=undo
-        )
+    def _write_notes(self, connection: Any, notes: list[tuple[TurnStateWrite | None, Sequence[AuditBody]]]) -> None:
+        states = [state for state, _ in notes if state is not None]
+        for state in states:
+            self.engine.expand_turn(connection, state.turn_id)
+        statements.write_turn_states(connection, states)
+        self.engine.append_audit(connection, [body for _, audit in notes for body in audit])
+
+    def _reserve_calls(self, connection: Any, reservations: list[statements.TurnStateReservation]) -> None:
+        for each in reservations:
+            self.engine.expand_turn(connection, each.turn_id)
+            each.make(connection)
 
     def _write_starts(self, connection: Any, starts: list[CallStart]) -> None:
         for start in starts:
             start.is_written = False
             self.engine.require_alive(start.row["process"])
             self.engine.expand_turn(connection, start.row["turn_id"])
-        with self.engine.translate_conflict(
-            "the call was started before, or its turn is unknown or another principal's"
-        ):
-            statements.ENSURE_TURN.run_all(connection, [start.turn for start in starts if start.turn is not None])
+        conflict = "the call was started before, or its turn is unknown or another principal's"
+        with self.engine.translate_conflict(conflict):
+            statements.ensure_turns(connection, [start.turn for start in starts if start.turn is not None])
             statements.START_CALL.run_all(connection, [start.row for start in starts])
         self.engine.append_audit(connection, [body for start in starts for body in start.audit])
         for start in starts:
             start.is_written = True
 
-    def _write_outcomes(self, connection: Any, outcomes: list[_CallOutcome]) -> None:
+    def _write_outcomes(self, connection: Any, outcomes: list[CallOutcomeRows]) -> None:
         for each in outcomes:
             self.engine.expand_turn(connection, each.row["turn_id"])
         with self.engine.translate_conflict("the call's turn is unknown, or another principal's"):
-            statements.write_outcomes(
-                connection,
-                [each.row for each in outcomes],
-                turns=[each.turn for each in outcomes if each.turn is not None],
-                pieces=[piece for each in outcomes for piece in each.pieces],
-            )
+            turns = [each.turn for each in outcomes if each.turn is not None]
+            pieces = [piece for each in outcomes for piece in each.pieces]
+            statements.write_outcomes(connection, [each.row for each in outcomes], turns=turns, pieces=pieces)
+        statements.write_turn_states(connection, (state for each in outcomes for state in each.states))
         self.engine.append_audit(connection, [body for each in outcomes for body in each.audit])
 
     def _write_refusals(self, connection: Any, all: list[RefusalRows]) -> None:
@@ -442,7 +446,3 @@ class SqlStore(Generic[E]):
         with self.engine.translate_conflict("the call's turn is unknown, or another principal's"):
             audit = refusals.write_refusals(connection, all, at=to_microseconds(self._clock()))
         self.engine.append_audit(connection, audit)
-
-    def _build_start(self, call: StoredCall, turn: StoredTurn | None, audit: Sequence[AuditBody] = ()) -> CallStart:
-        row = call_to_row(call, status="started", process=self.engine.process_id)
-        return CallStart(row, None if turn is None else turn_to_row(turn), audit)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.telemetry.export.otlp_http import LARGEST_ANSWER, read_partial_success
-from gateway.telemetry.export.queue import ExportFailed
+from gateway.telemetry.export.signal_exporter import ExportFailed
 from gateway.telemetry.settings import InvalidTelemetry, OtlpExporterSettings, Signal
 
 _METHODS: Final = {

@@ -3,13 +3,13 @@
 import asyncio
 import gzip
 import ssl
+from contextlib import suppress
 from typing import Final
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from gateway.telemetry.export.queue import ExportFailed
+from gateway.http_client import HttpPolicy, HttpSession, ResponseTooLarge, create_tls_context, find_proxy
+from gateway.telemetry.export.signal_exporter import ExportFailed
 from gateway.telemetry.settings import InvalidTelemetry, OtlpExporterSettings, Signal
 
 
@@ -41,18 +41,25 @@ class OtlpHttp:
 
     def __init__(self, settings: OtlpExporterSettings) -> None:
         self._otlp = settings
-        self._tls = _tls(settings)
-        self._proxy = _proxy_of(settings.endpoint)
-        self._session: aiohttp.ClientSession | None = None
+        self._policy = HttpPolicy(
+            connect=settings.timeout,
+            answer=None,
+            idle=None,
+            total=settings.timeout,
+            max_body=LARGEST_ANSWER,
+            connections=2,
+            tls=_tls(settings),
+            proxy=find_proxy(settings.endpoint),
+        )
+        self._session: HttpSession | None = None
 
     async def send(self, signal: Signal, payload: bytes) -> int:
-        headers = {"user-agent": "agent-gateway", **self._otlp.headers(), "content-type": "application/x-protobuf"}
+        headers = {**self._otlp.headers(), "content-type": "application/x-protobuf"}
         if self._otlp.compression == "gzip":
             payload = await asyncio.to_thread(gzip.compress, payload, 5)
             headers["content-encoding"] = "gzip"
         try:
-            async with asyncio.timeout(self._otlp.timeout):
-                return await self._post(signal, payload, headers)
+            return await self._post(signal, payload, headers)
         except TimeoutError as error:
             raise ExportFailed("timeout", again=True) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -63,35 +70,16 @@ class OtlpHttp:
             await self._session.close()
 
     async def _post(self, signal: Signal, payload: bytes, headers: dict[str, str]) -> int:
-        async with self._get_session().post(
-            self._otlp.endpoint, data=payload, headers=headers, allow_redirects=False, ssl=self._tls, proxy=self._proxy
-        ) as answer:
+        if self._session is None:
+            self._session = HttpSession(self._policy)
+        async with await self._session.send("POST", self._otlp.endpoint, headers=headers, body=payload) as answer:
             body = b""
-            while len(body) <= LARGEST_ANSWER and (chunk := await answer.content.read(LARGEST_ANSWER)):
-                body += chunk
-            if len(body) > LARGEST_ANSWER:
-                answer.close()
-                body = b""
+            with suppress(ResponseTooLarge):  # the status says whether the batch arrived
+                body = await self._session.read(answer)
             if 200 <= answer.status < 300:
                 return read_partial_success(signal, body)
             again = answer.status in _AGAIN
             raise ExportFailed(f"http_{answer.status}", again=again, after=_seconds(answer.headers.get("Retry-After")))
-
-    def _get_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(),
-                connector=aiohttp.TCPConnector(limit=2),
-                auto_decompress=False,
-                read_bufsize=LARGEST_ANSWER,
-            )
-        return self._session
-
-
-def _proxy_of(endpoint: str) -> str | None:
-    """Return the proxy from the environment. Read once: aiohttp would read it in a thread for every request."""
-    url = urlsplit(endpoint)
-    return None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme)
 
 
 def _seconds(text: str | None) -> float | None:
@@ -101,16 +89,13 @@ def _seconds(text: str | None) -> float | None:
     )
 
 
-def _tls(settings: OtlpExporterSettings) -> ssl.SSLContext | bool:
+def _tls(settings: OtlpExporterSettings) -> ssl.SSLContext | None:
     if settings.certificate is None and settings.client_certificate is None:
-        return True
+        return None
     try:
-        context = ssl.create_default_context(cafile=settings.certificate)
-        if settings.client_certificate is not None:
-            context.load_cert_chain(settings.client_certificate, settings.client_key)
-    except (OSError, ssl.SSLError) as error:
+        return create_tls_context(settings.certificate, settings.client_certificate, settings.client_key)
+    except OSError as error:
         raise InvalidTelemetry(
             "the certificates for the collector cannot be used",
             help="check OTEL_EXPORTER_OTLP_CERTIFICATE, CLIENT_CERTIFICATE and CLIENT_KEY",
         ) from error
-    return context

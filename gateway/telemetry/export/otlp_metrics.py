@@ -8,8 +8,8 @@ from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 from gateway.telemetry import names
-from gateway.telemetry.export.queue import FLUSH_SECONDS, ExportFailed, Transport
-from gateway.telemetry.instruments import Distribution, Exemplar, Family, Point
+from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, ExportFailed, Transport
+from gateway.telemetry.metric_instruments import Distribution, Exemplar, Family, Point
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue

@@ -9,7 +9,7 @@ from itertools import chain
 from struct import Struct
 from typing import Final, Protocol
 
-from gateway.telemetry.bounded_cache import BoundedCache
+from gateway.telemetry.metric_instruments import BoundedCache
 
 Value = str | bool | int | float | Sequence[str]
 

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from gateway.app.bundles.archive import (
     LARGEST,
     Bundle,
+    BundleManifest,
+    InvalidBundle,
+    hash_files,
     load_bundle,
     pack_bundle,
     sign_manifest,
@@ -22,7 +25,6 @@ from gateway.app.bundles.archive import (
     verify_bundle,
     verify_number,
 )
-from gateway.app.bundles.manifest import BundleManifest, InvalidBundle, hash_files
 from gateway.app.bundles.project_files import (
     InvalidProjectFiles,
     change_token,
@@ -30,7 +32,7 @@ from gateway.app.bundles.project_files import (
     hash_project_files,
     read_project_files,
 )
-from gateway.audit.keys import SigningKey, VerifyKey
+from gateway.audit.signing_keys import SigningKey, VerifyKey
 
 NOW = datetime(2026, 11, 16, 10, tzinfo=UTC)
 KEY = SigningKey.generate()

@@ -10,6 +10,7 @@ from aiohttp import web
 from yarl import URL
 
 from gateway.app.cluster.event_merge import EventSource, merge_events
+from gateway.app.cluster.proxy import create_forwarding_session
 
 pytestmark = pytest.mark.anyio
 
@@ -41,16 +42,17 @@ class Other:
 @pytest.fixture
 async def others() -> AsyncIterator[Sequence[EventSource]]:
     runners, sources = [], []
-    async with aiohttp.ClientSession() as carrier:
-        for other in (Other("a" * 8), Other("b" * 8, wait=SLOWLY)):
-            app = web.Application()
-            app.router.add_get(PATH, other.handle)
-            runner = web.AppRunner(app, shutdown_timeout=0.1)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            runners.append(runner)
-            sources.append(EventSource(other.log, carrier, URL(f"http://127.0.0.1:{runner.addresses[0][1]}")))
-        yield sources
+    carrier = create_forwarding_session(aiohttp.TCPConnector())
+    for other in (Other("a" * 8), Other("b" * 8, wait=SLOWLY)):
+        app = web.Application()
+        app.router.add_get(PATH, other.handle)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        runners.append(runner)
+        sources.append(EventSource(other.log, carrier, URL(f"http://127.0.0.1:{runner.addresses[0][1]}")))
+    yield sources
+    await carrier.close()
     for runner in runners:
         await runner.cleanup()
 

@@ -14,9 +14,9 @@ from gateway.app.jobs.audit_anchors import AnchorPolicy, AnchorWriter, build_aud
 from gateway.app.secrets import SecretMissing, Secrets
 from gateway.audit.anchors import AnchorWriteFailed, SignedAnchor, parse_anchor, read_anchors
 from gateway.audit.chain import Chain, ChainHead, ChainRow
-from gateway.audit.content_key import ContentKey, WeakKey
+from gateway.audit.content_hash import ContentKey, WeakKey
 from gateway.audit.entries import AuditOrigin
-from gateway.audit.keys import SigningKey
+from gateway.audit.signing_keys import SigningKey
 from gateway.audit.verification import verify
 from gateway.config.kinds.gateway import AuditSpec
 

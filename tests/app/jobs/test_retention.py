@@ -16,9 +16,9 @@ from gateway.app.jobs.audit_anchors import AnchorPolicy, AnchorWriter
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.audit.anchors import read_anchors
 from gateway.audit.chain import ChainRow
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditEntry, AuditKeyRotation, AuditOrigin
-from gateway.audit.keys import SigningKey
+from gateway.audit.signing_keys import SigningKey
 from gateway.audit.verification import VerificationReport, verify
 from gateway.engine.records.auditor import Auditor
 from gateway.errors import StoreUnavailable

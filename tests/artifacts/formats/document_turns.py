@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.model.tools.calls import ToolCall
 from gateway.model.tools.tool import Tool
+from gateway.model.tools.tool_call import ToolCall
 
 MOMENT = "2026-01-01T00:00:00Z"
 

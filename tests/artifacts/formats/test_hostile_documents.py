@@ -23,15 +23,15 @@ import asyncio, json, resource, sys
 
 import json5, toon_format  # the parsers themselves do not count
 
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.errors import GatewayError
 from gateway.artifacts.formats import jsonpath_dialect as path_dialect
 from gateway.artifacts.formats import xml_parser as xml_text
 from gateway.artifacts.formats import yaml_parser as yaml_text
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
-from gateway.artifacts.formats.toon import SpooledToonArtifact
-from gateway.artifacts.formats.xmldoc import SpooledXmlArtifact
-from gateway.artifacts.formats.yamldoc import SpooledYamlArtifact
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
+from gateway.artifacts.formats.toon_artifact import SpooledToonArtifact
+from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
+from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
 
 CLASSES = {
     "json": SpooledJsonArtifact,

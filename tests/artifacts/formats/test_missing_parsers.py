@@ -19,13 +19,13 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.errors import GatewayError
-from gateway.artifacts.formats.converters import converter_tools
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
-from gateway.artifacts.formats.toon import SpooledToonArtifact
-from gateway.artifacts.formats.xmldoc import SpooledXmlArtifact
-from gateway.artifacts.formats.yamldoc import SpooledYamlArtifact
+from gateway.artifacts.formats.converter_tools import converter_tools
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
+from gateway.artifacts.formats.toon_artifact import SpooledToonArtifact
+from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
+from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
 
 assert len(converter_tools()) == 6
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gateway.backends.command.child_process import HostControls
-from gateway.backends.http.connections import HttpConnections
 from gateway.backends.mcp.connection import UpstreamConnection
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
 from gateway.backends.mcp.responses import RemoteError
 from gateway.backends.mcp.server_process import ServerProgram
 from gateway.backends.mcp.stdio_transport import StdioConnection
-from gateway.model.principal import Principal
+from gateway.http_client.connection_pools import HttpConnections
+from gateway.model.caller import Principal
 from tests.backends.mcp.servers.asgi_host import App, Era, legacy_only, reference, serve_app
 from tests.backends.mcp.servers.reference_server import server
 from tests.support.paths import ROOT

@@ -10,7 +10,7 @@ import pytest
 from mcp import Client
 
 from gateway.app.app import prepare_app
-from gateway.app.listeners import build_status
+from gateway.app.asgi_apps import build_status
 from gateway.app.settings import Settings
 from tests.backends.mcp.servers.asgi_host import reference, serve_app
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream

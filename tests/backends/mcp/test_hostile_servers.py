@@ -10,9 +10,9 @@ import orjson
 import pytest
 from mcp import Client
 
-from gateway.backends.http.connections import HttpConnections
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
+from gateway.http_client.connection_pools import HttpConnections
 from gateway.model.tools.backend import BackendError
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream

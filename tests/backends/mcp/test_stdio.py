@@ -22,7 +22,7 @@ from mcp import Client
 from gateway.backends.command.child_process import HostControls
 from gateway.backends.mcp.server_process import ServerProgram
 from gateway.backends.mcp.stdio_transport import StdioConnection
-from gateway.backends.results import BackendUnusable
+from gateway.backends.result_conversion import BackendUnusable
 from gateway.model.tools.backend import BackendError
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream
 from tests.support.paths import ROOT

@@ -14,9 +14,9 @@ from mcp import Client
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 
-from gateway.backends.http.connections import HttpConnections
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
+from gateway.http_client.connection_pools import HttpConnections
 from tests.backends.mcp.servers.asgi_host import Era, legacy_only, reference, serve_app
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from gateway.artifacts.formats.jsondoc import parse_json, parse_json_lines
+from gateway.artifacts.formats.json_artifact import parse_json, parse_json_lines
 from gateway.backends.mcp.backend import to_result
 from gateway.backends.mcp.server_process import find_ids
 from gateway.backends.openapi.document import MAX_VALUES, OpenApiInvalid, read_document
 from gateway.backends.python.backend import _decode_reply
 from gateway.backends.python.executors import WorkerReply
-from gateway.backends.results import parse_json_result
+from gateway.backends.result_conversion import parse_json_result
 from gateway.errors import JsonParseError
-from gateway.model.schema.output_schema import NO_VALUE, parse_output
+from gateway.model.schema.schema import NO_VALUE, parse_output
 from gateway.model.tools.backend import BackendError
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream
 from tests.support.python_folders import PYTHON_FOLDERS
@@ -79,7 +79,7 @@ async def test_results_of_tools_are_bounded() -> None:
         _decode_reply(WorkerReply({"kind": "json"}, (MANY,)), limit=1 << 20)
     blocks: list[dict[str, Any]] = [{"type": "text", "text": MANY.decode()}]
     with pytest.raises(BackendError, match="more than 50000 JSON values"):
-        to_result({"content": blocks}, blocks, json_results=True)
+        to_result(blocks, None, json_results=True)
     assert parse_output(MANY) is NO_VALUE
     assert await parse_json_result(b"[1.5, 2]" + b" " * 100_000) == [1.5, 2]
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gateway.backends.openapi.definitions import DocumentDefinitions, OperationDefinition, import_document
+from gateway.backends.openapi.tool_definitions import DocumentDefinitions, OperationDefinition, import_document
 
 Data = dict[str, Any]
 

@@ -8,12 +8,12 @@ import pytest
 
 from gateway import Media
 from gateway.backends.http.backend import HttpRequest
-from gateway.backends.http.connections import HttpConnections
 from gateway.backends.http.credentials import BasicAuth, BearerAuth, CookieAuth, HeaderAuth, QueryAuth
 from gateway.backends.openapi.backend import OpenApiBackend, OpenApiOperation
-from gateway.backends.openapi.request import BodyPart, RequestBody, RequestParameter, RequestTemplate
-from gateway.backends.results import BackendUnusable, MediaTemplate
-from gateway.model.principal import Principal
+from gateway.backends.openapi.request_template import BodyPart, RequestBody, RequestParameter, RequestTemplate
+from gateway.backends.result_conversion import BackendUnusable, MediaTemplate
+from gateway.http_client.connection_pools import HttpConnections
+from gateway.model.caller import Principal
 from gateway.model.tools.backend import BackendError
 from tests.backends.invocations import Spool, invocation
 from tests.backends.loopback_service import Answer, plain, start_service

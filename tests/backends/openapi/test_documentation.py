@@ -5,11 +5,11 @@ import re
 import pytest
 import yaml
 
-from gateway.backends.openapi.definitions import MAX_OPERATIONS
 from gateway.backends.openapi.document import MAX_BYTES, MAX_NAME, MAX_YAML_BYTES
-from gateway.backends.openapi.request import STYLES
+from gateway.backends.openapi.request_template import STYLES
+from gateway.backends.openapi.tool_definitions import MAX_OPERATIONS
 from gateway.config.kinds.validation import validate_document
-from gateway.config.reports.codes import CODES
+from gateway.config.reports.diagnostic_codes import CODES
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "docs" / "openapi.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import mcp_types as types
 import pytest
 from mcp import Client
 
-from gateway.examples.helpdesk_server import HelpdeskError, HelpdeskServer, find_shipments, get_shipment, sample_store
+from gateway.examples.helpdesk_service import HelpdeskError, HelpdeskServer, find_shipments, get_shipment, sample_store
 from tests.backends.mcp.servers.front_gateway import gateway
 from tests.support.paths import ROOT
 

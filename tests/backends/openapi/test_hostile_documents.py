@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.openapi.definitions import MAX_OPERATIONS, import_document
 from gateway.backends.openapi.document import MAX_BYTES, OpenApiInvalid, read_document
+from gateway.backends.openapi.tool_definitions import MAX_OPERATIONS, import_document
 from tests.backends.openapi.small_documents import document, imported, json_body, operation, parameter, skipped
 
 HEAD = "openapi: 3.1.0\ninfo: {title: T, version: '1'}\n"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.openapi.definitions import ANSWER_META, REQUEST_META, import_document, to_definition
-from gateway.backends.openapi.request import BodyPart, RequestBody, RequestParameter
-from gateway.backends.openapi.serializer import serialize_request
+from gateway.backends.openapi.request_builder import serialize_request
+from gateway.backends.openapi.request_template import BodyPart, RequestBody, RequestParameter
+from gateway.backends.openapi.tool_definitions import ANSWER_META, REQUEST_META, import_document, to_definition
 from gateway.model.schema.schema import Schema
 from tests.backends.openapi.small_documents import document, imported, json_body, operation, parameter, skipped
 

@@ -13,9 +13,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pytest
 
 from gateway.backends.http.backend import HttpRequest
-from gateway.backends.http.connections import HttpConnections
 from gateway.backends.openapi.backend import OpenApiBackend, OpenApiOperation
-from gateway.backends.openapi.definitions import (
+from gateway.backends.openapi.document import OpenApiDocument, ReferenceResolver, read_document
+from gateway.backends.openapi.request_template import parse_request
+from gateway.backends.openapi.tool_definitions import (
     REQUEST_META,
     DocumentDefinitions,
     OperationEntry,
@@ -23,10 +24,9 @@ from gateway.backends.openapi.definitions import (
     import_operations,
     to_definition,
 )
-from gateway.backends.openapi.document import OpenApiDocument, ReferenceResolver, read_document
-from gateway.backends.openapi.request import parse_request
+from gateway.http_client.connection_pools import HttpConnections
 from gateway.model.schema.schema import Schema
-from gateway.registries.definitions import UpstreamDefinition
+from gateway.registries.upstream_definition import UpstreamDefinition
 from tests.backends.invocations import invocation
 from tests.backends.openapi.real_documents import NotAvailable, real_document
 from tests.backends.openapi.sample_arguments import arguments_for

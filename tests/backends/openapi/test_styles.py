@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.openapi.document import InvalidArgument
-from gateway.backends.openapi.request import BodyPart, RequestBody, RequestParameter, RequestTemplate, parse_request
-from gateway.backends.openapi.serializer import cookie_header, serialize_request
+from gateway.backends.openapi.request_builder import cookie_header, serialize_request
+from gateway.backends.openapi.request_template import (
+    BodyPart,
+    RequestBody,
+    RequestParameter,
+    RequestTemplate,
+    parse_request,
+)
 
 LIST = ["blue", "black", "brown"]
 OBJECT = {"R": 100, "G": 200, "B": 150}

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway import __version__
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditCaller, AuditEntry, AuditTarget
-from gateway.audit.keys import SigningKey, VerifyKey
+from gateway.audit.signing_keys import SigningKey, VerifyKey
 from gateway.audit.verification import verify
 from gateway.cli.main import app
 from tests.audit.sample_logs import (

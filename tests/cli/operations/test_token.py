@@ -7,7 +7,7 @@ from hashlib import sha256
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.identity.providers import ApiToken
+from gateway.identity.provider_settings import ApiToken
 from gateway.identity.tokens import ApiTokens
 
 

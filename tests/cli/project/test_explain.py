@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from gateway.app.project import Project, load_project
 from gateway.cli.main import app
 from gateway.cli.project.explain import choose_catalogue
-from gateway.config.reports.codes import CODES
+from gateway.config.reports.diagnostic_codes import CODES
 from tests.support.paths import ROOT
 
 SMALL = ROOT / "tests" / "projects" / "small"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.field_shapes import (
+from gateway.config.field_introspection import (
     FieldType,
     ListField,
     MapField,

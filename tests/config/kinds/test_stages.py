@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gateway.config.field_shapes import ListField, ScalarField, list_fields
+from gateway.config.field_introspection import ListField, ScalarField, list_fields
 from gateway.config.kinds.pipelines import STAGE_OPTIONS, parse_stage_options
-from gateway.registries.stages import BUILT_IN_STAGES
+from gateway.registries.stage_order import BUILT_IN_STAGES
 
 MINUTE = timedelta(minutes=1)
 

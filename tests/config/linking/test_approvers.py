@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.app.project import Project, load_project
-from gateway.policy.approver_checks import (
+from gateway.policy.approver_directory import (
     ApproverDirectory,
     build_active_approver_directory,
     build_approver_directory,

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
-from gateway.artifacts.formats.source_code.artifacts import SpooledEcmascriptArtifact, SpooledPythonArtifact
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
+from gateway.artifacts.formats.source_code.source_artifact import SpooledEcmascriptArtifact, SpooledPythonArtifact
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.config.kinds.base import BUILT_IN_ARTIFACT_CLASSES, UNMASKED_ARTIFACTS, BaseArtifact
 from tests.config.linking.projects import catalogue, document, linked, list_codes, problem, snapshot_of, tool

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.environment import substitute_environment
+from gateway.config.environment_variables import substitute_environment
 from gateway.config.reports.renderers import ReportFormat, render_report, render_summary
 from gateway.config.yaml.parser import parse_bytes
 from gateway.registries.diagnostics import Diagnostic, Position

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gateway.app.jobs.retention import FILES_PER_PASS, Sweeper, SweepSchedule
+from gateway.model.caller import Principal
 from gateway.model.primitives.clock import duration_microseconds, now_microseconds
-from gateway.model.principal import Principal
 from gateway.model.turns.events import now
-from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import StoredCall, StoredResult, StoredTurn
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from tests.support.gateways.forkserver import ForkServer

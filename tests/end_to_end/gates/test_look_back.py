@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.engine.turns.implicit import implicit_id
-from gateway.model.principal import Credential, Principal
+from gateway.engine.turns.implicit_turns import implicit_id
+from gateway.model.caller import Credential, Principal
 from gateway.storage.sql.postgres.migration import migrate_postgres
 from tests.support.gateways.forkserver import ForkServer
 from tests.support.gateways.gate_projects import approval_client, rule, write

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from gateway.server.mcp.caller import TRUST_PREFIX
+from gateway.server.mcp.caller_channel import TRUST_PREFIX
 from tests.support.gateways.commands import run_gateway
 from tests.support.gateways.projects import (
     Caller,

@@ -19,8 +19,8 @@ import aiohttp
 import psycopg
 import pytest
 
-from gateway.app.cluster.peers import derive_peer_id
-from gateway.server.http.peer_proof import HELLO_SIZE, MAGIC
+from gateway.app.cluster.peer_router import derive_peer_id
+from gateway.server.http.peer_handshake import HELLO_SIZE, MAGIC
 from tests.support.audit_log import entries
 from tests.support.gateways.forkserver import ForkServer, GatewayFork
 from tests.support.gateways.gate_projects import ANA, PEOPLE, approval_client, write

@@ -143,15 +143,8 @@ async def test_a_guard_that_lets_everything_through_is_noticed(tmp_path: Path, m
 
 
 async def test_query_tools_without_a_guard_return_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make: Any = Turn._make_context
-
-    def unguarded(self: Turn) -> Any:
-        ctx = make(self)
-        ctx.query_guard = None
-        return ctx
-
     async with start_call_counter() as backend, start_walk(tmp_path, backend) as walk:
-        monkeypatch.setattr(Turn, "_make_context", unguarded)
+        monkeypatch.setattr(Turn, "query_guard", None)
         probes = [probe for probe in walk.probes() if probe.name.startswith("query ") and probe.name.endswith("modern")]
         assert len(probes) == len(walk.desk.queries)
         assert await find_reached(walk, probes) == []

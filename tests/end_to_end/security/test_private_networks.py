@@ -50,9 +50,8 @@ async def call_tool(folder: Path) -> bytes:
     [document] = [each.spec for each in found.loaded.documents if isinstance(each.spec, ToolDocument)]
     kept = bytearray()
 
-    async def keep(chunks: Any) -> None:
-        async for chunk in chunks:
-            kept.extend(chunk)
+    async def keep(content: bytes) -> None:
+        kept.extend(content)
 
     backends = BackendFactory(Secrets({}, folder), (), lookup=resolve_to_loopback)
     try:

@@ -15,6 +15,7 @@ import aiohttp
 import psycopg
 import pytest
 
+from gateway.storage.refusal_store import MAX_REFUSALS
 from tests.support.audit_log import assert_good, entries
 from tests.support.gateways.forkserver import ForkServer, GatewayFork
 from tests.support.gateways.gate_projects import (
@@ -133,7 +134,7 @@ async def test_keys_do_not_make_refusals_larger(tmp_path: Path, forks: ForkServe
 
 async def test_workers_count_together_even_if_one_is_killed(tmp_path: Path, forks: ForkServer) -> None:
     data = tmp_path / "data"
-    answered = 0
+    answered = before = 0
     sent = 6 * EACH
     async with start_call_counter() as backend:
         with fork_gateway(
@@ -143,14 +144,14 @@ async def test_workers_count_together_even_if_one_is_killed(tmp_path: Path, fork
                 killed = False
 
                 async def call() -> None:
-                    nonlocal answered, killed
+                    nonlocal answered, before, killed
                     try:
                         reply = await liz.rest_call("desk", "plain", {"text": LARGE[:1000]})
                     except aiohttp.ClientError:  # its worker is gone
                         return
                     answered += reply.status < 500
                     if answered > EACH and not killed:
-                        killed = True
+                        killed, before = True, answered
                         os.kill(workers_of(gateway.pid)[0], signal.SIGKILL)
 
                 await asyncio.gather(*(call() for _ in range(sent)))
@@ -158,7 +159,8 @@ async def test_workers_count_together_even_if_one_is_killed(tmp_path: Path, fork
 
     assert killed
     [number] = count_refusals(entries(data / "gateway.db")).values()
-    assert answered <= number <= sent
+    # The killed worker may have counted some in memory: of those before, and of those on the way on 12 connections.
+    assert answered - (before - MAX_REFUSALS + 12) <= number <= sent
     assert answered > sent // 2
     assert_good(data / "gateway.db")
 
@@ -263,7 +265,7 @@ async def test_call_that_people_are_asked_about_keeps_its_arguments(tmp_path: Pa
 
 
 async def test_status_counts_refused_calls(tmp_path: Path) -> None:
-    from gateway.app.listeners import build_status
+    from gateway.app.asgi_apps import build_status
 
     async with start_gate_project(tmp_path, max_refusals=2) as (gateway, _):
         liz = gateway.caller(LIZ)

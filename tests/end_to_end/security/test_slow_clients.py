@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.server.http.asgi import json_response, problem_response
-from gateway.server.http.protocol import BoundedHttpProtocol
+from gateway.server.http.http1_protocol import BoundedHttpProtocol
 from gateway.server.http.request_body import BodyTooSlow, read_body
 
 pytestmark = pytest.mark.anyio

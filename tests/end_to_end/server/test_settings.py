@@ -8,7 +8,7 @@ import pytest
 
 from gateway.app.app import ConfigInvalid, prepare_app
 from gateway.app.settings import Settings
-from gateway.app.startup import StartRefused
+from gateway.app.startup_checks import StartRefused
 from tests.support.gateways.commands import run_gateway
 from tests.support.gateways.projects import (
     Person,

@@ -17,7 +17,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from gateway.storage.blobs.bucket import BucketSpool
+from gateway.storage.blobs.bucket_store import BucketSpool
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.end_to_end.server.test_large_results import forget_peak, history, memory, query_result
 from tests.support.gateways.forkserver import ForkServer, GatewayFork

@@ -155,6 +155,7 @@ async def test_start_waits_for_others_who_have_the_database(
     other = PostgresConnection(address, patience=None)
     other.execute("SET idle_in_transaction_session_timeout = 0")
     other.begin()
+    other.execute("LOCK TABLE audit IN SHARE MODE")
 
     async def let_go() -> None:
         while "the start waits for the store: another process holds the database" not in caplog.text:

@@ -18,7 +18,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.app.cluster.peers import derive_peer_id
+from gateway.app.cluster.peer_router import derive_peer_id
 from gateway.audit.verification import verify
 from gateway.storage.sql.postgres.connection import PostgresAuditReader
 from gateway.storage.sql.postgres.migration import migrate_postgres

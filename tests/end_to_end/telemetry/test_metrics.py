@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-from gateway.app.process_metrics import WORKER_METRICS_PATH, ProcessMetrics
+from gateway.app.metrics_collector import WORKER_METRICS_PATH, MetricsCollector
 from gateway.telemetry import names
 from tests.support.gateways.forkserver import ForkServer, GatewayFork
 from tests.support.gateways.gate_projects import (
@@ -53,7 +53,7 @@ RATED = rule("one-a-day", {"type": "quota", "limit": 1, "per": "1d"}, tools=["pl
 MADE_UP = "tool_that_nobody_has_ever_declared"
 
 
-async def samples(metering: ProcessMetrics) -> dict[str, float]:
+async def samples(metering: MetricsCollector) -> dict[str, float]:
     """Return every sample by name and labels, except the constant network labels."""
     content, _ = await metering.render("")
     found = {}

@@ -16,23 +16,22 @@ from typing import Any
 import pytest
 
 from gateway.approvals.approval_store import ApprovalRecord, ApprovalRequest, ApprovalSubject, ApprovalVote
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditOrigin, encode_entry
 from gateway.audit.verification import verify
-from gateway.engine.call import Call
-from gateway.engine.progress import OutcomeNotRecorded
+from gateway.engine.call import Call, OutcomeNotRecorded
 from gateway.engine.records.auditor import Auditor, stop_entry
 from gateway.errors import GatewayError, StoreUnavailable, UnknownCall, UnknownCatalogue, UnknownTool
+from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import canonical
 from gateway.model.primitives.clock import now_microseconds, to_microseconds
-from gateway.model.principal import Principal
-from gateway.policy.rules.gate_checks import Judgement
+from gateway.policy.rules.gate_checks import GateCheck, Judgement
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.stop_list import Stop, StopChange, StopTarget
-from gateway.registries.catalogues import Selector
+from gateway.registries.catalogue_selection import Selector
 from gateway.storage.call_store import AuditBody, StoredCall, StoredResult
 from gateway.storage.sql.audit_log import AuditLog
-from gateway.storage.sql.inspection import SqliteAuditReader
+from gateway.storage.sql.read_only_store import SqliteAuditReader
 from tests.engine.service_gateway import ANA, EVE, HERE, Gateway, Plan, running, trust
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +46,7 @@ PIECES = (None, b"1", b"2")
 
 
 @dataclass(frozen=True)
-class FixedCheck:
+class FixedCheck(GateCheck):
     decision: Any
 
     def judge(self, scope: Any, may: Any) -> Judgement:

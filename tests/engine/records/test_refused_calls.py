@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.call import Call
-from gateway.engine.records.excerpts import LONGEST, excerpt_of
-from gateway.engine.records.rows import from_stored_call
+from gateway.engine.records.call_mapper import from_stored_call
+from gateway.engine.records.recorder import LONGEST, excerpt_of
 from gateway.errors import StoreUnavailable
-from gateway.model.primitives.exact_json import call_identity, exact_json
+from gateway.model.primitives.json_fingerprint import call_identity, exact_json
 from gateway.registries.snapshot import ArtifactClass
 from gateway.storage.call_store import CallFilter
-from gateway.storage.outcome_store import Refusal
+from gateway.storage.refusal_store import Refusal
 from tests.engine.records.test_auditor import audited, gate
 from tests.engine.service_gateway import ANA, HERE, Plan, declared, running
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.engine.progress import OutcomeLost, OutcomeNotRecorded
+from gateway.engine.call import OutcomeLost, OutcomeNotRecorded
 from gateway.errors import IdempotencyConflict, StoreUnavailable
 from gateway.model.turns.events import now
 from gateway.storage.call_store import CallFilter

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any
 
-from gateway.artifacts.spool import InMemoryStore
-from gateway.engine.agent.dispatch import in_memory_callbacks
-from gateway.model.primitives.containers import DottedDict
-from gateway.model.principal import Principal
+from gateway.artifacts.spool_readers import InMemoryStore
+from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
+from gateway.model.caller import Principal
+from gateway.model.primitives.dotted_dict import DottedDict
 from gateway.model.tools.artifact import SpoolReader
 from gateway.model.tools.backend import Invocation
-from gateway.model.tools.calls import ToolCall
+from gateway.model.tools.tool_call import ToolCall
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import DispatchContext, TurnContext
 from gateway.model.turns.events import EventBuses, now
@@ -65,7 +65,7 @@ def a_call(
 ) -> Invocation:
     store = spool or InMemoryStore()
 
-    async def keep(content: AsyncIterable[bytes] | Iterable[bytes]) -> SpoolReader:
+    async def keep(content: AsyncIterable[bytes] | Iterable[bytes] | bytes) -> SpoolReader:
         return await store.write("c", content)
 
     return Invocation("look", args or {}, principal, a_dispatch(), DottedDict(), "c", keep)

@@ -9,7 +9,6 @@ import pytest
 from anyio import fail_after
 
 from gateway.config.kinds.pipelines import parse_stage_options
-from gateway.engine.stages.contract import CallPipeline, InvalidStage, chain_stages
 from gateway.engine.stages.factory import (
     StageState,
     ToolLimits,
@@ -19,14 +18,15 @@ from gateway.engine.stages.factory import (
     refusal_before,
 )
 from gateway.engine.stages.resilience import BulkheadFull, CallRejected
-from gateway.engine.stages.result_views import InlineSmallResults, RedactionStage
+from gateway.engine.stages.result_redaction import InlineSmallResults, RedactionStage
+from gateway.engine.stages.stage_protocol import CallPipeline, InvalidStage, chain_stages
 from gateway.engine.stages.turn_stages import LoopGuard, ToolSelectionStage, TurnSummaryStage
 from gateway.model.tools.backend import BackendError
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.registries.diagnostics import Position
+from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import DeclaredTool, Pipeline, PipelineStage
-from gateway.registries.stages import Phase
-from gateway.registries.trust import EffectiveTrust, Tier
+from gateway.registries.stage_order import Phase
 from tests.engine.stages.sample_calls import Backend, Clock, HangingBackend, a_call, a_dispatch, settled, started
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.engine.stages.contract import CallPipeline, CallStage, chain_stages
+from gateway.engine.stages.stage_protocol import CallPipeline, CallStage, chain_stages
 from gateway.model.tools.backend import Invocation
 from tests.engine.stages.sample_calls import Backend, a_call
 

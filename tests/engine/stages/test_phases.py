@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.spool import InMemoryReader, InMemoryStore
+from gateway.artifacts.spool_readers import InMemoryReader, InMemoryStore
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.engine.stages.contract import chain_stages
-from gateway.engine.stages.result_views import InlineSmallResults, SizeLimit, measure_results
+from gateway.engine.stages.result_redaction import InlineSmallResults, SizeLimit, measure_results
+from gateway.engine.stages.stage_protocol import chain_stages
 from gateway.engine.stages.turn_stages import (
     PROPOSED_CALLS,
     LoopGuard,

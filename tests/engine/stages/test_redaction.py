@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
-from gateway.artifacts.formats.jsonpath import JsonPath
-from gateway.artifacts.formats.xmldoc import SpooledXmlArtifact
-from gateway.artifacts.formats.yamldoc import SpooledYamlArtifact
-from gateway.artifacts.spool import FileReader, InMemoryReader, from_handle, to_handle
+from gateway.artifacts.formats.document_artifact import JsonPath
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
+from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
+from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
+from gateway.artifacts.spool_readers import FileReader, InMemoryReader, from_handle, to_handle
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.engine.agent.dispatch import build_query_tools
-from gateway.engine.stages.result_views import MASK, NOT_SHOWN, RedactionStage, redact_artifact
+from gateway.engine.stages.result_redaction import MASK, NOT_SHOWN, RedactionStage, redact_artifact
+from gateway.engine.turn_pipeline.dispatch_loop import build_query_tools
 from gateway.errors import NoReaderResolver
 from gateway.model.media import InMemoryMediaReader, Media
 from gateway.model.tokenizer import Tokenizable

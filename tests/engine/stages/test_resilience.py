@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from anyio import fail_after
 
-from gateway.engine.stages.contract import CallPipeline, CallStage, chain_stages
 from gateway.engine.stages.resilience import Bulkhead, CallRejected, CircuitBreaker, Retry, Timeout, to_seconds
+from gateway.engine.stages.stage_protocol import CallPipeline, CallStage, chain_stages
+from gateway.model.primitives.cancellation import CompletedAwaitable
 from gateway.model.primitives.clock import current_deadline
-from gateway.model.primitives.concurrency import CompletedAwaitable
 from gateway.model.tools.backend import BackendError, BackendErrorKind, Invocation
 from tests.engine.stages.sample_calls import Backend, Clock, HangingBackend, a_call, settled, started
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engine.stages.cache import CachePart, CacheStage, ResultCache, fingerprint
-from gateway.engine.stages.contract import CallPipeline, chain_stages
-from gateway.model.principal import Principal
+from gateway.engine.stages.result_cache import CachePart, CacheStage, ResultCache, fingerprint
+from gateway.engine.stages.stage_protocol import CallPipeline, chain_stages
+from gateway.model.caller import Principal
 from gateway.model.tools.backend import BackendError, Invocation
 from tests.engine.stages.sample_calls import ALICE, Backend, Clock, HangingBackend, a_call, settled, started
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.primitives.bounded_json import (
+from gateway.model.primitives.json_fingerprint import (
     DEFAULT_VALUES,
     TooManyValues,
     check_values,

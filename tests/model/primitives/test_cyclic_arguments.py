@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.approvals.approval_store import make_action
-from gateway.engine.agent.proposed_calls import decode_call
+from gateway.engine.turn_pipeline.tool_execution import decode_call
 from gateway.errors import InvalidInitialToolCallValue
+from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import (
     call_id,
     canonical,
@@ -16,12 +17,11 @@ from gateway.model.primitives.canonical_json import (
     refuse_cycles,
     to_pretty_json,
 )
-from gateway.model.primitives.exact_json import call_identity, exact_digest, exact_json, fingerprint_of
-from gateway.model.principal import Principal
+from gateway.model.primitives.json_fingerprint import call_identity, exact_digest, exact_json, fingerprint_of
 from gateway.model.schema.schema import Schema
 from gateway.model.tokenizer import Tokenizable
-from gateway.model.tools.calls import ToolCall
 from gateway.model.tools.tool import Tool
+from gateway.model.tools.tool_call import ToolCall
 from gateway.model.turns.events import now
 
 pytestmark = pytest.mark.anyio

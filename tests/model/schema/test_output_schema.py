@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.model.schema.output_schema import NO_VALUE, OutputSchema, parse_output, to_plain_containers
+from gateway.model.schema.schema import NO_VALUE, OutputSchema, parse_output, to_plain_containers
 
 TOTAL = {"type": "object", "required": ["total"], "properties": {"total": {"type": "integer"}}}
 WRAPPED = {"type": "object", "required": ["result"], "properties": {"result": {"type": "string"}}}

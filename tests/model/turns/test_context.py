@@ -9,8 +9,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from gateway.artifacts.spool import InMemoryReader
-from gateway.engine.agent.dispatch import in_memory_callbacks
+from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.errors import (
     GatewayError,
     InvalidInitialToolCallValue,
@@ -22,15 +22,14 @@ from gateway.errors import (
     ValidationException,
 )
 from gateway.model.media import InMemoryMediaReader
-from gateway.model.primitives.concurrency import AbortController
+from gateway.model.primitives.cancellation import AbortController
 from gateway.model.schema.schema import Schema
 from gateway.model.tokenizer import Tokenizable
-from gateway.model.tools.calls import ToolCall
 from gateway.model.tools.tool import Tool
+from gateway.model.tools.tool_call import ToolCall
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import CallContext, DispatchContext, TurnContext
-from gateway.model.turns.events import EventBuses, TurnEvent, WarningEvent, now
-from gateway.model.turns.records import (
+from gateway.model.turns.conversation_records import (
     RECORD_KINDS,
     Callback,
     Memory,
@@ -40,6 +39,7 @@ from gateway.model.turns.records import (
     Thought,
     record_kind_plural,
 )
+from gateway.model.turns.events import EventBuses, TurnEvent, WarningEvent, now
 
 pytestmark = pytest.mark.anyio
 

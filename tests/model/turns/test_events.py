@@ -37,7 +37,7 @@ from gateway.model.turns.events import (
     elapsed_milliseconds,
     now,
 )
-from gateway.model.turns.gates import TurnGate
+from gateway.model.turns.turn_gate import TurnGate
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(milliseconds=250)

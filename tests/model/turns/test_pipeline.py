@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import AbortError, TurnGateAborted
-from gateway.model.primitives.concurrency import AbortController
+from gateway.model.primitives.cancellation import AbortController
 from gateway.model.turns.pipeline import (
     Middleware,
     Next,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.engine.agent.dispatch import in_memory_callbacks
+from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.model.media import InMemoryMediaReader, Media
 from gateway.model.primitives.canonical_json import call_id
 from gateway.model.tokenizer import Tokenizable

@@ -14,7 +14,7 @@ from time import monotonic_ns
 
 from gateway.policy.limits import Limit, Limiter, QuotaLimit, RateLimit
 from gateway.storage.rate_table import RateTable
-from gateway.storage.sql.limits import SqlQuotas
+from gateway.storage.sql.quotas import SqlQuotas
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.policy.limits.samples import ADA
 

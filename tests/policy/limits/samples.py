@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.limits import LimitKey, QuotaLimit, RateLimit
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.limits import CountBy, Limit, LimitKey, encode_limit_key
 from tests.policy.limits.samples import ADA, BOB, quota, rate
 

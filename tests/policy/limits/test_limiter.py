@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.limits import ExceededLimit, Limit, Limiter, LimitExceeded, LimitKey, LimitReservation, LimitStore
 from gateway.storage.rate_table import RateTable
-from gateway.storage.sql.limits import SqlQuotas
 from gateway.storage.sql.postgres.engine import open_postgres_store
 from gateway.storage.sql.postgres.limits import PostgresLimitStore
+from gateway.storage.sql.quotas import SqlQuotas
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.policy.limits.samples import ADA, BOB, FakeClocks, quota, rate
 from tests.support.ready_databases import put_ready_database

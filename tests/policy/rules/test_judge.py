@@ -29,14 +29,14 @@ from gateway.policy.rules.gate_checks import (
 )
 from gateway.policy.rules.gate_rules import SEVERITY, GateRule, RuleMode, evaluate_call
 from gateway.policy.rules.turn_state import TurnState
-from gateway.registries.catalogues import GovernedTool, Selector
+from gateway.registries.catalogue_selection import GovernedTool, Selector
 from gateway.registries.diagnostics import Position
 
 TOOL = GovernedTool("payment_refund", "internal", 0, frozenset({"writes"}), {"system": "payments"})
 MONDAY = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)
 
 
-class FixedCheck:
+class FixedCheck(GateCheck):
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
 
@@ -44,7 +44,7 @@ class FixedCheck:
         return Judgement(self.decision, "said so")
 
 
-class Breaks:
+class Breaks(GateCheck):
     def judge(self, scope: ConditionScope, may: PermissionLookup) -> Judgement:
         raise OSError("secret")
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.app.app import App, run_app
-from gateway.app.listeners import build_listeners
+from gateway.app.asgi_apps import build_asgi_apps
 from gateway.app.settings import Settings
 from gateway.server.http.drain import ShutdownSignal
 from tests.promises.transports.asgi_client import AsgiReply, ask
@@ -92,7 +92,7 @@ async def gateway_of(folder: Path, project: Path = PROJECT) -> AsyncIterator[Gat
     environ = {**ENVIRON, "GATEWAY_DATA_DIR": str(folder)}
     async with run_app(settings, environ=environ) as started:
         assert started.unavailable_tools == ()
-        apps = build_listeners(started, base_url="http://localhost", stopping=ShutdownSignal())
+        apps = build_asgi_apps(started, base_url="http://localhost", stopping=ShutdownSignal())
         try:
             yield Gateway(apps.data, started, folder)
         finally:

@@ -288,10 +288,9 @@ async def test_wire_promise_048_changed_record_is_noticed(talk: Conversation) ->
     target = f"/v1/calls/{reply.id}/verify?turn={reply.turn}"
     before = await talk.gateway.get(target)
     with sqlite3.connect(talk.gateway.folder / "gateway.db") as database:
-        columns = [row[1] for row in database.execute("PRAGMA table_info(calls)")]
-        args = next(name for name in columns if name.startswith("arg"))
-        changed = database.execute(f"UPDATE calls SET {args} = ? WHERE id = ?", ('{"amount": 1000}', reply.id))
-        assert changed.rowcount == 1
+        statements = [f"UPDATE {table} SET args = ? WHERE id = ?" for table in ("calls", "fresh")]
+        changed = [database.execute(text, ('{"amount": 1000}', reply.id)).rowcount for text in statements]
+        assert sum(changed) == 1
     database.close()
     after = await talk.gateway.get(target)
     artifact = await talk.gateway.ask("GET", f"/v1/artifacts/{reply.id}?turn={reply.turn}")

@@ -10,8 +10,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.server.http.asgi import AsgiApp
+from gateway.server.http.peer_handshake import ChannelKey, Kind
 from gateway.server.http.peer_listener import PeerApps, PeerHttpProtocol, with_caller_address
-from gateway.server.http.peer_proof import ChannelKey, Kind
 
 
 @asynccontextmanager

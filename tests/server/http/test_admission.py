@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.server.http.admission import MAX_LOOP_LAG, MIN_LIMIT, AdmissionControl, LoopMonitor
 from gateway.server.http.asgi import SCOPE_PRINCIPAL
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.server.http.middleware import CorsMiddleware, EdgeMiddleware, EdgeRules
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.mcp.chunk_framing import MAX_TRAILERS
-from gateway.server.http.protocol import MAX_FIELDS, MAX_PIPELINED, BoundedHttpProtocol
+from gateway.mcp.http_chunk_limits import MAX_TRAILERS
+from gateway.server.http.http1_protocol import MAX_FIELDS, MAX_PIPELINED, BoundedHttpProtocol
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,15 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.results import parse_json_result
+from gateway.backends.result_conversion import parse_json_result
 from gateway.mcp.messages import decode_now
-from gateway.model.primitives.bounded_json import DEFAULT_VALUES, LARGE, TooManyValues, check_values, set_value_limit
+from gateway.model.primitives.json_fingerprint import (
+    DEFAULT_VALUES,
+    LARGE,
+    TooManyValues,
+    check_values,
+    set_value_limit,
+)
 from gateway.model.tools.backend import BackendError
 from gateway.server.http.request_body import MAX_DEPTH, NotStrictJson, strict_json
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.errors import Unauthenticated
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.server.http.middleware import MAX_HEADERS, EdgeMiddleware, EdgeRules, get_principal
 
 pytestmark = pytest.mark.anyio

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import socket
 import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,12 +15,13 @@ import pytest
 from yarl import URL
 
 from gateway.app.cluster import peer_channel
-from gateway.app.cluster.forwarding import create_forwarding_session, forward_request
 from gateway.app.cluster.peer_channel import Address, ChannelConnector, ChannelSilent
-from gateway.app.cluster.routing import WorkerRouter
+from gateway.app.cluster.proxy import create_forwarding_session, forward_request
+from gateway.app.cluster.worker_router import WorkerRouter
+from gateway.http_client import HttpSession
 from gateway.server.http import peer_listener
 from gateway.server.http.asgi import SCOPE_PRINCIPAL, json_response
-from gateway.server.http.peer_proof import HELLO_SIZE, ChannelKey, ClientProof, Kind
+from gateway.server.http.peer_handshake import HELLO_SIZE, ChannelKey, ClientProof, Kind
 from tests.server.http.peer_channel import canary, door_at
 
 pytestmark = pytest.mark.anyio
@@ -38,8 +41,13 @@ class RecordingApp:
         await json_response({"name": self.name})(scope, receive, send)
 
 
-def make_session(kind: Kind, places: dict[str, Address], *, key: ChannelKey = KEY) -> aiohttp.ClientSession:
-    return create_forwarding_session(ChannelConnector(key, kind, places.get))
+@asynccontextmanager
+async def make_session(kind: Kind, places: dict[str, Address], *, key: ChannelKey = KEY) -> AsyncIterator[HttpSession]:
+    session = create_forwarding_session(ChannelConnector(key, kind, places.get))
+    try:
+        yield session
+    finally:
+        await session.close()
 
 
 async def send_raw(port: int, *pieces: bytes) -> bytes:
@@ -62,7 +70,7 @@ async def test_each_kind_of_connection_reaches_its_own_app() -> None:
         for kind in apps:
             async with make_session(kind, {"worker-1": ("127.0.0.1", port)}) as session:
                 for path in ("/.gateway/metrics", "/v1/calls"):
-                    async with session.get(f"http://worker-1{path}") as answer:
+                    async with await session.send("GET", f"http://worker-1{path}") as answer:
                         assert await answer.json() == {"name": kind}
 
     assert [len(each.scopes) for each in apps.values()] == [2, 2]
@@ -72,7 +80,7 @@ async def test_names_that_are_not_known_lead_nowhere() -> None:
     async with canary() as trap, make_session("forward", {}) as session:
         for host in (f"127.0.0.1:{trap.port}", f"worker-1@127.0.0.1:{trap.port}", "worker-1"):
             with pytest.raises(aiohttp.ClientConnectorError):
-                await session.get(f"http://{host}/")
+                await session.send("GET", f"http://{host}/")
 
     assert trap.heard == []
 
@@ -81,7 +89,7 @@ async def test_server_without_the_secret_gets_a_hello_and_no_more(caplog: pytest
     async with canary() as trap, make_session("forward", {"worker-1": ("127.0.0.1", trap.port)}) as session:
         for _ in range(3):
             with pytest.raises(aiohttp.ClientConnectorError):
-                await session.post("http://worker-1/", data=b"body", headers={"authorization": "Bearer secret"})
+                await session.send("POST", "http://worker-1/", body=b"body", headers={"authorization": "Bearer secret"})
 
     assert [len(each) for each in trap.heard] == [HELLO_SIZE] * 3
     assert caplog.text.count("does not prove") == 1
@@ -128,12 +136,12 @@ async def test_number_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -
             assert await send_raw(port) == b""
             async with make_session("forward", {"worker-1": ("127.0.0.1", port)}) as session:
                 with pytest.raises(ChannelSilent):
-                    await session.get("http://worker-1/")
+                    await session.send("GET", "http://worker-1/")
         for _, writer in waiting:
             writer.close()
         await _until_zero(door)
         async with make_session("forward", {"worker-1": ("127.0.0.1", port)}) as session:
-            assert (await session.get("http://worker-1/")).status == 200
+            assert (await session.send("GET", "http://worker-1/")).status == 200
 
 
 async def test_process_that_does_not_answer_is_not_taken_for_one_that_is_gone(
@@ -148,7 +156,7 @@ async def test_process_that_does_not_answer_is_not_taken_for_one_that_is_gone(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with make_session("forward", {"worker-1": silent.getsockname()}) as session:
             with pytest.raises(ChannelSilent):
-                await session.get("http://worker-1/")
+                await session.send("GET", "http://worker-1/")
             scope: dict[str, Any] = {
                 "method": "GET",
                 "raw_path": b"/",
@@ -176,7 +184,7 @@ async def test_address_of_the_caller_is_passed_over_the_channel(messages: str, c
         door_at(KEY, "worker-1", {"forward": app}) as (_, port),
         make_session("forward", {"worker-1": ("127.0.0.1", port)}) as session,
     ):
-        await session.get("http://worker-1/", headers={"gateway-caller": messages})
+        await session.send("GET", "http://worker-1/", headers={"gateway-caller": messages})
 
     assert app.scopes[0]["client"] == client
     assert all(name != b"gateway-caller" for name, _ in app.scopes[0]["headers"])

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.server.http import request_cycle as cycles
-from gateway.server.http.protocol import BoundedHttpProtocol
+from gateway.server.http.http1_protocol import BoundedHttpProtocol
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.app.cluster import routing as states
-from gateway.app.cluster.routing import OF_WORKER, find_state_owner
+from gateway.app.cluster import worker_router as states
+from gateway.app.cluster.worker_router import OF_WORKER, find_state_owner
 
 pytestmark = pytest.mark.anyio
 

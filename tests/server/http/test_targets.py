@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from gateway.server.http.protocol import ASTERISK, MAX_TARGET, BadTarget, read_target
+from gateway.server.http.http1_protocol import ASTERISK, MAX_TARGET, BadTarget, read_target
 
 READ = {
     b"/": ("/", b"/", b""),

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.server.http.asgi import SCOPE_FIELDS, SCOPE_PRINCIPAL, HeaderFields
 from tests.server.mcp.project import ANA
 

@@ -9,7 +9,7 @@ from typing import Any
 import uvicorn
 
 from gateway.errors import Unauthenticated
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
 from gateway.server.mcp.endpoint import McpEndpoint
 from tests.server.mcp.project import ANA, PEOPLE

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.app.app import run_app
 from gateway.app.settings import Settings
 from gateway.engine.service import Service
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from tests.support.paths import ROOT
 from tests.support.ready_databases import put_ready_database
 from tests.support.yaml_documents import format_documents

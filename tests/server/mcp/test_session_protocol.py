@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from gateway.engine.service import Service
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.server.mcp.endpoint import McpEndpoint
 from gateway.server.mcp.sessions import ClientSessions, SessionLimits, TooManySessions
 from tests.server.mcp.asgi_client import Answer, LegacyClient, Wire

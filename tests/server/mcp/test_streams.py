@@ -2,7 +2,6 @@
 
 import asyncio
 
-import orjson
 import pytest
 
 from gateway import (
@@ -14,8 +13,7 @@ from gateway import (
     log_message,
     report_progress,
 )
-from gateway.server.mcp.caller import find_missing_capabilities
-from gateway.server.mcp.server import ToolList
+from gateway.server.mcp.caller_channel import find_missing_capabilities
 from gateway.server.mcp.streams import EventStream, parse_event_id
 
 FORM = Question.form("Who?", {"type": "object", "properties": {}})
@@ -108,24 +106,3 @@ def test_silent_stream_is_kept_alive_by_comments() -> None:
     asyncio.run(stream.send_events(send, stream.attach(), keep_alive=0.0))
 
     assert sent == [b": ping\n\n"] * 3
-
-
-def test_long_list_is_sent_in_pages() -> None:
-    names = [f"tool_{number:02}" for number in range(7)]
-    listing = ToolList(names, [f'"{name}"'.encode() for name in names])
-    seen: list[str] = []
-    cursor = None
-
-    for _ in range(3):
-        page, cursor = listing.page(cursor, 3)
-        seen += orjson.loads(page)
-
-    assert seen == names
-    assert cursor is None
-    assert listing.page(None, 3) == listing.page("", 3)
-
-
-def test_cursor_of_a_tool_that_is_gone_goes_on_after_it() -> None:
-    _, cursor = ToolList(["a", "b", "c"], [b"1", b"2", b"3"]).page(None, 2)
-
-    assert ToolList(["a", "c", "d"], [b"1", b"3", b"4"]).page(cursor, 2) == (b"[3,4]", None)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gateway.engine.content import media_meta
-from gateway.model.principal import Principal
+from gateway.engine.result_content import media_meta
+from gateway.model.caller import Principal
+from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import DeclaredDefinition
-from gateway.registries.trust import EffectiveTrust, Tier
 from gateway.server.mcp.resources import _trust_meta
 from gateway.storage.call_store import StoredCall, StoredResult
 

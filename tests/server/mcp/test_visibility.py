@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.engine.service import Service
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.storage.call_store import CallFilter
 from tests.server.mcp.asgi_client import LegacyClient, Wire
 from tests.server.mcp.project import ANA, BOSS, KIM, POLICY, TOOLS, small_service

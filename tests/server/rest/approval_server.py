@@ -12,14 +12,13 @@ import uvicorn
 from gateway.engine.live_revision import LiveRevision
 from gateway.engine.service import Service
 from gateway.errors import GatewayError
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.model.schema.schema import Schema
 from gateway.policy.access import Access
 from gateway.registries.snapshot import Snapshot
 from gateway.server.http.asgi import error_response, problem_response
 from gateway.server.rest.approvals import APPROVAL_OPERATIONS, REQUESTS
-from gateway.server.rest.operations import RestDependencies, RestOperation
-from gateway.server.rest.request import RestRequest, read_json, read_query
+from gateway.server.rest.operation import RestDependencies, RestOperation, RestRequest, read_json, read_query
 from tests.approvals.held_calls import ADA, LEA, LEO, LIV, MAX, STRANGER, ApprovalFixture
 
 PEOPLE: dict[str, Principal] = {each.subject.removeprefix("user:"): each for each in (ADA, LEA, LEO, LIV, MAX)}

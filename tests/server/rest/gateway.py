@@ -12,18 +12,18 @@ import httpx2
 from starlette.routing import Router
 
 from gateway.approvals.service import ApprovalService
-from gateway.artifacts.formats.jsondoc import SpooledJsonArtifact
-from gateway.artifacts.formats.markdown import SpooledMarkdownArtifact
+from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
+from gateway.artifacts.formats.markdown_artifact import SpooledMarkdownArtifact
 from gateway.artifacts.spooled_artifact import SpooledArtifact
+from gateway.engine.artifact_classes import ArtifactTypes
 from gateway.engine.call import Call
 from gateway.engine.handler import HandlerDependencies, build_handler
 from gateway.engine.live_revision import LiveCatalogue, LiveRevision
-from gateway.engine.result_store import ArtifactTypes
 from gateway.engine.service import Service
-from gateway.engine.stages.result_views import redact_artifact
+from gateway.engine.stages.result_redaction import redact_artifact
 from gateway.errors import Unauthenticated
+from gateway.model.caller import Principal
 from gateway.model.media import InMemoryMediaReader, Media
-from gateway.model.principal import Principal
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.backend import BackendError, Invocation
 from gateway.model.tools.tool import Tool
@@ -31,12 +31,12 @@ from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.policy.access import Access
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.registries.diagnostics import Position
+from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import ArtifactClass, Catalogue, DeclaredTool, Deprecation, Snapshot
-from gateway.registries.trust import EffectiveTrust, Tier
 from gateway.server.http.asgi import AsgiApp
 from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
 from gateway.server.rest.router import OPEN_PATHS, build_routes
-from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from tests.support.ready_databases import put_ready_database

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
-from gateway.storage.blobs.bucket import BucketBlobStore, BucketSpool
-from gateway.storage.blobs.disk import DiskSpool
-from gateway.storage.blobs.spool import InlineBlobStore, ResultSpool
+from gateway.storage.blobs.bucket_store import BucketBlobStore, BucketSpool
+from gateway.storage.blobs.disk_store import DiskSpool
+from gateway.storage.blobs.result_spool import InlineBlobStore, ResultSpool
 from tests.support.servers.object_store import ObjectStore
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ArtifactGone, StoreUnavailable
-from gateway.storage.blobs.disk import DiskSpool
-from gateway.storage.blobs.keys import parse_key
-from gateway.storage.blobs.spool import INLINE_LIMIT
-from gateway.storage.process_lock import ProcessLock
+from gateway.storage.blobs.blob_keys import parse_key
+from gateway.storage.blobs.disk_store import DiskSpool
+from gateway.storage.blobs.result_spool import INLINE_LIMIT
+from gateway.storage.process_liveness import ProcessLock
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from gateway.approvals.approval_store import (
     WebhookDelivery,
 )
 from gateway.errors import StoreUnavailable
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.postgres.engine import PostgresStore, open_postgres_store
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store

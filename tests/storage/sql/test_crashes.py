@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from gateway.storage.blobs.disk import DiskSpool
+from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import CallFilter, StoredCall
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from tests.storage.crash_worker import content_of

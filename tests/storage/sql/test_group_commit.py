@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.sqlite.connection import SqliteConnection
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
@@ -192,3 +192,39 @@ async def test_work_taken_on_before_closing_is_done(path: Path) -> None:
     assert numbers(path) == [0, 1, 2, 3, 4]
     with pytest.raises(StoreUnavailable, match="closed"):
         await writer.run(insert(9))
+
+
+async def test_failed_writes_are_a_problem_until_one_succeeds(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    is_readonly = False
+
+    def connect() -> SqliteConnection:
+        if is_readonly:
+            raise StoreUnavailable("the disk is read-only")
+        return SqliteConnection(path)
+
+    writer = GroupCommit(connect)
+    await writer.run(lambda connection: None)
+    problems = [writer.problem]
+
+    is_readonly = True
+    writer._link = None  # as after a failure
+    with pytest.raises(StoreUnavailable):
+        await writer.run(lambda connection: None)
+    assert [*problems, writer.problem] == [None, "calls cannot be recorded: the disk is read-only"]
+
+    is_readonly = False
+    async with asyncio.timeout(10):
+        while writer.problem is not None:  # no caller writes: the writer itself tries again
+            await asyncio.sleep(0.02)
+    assert "can be written again" in caplog.text
+    await writer.close()
+
+
+async def test_conflict_of_one_caller_is_no_problem(writer: GroupCommit) -> None:
+    def conflict(connection: sqlite3.Connection) -> None:
+        raise RecordConflict("stored already")
+
+    with pytest.raises(RecordConflict):
+        await writer.run(conflict)
+
+    assert writer.problem is None

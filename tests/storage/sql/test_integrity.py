@@ -19,8 +19,8 @@ from gateway.app.stores.databases import SqliteDatabase
 from gateway.cli.main import app
 from gateway.errors import StoreUnavailable
 from gateway.model.primitives.clock import to_microseconds
-from gateway.storage.blobs.disk import DiskSpool
-from gateway.storage.blobs.keys import BlobKey, parse_key
+from gateway.storage.blobs.blob_keys import BlobKey, parse_key
+from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import StoredResult
 from gateway.storage.sql.postgres.engine import open_postgres_store
 from gateway.storage.sql.postgres.migration import postgres_findings

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from gateway.audit.entries import AuditOrigin
+from gateway.errors import StoreUnavailable
+from gateway.model.caller import Principal
 from gateway.model.primitives.clock import to_microseconds
-from gateway.model.principal import Principal
 from gateway.storage.call_store import ArgumentExcerpt, CallFilter
-from gateway.storage.outcome_store import KEPT_FOR, WINDOW, Refusal
+from gateway.storage.refusal_store import KEPT_FOR, WINDOW, Refusal
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import open_postgres_store
+from gateway.storage.sql.refusals import count_by_reason
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.sqlite.migration import migrate_sqlite
 from tests.storage import simultaneous as steps
@@ -294,3 +296,73 @@ async def test_earlier_program_finds_arguments_that_it_can_read(tmp_path: Path, 
     found = dict(link.connection.execute("SELECT id, args FROM calls UNION SELECT id, args FROM fresh").fetchall())
     assert found == {"a": "{}", "b": '{"id":1}'}
     link.close()
+
+
+# --- refusals that are certainly only counted ---
+
+
+async def test_refusals_that_are_certainly_only_counted_need_no_transaction(store: Any, clock: Clock) -> None:
+    assert not store.count_refusal(ADA, "not-permitted")
+    for number in range(4):
+        assert not store.count_refusal(ADA, "not-permitted")
+        await store.refuse(refusal(f"c{number}"))
+
+    assert [store.count_refusal(ADA, "not-permitted") for _ in range(5)] == [True] * 5
+    assert not store.count_refusal(BOB, "not-permitted")
+    assert not store.count_refusal(ADA, "unknown-tool")
+    assert await store.refusals_by_reason() == {"not-permitted": (3, 6)}
+
+
+async def test_table_decides_again_in_the_next_minute(store: Any, clock: Clock) -> None:
+    await store.refuse(refusal("c1", most=0))
+    assert store.count_refusal(ADA, "not-permitted")
+    clock.now += timedelta(minutes=1)
+
+    assert not store.count_refusal(ADA, "not-permitted")
+    await store.refuse(refusal("c2", most=1))
+    assert not store.count_refusal(ADA, "not-permitted")
+    assert await store.refusals_by_reason() == {"not-permitted": (1, 2)}
+
+
+async def test_counts_in_memory_are_written_when_the_store_closes(opening: Opening) -> None:
+    first = await opening()
+    await first.refuse(refusal("c1", most=0))
+    assert first.count_refusal(ADA, "not-permitted")
+    await first.close()
+    second = await opening()
+
+    assert await second.refusals_by_reason() == {"not-permitted": (0, 2)}
+    await second.close()
+
+
+async def test_counts_in_memory_are_written_soon(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.storage.sql.refusals.WRITE_EVERY", 0.001)
+    await store.refuse(refusal("c1", most=0))
+    assert store.count_refusal(ADA, "not-permitted")
+    async with asyncio.timeout(20):
+        while await store.reader.run(count_by_reason) != {"not-permitted": (0, 2)}:
+            await asyncio.sleep(0.01)
+    while not store.count_refusal(ADA, "not-permitted"):
+        await asyncio.sleep(0)
+
+
+async def test_counts_that_cannot_be_written_stay_in_memory(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.storage.sql.refusals.WRITE_EVERY", 0.001)
+    await store.refuse(refusal("c1", most=0))
+    run, failures = store.writer.run, 0
+
+    async def fail(work: Any, **options: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        raise StoreUnavailable("the disk is full")
+
+    store.writer.run = fail  # a disk that is full for a while
+    assert store.count_refusal(ADA, "not-permitted")
+    async with asyncio.timeout(20):
+        while failures < 2:
+            await asyncio.sleep(0.01)
+    assert not store.count_refusal(ADA, "not-permitted")
+    store.writer.run = run
+
+    assert await store.refusals_by_reason() == {"not-permitted": (0, 2)}
+    assert store.count_refusal(ADA, "not-permitted")

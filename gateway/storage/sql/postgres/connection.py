@@ -5,19 +5,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import blake2b
 from itertools import count
 from socket import SHUT_RDWR, socket
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Escaping, TransactionStatus
 
 from gateway.audit import SHARD_NAME, ChainRow
 from gateway.errors import StoreUnavailable
-from gateway.storage.sql.dialect import CompiledStatement
-from gateway.storage.sql.engine import ReadPool
-from gateway.storage.sql.inspection import AuditTableReader
-from gateway.storage.sql.postgres.dialect import compile_statement, replace_nul
+from gateway.storage.sql.engine_base import ReadPool
+from gateway.storage.sql.lock_keys import Footprint
+from gateway.storage.sql.postgres.dialect import BatchStatement, compile_batch, compile_statement, replace_nul
+from gateway.storage.sql.read_only_store import AuditTableReader
+from gateway.storage.sql.tables import CompiledStatement
 
 T = TypeVar("T")
 
@@ -128,13 +130,18 @@ def _explain_refused_connection(words: str) -> tuple[str, str]:
 
 
 WRITERS: Final = 0x67772E31
-"""The advisory lock of transactions that change shared rows: one at a time, over all hosts."""
+"""The advisory lock of transactions over all hosts: exclusive for one that may change any row, shared for one that has
+locked the keys of what it changes."""
+
+MOST_KEYS: Final = 128
+"""Locks of one transaction. The memory of the server for locks is bounded: one with more keys locks everything."""
 
 _CONNECT_SECONDS: Final = 2
 _LOCK_MS: Final = 200
 _IDLE_MS: Final = 2_000
 """How long a process that stops in the middle of a transaction can block the others."""
 
+_STATES: Final = "SELECT id, memory FROM turns WHERE id IN ({})"
 _SILENCE_MS: Final = 3_000
 _HELD: Final = "EXISTS (SELECT 1 FROM leases WHERE id = '{}')"  # the id is ours, in hexadecimal digits
 
@@ -156,6 +163,8 @@ class PostgresConnection:
             self._connection = psycopg.connect(
                 address,
                 autocommit=True,
+                client_encoding="utf8",
+                prepare_threshold=None,  # it would drop the prepared statements of this class after a rollback
                 connect_timeout=_CONNECT_SECONDS,
                 tcp_user_timeout=_SILENCE_MS,
                 keepalives_idle=2,
@@ -167,6 +176,10 @@ class PostgresConnection:
             raise (to_postgres_store_error(error) or _invalid_address_error(error)) from error
         self.transaction: int | None = None
         """Number of the last transaction."""
+        self.states: dict[str, tuple[bytes | None] | None] | None = None
+        """The states of turns that this transaction has locked and read; turns that are not stored have none."""
+        self._prepared: dict[str, bytes] = {}
+        self._deferred: list[bytes] | None = None
         try:
             self._set_up(patience, is_reader)
         except BaseException:
@@ -200,8 +213,7 @@ class PostgresConnection:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """Run a statement with `?` placeholders."""
-        if sql == "BEGIN IMMEDIATE":
-            return self.begin()
+        self._send_deferred()
         try:
             if parameters:
                 return self._connection.execute(sql.replace("?", "%s"), [replace_nul(each) for each in parameters])
@@ -210,46 +222,114 @@ class PostgresConnection:
             raise _translate(error) from error
 
     def run(self, prepared: CompiledStatement, parameters: Mapping[str, Any]) -> Any:
+        self._send_deferred()
         statement = compile_statement(prepared)
         try:
             return self._connection.execute(statement.sql, statement.values(parameters))
         except psycopg.Error as error:
             raise _translate(error) from error
 
-    def run_many(self, prepared: CompiledStatement, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Run a statement with each row, without waiting in between. Return how many rows changed."""
-        if len(rows) <= 1:
-            return int(self.run(prepared, rows[0]).rowcount) if rows else 0
-        statement = compile_statement(prepared)
+    def run_all(self, prepared: CompiledStatement, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run a statement once for all rows."""
+        batch = compile_batch(prepared)
+        invocation = self._invoke(batch.sql, batch.encode(rows))
+        if self._deferred is None:
+            self._run_steps([invocation])
+        else:
+            self._deferred.append(invocation)
+
+    def change_all(self, prepared: CompiledStatement, rows: Sequence[Mapping[str, Any]]) -> bool:
+        return self.change_batch(compile_batch(prepared), rows)
+
+    def change_batch(self, batch: BatchStatement, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Run a statement once for all rows. Return whether it changed so many.
+
+        If it is deferred, its result is not known yet: then the transaction fails if it changes another number.
+        """
+        values = batch.encode(rows)
+        if self._deferred is None:
+            changed: int = self._run_steps([self._invoke(batch.sql, values)]).rowcount
+            return changed == len(rows)
+        self._deferred.append(self._invoke(batch.checked, values, len(rows)))
+        return True
+
+    def find_all(self, prepared: CompiledStatement, wanted: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+        """Run a statement once for many sets of parameters. Return what it finds for each."""
+        batch = compile_batch(prepared)
+        numbered = [{**row, "number": number} for number, row in enumerate(wanted)]
+        found: list[list[dict[str, Any]]] = [[] for _ in wanted]
+        for number, *row in self._run_steps([self._invoke(batch.sql, batch.encode(numbered))]):
+            found[number].extend(prepared.to_dicts([tuple(row)]))
+        return found
+
+    @contextmanager
+    def deferring(self, *, commits: bool) -> Iterator[None]:
+        """Send the batches of the block at its end, all in one step, and the commit with them if it `commits`."""
+        self._deferred = []
         try:
-            with self._connection.cursor() as cursor:
-                cursor.executemany(statement.sql, [statement.values(row) for row in rows])
-                return cursor.rowcount
+            yield
+            if commits:
+                self._deferred.append(b"COMMIT")
+            self._send_deferred()
+        finally:
+            self._deferred = None
+
+    def _send_deferred(self) -> None:
+        if self._deferred:
+            steps, self._deferred = self._deferred, []
+            self._run_steps(steps)
+
+    def _run_steps(self, steps: Sequence[bytes]) -> Any:
+        """Run statements in one step. If one fails, the others after it do not run."""
+        try:
+            return self._connection.execute(b"; ".join(steps))
         except psycopg.Error as error:
             raise _translate(error) from error
 
-    def begin(self, *, is_alone: bool = True) -> None:
-        """Begin a transaction, which excludes those of other processes if `is_alone`.
+    def _invoke(self, sql: str, rows: bytes, *numbers: int) -> bytes:
+        """Return the invocation of a prepared statement. It is prepared when it is first used."""
+        name = self._prepared.get(sql)
+        if name is None:
+            name = b"batch_%d" % len(self._prepared)
+            types = ", ".join(["json", *["bigint"] * len(numbers)])
+            self._run_steps([f"PREPARE {name.decode()} ({types}) AS {sql}".encode()])
+            self._prepared[sql] = name
+        values = [Escaping(self._connection.pgconn).escape_literal(rows), *map(b"%d".__mod__, numbers)]
+        return b"EXECUTE %s (%s)" % (name, b", ".join(values))
 
-        The lease is checked in the same step, because each step is a round trip.
+    def begin(self, footprint: Footprint | None = None) -> None:
+        """Begin a transaction, take its locks, and read the states of turns that it changes.
+
+        The keys are locked in the order of their numbers, and no lock is taken later, so no two transactions wait for
+        each other. Without a footprint, the transaction excludes all others that take locks. The lease is checked
+        after that, in the same step, because each step is a round trip.
         """
-        lock = f"SELECT pg_advisory_xact_lock({WRITERS});" if is_alone else ""
+        turns = footprint.turns if footprint is not None else ()
         held = "true" if self._lease is None else _HELD.format(self._lease())
+        self.states = None
         try:
-            cursor = self._connection.execute(f"BEGIN; {lock} SELECT txid_current(), {held}")
-            while cursor.nextset():
-                pass
+            steps = ["BEGIN", *_locks(footprint), f"SELECT txid_current(), {held}"]
+            if turns:
+                steps.append(_STATES.format(", ".join(self._quote(id) for id in turns)))
+            cursor = self._connection.execute("; ".join(steps))
+            for _ in steps[: -2 if turns else -1]:
+                cursor.nextset()
             found = cursor.fetchone()
             assert found is not None  # noqa: S101 - it is one row
             self.transaction, is_held = found
             if not is_held:
                 self._connection.execute("ROLLBACK")
                 raise broken_connection_error()
+            if turns and cursor.nextset():
+                self.states = {**dict.fromkeys(turns), **{id: (memory,) for id, memory in cursor.fetchall()}}
         except psycopg.Error as error:
             if self.in_transaction:
                 with suppress(psycopg.Error):
                     self._connection.execute("ROLLBACK")
             raise _translate(error) from error
+
+    def _quote(self, text: str) -> str:
+        return Escaping(self._connection.pgconn).escape_literal(replace_nul(text).encode()).decode()
 
     def _set_up(self, patience: float | None, is_reader: bool) -> None:
         limit = 0 if patience is None else int(patience * 1000)
@@ -258,10 +338,31 @@ class PostgresConnection:
             f"SET idle_in_transaction_session_timeout = {_IDLE_MS}; SET timezone = 'UTC'; "
             + ("SET default_transaction_read_only = on" if is_reader else "SELECT 1")
         )
+        if patience is not None:  # the planner does not know how few rows a JSON text has, and would scan whole tables
+            self.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
         if not is_reader:
             [durability] = self.execute("SHOW synchronous_commit").fetchone()
             if durability in ("off", "local"):  # committed work must survive a crash; stronger settings stay
                 self.execute("SET synchronous_commit = on")
+
+
+def _locks(footprint: Footprint | None) -> list[str]:
+    """Return the statements that take the locks of a transaction."""
+    if footprint is None or len(footprint.keys) > MOST_KEYS:
+        return [f"SELECT pg_advisory_xact_lock({WRITERS})"]
+    if not footprint.keys:
+        return []
+    numbers = ", ".join(map(str, sorted({_lock_number(key) for key in footprint.keys})))
+    return [
+        f"SELECT pg_advisory_xact_lock_shared({WRITERS})",
+        f"SELECT pg_advisory_xact_lock(key) FROM unnest(ARRAY[{numbers}]::bigint[]) AS key",  # noqa: S608 - numbers
+    ]
+
+
+def _lock_number(key: str) -> int:
+    """Return the number of a key, below zero: other locks have positive ones."""
+    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return -1 - (int.from_bytes(digest, "big") >> 1)
 
 
 def broken_connection_error() -> StoreUnavailable:

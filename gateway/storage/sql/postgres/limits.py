@@ -1,6 +1,6 @@
 """Rates and quotas of all gateways together, counted in the database: one row for each bucket and each window.
 
-A call takes all of its limits or none, in one exclusive transaction. Buckets fill by the server's clock.
+A call takes all of its limits or none, in one transaction that has locked them. Buckets fill by the server's clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,8 @@ from gateway.policy import (
     encode_limit_key,
 )
 from gateway.storage.sql.group_commit import GroupCommit
-from gateway.storage.sql.limits import QuotaReservation, SqlQuotas
+from gateway.storage.sql.lock_keys import Footprint, limit_key
+from gateway.storage.sql.quotas import QuotaReservation, SqlQuotas
 
 _WITHIN: Final = 1.0
 """Seconds a call waits for its count; it has not run yet."""
@@ -54,13 +55,15 @@ class PostgresLimitStore:
         if not limits:
             return LimitReservation()
         taking = _Taking(limits, call, at=self._clock(), counter=self._counter)
-        return await self._writer.run(taking.run, within=_WITHIN, undo=taking.undo)
+        return await self._writer.run(taking.run, within=_WITHIN, undo=taking.undo, footprint=taking.footprint)
 
     async def release(self, taken: LimitReservation, call: LimitKey) -> None:
         rates = [limit for limit in taken.taken if isinstance(limit, RateLimit)]
         quotas = [limit for limit in taken.taken if isinstance(limit, QuotaLimit)]
         if rates:
-            await self._writer.run(lambda connection: _give_back(connection, rates, call))
+            await self._writer.run(
+                lambda connection: _give_back(connection, rates, call), footprint=Footprint(_keys(rates, call))
+            )
         if quotas and taken.at is not None:
             await self._quotas.give_back(quotas, call, at=taken.at)
 
@@ -91,6 +94,8 @@ class _Taking:
         self._call = call
         self._quotas = QuotaReservation(quotas, call, at=at) if quotas else None
         self._taken: list[RateLimit] = []
+        quota_keys = self._quotas.footprint.keys if self._quotas is not None else ()
+        self.footprint = Footprint((*_keys(self._rates, call), *quota_keys))
 
     def run(self, connection: Any) -> LimitReservation:
         self._taken = []
@@ -143,6 +148,10 @@ class _Taking:
 def _give_back(connection: Any, rates: Sequence[RateLimit], call: LimitKey) -> None:
     for rate in rates:
         connection.execute(_GIVE_BACK, (build_bucket(rate).interval, _digest(rate, call)))
+
+
+def _keys(rates: Sequence[RateLimit], call: LimitKey) -> tuple[str, ...]:
+    return tuple(limit_key(_digest(rate, call)) for rate in rates)
 
 
 def _digest(rate: RateLimit, call: LimitKey) -> bytes:

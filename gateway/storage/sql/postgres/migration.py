@@ -21,14 +21,15 @@ from sqlalchemy.pool import StaticPool
 
 from gateway.errors import ForeignStore, GatewayError, StoreUnavailable
 from gateway.model import now
-from gateway.storage.sql import schema
-from gateway.storage.sql.inspection import open_read_only
+from gateway.storage.sql import tables
+from gateway.storage.sql.lock_keys import NOTHING_SHARED
 from gateway.storage.sql.postgres.connection import PostgresConnection, to_postgres_store_error
 from gateway.storage.sql.postgres.dialect import replace_nul
-from gateway.storage.sql.schema import METADATA
+from gateway.storage.sql.read_only_store import open_read_only
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.sqlite.integrity import Finding, Told
 from gateway.storage.sql.sqlite.migration import MIGRATION_LOCK, SCRIPTS, VERSION_TABLE, is_served, list_schema_versions
+from gateway.storage.sql.tables import METADATA
 
 _HERE: Final = "(SELECT relnamespace FROM pg_class WHERE oid = to_regclass('turns'))"
 _UNUSABLE: Final = (
@@ -159,7 +160,7 @@ def read_schema_state(address: str) -> SchemaState:
         version, needed = version_of(session), list_schema_versions()[-1]
         if version != needed:
             return SchemaState(server, version, needed)
-        session.begin(is_alone=False)  # to check the right to write
+        session.begin(NOTHING_SHARED)  # to check the right to write
         session.execute("UPDATE changes SET number = number")
         session.execute("ROLLBACK")
         counts = [int(session.execute(statement).fetchone()[0]) for statement in _COUNTS]
@@ -180,10 +181,13 @@ def require_schema_version(session: PostgresConnection) -> None:
 
 
 def _migrate(session: PostgresConnection, to: str | None, scripts: Path) -> tuple[str | None, str]:
-    from gateway.storage.sql.migrations.steps import BorrowedConnection, run_steps  # a serving gateway loads no Alembic
+    from gateway.storage.sql.migrations.runner import (  # a serving gateway loads no Alembic
+        BorrowedConnection,
+        run_steps,
+    )
 
     session.execute("SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0")
-    session.begin(is_alone=False)
+    session.begin(NOTHING_SHARED)
     try:
         session.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
         before = version_of(session)
@@ -223,9 +227,9 @@ def _newer_version_error(version: str) -> ForeignStore:
 
 
 _TABLES: Final = (
-    *(schema.turns, schema.calls, schema.pieces, schema.claims),
-    *(schema.approvals, schema.approval_entries, schema.approval_notices),
-    *(schema.quotas, schema.sightings, schema.quarantines, schema.revocations, schema.audit),
+    *(tables.turns, tables.calls, tables.pieces, tables.claims),
+    *(tables.approvals, tables.approval_entries, tables.approval_notices),
+    *(tables.quotas, tables.sightings, tables.quarantines, tables.revocations, tables.audit),
 )
 _COUNTED: Final = ("calls", "approvals", "approval_notices")
 

@@ -1,12 +1,18 @@
 """The thread that writes to PostgreSQL, in groups that are committed as one transaction.
 
-Groups of all processes exclude each other, as in SQLite; groups of new rows that no other process can know do not wait.
+A group takes two round trips: one to begin, to lock what its work shares with other processes and to read the states of
+its turns; one for its statements and the commit. Work that has to see results of its own takes more.
+
+A group locks the keys of its footprints, so groups of several processes only wait if they change the same. One with
+work that may change any row waits for all others.
+
 If a connection breaks during a commit, the writer asks the database later whether it succeeded, and undoes the work
 then, because its caller has got an error.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from math import inf
 from time import monotonic
 from typing import Any, Final, cast
@@ -14,9 +20,10 @@ from typing import Any, Final, cast
 import psycopg
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.sql.group_commit import GroupCommit, Merge, Work, _Job, _Outcome
+from gateway.storage.sql.group_commit import GroupCommit, Work, _Job, _Outcome, run_merges
+from gateway.storage.sql.lock_keys import Footprint, combine_footprints
 from gateway.storage.sql.postgres.connection import FULL, PostgresConnection, is_lock_timeout
-from gateway.storage.sql.postgres.lease import Lease
+from gateway.storage.sql.postgres.heartbeat import Lease
 from gateway.storage.sql.sqlite.connection import SqliteConnection
 
 _RECONNECT: Final = 0.2
@@ -51,8 +58,6 @@ class PostgresWriter(GroupCommit):
         self._slow_at = -inf
         self.on_full: Callable[[], None] = _unheard
         """Called when a write fails because the disk of the database is full."""
-        self.free: set[Merge | None] = set()
-        """Work that only adds rows that no other process can know: it waits for no other process."""
         super().__init__(
             cast("Callable[[], SqliteConnection]", self._open), waiting=waiting
         )  # it has the methods of an `SqliteConnection`
@@ -66,7 +71,7 @@ class PostgresWriter(GroupCommit):
             if error.message == FULL:
                 self.on_full()
             if undo is not None and isinstance(error.cause, CommitInDoubt):
-                self._add_undo(_if_committed(error.cause.transaction, undo), job.loop)
+                self._add_undo(_if_committed(error.cause.transaction, undo), job)
             raise
 
     @property
@@ -102,9 +107,10 @@ class PostgresWriter(GroupCommit):
             self._disconnect()
         return outcomes
 
-    def begin(self, connection: Any, group: list[_Job]) -> None:
+    def begin(self, connection: Any, group: list[_Job], *, is_apart: bool = False) -> None:
         session: PostgresConnection = connection
-        session.begin(is_alone=any(job.merge not in self.free for job in group))
+        footprint = combine_footprints(job.footprint for job in group)
+        session.begin(Footprint(footprint.keys) if is_apart and footprint is not None else footprint)
 
     def is_busy(self, error: Exception) -> bool:
         return is_lock_timeout(getattr(error, "cause", None))
@@ -112,10 +118,27 @@ class PostgresWriter(GroupCommit):
     def is_final(self, error: Exception) -> bool:
         return isinstance(error, StoreUnavailable) and isinstance(error.cause, psycopg.Error | CommitInDoubt)
 
-    def commit(self, connection: Any) -> None:
+    def write(self, connection: Any, group: list[_Job]) -> list[_Outcome]:
         session: PostgresConnection = connection
+        alone = [job for job in group if job.merge is None]
+        with nullcontext() if alone else self._doubting(session), session.deferring(commits=not alone):
+            outcomes = [_Outcome(job) for job in run_merges(connection, group)]
+        session.states = None  # other work may change them in other ways
+        if alone:
+            outcomes += [_Outcome(job, job.work(connection)) for job in alone]
+            self.commit(connection)
+        return outcomes
+
+    def commit(self, connection: Any) -> None:
+        with self._doubting(connection):
+            connection.execute("COMMIT")
+
+    @staticmethod
+    @contextmanager
+    def _doubting(session: PostgresConnection) -> Iterator[None]:
+        """Mark an error of the database as one that does not tell whether the transaction was committed."""
         try:
-            session.execute("COMMIT")
+            yield
         except StoreUnavailable as error:
             assert session.transaction is not None  # noqa: S101 - it was begun
             raise StoreUnavailable(error.message, help=error.help) from CommitInDoubt(session.transaction)

@@ -1,4 +1,4 @@
-"""SQLite below the store: one file for the processes of one host.
+"""`SqlEngine` for SQLite: one file for the processes of one host.
 
 A turn with one call is written as a single row, and expanded when anything else is written about the turn. File locks
 show which processes live.
@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.model import now
-from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
-from gateway.storage.process_lock import ProcessLock
+from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn, TurnStateWrite
+from gateway.storage.process_liveness import ProcessLock
 from gateway.storage.sql import call_statements as statements
-from gateway.storage.sql.dialect import CompiledStatement
-from gateway.storage.sql.engine import ReadPool, Row, SqlEngine
+from gateway.storage.sql.engine_base import CallOutcomeRows, ReadPool, Row, SqlEngine
 from gateway.storage.sql.group_commit import GroupCommit
-from gateway.storage.sql.schema import calls, fresh
 from gateway.storage.sql.sqlite.migration import connect_checked, open_database_file, retry_while_locked
-from gateway.storage.sql.sqlite.single_call_rows import (
+from gateway.storage.sql.sqlite.single_call_conversion import (
+    EXPANSION,
+    SINGLE_CALL_INSERT,
+    select_from_single_calls,
+    to_single_call_values,
+)
+from gateway.storage.sql.sqlite.single_call_table import (
     AT_ONCE,
     SingleCallValues,
     delete_expired,
@@ -35,14 +39,10 @@ from gateway.storage.sql.sqlite.single_call_rows import (
     insert_expanded,
     to_single_call_row,
 )
-from gateway.storage.sql.sqlite.single_calls import (
-    EXPANSION,
-    SINGLE_CALL_INSERT,
-    select_from_single_calls,
-    to_single_call_values,
-)
 from gateway.storage.sql.sqlite.writer_client import WriterClient
+from gateway.storage.sql.sqlite.writer_process import OutcomeValues
 from gateway.storage.sql.store import SqlStore
+from gateway.storage.sql.tables import CompiledStatement, calls, fresh
 
 _READ_PATIENCE: Final = 0.8
 """Seconds. Readers wait only for a process that repairs the database after a crash."""
@@ -76,11 +76,14 @@ class SqliteEngine(SqlEngine):
         self.writer = retry_while_locked(lambda: GroupCommit(lambda: connect_checked(path), waiting=waiting))
         self.reader = ReadPool(lambda: connect_checked(path, read_only=True, patience=_READ_PATIENCE), size=readers)
         self.writer_process: WriterClient | None = None
-        """If set, single calls are written by that process, which does nothing else."""
+        """If set, outcomes of calls are written by that process, which does nothing else."""
 
     @property
     def process_id(self) -> str:
         return self._process.id
+
+    def alone_since(self) -> int | None:
+        return self._process.alone_since()
 
     def select(self, connection: sqlite3.Connection, statement: CompiledStatement, wanted: Row) -> list[Row]:
         turn_id = wanted.get(_TURN_PARAMETERS.get(statement, ""))
@@ -127,21 +130,49 @@ class SqliteEngine(SqlEngine):
         *,
         memory: bytes | None,
         audit: Sequence[AuditBody],
+        implicit: TurnStateWrite | None,
         write: Callable[[Any], None],
     ) -> None:
         values = to_single_call_values(call, turn, process=self.process_id, memory=memory)
         if values is None:
             await self.writer.run(write)
         elif self.writer_process is None or not self.writer_process.can_accept():
-            await self.writer.run_merged(write, self._write_single_calls, (values, audit))
-        elif not await self.writer_process.write(values, audit):
-            # The process may have written the call before it ended.
-            def write_once(connection: sqlite3.Connection) -> None:
-                self.expand_turn(connection, call.turn_id)
-                if not statements.CALL_OF_TURN.rows(connection, {"turn_id": call.turn_id, "id": call.id}):
-                    write(connection)
+            await self.writer.run_merged(self._write_single_calls, (values, audit, implicit), alone=write)
+        elif not await self.writer_process.write(values, audit, states=(implicit,)):
+            await self.writer.run(self._unless_stored(call.turn_id, call.id, call.completed, write))
 
-            await self.writer.run(write_once)
+    async def write_outcome(
+        self, outcome: CallOutcomeRows, write: Callable[[Any, list[CallOutcomeRows]], None]
+    ) -> None:
+        process = self.writer_process
+        if process is None or not process.can_accept():
+            await super().write_outcome(outcome, write)
+            return
+        values = OutcomeValues(
+            outcome.row["turn_id"],
+            statements.UPDATE_CALL_OUTCOME.values(outcome.row),
+            None if outcome.turn is None else statements.ENSURE_TURN.values(outcome.turn),
+            [statements.INSERT_PIECE.values(each) for each in outcome.pieces],
+        )
+        if not await process.write(None, outcome.audit, outcome=values, states=outcome.states):
+            row = outcome.row
+            alone = self._unless_stored(
+                row["turn_id"], row["id"], row["completed_at"], lambda connection: write(connection, [outcome])
+            )
+            await self.writer.run(alone, within=self.outcome_timeout)
+
+    def _unless_stored(
+        self, turn_id: str, id: str, completed: int | None, write: Callable[[Any], None]
+    ) -> Callable[[Any], None]:
+        """Return work for a call that the process did not confirm: it may have written it before it ended."""
+
+        def write_once(connection: sqlite3.Connection) -> None:
+            self.expand_turn(connection, turn_id)
+            stored = statements.CALL_OF_TURN.rows(connection, {"turn_id": turn_id, "id": id})
+            if not any(each["status"] == "settled" and each["completed_at"] == completed for each in stored):
+                write(connection)
+
+        return write_once
 
     async def close(self) -> None:
         if self.writer_process is not None:
@@ -151,11 +182,14 @@ class SqliteEngine(SqlEngine):
         self._process.release()
 
     def _write_single_calls(
-        self, connection: sqlite3.Connection, group: list[tuple[SingleCallValues, Sequence[AuditBody]]]
+        self,
+        connection: sqlite3.Connection,
+        group: list[tuple[SingleCallValues, Sequence[AuditBody], TurnStateWrite | None]],
     ) -> None:
-        rows = [to_single_call_row(values) for values, _ in group]
+        rows = [to_single_call_row(values) for values, _, _ in group]
         insert_expanded(connection, EXPANSION, SINGLE_CALL_INSERT, rows=rows)
-        self.append_audit(connection, [body for _, audit in group for body in audit])
+        statements.write_turn_states(connection, (implicit for _, _, implicit in group))
+        self.append_audit(connection, [body for _, audit, _ in group for body in audit])
 
 
 SqliteStore = SqlStore[SqliteEngine]

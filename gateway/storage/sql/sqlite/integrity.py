@@ -15,12 +15,10 @@ from urllib.parse import quote
 from sqlalchemy import and_, bindparam, literal_column, select
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.blobs.keys import parse_key
-from gateway.storage.blobs.spool import BlobStore
+from gateway.storage.blobs.blob_keys import parse_key
+from gateway.storage.blobs.result_spool import BlobStore
 from gateway.storage.call_store import StoredResult
-from gateway.storage.sql.dialect import CompiledStatement
-from gateway.storage.sql.rows import results_from_json
-from gateway.storage.sql.schema import calls, fresh, pieces, turns
+from gateway.storage.sql.call_rows import results_from_json
 from gateway.storage.sql.sqlite.connection import SqliteConnection, to_store_error
 from gateway.storage.sql.sqlite.migration import (
     APPLICATION_ID,
@@ -28,6 +26,7 @@ from gateway.storage.sql.sqlite.migration import (
     read_schema_version,
     require_not_lost,
 )
+from gateway.storage.sql.tables import CompiledStatement, calls, fresh, pieces, turns
 
 QUICK_SECONDS: Final = 2.0
 MOST_FINDINGS: Final = 100

@@ -1,6 +1,6 @@
 """Creation of SQLite files, readable by their owner only, and upgrades of their schema, all steps or none.
 
-`migrations.steps` runs the steps. It is imported only if there are any.
+`migrations.runner` runs the steps. It is imported only if there are any.
 
 A gateway that finds no file, or one of an earlier version, runs this module as a child process, because Alembic would
 stay in memory as long as the gateway serves. If the child fails, the gateway tries again and reports the error.
@@ -25,7 +25,7 @@ from urllib.parse import quote
 from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import ForeignStore, GatewayError, StoreUnavailable
-from gateway.storage.process_lock import ProcessLock
+from gateway.storage.process_liveness import ProcessLock
 from gateway.storage.sql.sqlite.connection import ATTEMPT, SqliteConnection, is_busy, to_store_error
 
 APPLICATION_ID: Final = 0x67772E31
@@ -81,7 +81,7 @@ def read_schema_version(connection: sqlite3.Connection) -> str | None:
 
 def _take_steps(connection: sqlite3.Connection, to: str | None, is_served: Callable[[], bool]) -> None:
     # Alembic and its imports take 11 MB, and most starts have nothing to upgrade.
-    from gateway.storage.sql.migrations.steps import run_sqlite_steps
+    from gateway.storage.sql.migrations.runner import run_sqlite_steps
 
     if read_schema_version(connection) in list_schema_versions()[:-1] and is_served():
         raise StoreUnavailable(

@@ -1,7 +1,7 @@
-"""Client of the process that writes single calls. Without that process, the writer thread writes them.
+"""Client of the process that writes the outcomes of calls. While there is none, the writer thread writes them.
 
 Calls that the process did not confirm are written here again unless they are stored: the process may have ended after
-its commit.
+its commit. A process that does not answer in time is killed and replaced.
 """
 
 import asyncio
@@ -10,25 +10,39 @@ import os
 import sys
 from asyncio.subprocess import PIPE
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 from gateway.audit import ChainHead, ContentKey, genesis_hash
-from gateway.storage.call_store import AuditBody
-from gateway.storage.sql.sqlite.single_call_rows import SingleCallValues
-from gateway.storage.sql.sqlite.single_calls import SINGLE_CALL_INSERT
-from gateway.storage.sql.sqlite.writer_process import WriterConfig, decode_frames, encode_frame
+from gateway.storage.call_store import AuditBody, TurnStateWrite
+from gateway.storage.sql import call_statements as statements
+from gateway.storage.sql.sqlite.single_call_conversion import EXPANSION, SINGLE_CALL_INSERT
+from gateway.storage.sql.sqlite.single_call_table import SingleCallValues
+from gateway.storage.sql.sqlite.writer_process import (
+    OutcomeStatements,
+    OutcomeValues,
+    WriterConfig,
+    decode_frames,
+    encode_frame,
+)
 
-START_AFTER_CALLS: Final = 200
-"""Calls after which the process is started: a gateway that is hardly used needs none."""
+_OUTCOME_STATEMENTS: Final = OutcomeStatements(
+    statements.ENSURE_TURN.sql,
+    statements.UPDATE_CALL_OUTCOME.sql,
+    statements.INSERT_PIECE.sql,
+    statements.SELECT_TURN_STATE.sql,
+    statements.UPDATE_TURN_STATE.sql,
+)
+
+ANSWER_SECONDS: Final = 1.0
+"""How long the process may take for a group. Its callers wait that long at most, and then the thread writes."""
 
 _RESTART_AFTER: Final = 1.0
 _MOST_WAITING: Final = 4096
 _UNDER_WAY: Final = 3
 """Groups that are sent and not answered: one is being written, the next ones wait for it."""
-_ENOUGH: Final = 8
+_ENOUGH: Final = 16
 """Calls that are sent without waiting for more: the process works on them while the next ones arrive."""
 _END_SECONDS: Final = 5.0
 
@@ -46,11 +60,12 @@ class WriterClient:
         shard: str,
         key: ContentKey | None = None,
     ) -> None:
-        self._order = WriterConfig(str(database), SINGLE_CALL_INSERT, place, shard)
+        self._order = WriterConfig(str(database), SINGLE_CALL_INSERT, EXPANSION, _OUTCOME_STATEMENTS, place, shard)
         self._key = key
         self._process: _Process | None = None
         self._waiting: dict[int, asyncio.Future[bool]] = {}
-        self._batch: list[tuple[int, SingleCallValues, Sequence[AuditBody]]] = []
+        self._batch: list[tuple[Any, ...]] = []
+        """The fields of each `WriterJob` that is not sent yet."""
         self._under_way: deque[int] = deque()
         """The last number of each group that is sent and not answered."""
         self._is_due = False
@@ -59,7 +74,11 @@ class WriterClient:
         self._is_closing = False
         self._head: tuple[str, int, bytes] | None = None
         self._starts = 0
-        self._seen = 0
+        self._is_wanted = False
+        self._late: asyncio.TimerHandle | None = None
+        """Kills the process unless it answers before."""
+        self.replacements = 0
+        """How often the process was replaced because it ended or did not answer."""
 
     @property
     def head(self) -> ChainHead | None:
@@ -67,14 +86,14 @@ class WriterClient:
         return None if self._head is None else ChainHead(*self._head)
 
     async def start(self) -> None:
-        """Start the process now. Otherwise it starts after `START_AFTER_CALLS` calls."""
-        self._seen = START_AFTER_CALLS
+        """Start the process now. Otherwise it starts with the first call, and a thread writes until it runs."""
+        self._is_wanted = True
         await self._begin()
 
     def can_accept(self) -> bool:
         """Whether the process can write the next call."""
-        self._seen += 1
-        if self._seen == START_AFTER_CALLS and not self._is_closing:
+        if not self._is_wanted and not self._is_closing:
+            self._is_wanted = True
             self._do(self._begin())
         return self._process is not None and len(self._waiting) < _MOST_WAITING
 
@@ -82,12 +101,20 @@ class WriterClient:
         """Return the head of the process's log, or its genesis if nothing is written yet."""
         return self.head or ChainHead(self._order.shard, 0, genesis_hash(self._order.shard))
 
-    def write(self, values: SingleCallValues, audit: Sequence[AuditBody]) -> asyncio.Future[bool]:
+    def write(
+        self,
+        single: SingleCallValues | None,
+        audit: Sequence[AuditBody],
+        *,
+        outcome: OutcomeValues | None = None,
+        states: Iterable[TurnStateWrite | None] = (),
+    ) -> asyncio.Future[bool]:
         """Return a future: whether the call is durable. Call `can_accept` first. Cancelling does not stop the write."""
         loop = asyncio.get_running_loop()
         self._number = number = self._number + 1
         self._waiting[number] = future = loop.create_future()
-        self._batch.append((number, values, audit))
+        plain = [(each.turn_id, each.memory, each.knowing) for each in states if each is not None]  # no subclasses
+        self._batch.append((number, single, None if outcome is None else tuple(outcome), plain, audit))
         if len(self._under_way) < _UNDER_WAY:  # otherwise it is sent with those that arrive meanwhile
             if len(self._batch) >= _ENOUGH:
                 self._flush()
@@ -99,7 +126,9 @@ class WriterClient:
     async def close(self) -> None:
         self._is_closing = True
         process = self._process
-        if process is not None:
+        if process is not None and not self._number:
+            process.transport.kill()  # it was sent nothing that it could write
+        elif process is not None:
             self._flush()
             process.end()
             try:
@@ -148,6 +177,19 @@ class WriterClient:
             self._settle([number for number, *_ in batch], False)
         else:
             self._under_way.append(self._number)
+            self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        """Give the process its time for the next answer, if one is due."""
+        if self._late is not None:
+            self._late.cancel()
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(ANSWER_SECONDS, self._kill) if self._under_way else None
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            _log.error("the process that writes calls did not answer for %g s and is killed", ANSWER_SECONDS)
+            self._process.transport.kill()
 
     def _on_answer(self, durable: list[int], undone: list[int], head: tuple[str, int, bytes] | None) -> None:
         """Handle an answer. They come in the order of the groups. Calls that arrived meanwhile are the next group."""
@@ -158,6 +200,7 @@ class WriterClient:
         last = (undone or durable)[-1]
         while self._under_way and self._under_way[0] <= last:
             self._under_way.popleft()
+        self._expect_answer()
         if self._batch and not self._is_due:
             self._flush()
 
@@ -173,8 +216,10 @@ class WriterClient:
         self._process = None
         self._batch = []
         self._under_way.clear()
+        self._expect_answer()
         self._settle(list(self._waiting), False)
         if not self._is_closing:
+            self.replacements += 1
             _log.error("the process that writes calls has ended; another one is started")
             await asyncio.sleep(_RESTART_AFTER)
             if not self._is_closing:
@@ -201,8 +246,10 @@ class _Process(asyncio.SubprocessProtocol):
         """Write to the pipe at once, as far as it has room: the transport would wait for its turn in the event loop."""
         data = encode_frame(message)
         if self._own_end is not None and not self._input.get_write_buffer_size():
-            with suppress(OSError):  # the pipe is full or broken: the transport handles that
+            try:  # noqa: SIM105 - `suppress` costs three calls
                 data = data[os.write(self._own_end, data) :]
+            except OSError:  # the pipe is full or broken: the transport handles that
+                pass
         if data:
             self._input.write(data)
 

@@ -1,10 +1,10 @@
-"""The process that writes single-call rows: it reads them from its standard input and commits them in groups.
+"""The process that writes the outcomes of calls: it reads them from its standard input and commits them in groups.
 
 A thread could do the same, but because of the interpreter lock every statement would wait for the event loop, and the
 event loop for it. The process ends when its standard input is closed.
 
-The first message is the `WriterConfig`. Lists of `(number, values of a row, entries of the log)` follow. The answer to
-a group is `(numbers that are durable, numbers that are not, head of the log)`; the client writes the latter itself.
+The first message is the `WriterConfig`. Lists of `WriterJob` follow. The answer to a group is `(numbers that are
+durable, numbers that are not, head of the log)`; the client writes the latter itself.
 
 Messages in both directions are the length in four bytes, then the data as encoded by `marshal`.
 """
@@ -21,14 +21,17 @@ from time import time_ns
 from typing import Any, Final, NamedTuple
 
 from gateway.audit import AuditOrigin, ContentKey
+from gateway.policy import merge_turn_states
 from gateway.storage.sql.audit_log import AuditLog
-from gateway.storage.sql.columns import InsertStatement
-from gateway.storage.sql.sqlite.bus_errors import survive_bus_errors
+from gateway.storage.sql.column_values import InsertStatement
 from gateway.storage.sql.sqlite.connection import SqliteConnection, WalCheckpointer
-from gateway.storage.sql.sqlite.single_call_rows import (
+from gateway.storage.sql.sqlite.sigbus_handler import survive_bus_errors
+from gateway.storage.sql.sqlite.single_call_table import (
     ID_RUN_SIZE,
+    Expansion,
     SingleCallValues,
     add_id_run,
+    expand_turn,
     insert_single_calls,
     to_single_call_row,
 )
@@ -61,7 +64,36 @@ LARGEST_GROUP: Final = 512
 _PATIENCE: Final = 0.4
 _READ: Final = 1 << 20
 
-Fresh = tuple[int, SingleCallValues, Sequence[tuple[int, bytes | tuple[Any, ...]]]]
+Values = tuple[Any, ...]
+
+
+class OutcomeValues(NamedTuple):
+    """The outcome of a call in a turn: parameters of the `OutcomeStatements`. `turn` is `None` if it is stored."""
+
+    turn_id: str
+    call: Values
+    turn: Values | None
+    pieces: Sequence[Values]
+
+
+class OutcomeStatements(NamedTuple):
+    """Statements with the parameters of `OutcomeValues`, and those that read and write the state of a turn."""
+
+    ensure_turn: str
+    record_call: str
+    insert_piece: str
+    select_state: str
+    update_state: str
+
+
+class WriterJob(NamedTuple):
+    """One call to be written: as a single-call row or as an outcome, with turn states and entries of the log."""
+
+    number: int
+    single: SingleCallValues | None
+    outcome: tuple[Any, ...] | None
+    states: Sequence[tuple[str, bytes, bytes | None]]
+    audit: Sequence[tuple[int, bytes | tuple[Any, ...]]]
 
 
 class WriterConfig(NamedTuple):
@@ -69,6 +101,8 @@ class WriterConfig(NamedTuple):
 
     database: str
     fresh: InsertStatement
+    expansion: Expansion
+    outcomes: OutcomeStatements
     place: tuple[str, str | None, str | None, str | None] | None
     shard: str
     key: str | None = None
@@ -80,6 +114,8 @@ class WriterProcess:
         self._link: SqliteConnection | None = None
         self._log: AuditLog | None = None
         self._into = InsertStatement(*order.fresh)
+        self._expansion = Expansion(*order.expansion)
+        self._outcomes = OutcomeStatements(*order.outcomes)
         self._since_run = ID_RUN_SIZE  # the process before it may have ended before it wrote a run
         if order.place is not None:
             key = None if order.key is None else ContentKey(order.key)
@@ -87,7 +123,7 @@ class WriterProcess:
         self._shards = 0
         self._writing_back = WalCheckpointer(Path(order.database))
 
-    def write(self, group: Sequence[Fresh]) -> bool:
+    def write(self, group: Sequence[WriterJob]) -> bool:
         """Write a group. Return whether all of it is durable; otherwise none of it is."""
         mark = None if self._log is None else self._log.mark()
         try:
@@ -116,16 +152,43 @@ class WriterProcess:
         self._writing_back.close()
         self._disconnect()
 
-    def _write(self, connection: sqlite3.Connection, group: Sequence[Fresh]) -> None:
+    def _write(self, connection: sqlite3.Connection, group: Sequence[WriterJob]) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        insert_single_calls(connection, self._into, [to_single_call_row(each[1]) for each in group])
-        self._since_run += len(group)
-        if self._since_run >= ID_RUN_SIZE:
-            add_id_run(connection)
-            self._since_run = 0
+        singles = [to_single_call_row(each.single) for each in group if each.single is not None]
+        if singles:
+            insert_single_calls(connection, self._into, singles)
+            self._since_run += len(singles)
+            if self._since_run >= ID_RUN_SIZE:
+                add_id_run(connection)
+                self._since_run = 0
+        for each in group:
+            if each.outcome is not None:
+                self._write_outcome(connection, OutcomeValues(*each.outcome))
+        self._write_states(connection, [state for each in group for state in each.states])
         if self._log is not None:
-            self._log.append(connection, [body for each in group for body in each[2]])
+            self._log.append(connection, [body for each in group for body in each.audit])
         connection.execute("COMMIT")
+
+    def _write_outcome(self, connection: sqlite3.Connection, outcome: OutcomeValues) -> None:
+        """Raise if the call has an outcome already: the client finds out why."""
+        expand_turn(connection, self._expansion, outcome.turn_id)
+        if outcome.turn is not None:
+            connection.execute(self._outcomes.ensure_turn, outcome.turn)
+        if connection.execute(self._outcomes.record_call, outcome.call).rowcount != 1:
+            raise sqlite3.IntegrityError("the call has an outcome already")
+        for piece in outcome.pieces:
+            connection.execute(self._outcomes.insert_piece, piece)
+
+    def _write_states(self, connection: sqlite3.Connection, states: Sequence[tuple[str, bytes, bytes | None]]) -> None:
+        """Write the last state of each turn, merged with what another process has written since it was read."""
+        last: dict[str, tuple[bytes, bytes | None]] = {}
+        for turn_id, memory, knowing in states:
+            last[turn_id] = (memory, last[turn_id][1] if turn_id in last else knowing)
+        for turn_id, (memory, knowing) in last.items():
+            for (stored,) in connection.execute(self._outcomes.select_state, (turn_id,)).fetchall():
+                is_known = stored is None or stored == knowing
+                merged = memory if is_known else merge_turn_states(memory, stored, since=knowing)
+                connection.execute(self._outcomes.update_state, (merged, turn_id))
 
     def _connect(self) -> SqliteConnection:
         if self._link is None:
@@ -154,7 +217,7 @@ def main() -> None:
     source, sink = sys.stdin.fileno(), sys.stdout.fileno()
     received = bytearray()
     recorder: WriterProcess | None = None
-    waiting: list[Fresh] = []
+    waiting: list[WriterJob] = []
     is_over = False
     while not is_over or waiting:
         if not is_over and (not waiting or _is_readable(source)):
@@ -165,10 +228,10 @@ def main() -> None:
             if recorder is None:
                 recorder = WriterProcess(WriterConfig(*message))
             else:
-                waiting += message
+                waiting += [WriterJob(*each) for each in message]
         if recorder is not None and waiting:
             group, waiting = waiting[:LARGEST_GROUP], waiting[LARGEST_GROUP:]
-            numbers = [each[0] for each in group]
+            numbers = [each.number for each in group]
             answer = (numbers, []) if recorder.write(group) else ([], numbers)
             _send(sink, encode_frame((*answer, recorder.head)))
     if recorder is not None:

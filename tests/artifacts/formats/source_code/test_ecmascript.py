@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.formats.source_code.artifacts import (
+from gateway.artifacts.formats.source_code.parser_process import answer
+from gateway.artifacts.formats.source_code.source_artifact import (
     ECMASCRIPT_SYMBOL_KINDS,
     SourceArtifact,
     SpooledEcmascriptArtifact,
 )
-from gateway.artifacts.formats.source_code.worker import answer
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.errors import InvalidToolArgs
 from tests.artifacts.formats.document_turns import ask, turn_with
 

@@ -16,10 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.artifacts.formats.source_code.artifacts import MAX_SOURCE, SpooledEcmascriptArtifact, SpooledPythonArtifact
+from gateway.artifacts.formats.source_code.parser_process import answer
+from gateway.artifacts.formats.source_code.source_artifact import (
+    MAX_SOURCE,
+    SpooledEcmascriptArtifact,
+    SpooledPythonArtifact,
+)
 from gateway.artifacts.formats.source_code.syntax_tree import MAX_ENTRIES
-from gateway.artifacts.formats.source_code.worker import answer
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.errors import AnswerTooLarge, ArtifactError, NotASpoolReader, ToolDownstreamError, TypescriptPeerMissing
 from tests.artifacts.formats.document_turns import ask
 
@@ -297,10 +301,10 @@ class Block:
 
 sys.meta_path.insert(0, Block())
 
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.errors import TypescriptPeerMissing
-from gateway.artifacts.formats.source_code.artifacts import SpooledEcmascriptArtifact
-from gateway.artifacts.formats.source_code.artifacts import SpooledPythonArtifact
+from gateway.artifacts.formats.source_code.source_artifact import SpooledEcmascriptArtifact
+from gateway.artifacts.formats.source_code.source_artifact import SpooledPythonArtifact
 
 async def main():
     text = InMemoryReader("a = 1")
@@ -402,7 +406,7 @@ async def test_worker_does_not_inherit_secrets(tmp_path: Path, monkeypatch: pyte
 
 def test_worker_limits_itself_and_answers_one_request() -> None:
     script = (
-        "import resource\nfrom gateway.artifacts.formats.source_code.worker import main\nmain()\n"
+        "import resource\nfrom gateway.artifacts.formats.source_code.parser_process import main\nmain()\n"
         "print()\nprint(*(resource.getrlimit(which)[0] for which in "
         "(resource.RLIMIT_CORE, resource.RLIMIT_CPU, resource.RLIMIT_AS)))"
     )

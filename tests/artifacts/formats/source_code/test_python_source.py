@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.formats.source_code.artifacts import PYTHON_SYMBOL_KINDS, SpooledPythonArtifact
-from gateway.artifacts.formats.source_code.worker import answer
-from gateway.artifacts.spool import InMemoryReader
+from gateway.artifacts.formats.source_code.parser_process import answer
+from gateway.artifacts.formats.source_code.source_artifact import PYTHON_SYMBOL_KINDS, SpooledPythonArtifact
+from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.errors import InvalidToolArgs
 from tests.artifacts.formats.document_turns import ask, turn_with
 

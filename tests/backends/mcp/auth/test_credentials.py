@@ -14,9 +14,8 @@ import jwt
 import pytest
 from mcp import Client
 
-from gateway.backends.http.connections import HttpConnections
 from gateway.backends.http.credentials import BearerAuth
-from gateway.backends.mcp.auth import (
+from gateway.backends.mcp.credentials import (
     AssertionSigner,
     OAuthCredentials,
     StaticCredentials,
@@ -25,7 +24,8 @@ from gateway.backends.mcp.auth import (
 )
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
-from gateway.model.principal import Principal
+from gateway.http_client.connection_pools import HttpConnections
+from gateway.model.caller import Principal
 from gateway.model.tools.backend import BackendError
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream

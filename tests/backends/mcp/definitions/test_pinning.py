@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.app.project import Project, load_project
-from gateway.app.revisions.discovery import UpstreamDefinitions, discover, open_connections
+from gateway.app.upstream_discovery import UpstreamDefinitions, discover, open_connections
 from gateway.config.lock.pins import list_upstreams
 from gateway.model.tools.backend import BackendError
 from gateway.model.turns.events import now

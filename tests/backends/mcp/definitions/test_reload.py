@@ -12,12 +12,12 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.app.app import App, start_app
-from gateway.app.listeners import build_listeners
+from gateway.app.asgi_apps import build_asgi_apps
 from gateway.app.project_source import FolderSource, LastGoodBundle
 from gateway.app.revisions.reload import Reloader, prepare_from_source
 from gateway.app.settings import Settings
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
-from gateway.registries.definitions import UpstreamDefinition
+from gateway.registries.upstream_definition import UpstreamDefinition
 from gateway.server.http.drain import ShutdownSignal
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.front_gateway import project, upstream
@@ -90,7 +90,7 @@ async def serve_project(folder: Path) -> AsyncIterator[RunningProject]:
         async with start_app(ready) as running:
             found.running = running
             found.reloading = Reloader(running, source, ready, taken, LastGoodBundle(folder))
-            both = build_listeners(
+            both = build_asgi_apps(
                 running, base_url="http://127.0.0.1", stopping=ShutdownSignal(), reloading=found.reloading
             )
             async with serve_app(both.data) as here:

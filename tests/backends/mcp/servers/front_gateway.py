@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.app.app import App, run_app
-from gateway.app.listeners import build_listeners
+from gateway.app.asgi_apps import build_asgi_apps
 from gateway.app.settings import Settings
 from gateway.server.http.drain import ShutdownSignal
 from tests.backends.mcp.servers.asgi_host import serve_app
@@ -72,7 +72,7 @@ def project(folder: Path, *documents: Mapping[str, Any], render: str = "plain") 
 async def gateway(folder: Path, *, environ: Mapping[str, str] | None = None) -> AsyncIterator[Gateway]:
     settings = Settings.model_validate({"configs": folder})
     async with run_app(settings, environ=environ or {}) as started:
-        both = build_listeners(started, base_url="http://127.0.0.1", stopping=ShutdownSignal())
+        both = build_asgi_apps(started, base_url="http://127.0.0.1", stopping=ShutdownSignal())
         try:
             async with serve_app(both.data) as origin:
                 yield Gateway(f"{origin}/shop/mcp", started)

@@ -15,10 +15,12 @@ import pytest
 
 from gateway.audit.entries import AuditOrigin
 from gateway.errors import StoreUnavailable
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.limits import Limit, LimitKey, QuotaLimit, RateLimit
 from gateway.policy.rules.turn_state import CallBounds, TurnState
 from gateway.storage.call_store import StoredCall
+from gateway.storage.sql.call_statements import CallStart
+from gateway.storage.sql.lock_keys import NOTHING_SHARED
 from gateway.storage.sql.postgres.connection import PostgresAuditReader, PostgresConnection, to_postgres_store_error
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import PostgresStore, open_postgres_store
@@ -241,7 +243,7 @@ async def test_call_is_given_up_once(address: str) -> None:
 async def test_transaction_is_undone_only_if_it_was_committed(address: str) -> None:
     undone: list[int] = []
     asking, other = PostgresConnection(address), PostgresConnection(address)
-    other.begin(is_alone=False)
+    other.begin(NOTHING_SHARED)
     number = other.transaction
     assert number is not None
     undo = _if_committed(number, lambda _: undone.append(1))
@@ -258,7 +260,7 @@ async def test_transaction_is_undone_only_if_it_was_committed(address: str) -> N
 async def test_start_that_was_not_written_takes_nothing_back(address: str) -> None:
     async with open_store(address) as store:
         await store.start_call(call(), turn=turn())
-        again = store._build_start(call(), turn())
+        again = CallStart.of(call(), turn(), process=store.engine.process_id)
         await store.writer.run(again.undo)
 
         assert await store.find_call("call", ADA) is not None

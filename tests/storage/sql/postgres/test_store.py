@@ -20,18 +20,18 @@ from gateway.approvals.approval_store import ApprovalRecord, ApprovalRequest, Ap
 from gateway.audit.chain import ChainRow
 from gateway.audit.entries import AuditOrigin
 from gateway.errors import ForeignStore, RecordConflict, StoreUnavailable
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.policy.limits import Limit, LimitKey, QuotaLimit, RateLimit
 from gateway.policy.rules.turn_state import CallBounds
 from gateway.policy.stop_list import QuarantineNotFound, Stop, StopTarget
 from gateway.storage.call_store import CallFilter
-from gateway.storage.outcome_store import LateOutcome
+from gateway.storage.refusal_store import LateOutcome
 from gateway.storage.sql.approvals import SqlApprovalStore
+from gateway.storage.sql.call_statements import CallStart
 from gateway.storage.sql.postgres.connection import PostgresConnection
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import PostgresStore, open_postgres_store
-from gateway.storage.sql.postgres.heartbeat import Heartbeat, PostgresChangeSignal, notify_channel
-from gateway.storage.sql.postgres.lease import LEASE_SECONDS, Lease
+from gateway.storage.sql.postgres.heartbeat import LEASE_SECONDS, Heartbeat, Lease, PostgresChangeSignal, notify_channel
 from gateway.storage.sql.postgres.limits import PostgresLimitStore
 from gateway.storage.sql.postgres.migration import migrate_postgres
 from gateway.storage.sql.sqlite.migration import SCRIPTS
@@ -213,7 +213,7 @@ def test_lease_that_came_too_late_is_not_sound(address: str) -> None:
 
 async def test_start_in_a_name_that_was_given_up_is_refused(address: str) -> None:
     async with open_store(address) as store:
-        start = store._build_start(call(), turn())
+        start = CallStart.of(call(), turn(), process=store.engine.process_id)
         store.engine.lease.id = "another"
         with pytest.raises(StoreUnavailable, match="took it for dead"):
             store._write_starts(None, [start])
@@ -609,24 +609,44 @@ async def test_process_that_stops_within_a_transaction_does_not_block_others_for
 
 
 async def test_commit_with_an_unknown_outcome_is_undone(address: str) -> None:
-    """The connection is cut between the commit and its confirmation: the reservation is not left behind."""
+    """The connection is cut between the commit and its confirmation: nothing is left behind."""
+    quota: list[Limit] = [QuotaLimit("budget", 1, timedelta(days=1))]
+    caller = LimitKey(Principal("user:ada"), "search", "support")
     async with open_store(address) as store:
         await store.open_turn(turn())
-        plain_commit = store.writer.commit
-        is_cut = [False]
+        limits = PostgresLimitStore(store.writer, clock=Clock())
 
-        def commit(connection: Any) -> None:
-            if not is_cut[0]:
-                is_cut[0] = True
-                connection.execute("COMMIT")
-                connection.close()
-            plain_commit(connection)
-
-        store.writer.commit = commit  # type: ignore[method-assign] # the only way to cut it in the middle
+        await cut_after_commit(store)
         with pytest.raises(StoreUnavailable):
             await store.reserve_call("turn", "same", bounds=CallBounds(same=1))
-
         assert (await store.reserve_call("turn", "same", bounds=CallBounds(same=1))).is_made
+
+        await cut_after_commit(store)
+        with pytest.raises(StoreUnavailable):
+            await limits.acquire(quota, caller)
+        assert (await limits.acquire(quota, caller)).is_allowed
+
+
+async def cut_after_commit(store: PostgresStore) -> None:
+    """Have the connection of the writer break when the next commit was sent and before it is confirmed."""
+    await store.writer.run(lambda connection: None)  # so that there is a connection
+    session: Any = store.writer._link
+    plain = session.raw
+
+    class Wire:
+        """The only place where it can be cut in the middle."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(plain, name)
+
+        def execute(self, statement: Any, *parameters: Any, **options: Any) -> Any:
+            found = plain.execute(statement, *parameters, **options)
+            if statement == "COMMIT" or (isinstance(statement, bytes) and statement.endswith(b"COMMIT")):
+                plain.close()
+                return plain.execute("SELECT 1")
+            return found
+
+    session._connection = Wire()
 
 
 async def test_pulse_that_cannot_begin_leaves_nothing(postgres: PostgresServer) -> None:

@@ -11,16 +11,17 @@ from random import Random
 import pytest
 
 from gateway.errors import RecordConflict
-from gateway.model.principal import Principal
+from gateway.model.caller import Principal
 from gateway.storage.call_store import CallFilter, StoredCall, StoredResult
 from gateway.storage.sql import call_statements as statements
-from gateway.storage.sql.inspection import list_calls
-from gateway.storage.sql.schema import calls, fresh
-from gateway.storage.sql.sqlite import single_call_rows as finding_fresh
+from gateway.storage.sql.read_only_store import list_calls
+from gateway.storage.sql.sqlite import single_call_table as finding_fresh
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
-from gateway.storage.sql.sqlite.single_call_rows import AT_ONCE, add_id_run, insert_single_calls, to_single_call_row
-from gateway.storage.sql.sqlite.single_calls import SINGLE_CALL_INSERT, to_single_call_values
-from gateway.storage.sql.sqlite.writer_process import WriterConfig, WriterProcess
+from gateway.storage.sql.sqlite.single_call_conversion import SINGLE_CALL_INSERT, to_single_call_values
+from gateway.storage.sql.sqlite.single_call_table import AT_ONCE, add_id_run, insert_single_calls, to_single_call_row
+from gateway.storage.sql.sqlite.writer_client import WriterClient
+from gateway.storage.sql.sqlite.writer_process import WriterJob, WriterProcess
+from gateway.storage.sql.tables import calls, fresh
 from tests.storage.sample_records import ADA, BOB, NOON, Clock, call, piece_key, settled, small, spooled, turn, turn_id
 
 pytestmark = pytest.mark.anyio
@@ -295,12 +296,12 @@ async def test_process_that_writes_adds_a_run_to_what_others_left_and_one_when_e
 ) -> None:
     monkeypatch.setattr("gateway.storage.sql.sqlite.writer_process.ID_RUN_SIZE", 4)
     await write_calls(store, settled("left", "left"))
-    recorder = WriterProcess(WriterConfig(str(path), SINGLE_CALL_INSERT, None, "shard"))
+    recorder = WriterProcess(WriterClient(path, place=None, shard="shard")._order)
     counts = []
     for number in range(9):
         values = to_single_call_values(settled(f"c{number}", f"t{number}"), turn(f"t{number}"), process="p")
         assert values is not None
-        assert recorder.write([(number, values, ())])
+        assert recorder.write([WriterJob(number, values, None, (), ())])
         counts.append(column(path, "SELECT count(*) FROM fresh_ids")[0])
     recorder.close()
 

@@ -1,4 +1,4 @@
-"""The process that writes single-call rows: confirmed calls are durable, others are neither lost nor doubled."""
+"""The process that writes outcomes of calls: confirmed calls are durable, others are neither lost nor doubled."""
 
 import asyncio
 import json
@@ -9,17 +9,21 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import pytest
 
-from gateway.audit.content_key import ContentKey
+from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditCaller, AuditOrigin
-from gateway.storage.call_store import CallFilter
+from gateway.errors import RecordConflict
+from gateway.policy.rules.turn_state import TurnState, load_turn_state
+from gateway.storage.call_store import CallFilter, TurnStateWrite
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
-from gateway.storage.sql.sqlite.single_calls import to_single_call_values
-from gateway.storage.sql.sqlite.writer_client import START_AFTER_CALLS, WriterClient
-from tests.storage.sample_records import ADA, NOON, settled, turn
+from gateway.storage.sql.sqlite.single_call_conversion import to_single_call_values
+from gateway.storage.sql.sqlite.writer_client import ANSWER_SECONDS, WriterClient
+from tests.storage.sample_records import ADA, NOON, settled, small, turn
 
 pytestmark = pytest.mark.anyio
 
@@ -210,22 +214,98 @@ async def test_database_that_is_locked_is_waited_for(store: SqliteStore, tmp_pat
     assert await numbers(store, 2) == [0, 1]
 
 
-async def test_it_begins_when_enough_calls_have_come(tmp_path: Path) -> None:
+async def test_it_begins_with_the_first_call(tmp_path: Path) -> None:
     store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
     recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard")
     store.engine.writer_process = recording
-    await asyncio.gather(*(settle(store, number) for number in range(START_AFTER_CALLS - 1)))
-    before = recording._process
-    await settle(store, START_AFTER_CALLS)
+    await settle(store, 0)
     while recording._process is None:
         await asyncio.sleep(0.01)
 
-    await settle(store, START_AFTER_CALLS + 1)
+    await settle(store, 1)
 
-    assert before is None
     assert recording.head is not None
-    assert len(await numbers(store, START_AFTER_CALLS + 2)) == START_AFTER_CALLS + 1
+    assert await numbers(store, 3) == [0, 1]
     await store.close()
+
+
+async def settle_in_turn(store: SqliteStore, number: int, **more: Any) -> None:
+    call = settled(f"call{number}", results=[small(number)], completed=number)
+    await store.record_call(call, audit=[(number, b'{"n":%d}' % number)], **more)
+
+
+async def test_outcomes_of_a_turn_are_written_with_pieces_and_state(store: SqliteStore, tmp_path: Path) -> None:
+    await settle(store, 0)  # a single-call row, which the next call of its turn expands
+    await store.record_call(settled("next", "turn0"), turn=turn("turn0"))
+    await store.open_turn(turn())
+    state = None
+    for number in range(1, 30):
+        memory = b'{"number":%d}' % number
+        await settle_in_turn(store, number, memory=memory, knowing=state)
+        state = memory
+
+    assert [each.id for each in await store.list_turn_calls("turn0")] == ["call0", "next"]
+    assert [each.id for each in await store.list_turn_calls("turn")] == [f"call{number}" for number in range(1, 30)]
+    assert await store.read_turn_state("turn") == state
+    assert count_entries(tmp_path / "calls.db") == 30
+    assert recording_of(store).replacements == 0
+
+
+async def test_state_that_another_process_changed_is_merged(store: SqliteStore) -> None:
+    ours, theirs = TurnState(), TurnState()
+    ours.reserve_call("a" * 64)
+    theirs.reserve_call("b" * 64)
+    await store.open_turn(turn())
+    await store.note((), turn_id="turn", memory=theirs.to_json())
+    await settle_in_turn(store, 1, memory=ours.to_json())
+    implicit = TurnStateWrite("turn", ours.to_json(), None)
+    await store.record_single_call(settled("single", "other"), turn("other"), implicit=implicit)
+
+    found = load_turn_state(await store.read_turn_state("turn"))
+    assert (found.calls, found.count_calls("a" * 64), found.count_calls("b" * 64)) == (3, 2, 1)
+
+
+async def test_second_outcome_is_refused_and_costs_others_nothing(store: SqliteStore) -> None:
+    await store.open_turn(turn())
+    await settle_in_turn(store, 1)
+    again = store.record_call(settled("call1", results=[small(1)], completed=99))
+    done = await asyncio.gather(again, *(settle_in_turn(store, number) for number in (2, 3)), return_exceptions=True)
+
+    assert isinstance(done[0], RecordConflict)
+    assert done[1:] == [None, None]
+    assert [each.id for each in await store.list_turn_calls("turn")] == ["call1", "call2", "call3"]
+
+
+async def test_outcomes_are_written_once_when_it_is_killed(store: SqliteStore, tmp_path: Path) -> None:
+    store.use_audit_log(AuditLog(lambda: "thread", AuditOrigin(*PLACE), clock=lambda: 0))
+    await store.open_turn(turn())
+    writing = [asyncio.create_task(settle_in_turn(store, number)) for number in range(200)]
+    await asyncio.sleep(0.005)
+    os.kill(pid_of(store), signal.SIGKILL)
+    await asyncio.gather(*writing)
+
+    assert len(await store.list_turn_calls("turn")) == 200
+    assert count_entries(tmp_path / "calls.db") == 200
+
+
+async def test_process_that_hangs_is_replaced_and_its_calls_are_written(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await settle(store, 0)
+    hung = pid_of(store)
+    os.kill(hung, signal.SIGSTOP)
+    began = monotonic()
+    await store.open_turn(turn())
+    await asyncio.gather(settle(store, 1), settle_in_turn(store, 2))
+    took = monotonic() - began
+    while recording_of(store)._process is None or pid_of(store) == hung:
+        await asyncio.sleep(0.01)
+    await settle(store, 3)
+
+    assert await numbers(store, 4) == [0, 1, 2, 3]
+    assert took < 10 * ANSWER_SECONDS
+    assert recording_of(store).replacements == 1
+    assert "did not answer" in caplog.text
 
 
 async def test_it_is_not_left_behind_by_a_store_that_closes_while_it_begins(tmp_path: Path) -> None:

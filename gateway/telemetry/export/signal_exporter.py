@@ -1,0 +1,248 @@
+"""Export of spans and log records: bounded queues, one task per signal that sends them, and a transport to JSON lines.
+
+It never delays a call. Items that do not fit, or that a collector does not accept in time, are dropped and counted.
+
+JSON lines go to standard error or into a file: for inspection, not for load. A line is a whole OTLP request in JSON,
+the form that collectors read from files.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import uniform
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from gateway.telemetry.export.wire_format import OtlpEnvelope
+from gateway.telemetry.names import QUEUE_FULL
+from gateway.telemetry.settings import BatchSettings, InvalidTelemetry, Signal
+
+FLUSH_SECONDS: Final = 5.0
+"""Seconds that a shutdown waits for unsent items."""
+
+_ATTEMPTS: Final = 5
+_LOG_INTERVAL: Final = 60.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class ExportFailed(Exception):
+    """An export failed. `again` is whether to retry, `after` how many seconds later, if the collector sent that."""
+
+    def __init__(self, reason: str, *, again: bool, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.again = again
+        self.after = after
+
+
+class Transport(Protocol):
+    async def send(self, signal: Signal, payload: bytes) -> int:
+        """Send a request; return how many items the collector refused. Raises `ExportFailed`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Queue:
+    """Items that wait to be sent. Any thread may put items into it; one task takes them.
+
+    `taken` counts all items, `dropped` those that were dropped, by reason; both only grow.
+    """
+
+    def __init__(self, batching: BatchSettings) -> None:
+        self.batching = batching
+        self.dropped: Counter[str] = Counter()
+        self._items: list[bytes] = []
+        self._given = 0
+        self._most = batching.queue
+        self._many = batching.batch
+        self._is_due: asyncio.Event | None = None
+
+    @property
+    def taken(self) -> int:
+        return self._given + len(self._items) + self.dropped[QUEUE_FULL]
+
+    def put(self, item: bytes) -> None:
+        items = self._items
+        waiting = len(items)
+        if waiting >= self._most:
+            self.dropped[QUEUE_FULL] += 1
+            return
+        items.append(item)
+        if waiting + 1 == self._many and self._is_due is not None:
+            self._is_due.set()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def take(self) -> list[bytes]:
+        """Remove and return the oldest items, at most one batch."""
+        given = self._items[: self._many]
+        del self._items[: len(given)]
+        self._given += len(given)
+        return given
+
+    async def due(self) -> None:
+        """Wait until there is a full batch, or until the delay is over."""
+        self._is_due = event = asyncio.Event()
+        if len(self._items) >= self._many:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.batching.delay):
+                await event.wait()
+
+    def wake(self) -> None:
+        """End the wait of `due`."""
+        if self._is_due is not None:
+            self._is_due.set()
+
+
+class SignalExporter:
+    """The export of one signal."""
+
+    def __init__(self, signal: Signal, queue: Queue, envelope: OtlpEnvelope, transport: Transport) -> None:
+        self.queue = queue
+        self._signal: Signal = signal
+        self._envelope = envelope
+        self._transport = transport
+        self._task: asyncio.Task[None] | None = None
+        self._logged_at = float("-inf")
+        self._closing = asyncio.Event()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Send what is left, for at most `seconds`; the rest is dropped and counted."""
+        self._closing.set()
+        self.queue.wake()
+        if self._task is not None:
+            _, late = await asyncio.wait({self._task}, timeout=seconds)
+            for task in late:
+                task.cancel()
+                await asyncio.wait({task})
+        while len(self.queue):
+            self._drop(self.queue.take(), "closed")
+        await self._transport.close()
+
+    async def _run(self) -> None:
+        while not self._closing.is_set():
+            await self.queue.due()
+            await self._send(self.queue.take())
+        while len(self.queue):
+            await self._send(self.queue.take())
+
+    async def _send(self, batch: Sequence[bytes]) -> None:
+        if not batch:
+            return
+        payload = self._envelope.around(batch)
+        until = monotonic() + FLUSH_SECONDS * 4
+        for attempt in range(_ATTEMPTS):
+            try:
+                refused = await self._transport.send(self._signal, payload)
+            except ExportFailed as error:
+                pause = uniform(0.8, 1.2) * 2**attempt  # noqa: S311 - no secret depends on it
+                wait = pause if error.after is None else error.after
+                is_last = attempt == _ATTEMPTS - 1 or self._closing.is_set() or monotonic() + wait > until
+                if not error.again or is_last:
+                    self._drop(batch, error.reason)
+                    return
+                await self._sleep(wait)
+            except asyncio.CancelledError:
+                self._drop(batch, "closed")
+                raise
+            except Exception:  # a bug must not end the export
+                _log.exception("telemetry could not be sent")
+                self._drop(batch, "failed")
+                return
+            else:
+                if refused:
+                    self.queue.dropped["rejected"] += refused
+                return
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, or return at once when the export is closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    def _drop(self, batch: Sequence[bytes], reason: str) -> None:
+        self.queue.dropped[reason] += len(batch)
+        if monotonic() - self._logged_at > _LOG_INTERVAL:  # at most one line per minute
+            self._logged_at = monotonic()
+            what = "spans" if self._signal == "traces" else "log records"
+            _log.warning("%d %s were not sent (%s); calls are not affected", len(batch), what, reason)
+
+
+_IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
+
+
+class JsonLinesExporter:
+    """Writes JSON lines. Raises `InvalidTelemetry` for a file that cannot be written to."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        if path is not None:
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            except OSError as error:
+                raise InvalidTelemetry(
+                    f"telemetry cannot be written to {path}: {error.strerror}",
+                    help="check the folder and its permissions",
+                ) from error
+
+    async def send(self, signal: Signal, payload: bytes) -> int:
+        try:
+            await asyncio.to_thread(self._write, signal, payload)
+        except OSError as error:
+            raise ExportFailed("unwritable", again=False) from error
+        return 0
+
+    async def close(self) -> None:
+        """Do nothing: no file is open between two batches, so that it can be moved at any time."""
+
+    def _write(self, signal: Signal, payload: bytes) -> None:
+        line = json.dumps(as_json(signal, payload), separators=(",", ":"), ensure_ascii=True) + "\n"
+        if self._path is None:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+            return
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            content = memoryview(line.encode())
+            while content:
+                content = content[os.write(file, content) :]
+        finally:
+            os.close(file)
+
+
+def as_json(signal: Signal, payload: bytes) -> Any:
+    """Return an OTLP request as JSON, with ids as hexadecimal digits, not as the base64 of protobuf."""
+    from google.protobuf.json_format import MessageToDict
+    from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+    from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+    kinds: dict[Signal, Any] = {"traces": TracesData, "logs": LogsData, "metrics": MetricsData}
+    message = kinds[signal].FromString(payload)
+    return _with_hex_ids(MessageToDict(message, use_integers_for_enums=True))
+
+
+def _with_hex_ids(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_hex_ids(each) for each in value]
+    if isinstance(value, dict):
+        return {
+            key: b64decode(each).hex() if key in _IDS and isinstance(each, str) else _with_hex_ids(each)
+            for key, each in value.items()
+        }
+    return value
