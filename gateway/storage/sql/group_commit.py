@@ -15,7 +15,7 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
-from gateway.errors import StoreUnavailable
+from gateway.errors import GatewayError, StoreUnavailable
 from gateway.storage.sql.lock_keys import NOTHING_SHARED, Footprint
 from gateway.storage.sql.sqlite.connection import (
     SqliteConnection,
@@ -297,7 +297,12 @@ class GroupCommit:
                 loop.call_soon_threadsafe(self._resolve, released)
 
     def _note(self, error: Exception | None) -> None:
-        """Remember whether the store can be written: a conflict with stored records shows that it can."""
+        """Remember whether the store can be written: a conflict with stored records shows that it can.
+
+        An unexpected error shows neither.
+        """
+        if error is not None and not isinstance(error, GatewayError):
+            return
         problem = f"calls cannot be recorded: {error.message}" if isinstance(error, StoreUnavailable) else None
         if problem is not None and self.problem is None:
             _log.error(problem)

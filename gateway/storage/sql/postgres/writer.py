@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from math import inf
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final, cast
 
 import psycopg
@@ -54,7 +54,7 @@ class PostgresWriter(GroupCommit):
     def __init__(self, address: str, *, waiting: int = 4096, lease: Lease | None = None) -> None:
         self._address = address
         self._leased = None if lease is None else lambda: lease.id
-        self._refused: tuple[float, StoreUnavailable] | None = None
+        self._connect_at = -inf
         self._slow_at = -inf
         self.on_full: Callable[[], None] = _unheard
         """Called when a write fails because the disk of the database is full."""
@@ -90,16 +90,13 @@ class PostgresWriter(GroupCommit):
         await closing
 
     def _open(self) -> PostgresConnection:
-        if self._refused is not None and monotonic() < self._refused[0]:
-            known = self._refused[1]
-            raise StoreUnavailable(known.message, help=known.help, cause=known.cause)
+        """Connect; soon after a refused attempt, wait first. Every caller gets the result of an attempt of its own."""
+        sleep(max(0.0, self._connect_at - monotonic()))
         try:
-            session = PostgresConnection(self._address, patience=_STATEMENT_SECONDS, lease=self._leased)
-        except StoreUnavailable as error:
-            self._refused = (monotonic() + _RECONNECT, error)
+            return PostgresConnection(self._address, patience=_STATEMENT_SECONDS, lease=self._leased)
+        except StoreUnavailable:
+            self._connect_at = monotonic() + _RECONNECT
             raise
-        self._refused = None
-        return session
 
     def _write_group(self, group: list[_Job]) -> list[_Outcome]:
         outcomes = super()._write_group(group)
