@@ -67,8 +67,8 @@ if TYPE_CHECKING:
         Taint,
         TurnState,
         load_turn_state,
-        merge_turn_states,
     )
+    from gateway.policy.rules.turn_state_writes import TurnStateWrite, merge_state_writes
     from gateway.policy.stop_list import (
         CallQuarantined,
         KillSwitch,

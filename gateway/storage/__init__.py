@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         StoredTurn,
         TurnEndReason,
         TurnStateStore,
-        TurnStateWrite,
         argument_data,
     )
     from gateway.storage.change_signal import ChangeSignal, FileChangeSignal

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
 from gateway.model import Principal, from_microseconds
-from gateway.policy import CallBounds, Decision
+from gateway.policy import CallBounds, Decision, TurnStateWrite
 
 CallStatus = Literal["started", "settled", "unknown"]
 TurnEndReason = Literal["ack", "nack", "abort", "expired"]
@@ -182,14 +182,6 @@ class ExtendedTurn(NamedTuple):
 
     is_new: bool
     memory: bytes | None = None
-
-
-class TurnStateWrite(NamedTuple):
-    """The new state of a turn. If the stored one is not `knowing`, another process has changed it: both are merged."""
-
-    turn_id: str
-    memory: bytes
-    knowing: bytes | None
 
 
 class TurnStateStore(Protocol):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from gateway.model import Principal
-from gateway.storage.call_store import AuditBody, CallStore, StoredCall, StoredTurn, TurnStateWrite
+from gateway.policy import TurnStateWrite
+from gateway.storage.call_store import AuditBody, CallStore, StoredCall, StoredTurn
 
 WINDOW: Final = 60_000_000
 """Microseconds in which refusals are counted together; windows begin at whole minutes."""

@@ -25,8 +25,9 @@ from gateway.engine.records.call_mapper import to_stored_result, to_stored_resul
 from gateway.engine.turns.turn import Turn
 from gateway.errors import NotPermitted, RecordConflict, StorageError, StoreUnavailable
 from gateway.model import Tokenizable, ToolCall, duration_microseconds, now_microseconds, to_microseconds
+from gateway.policy import TurnStateWrite
 from gateway.registries import ArtifactClass, DeclaredTool
-from gateway.storage import MAX_REFUSALS, ArgumentExcerpt, AuditBody, LateOutcome, RecordStore, Refusal, TurnStateWrite
+from gateway.storage import MAX_REFUSALS, ArgumentExcerpt, AuditBody, LateOutcome, RecordStore, Refusal
 
 MAX_FETCHED: Final = 64 << 20
 """Bytes of one media that are fetched for its record; larger ones are in the response, but not available later."""

@@ -65,6 +65,7 @@ class CallBounds(NamedTuple):
 
 
 _Kind = tuple[str, tuple[str, ...], str]
+_DECISIONS: Final[dict[CallDecision, bytes]] = {"allow": b"allow", "hold": b"hold", "deny": b"deny"}
 
 
 class _History:
@@ -76,7 +77,7 @@ class _History:
         self.calls: list[TurnCall] = []
         self._kinds: dict[_Kind, int] = {}
         self._kinds_json = b"[]"
-        self._rows: list[tuple[int, CallDecision, int]] = []
+        self._rows: list[bytes] = []
         for call in calls:
             self.add(call)
 
@@ -87,7 +88,7 @@ class _History:
         if kind is None:
             kind = self._kinds[tool, flags, tier] = len(self._kinds)
             self._kinds_json = orjson.dumps(list(self._kinds))
-        self._rows.append((kind, decision, at))
+        self._rows.append(b'[%d,"%b",%d]' % (kind, _DECISIONS[decision], at))
         if len(self.calls) > NEWEST:
             del self.calls[0], self._rows[0]
             if len(self._kinds) > NEWEST:  # some are of calls that were dropped
@@ -96,7 +97,7 @@ class _History:
 
     def to_json(self) -> bytes:
         """Return the members of the stored state that hold the history."""
-        return b'"kinds":%b,"newest":%b' % (self._kinds_json, orjson.dumps(self._rows))
+        return b'"kinds":%b,"newest":[%b]' % (self._kinds_json, b",".join(self._rows))
 
 
 class _Seen:
@@ -312,7 +313,9 @@ class TurnState:
 def _add_counts(ours: dict[str, int], theirs: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     if len(ours) >= DIFFERENT:  # a missing key may have been evicted, which takes nothing back
         before = {key: times for key, times in before.items() if key in ours}
-    added = {key: ours.get(key, 0) - before.get(key, 0) for key in {**before, **ours}}
+    # In our order: once everything is merged, the stored state equals that of its process again.
+    keys = [*(key for key in before if key not in ours), *ours]
+    added = {key: ours.get(key, 0) - before.get(key, 0) for key in keys}
     both = {key: times for key, times in theirs.items() if not added.get(key)}
     changed = {key: theirs.get(key, 0) + more for key, more in added.items() if more}
     both |= {key: times for key, times in changed.items() if times > 0}
@@ -345,16 +348,6 @@ def _encode_state(
 ) -> bytes:
     end = b',"outputRan":true}' if output_ran else b"}"
     return b'%b,"calls":%d,"bytes":%d,"same":%b,%b%b' % (head, calls, size, orjson.dumps(same), history.to_json(), end)
-
-
-def merge_turn_states(ours: bytes, theirs: bytes, *, since: bytes | None) -> bytes:
-    """Return the merged state of two processes. Unreadable state stays as it is, so that it allows nothing."""
-    try:
-        memory = TurnState.from_json(ours)
-        memory.merge(TurnState.from_json(theirs), since=load_turn_state(since))
-    except InvalidTurnState:
-        return theirs
-    return memory.to_json()
 
 
 def load_turn_state(stored: bytes | None) -> TurnState:

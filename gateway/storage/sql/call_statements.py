@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 
 from gateway.errors import RecordConflict
-from gateway.policy import CallBounds, load_turn_state, merge_turn_states
+from gateway.policy import CallBounds, TurnStateWrite, load_turn_state, merge_state_writes
 from gateway.storage.call_store import (
     AuditBody,
     CallFilter,
@@ -38,7 +38,6 @@ from gateway.storage.call_store import (
     IdempotencyClaim,
     StoredCall,
     StoredTurn,
-    TurnStateWrite,
 )
 from gateway.storage.refusal_store import LateOutcome
 from gateway.storage.sql.call_rows import blob_rows, call_from_row, call_to_row, owner_key, turn_to_row
@@ -268,23 +267,10 @@ def read_turn_states(connection: Any, turn_ids: Iterable[str]) -> dict[str, byte
 
 
 def write_turn_states(connection: Any, states: Iterable[TurnStateWrite | None]) -> None:
-    """Write turn states of this process in the order they were made, merged with what other processes have written.
-
-    Each has everything of the one before it.
-    """
-    last: dict[str, TurnStateWrite] = {}
-    for state in states:
-        if state is not None:
-            before = last.get(state.turn_id)
-            last[state.turn_id] = state if before is None else state._replace(knowing=before.knowing)
-    merged: dict[str, bytes] = {}
-    for id, others in read_turn_states(connection, last).items():
-        _, memory, knowing = last[id]
-        if others is None or others == knowing:
-            merged[id] = memory
-        else:
-            merged[id] = merge_turn_states(memory, others, since=knowing)
-    _write(connection, merged)
+    """Write turn states of this process, merged with what other processes have written."""
+    writes = [state for state in states if state is not None]
+    stored = read_turn_states(connection, dict.fromkeys(write.turn_id for write in writes))
+    _write(connection, merge_state_writes(writes, stored))
 
 
 def keep_turn_alive(connection: sqlite3.Connection, turn: dict[str, Any], at: int) -> ExtendedTurn:

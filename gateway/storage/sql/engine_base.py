@@ -15,7 +15,8 @@ from typing import Any, ClassVar, TypeVar
 from sqlalchemy import Table
 
 from gateway.errors import RecordConflict, StoreUnavailable
-from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn, TurnStateWrite
+from gateway.policy import TurnStateWrite
+from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.lock_keys import state_footprint, turn_key
@@ -76,6 +77,9 @@ class CallOutcomeRows:
     pieces: Sequence[dict[str, Any]]
     audit: Sequence[AuditBody]
     states: Sequence[TurnStateWrite | None] = ()
+
+
+Note = tuple[TurnStateWrite | None, Sequence[AuditBody]]
 
 
 class SqlEngine(ABC):
@@ -162,6 +166,12 @@ class SqlEngine(ABC):
             within=self.outcome_timeout,
             footprint=state_footprint(*outcome.states, keys=[turn_key(outcome.row["turn_id"])]),
         )
+
+    async def write_note(
+        self, state: TurnStateWrite | None, audit: Sequence[AuditBody], write: Callable[[Any, list[Note]], None]
+    ) -> None:
+        """Write the state of a turn and entries of the log. `write` does it for several in one transaction."""
+        await self.writer.run_merged(write, (state, audit), footprint=state_footprint(state))
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.storage.call_store import TurnStateWrite
+from gateway.policy import TurnStateWrite
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from gateway.errors import StoreUnavailable
 from gateway.model import Principal
-from gateway.storage.call_store import AuditBody, TurnStateWrite
+from gateway.policy import TurnStateWrite
+from gateway.storage.call_store import AuditBody
 from gateway.storage.refusal_store import KEPT_FOR, WINDOW, Refusal, RefusalCount
 from gateway.storage.sql import call_statements as statements
 from gateway.storage.sql.call_rows import blob_rows, call_to_row, owner_key, owner_text, to_microseconds, turn_to_row

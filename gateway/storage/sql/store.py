@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from gateway.errors import RecordConflict
 from gateway.model import Principal
-from gateway.policy import CallBounds
+from gateway.policy import CallBounds, TurnStateWrite
 from gateway.storage.call_store import (
     AuditBody,
     CallFilter,
@@ -23,7 +23,6 @@ from gateway.storage.call_store import (
     StoredResult,
     StoredTurn,
     TurnEndReason,
-    TurnStateWrite,
 )
 from gateway.storage.refusal_store import LateOutcome, Refusal
 from gateway.storage.sql import call_statements as statements
@@ -42,9 +41,9 @@ from gateway.storage.sql.call_rows import (
 )
 from gateway.storage.sql.call_statements import CallStart
 from gateway.storage.sql.column_values import is_storable
-from gateway.storage.sql.engine_base import CallOutcomeRows, ReadPool, Row, SqlEngine
+from gateway.storage.sql.engine_base import CallOutcomeRows, Note, ReadPool, Row, SqlEngine
 from gateway.storage.sql.group_commit import GroupCommit
-from gateway.storage.sql.lock_keys import Footprint, claim_key, state_footprint, turn_footprint, turn_key
+from gateway.storage.sql.lock_keys import Footprint, claim_key, turn_footprint, turn_key
 from gateway.storage.sql.refusals import RefusalCounter, RefusalRows
 from gateway.storage.unwritten_outcomes import Name, OutcomeBacklog
 
@@ -125,7 +124,7 @@ class SqlStore(Generic[E]):
         knowing: bytes | None = None,
     ) -> None:
         state = None if turn_id is None or memory is None else TurnStateWrite(turn_id, memory, knowing)
-        await self.writer.run_merged(self._write_notes, (state, audit), within=None, footprint=state_footprint(state))
+        await self.engine.write_note(state, audit, self._write_notes)
 
     async def start_call(
         self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()
@@ -404,7 +403,7 @@ class SqlStore(Generic[E]):
         if self._abandoned is not None:
             self.engine.append_audit(connection, [self._abandoned(call) for call in calls])
 
-    def _write_notes(self, connection: Any, notes: list[tuple[TurnStateWrite | None, Sequence[AuditBody]]]) -> None:
+    def _write_notes(self, connection: Any, notes: list[Note]) -> None:
         states = [state for state, _ in notes if state is not None]
         for state in states:
             self.engine.expand_turn(connection, state.turn_id)

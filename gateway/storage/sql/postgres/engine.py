@@ -16,7 +16,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from gateway.errors import StoreUnavailable
 from gateway.model import now
-from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn, TurnStateWrite
+from gateway.policy import TurnStateWrite
+from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.sql import call_statements as statements
 from gateway.storage.sql.call_rows import blob_rows, call_to_row, turn_to_row
 from gateway.storage.sql.engine_base import ReadPool, Row, SqlEngine

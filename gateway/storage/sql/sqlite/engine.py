@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.model import now
-from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn, TurnStateWrite
+from gateway.policy import TurnStateWrite
+from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.process_liveness import ProcessLock
 from gateway.storage.sql import call_statements as statements
-from gateway.storage.sql.engine_base import CallOutcomeRows, ReadPool, Row, SqlEngine
+from gateway.storage.sql.engine_base import CallOutcomeRows, Note, ReadPool, Row, SqlEngine
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.sqlite.migration import connect_checked, open_database_file, retry_while_locked
 from gateway.storage.sql.sqlite.single_call_conversion import (
@@ -160,6 +161,19 @@ class SqliteEngine(SqlEngine):
                 row["turn_id"], row["id"], row["completed_at"], lambda connection: write(connection, [outcome])
             )
             await self.writer.run(alone, within=self.outcome_timeout)
+
+    async def write_note(
+        self, state: TurnStateWrite | None, audit: Sequence[AuditBody], write: Callable[[Any, list[Note]], None]
+    ) -> None:
+        """Write a state by the process that writes outcomes: the states of a turn arrive in the order they were made.
+
+        Entries of the log go another way, because a note that was not confirmed is written again.
+        """
+        process = self.writer_process
+        if state is None or audit or process is None or not process.can_accept():
+            await super().write_note(state, audit, write)
+        elif not await process.write(None, (), states=(state,)):
+            await super().write_note(state, (), write)
 
     def _unless_stored(
         self, turn_id: str, id: str, completed: int | None, write: Callable[[Any], None]

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gateway.audit import ChainHead, ContentKey, genesis_hash
-from gateway.storage.call_store import AuditBody, TurnStateWrite
+from gateway.policy import TurnStateWrite
+from gateway.storage.call_store import AuditBody
 from gateway.storage.sql import call_statements as statements
 from gateway.storage.sql.sqlite.single_call_conversion import EXPANSION, SINGLE_CALL_INSERT
 from gateway.storage.sql.sqlite.single_call_table import SingleCallValues
 from gateway.storage.sql.sqlite.writer_process import (
+    LARGEST_GROUP,
     OutcomeStatements,
     OutcomeValues,
     WriterConfig,
@@ -66,6 +68,8 @@ class WriterClient:
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         self._batch: list[tuple[Any, ...]] = []
         """The fields of each `WriterJob` that is not sent yet."""
+        self._states: dict[str, tuple[list[tuple[str, bytes, bytes | None]], bytes]] = {}
+        """Which job of the next message has the newest state of a turn, and that state."""
         self._under_way: deque[int] = deque()
         """The last number of each group that is sent and not answered."""
         self._is_due = False
@@ -113,8 +117,13 @@ class WriterClient:
         loop = asyncio.get_running_loop()
         self._number = number = self._number + 1
         self._waiting[number] = future = loop.create_future()
-        plain = [(each.turn_id, each.memory, each.knowing) for each in states if each is not None]  # no subclasses
-        self._batch.append((number, single, None if outcome is None else tuple(outcome), plain, audit))
+        if len(self._batch) % LARGEST_GROUP == 0:
+            self._states.clear()
+        writes: list[tuple[str, bytes, bytes | None]] = []
+        for each in states:
+            if each is not None:
+                self._add_state(writes, *each)
+        self._batch.append((number, single, None if outcome is None else tuple(outcome), writes, audit))
         if len(self._under_way) < _UNDER_WAY:  # otherwise it is sent with those that arrive meanwhile
             if len(self._batch) >= _ENOUGH:
                 self._flush()
@@ -161,6 +170,20 @@ class WriterClient:
             process.end()
         self._do(self._follow(process))
 
+    def _add_state(
+        self, writes: list[tuple[str, bytes, bytes | None]], turn_id: str, memory: bytes, knowing: bytes | None
+    ) -> None:
+        """Add the state of a turn to a job. It replaces that of an earlier job of the message, which it continues."""
+        earlier = self._states.get(turn_id)
+        if earlier is not None and earlier[1] is knowing:
+            for replaced in earlier[0]:
+                if replaced[0] == turn_id:
+                    knowing = replaced[2]
+                    earlier[0].remove(replaced)
+                    break
+        writes.append((turn_id, memory, knowing))
+        self._states[turn_id] = writes, memory
+
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -169,14 +192,19 @@ class WriterClient:
     def _flush(self) -> None:
         self._is_due = False
         batch, self._batch = self._batch, []
-        if not batch or self._process is None:
+        self._states.clear()
+        for start in range(0, len(batch), LARGEST_GROUP):
+            self._send(batch[start : start + LARGEST_GROUP])
+
+    def _send(self, jobs: list[tuple[Any, ...]]) -> None:
+        if self._process is None:
             return
         try:
-            self._process.send(batch)
+            self._process.send(jobs)
         except ValueError:  # a value is not plain: the callers write the calls in another way
-            self._settle([number for number, *_ in batch], False)
+            self._settle([number for number, *_ in jobs], False)
         else:
-            self._under_way.append(self._number)
+            self._under_way.append(jobs[-1][0])
             self._expect_answer()
 
     def _expect_answer(self) -> None:
@@ -215,6 +243,7 @@ class WriterClient:
         await process.ended.wait()
         self._process = None
         self._batch = []
+        self._states.clear()
         self._under_way.clear()
         self._expect_answer()
         self._settle(list(self._waiting), False)

@@ -15,13 +15,14 @@ import select
 import signal
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import time_ns
 from typing import Any, Final, NamedTuple
 
 from gateway.audit import AuditOrigin, ContentKey
-from gateway.policy import merge_turn_states
+from gateway.policy import TurnStateWrite, merge_state_writes
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.column_values import InsertStatement
 from gateway.storage.sql.sqlite.connection import SqliteConnection, WalCheckpointer
@@ -61,6 +62,9 @@ def decode_frames(received: bytearray) -> list[Any]:
 
 
 LARGEST_GROUP: Final = 512
+"""Jobs of a transaction, and of a message: the jobs of a message are written together, or none of them is."""
+
+MOST_STORED_TURNS: Final = 10_000
 _PATIENCE: Final = 0.4
 _READ: Final = 1 << 20
 
@@ -116,6 +120,8 @@ class WriterProcess:
         self._into = InsertStatement(*order.fresh)
         self._expansion = Expansion(*order.expansion)
         self._outcomes = OutcomeStatements(*order.outcomes)
+        self._stored_turns: set[str] = set()
+        """Turns that are not single-call rows, and never will be again."""
         self._since_run = ID_RUN_SIZE  # the process before it may have ended before it wrote a run
         if order.place is not None:
             key = None if order.key is None else ContentKey(order.key)
@@ -136,6 +142,7 @@ class WriterProcess:
             if self._log is not None:
                 self._log.rewind(mark)
             self._disconnect()
+            self._stored_turns.clear()
             return False
         if self._log is not None:
             self._log.on_commit()
@@ -161,34 +168,40 @@ class WriterProcess:
             if self._since_run >= ID_RUN_SIZE:
                 add_id_run(connection)
                 self._since_run = 0
-        for each in group:
-            if each.outcome is not None:
-                self._write_outcome(connection, OutcomeValues(*each.outcome))
-        self._write_states(connection, [state for each in group for state in each.states])
+        self._write_outcomes(connection, [OutcomeValues(*each.outcome) for each in group if each.outcome is not None])
+        self._write_states(connection, [TurnStateWrite(*state) for each in group for state in each.states])
         if self._log is not None:
             self._log.append(connection, [body for each in group for body in each.audit])
         connection.execute("COMMIT")
 
-    def _write_outcome(self, connection: sqlite3.Connection, outcome: OutcomeValues) -> None:
-        """Raise if the call has an outcome already: the client finds out why."""
-        expand_turn(connection, self._expansion, outcome.turn_id)
-        if outcome.turn is not None:
-            connection.execute(self._outcomes.ensure_turn, outcome.turn)
-        if connection.execute(self._outcomes.record_call, outcome.call).rowcount != 1:
-            raise sqlite3.IntegrityError("the call has an outcome already")
-        for piece in outcome.pieces:
-            connection.execute(self._outcomes.insert_piece, piece)
+    def _write_outcomes(self, connection: sqlite3.Connection, outcomes: Sequence[OutcomeValues]) -> None:
+        """Raise if one of the calls has an outcome already: the client finds out which, and why."""
+        if not outcomes:
+            return
+        self._expand_turns(connection, [each.turn_id for each in outcomes])
+        connection.executemany(self._outcomes.ensure_turn, [each.turn for each in outcomes if each.turn is not None])
+        calls = [each.call for each in outcomes]
+        if connection.executemany(self._outcomes.record_call, calls).rowcount != len(calls):
+            raise sqlite3.IntegrityError("a call has an outcome already")
+        connection.executemany(self._outcomes.insert_piece, [piece for each in outcomes for piece in each.pieces])
+        if len(self._stored_turns) > MOST_STORED_TURNS:
+            self._stored_turns.clear()
+        self._stored_turns.update(each.turn_id for each in outcomes)  # their calls refer to them
 
-    def _write_states(self, connection: sqlite3.Connection, states: Sequence[tuple[str, bytes, bytes | None]]) -> None:
-        """Write the last state of each turn, merged with what another process has written since it was read."""
-        last: dict[str, tuple[bytes, bytes | None]] = {}
-        for turn_id, memory, knowing in states:
-            last[turn_id] = (memory, last[turn_id][1] if turn_id in last else knowing)
-        for turn_id, (memory, knowing) in last.items():
-            for (stored,) in connection.execute(self._outcomes.select_state, (turn_id,)).fetchall():
-                is_known = stored is None or stored == knowing
-                merged = memory if is_known else merge_turn_states(memory, stored, since=knowing)
-                connection.execute(self._outcomes.update_state, (merged, turn_id))
+    def _write_states(self, connection: sqlite3.Connection, writes: Sequence[TurnStateWrite]) -> None:
+        turn_ids = list(dict.fromkeys(write.turn_id for write in writes))
+        self._expand_turns(connection, turn_ids)
+        stored: dict[str, bytes | None] = {}
+        for turn_id in turn_ids:
+            for (memory,) in connection.execute(self._outcomes.select_state, (turn_id,)):
+                stored[turn_id] = memory
+        merged = merge_state_writes(writes, stored)
+        connection.executemany(self._outcomes.update_state, [(memory, turn_id) for turn_id, memory in merged.items()])
+
+    def _expand_turns(self, connection: sqlite3.Connection, turn_ids: Iterable[str]) -> None:
+        for turn_id in turn_ids:
+            if turn_id not in self._stored_turns:
+                expand_turn(connection, self._expansion, turn_id)
 
     def _connect(self) -> SqliteConnection:
         if self._link is None:
@@ -217,7 +230,7 @@ def main() -> None:
     source, sink = sys.stdin.fileno(), sys.stdout.fileno()
     received = bytearray()
     recorder: WriterProcess | None = None
-    waiting: list[WriterJob] = []
+    waiting: deque[list[WriterJob]] = deque()
     is_over = False
     while not is_over or waiting:
         if not is_over and (not waiting or _is_readable(source)):
@@ -228,9 +241,11 @@ def main() -> None:
             if recorder is None:
                 recorder = WriterProcess(WriterConfig(*message))
             else:
-                waiting += [WriterJob(*each) for each in message]
+                waiting.append([WriterJob(*each) for each in message])
         if recorder is not None and waiting:
-            group, waiting = waiting[:LARGEST_GROUP], waiting[LARGEST_GROUP:]
+            group = waiting.popleft()
+            while waiting and len(group) + len(waiting[0]) <= LARGEST_GROUP:
+                group += waiting.popleft()
             numbers = [each.number for each in group]
             answer = (numbers, []) if recorder.write(group) else ([], numbers)
             _send(sink, encode_frame((*answer, recorder.head)))

@@ -19,9 +19,9 @@ from gateway.approvals.approval_store import ApprovalTransaction
 from gateway.audit.entries import AuditOrigin
 from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.model.caller import Principal
+from gateway.policy import TurnStateWrite
 from gateway.policy.limits import Limit, LimitKey, QuotaLimit, RateLimit
 from gateway.policy.rules.turn_state import CallBounds, TurnState
-from gateway.storage.call_store import TurnStateWrite
 from gateway.storage.refusal_store import Refusal
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.lock_keys import NOTHING_SHARED, Footprint, turn_footprint

@@ -17,12 +17,14 @@ import pytest
 from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditCaller, AuditOrigin
 from gateway.errors import RecordConflict
+from gateway.policy import TurnStateWrite
 from gateway.policy.rules.turn_state import TurnState, load_turn_state
-from gateway.storage.call_store import CallFilter, TurnStateWrite
+from gateway.storage.call_store import CallFilter
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from gateway.storage.sql.sqlite.single_call_conversion import to_single_call_values
 from gateway.storage.sql.sqlite.writer_client import ANSWER_SECONDS, WriterClient
+from gateway.storage.sql.sqlite.writer_process import LARGEST_GROUP
 from tests.storage.sample_records import ADA, NOON, settled, small, turn
 
 pytestmark = pytest.mark.anyio
@@ -324,3 +326,42 @@ async def test_it_is_not_left_behind_by_a_store_that_closes_while_it_begins(tmp_
 
 async def _made(path: Path) -> None:
     await (await open_sqlite_store(path)).close()
+
+
+async def test_states_of_a_turn_are_written_in_the_order_they_were_made(store: SqliteStore) -> None:
+    implicit = turn("implicit")
+    await store.extend_turn(implicit)
+    state = TurnState()
+
+    async def call(number: int) -> None:
+        state.reserve_call(f"{number:016x}")
+        write = TurnStateWrite(implicit.id, *state.begin_write())
+        if number % 3:
+            await store.note((), turn_id=write.turn_id, memory=write.memory, knowing=write.knowing)
+        else:
+            of_turn = turn(f"turn{number}")
+            outcome = replace(settled(f"call{number}"), turn_id=of_turn.id)
+            await store.record_single_call(outcome, of_turn, audit=(), implicit=write)
+
+    await asyncio.gather(*(call(number) for number in range(60)))
+
+    assert await store.read_turn_state(implicit.id) == state.to_json()
+    assert state.calls == 60
+
+
+async def test_more_calls_than_fit_into_one_message_are_written_with_their_states(store: SqliteStore) -> None:
+    of_turn = turn("session")
+    await store.open_turn(of_turn)
+    state = TurnState()
+
+    async def call(number: int) -> None:
+        state.reserve_call(f"{number:016x}")
+        memory, knowing = state.begin_write()
+        outcome = replace(settled(f"call{number}"), turn_id=of_turn.id)
+        await store.record_call(outcome, memory=memory, knowing=knowing, audit=[(number, b'{"n":%d}' % number)])
+
+    await asyncio.gather(*(call(number) for number in range(LARGEST_GROUP * 2 + 50)))
+
+    assert await store.read_turn_state(of_turn.id) == state.to_json()
+    calls, _ = await store.list_calls(CallFilter(turn_id=of_turn.id), limit=1000)
+    assert len(calls) == 1000
