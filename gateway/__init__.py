@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gateway.model.turns.context import DispatchContext, TurnContext
     from gateway.model.turns.conversation_records import Memory, Message, Retrievable, Thought
     from gateway.model.turns.events import EventBus
-    from gateway.model.turns.reporter import Reporter
+    from gateway.model.turns.progress_reporter import Reporter
     from gateway.model.turns.turn_gate import TurnGate
 
 __version__ = "0.1.0"

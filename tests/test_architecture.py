@@ -23,7 +23,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/app/cluster": {"aiohttp", "yarl"},
     "gateway/app/settings.py": {"pydantic", "pydantic_settings"},
     "gateway/artifacts/formats/json_artifact.py": {"orjson", "json5"},
-    "gateway/artifacts/formats/jsonpath_dialect.py": {"jsonpath"},
+    "gateway/artifacts/formats/javascript_jsonpath.py": {"jsonpath"},
     "gateway/artifacts/formats/jsonpath_nodes.py": {"jsonpath"},
     "gateway/artifacts/formats/markdown_parser.py": {"markdown_it", "linkify_it"},
     "gateway/artifacts/formats/markdown_tree.py": {"markdown_it"},
@@ -137,7 +137,7 @@ LONG: set[str] = {
     "gateway/engine/gates/guard.py",
     "gateway/errors.py",
     "gateway/policy/access.py",
-    "gateway/policy/rules/condition_checks.py",
+    "gateway/policy/rules/condition_lint.py",
 }
 
 

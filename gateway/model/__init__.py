@@ -159,7 +159,7 @@ if TYPE_CHECKING:
         now,
     )
     from gateway.model.turns.pipeline import Middleware, Next, is_abort, is_task_cancelled, run_pipeline
-    from gateway.model.turns.reporter import Reporter
+    from gateway.model.turns.progress_reporter import Reporter
     from gateway.model.turns.turn_gate import TurnGate
 else:
     __getattr__ = lazy_exports(__name__)

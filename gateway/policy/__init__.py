@@ -36,11 +36,11 @@ if TYPE_CHECKING:
         encode_limit_key,
         find_window,
     )
-    from gateway.policy.rules.condition_checks import ConditionMistake, Scope, find_mistakes, missing_everywhere
+    from gateway.policy.rules.cel_syntax_tree import CallNode, ConstantNode, Node, children, parse_expression
+    from gateway.policy.rules.condition_lint import ConditionMistake, Scope, find_mistakes, missing_everywhere
     from gateway.policy.rules.conditions import Condition, ConditionScope, compile_condition
     from gateway.policy.rules.deciding_part import find_deciding_part
     from gateway.policy.rules.expression_analysis import find_saw_flags, line_and_column
-    from gateway.policy.rules.expression_tree import CallNode, ConstantNode, Node, children, parse_expression
     from gateway.policy.rules.gate_checks import (
         ApprovalCheck,
         ArgumentsCheck,

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
         find_forbidden_combinations,
         select_tools,
     )
+    from gateway.registries.collision_resolution import (
+        Collision,
+        CollisionRules,
+        MergedTools,
+        NamedTool,
+        NameKind,
+        merge_tools,
+    )
     from gateway.registries.definition_drift import (
         ChangeSeverity,
         DefinitionChange,
@@ -28,35 +36,12 @@ if TYPE_CHECKING:
     from gateway.registries.definition_scan import ReviewContext, is_visible, other_upstream_tools, review_definition
     from gateway.registries.diagnostics import Diagnostic, Position, Severity, sort_diagnostics, suggest_name
     from gateway.registries.effective_trust import (
-        BUILT_IN_FLAGS,
-        CHANGES,
-        EFFECT_FLAGS,
-        WRITES,
         DeclaredTrust,
         EffectiveTrust,
-        Flag,
-        Hint,
-        Proposal,
         Tier,
         TrustProblem,
-        add_implied_flags,
-        claims_not_idempotent,
-        contradicts_method,
         derive_hints,
-        find_claimed_flags,
-        in_effect_order,
-        method_flags,
-        most_alarming,
-        propose_flags,
         resolve_trust,
-    )
-    from gateway.registries.name_collisions import (
-        Collision,
-        CollisionRules,
-        MergedTools,
-        NamedTool,
-        NameKind,
-        merge_tools,
     )
     from gateway.registries.policy_cases import EarlierCall, ExpectedReason, PolicyCase
     from gateway.registries.snapshot import (
@@ -87,6 +72,23 @@ if TYPE_CHECKING:
         add_plug_in_stages,
         check_stage_order,
         plug_in_group,
+    )
+    from gateway.registries.tool_flags import (
+        BUILT_IN_FLAGS,
+        CHANGES,
+        EFFECT_FLAGS,
+        WRITES,
+        Flag,
+        Hint,
+        Proposal,
+        add_implied_flags,
+        claims_not_idempotent,
+        contradicts_method,
+        find_claimed_flags,
+        in_effect_order,
+        method_flags,
+        most_alarming,
+        propose_flags,
     )
     from gateway.registries.upstream_definition import (
         KINDS,

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         sqlite_findings,
     )
     from gateway.storage.sql.sqlite.migration import is_served, require_not_lost, retry_while_locked, upgrade_in_child
-    from gateway.storage.sql.sqlite.sigbus_handler import survive_bus_errors
+    from gateway.storage.sql.sqlite.sigbus_recovery import survive_bus_errors
     from gateway.storage.sql.sqlite.writer_client import WriterClient
     from gateway.storage.sql.stop_list import SqlStopList
 else:

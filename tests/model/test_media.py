@@ -39,7 +39,7 @@ from gateway.model.tools.artifact import is_spool_reader
 from gateway.model.tools.tool import Tool
 from gateway.model.turns.context import DispatchContext
 from gateway.model.turns.events import TurnEvent
-from gateway.model.turns.reporter import Reporter
+from gateway.model.turns.progress_reporter import Reporter
 
 pytestmark = pytest.mark.anyio
 

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.registries.effective_trust import (
-    DeclaredTrust,
-    EffectiveTrust,
-    Flag,
-    Tier,
-    add_implied_flags,
-    derive_hints,
-    resolve_trust,
-)
+from gateway.registries.effective_trust import DeclaredTrust, EffectiveTrust, Tier, derive_hints, resolve_trust
+from gateway.registries.tool_flags import Flag, add_implied_flags
 
 TODAY = date(2026, 11, 16)
 FLAGS = {

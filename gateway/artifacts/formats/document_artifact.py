@@ -4,7 +4,7 @@ A subclass parses its format and returns the records that a path is applied to. 
 query tools contain the name of the format. This module does not depend on any format.
 
 Paths come from models and are limited: in length, in nesting and in the nodes that one query may visit.
-`jsonpath_dialect` describes the syntax.
+`javascript_jsonpath` describes the syntax.
 """
 
 import asyncio
@@ -63,9 +63,9 @@ class JsonPath:
         return next(self._each([record]))
 
     def _each(self, records: Sequence[Any]) -> Iterator[Iterator[JsonPathMatch]]:
-        dialect = _dialect()
-        budget = dialect.VisitBudget(MAX_VISITS + _VISITS_PER_RECORD * len(records))
-        return (dialect.find_nodes(self._compiled, record, budget=budget) for record in records)
+        jsonpath = _javascript_jsonpath()
+        budget = jsonpath.VisitBudget(MAX_VISITS + _VISITS_PER_RECORD * len(records))
+        return (jsonpath.find_nodes(self._compiled, record, budget=budget) for record in records)
 
 
 @lru_cache(maxsize=256)
@@ -76,15 +76,15 @@ def _compile(source: str) -> Any:
         raise JsonPathInvalid(f"the path is longer than {MAX_PATH_LENGTH} characters")
     if sum(source.count(char) for char in ".^~([!") > MAX_PIECES:
         raise JsonPathInvalid(f"the path has more than {MAX_PIECES} dots, brackets and the like")
-    return _dialect().compile_path(source)
+    return _javascript_jsonpath().compile_path(source)
 
 
-def _dialect() -> Any:
+def _javascript_jsonpath() -> Any:
     try:
-        from gateway.artifacts.formats import jsonpath_dialect as path_dialect
+        from gateway.artifacts.formats import javascript_jsonpath
     except ImportError as error:
         raise PeerMissing("the JSONPath parser is not installed", help="install python-jsonpath") from error
-    return path_dialect
+    return javascript_jsonpath
 
 
 MAX_DEPTH: Final = 256

@@ -1,7 +1,7 @@
 """Nodes, segments and selectors of a JSONPath, which replace some of python-jsonpath's.
 
 They differ in three ways: a query has a budget of visits, it does not reference nodes it has left, and lists
-have JavaScript's `length`. Needs python-jsonpath; only `jsonpath_dialect` imports this module.
+have JavaScript's `length`. Needs python-jsonpath; only `javascript_jsonpath` imports this module.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
 
-from gateway.policy.rules.expression_tree import (
+from gateway.policy.rules.cel_syntax_tree import (
     CallNode,
     ConstantNode,
     FieldNode,

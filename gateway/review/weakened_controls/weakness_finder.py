@@ -6,7 +6,7 @@ from gateway.registries import Snapshot
 from gateway.review.plan.document_changes import DocumentPair
 from gateway.review.plan.risk import RiskFinding
 from gateway.review.weakened_controls.gate_rules import gate_removal, weaker_gate
-from gateway.review.weakened_controls.gateway import (
+from gateway.review.weakened_controls.installation import (
     new_provider,
     new_upstream,
     weaker_artifact,
@@ -17,7 +17,7 @@ from gateway.review.weakened_controls.gateway import (
     weaker_upstream,
 )
 from gateway.review.weakened_controls.spec_comparison import Spec, Weakness, wider_networks
-from gateway.review.weakened_controls.tools import (
+from gateway.review.weakened_controls.tools_and_catalogues import (
     calls_without_gate,
     new_catalogue,
     new_tool,

@@ -35,7 +35,8 @@ from gateway.approvals import (
 from gateway.artifacts import encode_utf8
 from gateway.model import Principal, canonical
 from gateway.storage.sql.call_rows import from_microseconds, owner_key, to_microseconds
-from gateway.storage.sql.tables import CompiledStatement, approval_entries, approval_notices, approvals
+from gateway.storage.sql.compiled_statement import CompiledStatement
+from gateway.storage.sql.tables import approval_entries, approval_notices, approvals
 
 Row = Mapping[str, Any]
 

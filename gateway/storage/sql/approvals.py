@@ -32,10 +32,10 @@ from gateway.storage.sql.approval_rows import (
 )
 from gateway.storage.sql.call_rows import owner_key, to_microseconds
 from gateway.storage.sql.column_values import is_storable
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.engine_base import ReadPool
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.lock_keys import APPROVALS
-from gateway.storage.sql.tables import CompiledStatement
 
 T = TypeVar("T")
 AuditHook = Callable[[sqlite3.Connection, ApprovalChange, ApprovalRecord], None]

@@ -42,7 +42,8 @@ from gateway.storage.call_store import (
 from gateway.storage.refusal_store import LateOutcome
 from gateway.storage.sql.call_rows import blob_rows, call_from_row, call_to_row, owner_key, turn_to_row
 from gateway.storage.sql.column_values import is_storable
-from gateway.storage.sql.tables import CompiledStatement, calls, claims, pieces, turns
+from gateway.storage.sql.compiled_statement import CompiledStatement
+from gateway.storage.sql.tables import calls, claims, pieces, turns
 
 _OUTCOME: Final = (
     *("status", "definition", "decision", "because", "is_error", "inline", "trusted"),

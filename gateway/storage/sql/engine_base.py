@@ -18,10 +18,11 @@ from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.sql.audit_log import AuditLog
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.lock_keys import state_footprint, turn_key
 from gateway.storage.sql.sqlite.connection import SqliteConnection, to_store_error
-from gateway.storage.sql.tables import CompiledStatement, calls
+from gateway.storage.sql.tables import calls
 
 T = TypeVar("T")
 

@@ -23,9 +23,10 @@ from gateway.policy import (
     find_window,
 )
 from gateway.storage.sql.call_rows import to_microseconds
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.lock_keys import Footprint, limit_key
-from gateway.storage.sql.tables import CompiledStatement, quotas
+from gateway.storage.sql.tables import quotas
 
 QUOTA_RETENTION: Final = timedelta(days=1)
 """How far a clock may run ahead while counts are pruned, and then be set back, without granting anything twice."""

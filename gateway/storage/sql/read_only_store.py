@@ -24,8 +24,9 @@ from gateway.storage.call_store import CallFilter, StoredCall
 from gateway.storage.sql.approvals import find_approvals
 from gateway.storage.sql.call_rows import call_from_row, to_microseconds
 from gateway.storage.sql.column_values import is_storable
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.sqlite.connection import to_store_error
-from gateway.storage.sql.tables import CompiledStatement, calls, fresh
+from gateway.storage.sql.tables import calls, fresh
 
 _PATIENCE: Final = 2.0
 _AUDIT_COLUMNS: Final = "SELECT shard, seq, prev, hash, body, at FROM audit"

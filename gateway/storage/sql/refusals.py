@@ -24,9 +24,10 @@ from gateway.storage.refusal_store import KEPT_FOR, WINDOW, Refusal, RefusalCoun
 from gateway.storage.sql import call_statements as statements
 from gateway.storage.sql.call_rows import blob_rows, call_to_row, owner_key, owner_text, to_microseconds, turn_to_row
 from gateway.storage.sql.call_statements import write_turn_states
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.lock_keys import Footprint, claim_key, refusal_key, state_footprint, turn_key
-from gateway.storage.sql.tables import CompiledStatement, calls, refusals, turns
+from gateway.storage.sql.tables import calls, refusals, turns
 
 TOLD_AT_ONCE: Final = 200
 

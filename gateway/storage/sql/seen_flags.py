@@ -11,8 +11,9 @@ from sqlalchemy.dialects.sqlite import insert
 from gateway.model import Principal, duration_microseconds
 from gateway.policy import LONGEST
 from gateway.storage.sql.call_rows import owner_key, to_microseconds
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.lock_keys import Footprint, sighting_key
-from gateway.storage.sql.tables import CompiledStatement, sightings
+from gateway.storage.sql.tables import sightings
 
 _WITHIN: Final = 0.75
 """Seconds a call waits for its sightings to be durable; it has not run yet."""

@@ -14,8 +14,9 @@ from gateway.policy import QuarantineNotFound, RevocationNotFound, Stop, StopCha
 from gateway.storage.change_signal import STOP_RETENTION, CachedValue, ChangeSignal
 from gateway.storage.sql.call_rows import from_microseconds, to_microseconds
 from gateway.storage.sql.column_values import is_storable
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.group_commit import GroupCommit
-from gateway.storage.sql.tables import CompiledStatement, quarantines, revocations
+from gateway.storage.sql.tables import quarantines, revocations
 
 
 class _StopTable:

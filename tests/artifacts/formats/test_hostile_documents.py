@@ -25,7 +25,7 @@ import json5, toon_format  # the parsers themselves do not count
 
 from gateway.artifacts.spool_readers import InMemoryReader
 from gateway.errors import GatewayError
-from gateway.artifacts.formats import jsonpath_dialect as path_dialect
+from gateway.artifacts.formats import javascript_jsonpath
 from gateway.artifacts.formats import xml_parser as xml_text
 from gateway.artifacts.formats import yaml_parser as yaml_text
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact

@@ -32,7 +32,7 @@ from gateway.model.turns.context import CallContext, DispatchContext, TurnContex
 from gateway.model.turns.conversation_records import Message, Retrievable
 from gateway.model.turns.events import DispatchEnd, ErrorEvent, EventBuses, Listener, TurnEvent, now
 from gateway.model.turns.pipeline import Middleware, Next
-from gateway.model.turns.reporter import Reporter
+from gateway.model.turns.progress_reporter import Reporter
 
 pytestmark = pytest.mark.anyio
 

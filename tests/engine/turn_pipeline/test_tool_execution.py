@@ -22,7 +22,7 @@ from gateway.model.tools.tool_call import UNNAMED_TOOL, ToolCall
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import DispatchContext, TurnContext
 from gateway.model.turns.events import EventBuses
-from gateway.model.turns.reporter import Reporter
+from gateway.model.turns.progress_reporter import Reporter
 
 pytestmark = pytest.mark.anyio
 

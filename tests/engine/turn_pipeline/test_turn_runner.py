@@ -33,7 +33,7 @@ from gateway.model.turns.context import CallContext, DispatchContext
 from gateway.model.turns.conversation_records import CALLBACKS, Message
 from gateway.model.turns.events import ErrorEvent, TurnEnd, TurnEvent, TurnGateOpen
 from gateway.model.turns.pipeline import Next
-from gateway.model.turns.reporter import Reporter
+from gateway.model.turns.progress_reporter import Reporter
 
 pytestmark = pytest.mark.anyio
 

@@ -30,7 +30,7 @@ from gateway.model.tools.tool_call import ToolCall
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import DispatchContext, TurnContext
 from gateway.model.turns.events import EventBuses, TurnEvent, TurnGateClosed, TurnGateOpen
-from gateway.model.turns.reporter import Reporter
+from gateway.model.turns.progress_reporter import Reporter
 from gateway.model.turns.turn_gate import MAX_TIMEOUT_MS, TurnGate, open_gate
 
 pytestmark = pytest.mark.anyio

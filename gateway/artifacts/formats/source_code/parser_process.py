@@ -2,7 +2,7 @@
 
 A parser written in C endangers its process: nested text overflows its stack (300 KB of `{a:` are enough),
 a tree needs up to 240 times the memory of its text, and the parser holds the interpreter's lock all the
-time. Here it can only end a short-lived process that has its own limits. `artifacts` starts this process.
+time. Here it can only end a short-lived process that has its own limits. `source_artifact` starts this process.
 """
 
 import json

@@ -15,11 +15,11 @@ from psycopg.pq import Escaping, TransactionStatus
 
 from gateway.audit import SHARD_NAME, ChainRow
 from gateway.errors import StoreUnavailable
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.engine_base import ReadPool
 from gateway.storage.sql.lock_keys import Footprint
 from gateway.storage.sql.postgres.dialect import BatchStatement, compile_batch, compile_statement, replace_nul
 from gateway.storage.sql.read_only_store import AuditTableReader
-from gateway.storage.sql.tables import CompiledStatement
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 
 from gateway.audit import ChainRow
 from gateway.storage.sql.audit_log import AuditLog
-from gateway.storage.sql.tables import CompiledStatement, audit
+from gateway.storage.sql.compiled_statement import CompiledStatement
+from gateway.storage.sql.tables import audit
 
 
 class _Compiler(PGCompiler_psycopg):

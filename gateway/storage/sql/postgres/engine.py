@@ -20,6 +20,7 @@ from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.sql import call_statements as statements
 from gateway.storage.sql.call_rows import blob_rows, call_to_row, turn_to_row
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.engine_base import ReadPool, Row, SqlEngine
 from gateway.storage.sql.lock_keys import state_footprint
 from gateway.storage.sql.postgres.connection import FULL, PostgresConnection, PostgresReader
@@ -27,7 +28,7 @@ from gateway.storage.sql.postgres.heartbeat import Heartbeat, Lease
 from gateway.storage.sql.postgres.migration import require_schema_version
 from gateway.storage.sql.postgres.writer import PostgresWriter
 from gateway.storage.sql.store import SqlStore
-from gateway.storage.sql.tables import CompiledStatement, calls
+from gateway.storage.sql.tables import calls
 
 _Waiting = list[tuple[Row, "asyncio.Future[list[Row]]"]]
 

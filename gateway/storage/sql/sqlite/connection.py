@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.sql.sqlite.sigbus_handler import count_closed, count_opened, fault_count
+from gateway.storage.sql.sqlite.sigbus_recovery import add_connection, fault_count, remove_connection
 
 ATTEMPT: Final = 0.05
 """Seconds that one attempt waits for another process; the writer tries again until the deadline of its callers."""
@@ -71,7 +71,7 @@ class SqliteConnection:
 
     def __init__(self, path: Path, *, read_only: bool = False, patience: float = ATTEMPT) -> None:
         self._paths = (str(path), f"{path}-wal")
-        faults = count_opened()
+        faults = add_connection()
         if faults is None:
             raise StoreUnavailable("the disk of the database failed", help="check the disk and the room on it")
         self._faults = faults
@@ -134,7 +134,7 @@ class SqliteConnection:
     def _forget(self) -> None:
         if self._is_open:
             self._is_open = False
-            count_closed(self._faults)
+            remove_connection(self._faults)
 
     def _files(self) -> list[tuple[int, int]]:
         return [(status.st_dev, status.st_ino) for status in map(os.stat, self._paths)]

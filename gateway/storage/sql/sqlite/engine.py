@@ -17,6 +17,7 @@ from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.process_liveness import ProcessLock
 from gateway.storage.sql import call_statements as statements
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.engine_base import CallOutcomeRows, Note, ReadPool, Row, SqlEngine
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.sqlite.migration import connect_checked, open_database_file, retry_while_locked
@@ -43,7 +44,7 @@ from gateway.storage.sql.sqlite.single_call_table import (
 from gateway.storage.sql.sqlite.writer_client import WriterClient
 from gateway.storage.sql.sqlite.writer_process import OutcomeValues
 from gateway.storage.sql.store import SqlStore
-from gateway.storage.sql.tables import CompiledStatement, calls, fresh
+from gateway.storage.sql.tables import calls, fresh
 
 _READ_PATIENCE: Final = 0.8
 """Seconds. Readers wait only for a process that repairs the database after a crash."""

@@ -19,6 +19,7 @@ from gateway.storage.blobs.blob_keys import parse_key
 from gateway.storage.blobs.result_spool import BlobStore
 from gateway.storage.call_store import StoredResult
 from gateway.storage.sql.call_rows import results_from_json
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.sqlite.connection import SqliteConnection, to_store_error
 from gateway.storage.sql.sqlite.migration import (
     APPLICATION_ID,
@@ -26,7 +27,7 @@ from gateway.storage.sql.sqlite.migration import (
     read_schema_version,
     require_not_lost,
 )
-from gateway.storage.sql.tables import CompiledStatement, calls, fresh, pieces, turns
+from gateway.storage.sql.tables import calls, fresh, pieces, turns
 
 QUICK_SECONDS: Final = 2.0
 MOST_FINDINGS: Final = 100

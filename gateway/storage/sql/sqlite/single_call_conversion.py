@@ -16,8 +16,9 @@ from gateway.storage.blobs.blob_keys import is_inline, turn_id_prefix
 from gateway.storage.call_store import StoredCall, StoredTurn
 from gateway.storage.sql.call_rows import arguments_text, checksum_text, encode_json, results_to_json
 from gateway.storage.sql.column_values import InsertStatement, require_storable_id
+from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.sqlite.single_call_table import Expansion, Result, SingleCallValues
-from gateway.storage.sql.tables import CompiledStatement, calls, fresh, pieces, turns
+from gateway.storage.sql.tables import calls, fresh, pieces, turns
 
 _DIALECT: Final = dialect(paramstyle="qmark")
 _FIRST: Final = 1

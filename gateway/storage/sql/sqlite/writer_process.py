@@ -26,7 +26,7 @@ from gateway.policy import TurnStateWrite, merge_state_writes
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.column_values import InsertStatement
 from gateway.storage.sql.sqlite.connection import SqliteConnection, WalCheckpointer
-from gateway.storage.sql.sqlite.sigbus_handler import survive_bus_errors
+from gateway.storage.sql.sqlite.sigbus_recovery import survive_bus_errors
 from gateway.storage.sql.sqlite.single_call_table import (
     ID_RUN_SIZE,
     Expansion,

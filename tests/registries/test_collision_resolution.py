@@ -7,9 +7,15 @@ import pytest
 
 from gateway.model.primitives.identifiers import confusable_skeleton, fold_name
 from gateway.model.tools.tool import OnCollision
+from gateway.registries.collision_resolution import (
+    CollisionRules,
+    HonourTool,
+    NamedTool,
+    merge_tools,
+    resolve_collision,
+)
 from gateway.registries.diagnostics import Position
-from gateway.registries.effective_trust import Effects
-from gateway.registries.name_collisions import CollisionRules, HonourTool, NamedTool, merge_tools, resolve_collision
+from gateway.registries.tool_flags import Effects
 
 POLICIES: tuple[OnCollision, ...] = get_args(OnCollision)
 

@@ -1,4 +1,4 @@
-"""The JSONPath dialect: python-jsonpath's parser, changed to accept what JavaScript's jsonpath-plus accepts.
+"""JSONPath as in JavaScript: python-jsonpath's parser, changed to accept what JavaScript's jsonpath-plus accepts.
 
 Added: the parent `^`, the property name `~`, `===` and `!==`, `.length`, `@property`, bare names in
 brackets and `[(@.length-1)]`. Removed: extensions of python-jsonpath that have another meaning in
@@ -8,7 +8,7 @@ in linear time.
 Truth, equality and order are JavaScript's; `UNDEFINED` is a missing value. One deliberate difference:
 lists and objects are equal if their contents are, because parsed documents have no identity.
 
-`documents` imports this module on first use, so that other formats work without python-jsonpath.
+`document_artifact` imports this module on first use, so that other formats work without python-jsonpath.
 """
 
 import math
@@ -131,7 +131,7 @@ class PathRefused(JSONPathSyntaxError):
 def compile_path(source: str) -> JSONPath:
     """Parse a path. Raises `JsonPathInvalid` with a message of one line."""
     try:
-        path = DIALECT.compile(source)
+        path = JAVASCRIPT_JSONPATH.compile(source)
     except (JSONPathError, LookupError, ValueError, ArithmeticError, AssertionError) as error:
         raise JsonPathInvalid(f"the path cannot be read: {_reason(error)}", help=_HELP) from error
     assert isinstance(path, JSONPath)  # noqa: S101 - a compound path needs tokens this dialect does not have
@@ -300,7 +300,7 @@ class _PathParser(Parser):
         return _PatternLiteral(value=Pattern(source, stream.next().value))
 
 
-class Dialect(JSONPathEnvironment):
+class JavaScriptJsonPath(JSONPathEnvironment):
     """Compiles paths of this dialect and compares values for their filters."""
 
     lexer_class = _Lexer
@@ -341,4 +341,4 @@ def _value(operand: object) -> Any:
     return UNDEFINED if is_missing else operand
 
 
-DIALECT: Final = Dialect()
+JAVASCRIPT_JSONPATH: Final = JavaScriptJsonPath()

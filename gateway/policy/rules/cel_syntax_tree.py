@@ -1,7 +1,7 @@
-"""The syntax tree of a CEL expression, for checks that look at how an expression uses a value.
+"""A second, tolerant parser of CEL, for advice about conditions and for conditions that need no interpreter.
 
-The interpreter does not expose the tree of what it compiles, so this module parses the same text again. The tree is
-used for advice only: where this parser does not understand an expression it returns `None`, and nothing is reported.
+The interpreter does not expose the tree of what it compiles, so this module parses the same text again. Where it does
+not understand an expression, it returns `None`: nothing is reported, and the interpreter evaluates the expression.
 """
 
 import re

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from gateway.model import OnCollision, confusable_skeleton, fold_name, glob_matches
 from gateway.registries.diagnostics import Position
-from gateway.registries.effective_trust import Effects
+from gateway.registries.tool_flags import Effects
 
 HonourTool = Literal["always", "sameOrHigherTrust", "never"]
 Compare = Literal["exact", "folded"]

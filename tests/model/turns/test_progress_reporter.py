@@ -20,7 +20,7 @@ from gateway.model.turns.events import (
     ToolCallEvent,
     TurnEvent,
 )
-from gateway.model.turns.reporter import Reporter
+from gateway.model.turns.progress_reporter import Reporter
 
 
 class Announced:

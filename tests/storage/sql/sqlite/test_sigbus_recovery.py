@@ -23,7 +23,7 @@ sys.path.insert(0, {root!r})
 from tests.storage.sample_records import ADA, settled, turn
 from gateway.errors import StoreUnavailable
 from gateway.app.stores.databases import SqliteDatabase
-from gateway.storage.sql.sqlite.sigbus_handler import fault_count
+from gateway.storage.sql.sqlite.sigbus_recovery import fault_count
 
 path = Path(sys.argv[1])
 
@@ -113,7 +113,7 @@ def test_file_that_is_cut_short_ends_no_process(tmp_path: Path) -> None:
 def test_other_bus_errors_end_the_process_as_before(tmp_path: Path) -> None:
     code = """
         import mmap, os, sys
-        from gateway.storage.sql.sqlite.sigbus_handler import survive_bus_errors
+        from gateway.storage.sql.sqlite.sigbus_recovery import survive_bus_errors
         survive_bus_errors()
         file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
         os.truncate(file, 4096)

@@ -8,24 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.registries.effective_trust import (
+from gateway.registries.effective_trust import DeclaredTrust, EffectiveTrust, Tier, derive_hints, resolve_trust
+from gateway.registries.tool_flags import (
     BUILT_IN_FLAGS,
     CHANGES,
     EFFECT_FLAGS,
-    DeclaredTrust,
-    EffectiveTrust,
     Flag,
     Proposal,
-    Tier,
     add_implied_flags,
     claims_not_idempotent,
     contradicts_method,
-    derive_hints,
     find_claimed_flags,
     in_effect_order,
     method_flags,
     propose_flags,
-    resolve_trust,
 )
 
 TODAY: Final = date(2026, 11, 16)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-from gateway.policy.rules.expression_analysis import MACROS
-from gateway.policy.rules.expression_tree import (
+from gateway.policy.rules.cel_syntax_tree import (
     CallNode,
     ConstantNode,
     FieldNode,
@@ -25,6 +24,7 @@ from gateway.policy.rules.expression_tree import (
     children,
     parse_expression,
 )
+from gateway.policy.rules.expression_analysis import MACROS
 from gateway.policy.rules.schema_lookup import NUMBERS, MissingField, SchemaView, Types, types_of
 from gateway.registries import suggest_name
 

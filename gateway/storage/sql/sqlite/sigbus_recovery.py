@@ -1,4 +1,4 @@
-"""A handler of SIGBUS for a disk that fails beneath SQLite's shared memory.
+"""Recovery from SIGBUS: the process survives when a disk fails beneath SQLite's shared memory.
 
 SQLite maps one file, `<database>-shm`. When its file system turns read-only, fills up or is gone, the next access to
 the mapping does not return an error but raises SIGBUS, which ends the process with every call in it. No setting of
@@ -41,7 +41,7 @@ class _Action(ctypes.Structure):
     )
 
 
-class _Faults:
+class _SharedMemoryFaults:
     """One per process: a signal has one handler."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class _Faults:
         return handle
 
 
-_FAULTS: Final = _Faults()
+_FAULTS: Final = _SharedMemoryFaults()
 
 
 def survive_bus_errors() -> None:
@@ -102,11 +102,11 @@ def fault_count() -> int:
     return _FAULTS.count
 
 
-def count_opened() -> int | None:
+def add_connection() -> int | None:
     return _FAULTS.add_connection()
 
 
-def count_closed(faults: int) -> None:
+def remove_connection(faults: int) -> None:
     _FAULTS.remove_connection(faults)
 
 

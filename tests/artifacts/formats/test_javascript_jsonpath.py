@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.artifacts.formats.document_artifact import MAX_PATH_LENGTH, MAX_PIECES, JsonPath
-from gateway.artifacts.formats.jsonpath_dialect import COMPARISONS, is_truthy
+from gateway.artifacts.formats.javascript_jsonpath import COMPARISONS, is_truthy
 from gateway.errors import JsonPathInvalid, PatternNotSupported
 from gateway.model.primitives.canonical_json import UNDEFINED
 

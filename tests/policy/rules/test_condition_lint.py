@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.model.schema.schema import Schema
-from gateway.policy.rules.condition_checks import ConditionMistake, constant_value, find_mistakes
+from gateway.policy.rules.cel_syntax_tree import parse_expression
+from gateway.policy.rules.condition_lint import ConditionMistake, constant_value, find_mistakes
 from gateway.policy.rules.conditions import CEL, compile_condition
-from gateway.policy.rules.expression_tree import parse_expression
 from gateway.policy.rules.schema_lookup import SchemaView
 
 Json = dict[str, Any]
