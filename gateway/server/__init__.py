@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from gateway.server.mcp.endpoint import McpEndpoint
     from gateway.server.rest.events import LOGS, MAX_LOGS, EventLogs, decode_event_id, encode_event_id
-    from gateway.server.rest.router import OPEN_PATHS, build_routes
+    from gateway.server.rest.operation_table import OPEN_PATHS
+    from gateway.server.rest.router import build_routes
 else:
     __getattr__ = lazy_exports(__name__)

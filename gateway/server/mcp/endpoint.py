@@ -35,7 +35,7 @@ from gateway.server.http.request_body import (
     strict_json,
 )
 from gateway.server.mcp.protocol_base import McpServer
-from gateway.server.mcp.request_validation import McpHeaders
+from gateway.server.mcp.request_headers import McpHeaders
 from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.sessions import ClientSessions, SessionLimits
 from gateway.server.mcp.stateless_protocol import StatelessProtocol

@@ -31,7 +31,7 @@ from gateway.model import Principal
 from gateway.server.http.asgi import Receive
 from gateway.server.mcp.call_results import dump_json, list_result_resources, read_result_resource
 from gateway.server.mcp.protocol_base import McpServer, get_progress_token, observe_request, to_protocol_error
-from gateway.server.mcp.request_validation import McpHeaders
+from gateway.server.mcp.request_headers import McpHeaders
 from gateway.server.mcp.sessions import (
     ClientSession,
     ClientSessions,

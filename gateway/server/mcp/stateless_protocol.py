@@ -38,7 +38,8 @@ from gateway.server.mcp.protocol_base import (
     parse_call,
     to_protocol_error,
 )
-from gateway.server.mcp.request_validation import McpHeaders, StatelessRequest, validate_request
+from gateway.server.mcp.request_headers import McpHeaders
+from gateway.server.mcp.stateless_request import StatelessRequest, validate_request
 from gateway.server.mcp.streams import DisconnectMonitor, EventStream, McpResponse, Send
 from gateway.server.mcp.subscriptions import Subscriptions
 from gateway.server.mcp.suspended_calls import (

@@ -19,8 +19,8 @@ from gateway.mcp import (
 )
 from gateway.model import BackendError, Principal
 from gateway.server.http.asgi import Receive
-from gateway.server.mcp.request_validation import StatelessRequest
-from gateway.server.mcp.resources import ResourceMethods
+from gateway.server.mcp.prompts_and_resources import PromptAndResourceMethods
+from gateway.server.mcp.stateless_request import StatelessRequest
 from gateway.server.mcp.streams import DisconnectMonitor, EventStream, Send, end_stream, send_json_error, start_stream
 from gateway.server.mcp.suspended_calls import require_tasks
 
@@ -34,7 +34,7 @@ _LISTS: Final = {
 
 
 class Subscriptions:
-    def __init__(self, service: Service, offering: ResourceMethods) -> None:
+    def __init__(self, service: Service, offering: PromptAndResourceMethods) -> None:
         self._service = service
         self._offering = offering
         self._closing: set[Callable[[], None]] = set()
@@ -92,7 +92,11 @@ class _Subscriber:
     """The notifications of one client. A resource that does not exist for it is not acknowledged."""
 
     def __init__(
-        self, offering: ResourceMethods, principal: Principal, meta: Mapping[str, Any], supported: dict[str, Any]
+        self,
+        offering: PromptAndResourceMethods,
+        principal: Principal,
+        meta: Mapping[str, Any],
+        supported: dict[str, Any],
     ) -> None:
         self._offering = offering
         self._principal = principal

@@ -23,11 +23,8 @@ from gateway.errors import GatewayError, StoreUnavailable
 from gateway.model import Principal
 from gateway.server.http.asgi import Response
 from gateway.server.rest.operation import (
-    OperationParameter,
     RestDependencies,
-    RestOperation,
     RestRequest,
-    SuccessResponse,
 )
 from gateway.server.rest.responses import InvalidRequest, send_json
 from gateway.server.rest.schemas import ANYTHING, FLAG, TEXT, TIMESTAMP, Document, array_of, object_of, ref
@@ -135,27 +132,6 @@ ANSWERS: Final[Mapping[str, Document]] = {
 
 PATH_PARAMETERS: Final = {"approval": "The id of an approval."}
 
-_QUERY: Final = (
-    OperationParameter(
-        "state",
-        "Only approvals in this state.",
-        {"type": "string", "enum": [*APPROVAL_STATES, "any"], "default": "pending"},
-    ),
-    OperationParameter(
-        "role",
-        "Only approvals that the caller may decide, or only those that the caller requested.",
-        {"type": "string", "enum": ["approver", "requester"]},
-    ),
-    OperationParameter("tool", "Only approvals of this tool, by the name it was called by."),
-    OperationParameter(
-        "limit", "Approvals per page.", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}
-    ),
-    OperationParameter("cursor", "The `next` of the previous page."),
-)
-_CONFLICT: Final = {
-    403: "The caller requested it.",
-    409: "It is decided or has expired, the caller has voted before, or it is not what the caller saw.",
-}
 _VOTES: Final[tuple[Vote, ...]] = ("grant", "refuse")
 
 
@@ -282,53 +258,3 @@ def _entry(entry: ApprovalVote) -> dict[str, Any]:
         "shownDigest": entry.shown_digest,
     }
     return found if entry.note is None else {**found, "note": escape_invisible(entry.note)}
-
-
-APPROVAL_OPERATIONS: Final[tuple[RestOperation, ...]] = (
-    RestOperation(
-        "listApprovals",
-        "GET",
-        "/v1/approvals",
-        "List the approvals that the caller may decide or requested, newest first",
-        list_approvals,
-        SuccessResponse("A page of approvals.", "Approvals"),
-        "approvals",
-        query=_QUERY,
-    ),
-    RestOperation(
-        "getApproval",
-        "GET",
-        "/v1/approvals/{approval}",
-        "Get one approval, with everything needed to decide",
-        get_approval,
-        SuccessResponse("The approval.", "Approval"),
-        "approvals",
-    ),
-    RestOperation(
-        "resolveApproval",
-        "POST",
-        "/v1/approvals/{approval}/resolve",
-        "Grant an approval as the caller",
-        resolve_approval,
-        SuccessResponse("The approval; it is granted once enough approvers have agreed.", "Approval"),
-        "approvals",
-        body="ResolveRequest",
-        also={
-            **_CONFLICT,
-            409: f"{_CONFLICT[409]} Likewise if it is stale.",
-            422: "The resolution does not satisfy its schema; the approval stays open.",
-        },
-    ),
-    RestOperation(
-        "rejectApproval",
-        "POST",
-        "/v1/approvals/{approval}/reject",
-        "Refuse an approval as the caller; one refusal is final",
-        reject_approval,
-        SuccessResponse("The refused approval.", "Approval"),
-        "approvals",
-        body="RejectRequest",
-        also=_CONFLICT,
-    ),
-)
-"""Operations on approvals; `REQUESTS`, `ANSWERS` and `PATH_PARAMETERS` describe them."""

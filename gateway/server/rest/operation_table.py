@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Final
 
+from gateway.approvals import APPROVAL_STATES
 from gateway.engine import MAX_KEY
-from gateway.server.rest import artifacts, calls, catalogues
-from gateway.server.rest import calls as turns
-from gateway.server.rest.openapi import call_example
+from gateway.server.rest import approvals, calls_and_turns, catalogues, records_and_artifacts
+from gateway.server.rest.openapi import call_example, documentation_operations
 from gateway.server.rest.operation import OperationParameter, RestOperation, SuccessResponse
 from gateway.server.rest.responses import MEANINGS, RETRYABLE, STATUSES, Outcome
 from gateway.server.rest.schemas import TURN_ENDINGS
@@ -42,7 +42,7 @@ _PAGE: Final = (
 _PART: Final = OperationParameter(
     "part",
     "Which of several results, counted from 0.",
-    {"type": "integer", "minimum": 0, "maximum": artifacts.MAX_PARTS, "default": 0},
+    {"type": "integer", "minimum": 0, "maximum": records_and_artifacts.MAX_PARTS, "default": 0},
 )
 _CONFLICT: Final = {
     409: "The idempotency key belongs to another call, to one that still runs, or to one whose end was not recorded."
@@ -68,8 +68,29 @@ _REFUSED_READ: Final = {
     429: "A rate or a quota refuses it for now.",
 }
 _UNCHANGED: Final = {304: "The client has it already."}
+_APPROVALS_PAGE: Final = (
+    OperationParameter(
+        "state",
+        "Only approvals in this state.",
+        {"type": "string", "enum": [*APPROVAL_STATES, "any"], "default": "pending"},
+    ),
+    OperationParameter(
+        "role",
+        "Only approvals that the caller may decide, or only those that the caller requested.",
+        {"type": "string", "enum": ["approver", "requester"]},
+    ),
+    OperationParameter("tool", "Only approvals of this tool, by the name it was called by."),
+    OperationParameter(
+        "limit", "Approvals per page.", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}
+    ),
+    OperationParameter("cursor", "The `next` of the previous page."),
+)
+_DECIDED: Final = {
+    403: "The caller requested it.",
+    409: "It is decided or has expired, the caller has voted before, or it is not what the caller saw.",
+}
 
-OPERATIONS: Final[tuple[RestOperation, ...]] = (
+_TOOL_OPERATIONS: Final[tuple[RestOperation, ...]] = (
     RestOperation(
         "listCatalogues",
         "GET",
@@ -121,7 +142,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "POST",
         "/v1/catalogues/{catalogue}/tools/{name}/call",
         "Call a tool, in a new turn unless a turn handle is given",
-        calls.call_tool,
+        calls_and_turns.call_tool,
         _DONE,
         "calls",
         headers=(_KEY,),
@@ -134,7 +155,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "POST",
         "/v1/turns",
         "Open a turn",
-        turns.open_turn,
+        calls_and_turns.open_turn,
         SuccessResponse("The turn.", "Turn", status=201, headers={"Location": "Where the turn is."}),
         "turns",
         body="TurnRequest",
@@ -144,7 +165,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/turns/{turn}",
         "Get one turn, open or ended",
-        turns.get_turn,
+        calls_and_turns.get_turn,
         SuccessResponse("The turn.", "Turn"),
         "turns",
     ),
@@ -153,7 +174,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/turns/{turn}/tools",
         "List the tools of the turn, with query tools for its artifacts",
-        turns.list_turn_tools,
+        calls_and_turns.list_turn_tools,
         SuccessResponse("The tools.", "Tools", headers=_TAGGED),
         "turns",
         query=(_FORMAT,),
@@ -165,7 +186,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "POST",
         "/v1/turns/{turn}/calls",
         "Call a tool in the turn, with the caller's own id if one is given",
-        turns.call_in_turn,
+        calls_and_turns.call_in_turn,
         replace(_DONE, description=f"{_DONE.description} An id that the turn has already gets a suffix."),
         "turns",
         headers=(_KEY,),
@@ -178,7 +199,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/turns/{turn}/calls",
         "List the records of the turn's calls, newest first",
-        artifacts.list_turn_calls,
+        records_and_artifacts.list_turn_calls,
         SuccessResponse("A page of records.", "Records"),
         "turns",
         query=_PAGE,
@@ -188,7 +209,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/turns/{turn}/calls/{callId}",
         "Get one record of the turn, with its result if the caller may read it",
-        artifacts.get_turn_call,
+        records_and_artifacts.get_turn_call,
         SuccessResponse("The record.", "Record"),
         "turns",
     ),
@@ -197,7 +218,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "POST",
         "/v1/turns/{turn}/end",
         f"End the turn with {', '.join(TURN_ENDINGS[:-1])} or {TURN_ENDINGS[-1]}",
-        turns.end_turn,
+        calls_and_turns.end_turn,
         SuccessResponse("The ended turn.", "Turn"),
         "turns",
         body="EndRequest",
@@ -208,7 +229,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/turns/{turn}/render",
         "Get the messages of the next model request",
-        turns.render_turn,
+        calls_and_turns.render_turn,
         SuccessResponse("Messages in the form of chat completions.", "Rendering"),
         "turns",
         also=_REFUSED_READ,
@@ -218,7 +239,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/turns/{turn}/events",
         "Follow the events of the turn as they happen",
-        turns.follow_turn,
+        calls_and_turns.follow_turn,
         SuccessResponse(
             "Server-sent events, until the turn ends. `dropped` counts missed events.", type="text/event-stream"
         ),
@@ -235,7 +256,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/calls",
         "List the records of the caller's calls, newest first",
-        artifacts.list_calls,
+        records_and_artifacts.list_calls,
         SuccessResponse("A page of records.", "Records"),
         "records",
         query=(OperationParameter("turn", "Only calls of this turn."), *_PAGE),
@@ -245,7 +266,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/calls/{callId}",
         "Get one record, with its result if the caller may read it",
-        artifacts.get_call,
+        records_and_artifacts.get_call,
         SuccessResponse("The record.", "Record"),
         "records",
         query=(_TURN,),
@@ -255,7 +276,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/calls/{callId}/verify",
         "Check whether the stored arguments are still those of the call",
-        artifacts.verify_call,
+        records_and_artifacts.verify_call,
         SuccessResponse("Checksums and exact digests, stored and computed.", "Verification"),
         "records",
         query=(_TURN,),
@@ -265,7 +286,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/artifacts/{callId}",
         "Get the metadata of a result and its queries",
-        artifacts.get_artifact,
+        records_and_artifacts.get_artifact,
         SuccessResponse("The artifact.", "ArtifactDetails"),
         "artifacts",
         query=(_TURN,),
@@ -275,7 +296,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "GET",
         "/v1/artifacts/{callId}/content",
         "Download the content of a result",
-        artifacts.download,
+        records_and_artifacts.download,
         SuccessResponse(
             "The content, with the media type of its class.",
             type="*/*",
@@ -304,7 +325,7 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         "POST",
         "/v1/artifacts/{callId}/query",
         "Query an artifact with one of its query tools",
-        artifacts.query,
+        records_and_artifacts.query,
         _DONE,
         "artifacts",
         query=(_TURN,),
@@ -314,3 +335,56 @@ OPERATIONS: Final[tuple[RestOperation, ...]] = (
         instead=_NOT_DONE,
     ),
 )
+
+APPROVAL_OPERATIONS: Final[tuple[RestOperation, ...]] = (
+    RestOperation(
+        "listApprovals",
+        "GET",
+        "/v1/approvals",
+        "List the approvals that the caller may decide or requested, newest first",
+        approvals.list_approvals,
+        SuccessResponse("A page of approvals.", "Approvals"),
+        "approvals",
+        query=_APPROVALS_PAGE,
+    ),
+    RestOperation(
+        "getApproval",
+        "GET",
+        "/v1/approvals/{approval}",
+        "Get one approval, with everything needed to decide",
+        approvals.get_approval,
+        SuccessResponse("The approval.", "Approval"),
+        "approvals",
+    ),
+    RestOperation(
+        "resolveApproval",
+        "POST",
+        "/v1/approvals/{approval}/resolve",
+        "Grant an approval as the caller",
+        approvals.resolve_approval,
+        SuccessResponse("The approval; it is granted once enough approvers have agreed.", "Approval"),
+        "approvals",
+        body="ResolveRequest",
+        also={
+            **_DECIDED,
+            409: f"{_DECIDED[409]} Likewise if it is stale.",
+            422: "The resolution does not satisfy its schema; the approval stays open.",
+        },
+    ),
+    RestOperation(
+        "rejectApproval",
+        "POST",
+        "/v1/approvals/{approval}/reject",
+        "Refuse an approval as the caller; one refusal is final",
+        approvals.reject_approval,
+        SuccessResponse("The refused approval.", "Approval"),
+        "approvals",
+        body="RejectRequest",
+        also=_DECIDED,
+    ),
+)
+
+_DESCRIBED: Final = (*_TOOL_OPERATIONS, *APPROVAL_OPERATIONS)
+OPERATIONS: Final = (*_DESCRIBED, *documentation_operations(_DESCRIBED))
+OPEN_PATHS: Final = tuple(sorted({each.path for each in OPERATIONS if each.is_open}))
+"""Paths that need no credential."""

@@ -21,9 +21,8 @@ from gateway.model import Schema
 from gateway.server.http.asgi import SCOPE_PRINCIPAL, Receive, Response, Scope, Send, error_response
 from gateway.server.http.middleware import SCOPE_STARTED
 from gateway.server.http.request_body import ClientGone
-from gateway.server.rest.approvals import APPROVAL_OPERATIONS
 from gateway.server.rest.events import EventLogs
-from gateway.server.rest.openapi import REQUESTS, documentation_operations
+from gateway.server.rest.openapi import REQUESTS
 from gateway.server.rest.operation import RestDependencies, RestOperation, RestRequest, read_json, read_query
 from gateway.server.rest.operation_table import OPERATIONS
 from gateway.server.rest.responses import MethodNotAllowed, UnknownPath
@@ -144,11 +143,6 @@ def _without_body(send: Send) -> Send:
 
 _NOTHING: Final = Schema({"type": "object", "properties": {}})
 
-_DESCRIBED: Final = (*OPERATIONS, *APPROVAL_OPERATIONS)
-ALL_OPERATIONS: Final[tuple[RestOperation, ...]] = (*_DESCRIBED, *documentation_operations(_DESCRIBED))
-OPEN_PATHS: Final = tuple(sorted({each.path for each in ALL_OPERATIONS if each.is_open}))
-"""Paths that need no credential."""
-
 
 class _UnknownPathEndpoint:
     """A class, because Starlette wraps plain functions and passes them its own requests."""
@@ -168,7 +162,7 @@ def build_routes(
     rest = RestDependencies(service, logs or EventLogs(), approvals, catch_up)
     by_path = {
         path: list(operations)
-        for path, operations in groupby(sorted(ALL_OPERATIONS, key=attrgetter("path")), key=attrgetter("path"))
+        for path, operations in groupby(sorted(OPERATIONS, key=attrgetter("path")), key=attrgetter("path"))
     }
     # Starlette tries paths in order, and no two match the same request: calls, the most frequent ones, come first
     ordered = sorted(by_path, key=lambda path: (not path.endswith(("/call", "/calls")), path))

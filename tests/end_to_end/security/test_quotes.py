@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.server.rest.router import ALL_OPERATIONS
+from gateway.server.rest.operation_table import OPERATIONS
 from tests.end_to_end.telemetry.test_canaries import _environ, _read_store
 from tests.support.gateways.forkserver import ForkServer
 from tests.support.gateways.gate_projects import ANA, PEOPLE, POLICY, approval_client
@@ -108,7 +108,7 @@ def rest_requests(turn: str) -> Iterator[tuple[str, str, bytes, dict[str, str]]]
     yield CANARY.replace("-", "").upper(), "/v1/calls", b"", {}
     yield "POST", call, b"{}", {"content-type": CANARY}
     yield "POST", call, b"{}", {**json_type, "content-encoding": CANARY}
-    for operation in ALL_OPERATIONS:
+    for operation in OPERATIONS:
         path = operation.path
         for name in ("catalogue", "name", "turn", "callId", "approval"):
             path = path.replace(f"{{{name}}}", CANARY)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.server.rest.router import ALL_OPERATIONS
+from gateway.server.rest.operation_table import OPERATIONS
 from tests.support.gateways.process import GatewayProcess, start_gateway_process
 from tests.support.gateways.projects import (
     Person,
@@ -122,7 +122,7 @@ JSON = "Content-Type: application/json"
 
 
 def routes() -> Iterator[tuple[str, str]]:
-    for operation in ALL_OPERATIONS:
+    for operation in OPERATIONS:
         yield operation.method, re.sub(r"\{\w+\}", "desk", operation.path)
     yield from [("POST", "/desk/mcp"), ("GET", "/desk/mcp"), ("POST", "/mcp"), ("GET", "/livez"), ("GET", "/readyz")]
     yield from [("GET", "/.well-known/oauth-protected-resource"), ("GET", "/nothing")]
@@ -274,7 +274,7 @@ def test_page_of_a_listed_origin_asks_without_a_credential_and_reads_what_it_the
 
 
 def post_routes() -> Iterator[str]:
-    for operation in ALL_OPERATIONS:
+    for operation in OPERATIONS:
         if operation.body:
             yield re.sub(r"\{\w+\}", "desk", operation.path)
     yield from ("/desk/mcp", "/mcp")

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.server.rest.router import ALL_OPERATIONS
+from gateway.server.rest.operation_table import OPERATIONS
 from tests.support.gateways.process import start_gateway_process
 from tests.support.gateways.projects import (
     Caller,
@@ -154,7 +154,7 @@ BODIES: dict[str, Any] = {
 
 
 def rest_requests(turn: str, call: str) -> Iterator[tuple[str, str, Any]]:
-    for operation in ALL_OPERATIONS:
+    for operation in OPERATIONS:
         if "{turn}" in operation.path or "{callId}" in operation.path:
             path = operation.path.replace("{turn}", turn).replace("{callId}", call)
             yield operation.method, path, BODIES.get(operation.id)

@@ -14,7 +14,7 @@ import aiohttp
 import anyio
 import pytest
 
-from gateway.server.rest.router import ALL_OPERATIONS
+from gateway.server.rest.operation_table import OPERATIONS
 from tests.identity.test_oidc_issuer import GATEWAY, Issuer, server
 from tests.identity.token_samples import (
     AUDIENCE,
@@ -127,7 +127,7 @@ WRONG: dict[str, Callable[[], str]] = {
 
 def every_request() -> Iterator[tuple[str, str]]:
     """Yield method and path of every route that needs a credential, and of some that do not exist."""
-    for operation in ALL_OPERATIONS:
+    for operation in OPERATIONS:
         if not operation.is_open:
             yield operation.method, re.sub(r"\{\w+\}", "desk", operation.path)
     for path in ("/mcp", "/desk/mcp", "/nowhere/mcp"):

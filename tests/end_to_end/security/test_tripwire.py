@@ -28,7 +28,7 @@ from gateway.model.tools.backend import Backend, Invocation
 from gateway.policy.access import Access
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.registries.snapshot import DeclaredTool
-from gateway.server.rest.router import ALL_OPERATIONS
+from gateway.server.rest.operation_table import OPERATIONS
 from tests.support.gateways.projects import (
     CallCounter,
     GatewayUnderTest,
@@ -220,7 +220,7 @@ BODIES = {
 
 def every_other_operation(ids: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
     """Call every REST operation that is no tool call, ending the turn last."""
-    for operation in sorted(ALL_OPERATIONS, key=lambda each: each.id == "endTurn"):
+    for operation in sorted(OPERATIONS, key=lambda each: each.id == "endTurn"):
         if operation.id not in CALLING and operation.id != "followTurn" and "{approval}" not in operation.path:
             path = re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], operation.path)
             yield operation.method, path, BODIES.get(operation.id)

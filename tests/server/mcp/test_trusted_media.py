@@ -8,7 +8,7 @@ from gateway.engine.result_content import media_meta
 from gateway.model.caller import Principal
 from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import DeclaredDefinition
-from gateway.server.mcp.resources import _trust_meta
+from gateway.server.mcp.prompts_and_resources import _trust_meta
 from gateway.storage.call_store import StoredCall, StoredResult
 
 TRUSTED = EffectiveTrust(Tier("internal", 0, "first-party", may_be_trusted=True), frozenset(), True, True)

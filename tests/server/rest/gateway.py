@@ -35,7 +35,8 @@ from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import ArtifactClass, Catalogue, DeclaredTool, Deprecation, Snapshot
 from gateway.server.http.asgi import AsgiApp
 from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
-from gateway.server.rest.router import OPEN_PATHS, build_routes
+from gateway.server.rest.operation_table import OPEN_PATHS
+from gateway.server.rest.router import build_routes
 from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store

@@ -12,11 +12,11 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.server.rest.router import ALL_OPERATIONS
+from gateway.server.rest.operation_table import OPERATIONS
 from tests.server.rest.gateway import running
 
-POSTS = [each for each in ALL_OPERATIONS if each.method == "POST"]
-GETS = [each for each in ALL_OPERATIONS if each.method == "GET"]
+POSTS = [each for each in OPERATIONS if each.method == "POST"]
+GETS = [each for each in OPERATIONS if each.method == "GET"]
 MEMBERS = ("arguments", "turn", "catalogue", "stash", "id", "tool", "as", "method", "callId", "extra", "text")
 
 values = st.recursive(

@@ -13,12 +13,13 @@ import pytest
 from starlette.routing import Route
 
 from gateway.server.rest.openapi import REQUESTS, build_openapi, render_page
-from gateway.server.rest.router import ALL_OPERATIONS, MAX_BODY, OPEN_PATHS, RestEndpoint, build_routes
+from gateway.server.rest.operation_table import OPEN_PATHS, OPERATIONS
+from gateway.server.rest.router import MAX_BODY, RestEndpoint, build_routes
 from tests.server.rest.gateway import Gateway, running, sent_to
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = build_openapi(ALL_OPERATIONS)
+DOCUMENT = build_openapi(OPERATIONS)
 FORBIDDEN = {"command", "args", "env", "url", "upstream", "server", "headers", "program", "cwd", "image"}
 """Fields of an upstream's definition: no request accepts them."""
 
@@ -39,7 +40,7 @@ def test_document_is_valid_openapi() -> None:
     parsed = validator.OpenAPI.model_validate(DOCUMENT)
 
     assert parsed.openapi == "3.1.0"
-    assert len({each.id for each in ALL_OPERATIONS}) == len(ALL_OPERATIONS)
+    assert len({each.id for each in OPERATIONS}) == len(OPERATIONS)
 
 
 def test_every_schema_is_one() -> None:
@@ -63,16 +64,16 @@ def test_only_reading_the_api_is_open() -> None:
 async def test_every_route_but_the_open_ones_needs_a_credential(gateway: Gateway) -> None:
     async with gateway.client(None) as client:
         answers = [
-            (each.path, await client.request(each.method, re.sub(r"{\w+}", "x", each.path))) for each in ALL_OPERATIONS
+            (each.path, await client.request(each.method, re.sub(r"{\w+}", "x", each.path))) for each in OPERATIONS
         ]
 
     refused = {path for path, answer in answers if answer.status_code == 401}
-    assert refused == {each.path for each in ALL_OPERATIONS} - set(OPEN_PATHS)
+    assert refused == {each.path for each in OPERATIONS} - set(OPEN_PATHS)
 
 
 def test_no_request_takes_a_definition_of_an_upstream() -> None:
     taken = {name for schema in REQUESTS.values() for name in schema["properties"]}
-    taken |= {each.name.lower() for operation in ALL_OPERATIONS for each in (*operation.query, *operation.headers)}
+    taken |= {each.name.lower() for operation in OPERATIONS for each in (*operation.query, *operation.headers)}
 
     assert taken & FORBIDDEN == set()
     assert all(schema["additionalProperties"] is False for schema in REQUESTS.values())
@@ -80,7 +81,7 @@ def test_no_request_takes_a_definition_of_an_upstream() -> None:
 
 async def test_members_of_such_definitions_are_refused_everywhere(gateway: Gateway) -> None:
     async with gateway.client() as client:
-        for operation in ALL_OPERATIONS:
+        for operation in OPERATIONS:
             path = re.sub(r"{\w+}", "x", operation.path)
             for name in sorted(FORBIDDEN):
                 if operation.body:

@@ -10,7 +10,8 @@ import pytest
 from gateway.server.http.asgi import AsgiApp, json_response
 from gateway.server.http.middleware import EdgeRules
 from gateway.server.http.router import build_data_app, build_data_router
-from gateway.server.rest.router import OPEN_PATHS, build_routes
+from gateway.server.rest.operation_table import OPEN_PATHS
+from gateway.server.rest.router import build_routes
 from tests.server.rest.gateway import Gateway, authenticate, running
 
 pytestmark = pytest.mark.anyio

@@ -282,7 +282,7 @@ async def test_result_that_cannot_be_shown_after_the_call_is_a_lost_outcome(
     async def unreadable(*_: Any) -> None:
         raise StoreUnavailable("the object store is down")
 
-    monkeypatch.setattr("gateway.server.rest.calls.outcome_data", unreadable)
+    monkeypatch.setattr("gateway.server.rest.calls_and_turns.outcome_data", unreadable)
     async with gateway.client() as client:
         answer = await client.post("/v1/catalogues/desk/tools/pay/call", json={})
 

@@ -22,7 +22,7 @@ from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.stateless_protocol import StatelessProtocol
 from gateway.server.mcp.suspended_calls import TASK_METHODS
 from gateway.server.rest.operation import RestOperation
-from gateway.server.rest.router import ALL_OPERATIONS
+from gateway.server.rest.operation_table import OPERATIONS
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.resource_server import make_resource_server
 from tests.support.gateways.projects import (
@@ -254,7 +254,7 @@ class Walk:
 
     def _of_rest(self) -> Iterator[Probe]:
         """Every read operation on every result. Operations that call something have their own probes."""
-        for operation in ALL_OPERATIONS:
+        for operation in OPERATIONS:
             if operation.method == "GET" and "approval" not in operation.path and operation.id != "followTurn":
                 for turn, call in self._some():
                     yield self._operation(

@@ -9,7 +9,7 @@ from gateway.errors import ArtifactGone, InvalidInitialToolCallValue, Refused, U
 from gateway.model import Media, Principal, ToolCall, call_id, candidate_call_ids, is_artifact, piece_id
 from gateway.registries import CONTENT
 from gateway.server.http.asgi import Response
-from gateway.server.rest.calls import call_response, find_turn, read_idempotency_key
+from gateway.server.rest.calls_and_turns import call_response, find_turn, read_idempotency_key
 from gateway.server.rest.catalogues import find_catalogue
 from gateway.server.rest.downloads import build_download, download_response, get_content_type
 from gateway.server.rest.operation import RestDependencies, RestRequest

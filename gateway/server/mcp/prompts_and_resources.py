@@ -58,7 +58,7 @@ _NEWER: Final[Mapping[str, frozenset[str]]] = {
 """Members that a protocol revision does not have."""
 
 
-class ResourceMethods:
+class PromptAndResourceMethods:
     """One catalogue's prompts and resources."""
 
     def __init__(self, service: Service, catalogue: str) -> None:
