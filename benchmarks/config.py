@@ -117,11 +117,11 @@ def in_own_process(size: int) -> dict[str, float]:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    from gateway.app.project import Project, load_project
+    from gateway.app.project import ProjectFolders, load_project
     from gateway.model.caller import Principal
 
     started = time.perf_counter()
-    found = load_project(Project.from_folder(folder), environ={}, today=TODAY)
+    found = load_project(ProjectFolders.from_folder(folder), environ={}, today=TODAY)
     check = time.perf_counter() - started
     if found.access is None:
         raise SystemExit(f"{folder} has problems: {found.diagnostics[:3]}")

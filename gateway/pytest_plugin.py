@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from gateway.app import Project, load_project
+from gateway.app import ProjectFolders, load_project
 from gateway.config import list_files, render_report
 from gateway.policy import Access
 from gateway.registries import PolicyCase
@@ -102,7 +102,7 @@ def _project_of(file: Path) -> Path | None:
 def _access_to(folder: Path, config: pytest.Config) -> Access | str:
     """Return the project's access, or a report of its errors."""
     here = Path.cwd()
-    project = Project.from_folder(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+    project = ProjectFolders.from_folder(folder.relative_to(here) if folder.is_relative_to(here) else folder)
     found = load_project(
         project,
         environ=os.environ,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.app.app import App, AppInputs, ConfigInvalid, start_app
     from gateway.app.asgi_apps import build_asgi_apps
     from gateway.app.backend_factory import probe_upstreams
-    from gateway.app.bundles.archive import (
+    from gateway.app.bundle_archive import (
         MOST_NUMBER,
         Bundle,
         BundleManifest,
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         signer_key_id,
         verify_bundle,
     )
-    from gateway.app.bundles.project_files import read_project_files
-    from gateway.app.cluster.setup import ClusterMembers, PeerSettings, RouterFactory
+    from gateway.app.cluster.members import ClusterMembers, PeerSettings, RouterFactory, load_peer_key
     from gateway.app.cluster.worker_router import WorkerRouter
     from gateway.app.cluster.worker_supervisor import WorkerConfig, WorkerSupervisor
-    from gateway.app.project import PYTHON_VARIABLES, LoadedProject, Project, load_project
+    from gateway.app.project import PYTHON_VARIABLES, LoadedProject, ProjectFolders, load_project
+    from gateway.app.project_files import read_project_files
     from gateway.app.project_source import (
         LastGoodBundle,
         ProjectCopy,
@@ -42,25 +42,11 @@ if TYPE_CHECKING:
     from gateway.app.revisions.reload import Reloader, prepare_from_source
     from gateway.app.secrets import Secrets
     from gateway.app.settings import Settings, describe_expected, format_default, get_variable_name
-    from gateway.app.startup_checks import peer_key, refuse_shared_port
-    from gateway.app.stores.databases import (
-        PostgresLocation,
-        PostgresUrl,
-        SpoolLocation,
-        check_spool,
-        copy_all_results,
-        load_postgres,
-        locate_storage,
-        open_spool,
-    )
-    from gateway.app.stores.operator_store import (
-        AuditedStopList,
-        CallTrace,
-        find_project_call,
-        list_project_calls,
-        load_trace,
-        open_stop_list,
-    )
+    from gateway.app.startup_checks import refuse_shared_port
+    from gateway.app.stores.audited_stop_list import AuditedStopList, open_stop_list
+    from gateway.app.stores.call_queries import CallTrace, find_project_call, list_project_calls, load_trace
+    from gateway.app.stores.databases import PostgresLocation, PostgresUrl, load_postgres, locate_storage
+    from gateway.app.stores.spools import SpoolLocation, check_spool, copy_all_results, open_spool
     from gateway.app.telemetry_setup import configure_log_output
     from gateway.app.upstream_discovery import UpstreamDefinitions, discover, open_connections
 else:

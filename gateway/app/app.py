@@ -1,7 +1,6 @@
 """A running gateway: open storage, identities and published tools, and close them in reverse order."""
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -9,22 +8,23 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from gateway.app.audit_settings import AuditSettings, build_audit_settings
 from gateway.app.call_controls import ProcessControls, RetentionPolicy, open_controls, retry_store
-from gateway.app.jobs.audit_anchors import AuditSettings, build_audit_settings
-from gateway.app.jobs.retention import Sweeper
-from gateway.app.jobs.webhook_delivery import build_webhooks
+from gateway.app.identity_providers import build_providers
+from gateway.app.jobs.bundle_expiry import BundleExpiryMonitor
+from gateway.app.jobs.record_sweeper import RecordSweeper
+from gateway.app.jobs.webhook_job import build_webhooks
 from gateway.app.metrics_collector import MetricsCollector
 from gateway.app.project import LoadedProject, load_project
 from gateway.app.project_source import ProjectCopy
+from gateway.app.revisions.accepted_definitions import Reassemble
 from gateway.app.revisions.builder import UnavailableTool
-from gateway.app.revisions.definition_updates import Reassemble
 from gateway.app.revisions.manager import RevisionInputs, RevisionManager
 from gateway.app.secrets import Secrets, find_missing_secrets
 from gateway.app.settings import Settings
 from gateway.app.startup_checks import (
-    build_providers,
     check_environment,
     check_exposure,
     check_folder_permissions,
@@ -32,16 +32,8 @@ from gateway.app.startup_checks import (
     find_unreachable_approvals,
     self_approval_warning,
 )
-from gateway.app.stores.databases import (
-    PostgresLocation,
-    StorageLocation,
-    check_spool,
-    get_gateway_document,
-    get_storage_spec,
-    locate_storage,
-    open_database,
-    open_spool,
-)
+from gateway.app.stores.databases import PostgresLocation, StorageLocation, locate_storage, open_database
+from gateway.app.stores.spools import check_spool, open_spool
 from gateway.app.telemetry_setup import (
     TelemetryPipeline,
     build_metrics_exporter,
@@ -51,50 +43,16 @@ from gateway.app.telemetry_setup import (
 )
 from gateway.approvals import WebhookTarget
 from gateway.backends import Upstreams
-from gateway.config import IdentityProviderDocument, RetentionSpec, TelemetryDocument, TelemetrySpec
+from gateway.config import RetentionSpec
 from gateway.engine import DEFAULT_RETENTION, Call, CircuitState, HandlerGates, Service
 from gateway.errors import ProgramError
 from gateway.identity import Authenticator, IdentityProvider
 from gateway.model import set_value_limit
-from gateway.policy import Access, Validity, ValidityState
+from gateway.policy import Access, Validity
 from gateway.registries import DeclaredTool, Diagnostic
 from gateway.storage import ResultSpool
 from gateway.telemetry import CAPTURE, GatewayMetrics
 from gateway.telemetry import TelemetrySettings as TelemetrySettings
-
-_CHECK_EVERY: Final = 1.0
-"""Seconds between two checks. The clock may be set and the bundle replaced, so one long sleep would not do."""
-_log: Final = logging.getLogger(__name__)
-
-
-class BundleExpiryMonitor:
-    """Logs once that the served bundle expires soon, and once that it has expired."""
-
-    def __init__(self, validity: Validity) -> None:
-        self._validity = validity
-        self._logged: ValidityState = "current"
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-
-    def check(self) -> None:
-        """Log the state if it changed. A replaced bundle starts again as current."""
-        state = self._validity.state
-        if state != self._logged and (problem := self._validity.problem) is not None:
-            _log.log(logging.WARNING if state == "ending" else logging.ERROR, "%s", problem)
-        self._logged = state
-
-    async def _run(self) -> None:
-        while True:
-            self.check()
-            await asyncio.sleep(_CHECK_EVERY)
 
 
 class ConfigInvalid(ProgramError):
@@ -238,7 +196,7 @@ def prepare_app(
         raise ConfigInvalid(assembled.diagnostics)
     folder = project.configs
     secrets = Secrets(environ, settings.secrets_folder)
-    providers = build_providers(_identity_documents(assembled), secrets=secrets, folder=folder)
+    providers = build_providers(assembled.identity_documents, secrets=secrets, folder=folder)
     identities = Authenticator(providers, _now)
     check_exposure(settings, identities)
     kept = locate_storage(assembled)
@@ -248,10 +206,10 @@ def prepare_app(
         secrets.read(kept.database.connection)
     if unreachable := find_unreachable_approvals(assembled):
         raise ConfigInvalid(unreachable)
-    gateway = get_gateway_document(assembled).spec
+    gateway = assembled.gateway_spec
     auditing = build_audit_settings(gateway.audit, secrets)
     webhooks = build_webhooks(gateway.webhooks, secrets)
-    telemetry = telemetry_settings(find_telemetry_spec(assembled), environ=environ, secrets=secrets)
+    telemetry = telemetry_settings(assembled.telemetry_spec, environ=environ, secrets=secrets)
     return AppInputs(
         settings,
         assembled,
@@ -302,7 +260,7 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     async def journal(call: Call, tool: DeclaredTool) -> None:
         await service.journal(call, tool)
 
-    retain = get_storage_spec(assembled).retain
+    retain = assembled.storage_spec.retain
     controlled = open_controls(
         engine,
         published=lambda: service.published,
@@ -343,7 +301,7 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     expiring = BundleExpiryMonitor(controlled.validity)
     expiring.start()
     closing.push_async_callback(expiring.close)
-    sweeping = asyncio.create_task(Sweeper(store, spool).run())
+    sweeping = asyncio.create_task(RecordSweeper(store, spool).run())
     closing.push_async_callback(_cancel, sweeping)
     return App(
         service,
@@ -361,7 +319,7 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
 
 def _start_warnings(prepared: AppInputs) -> Iterator[str]:
     yield from prepared.auditing.warnings
-    if is_capture_blocked(find_telemetry_spec(prepared.assembled), prepared.telemetry, prepared.environ):
+    if is_capture_blocked(prepared.assembled.telemetry_spec, prepared.telemetry, prepared.environ):
         yield f"{CAPTURE} is ignored: contents of calls are exported only if a Telemetry document is in use"
 
 
@@ -389,20 +347,6 @@ async def _cancel(task: "asyncio.Task[None]") -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-def _identity_documents(assembled: LoadedProject) -> list[IdentityProviderDocument]:
-    """Return the providers that the Gateway names, in its order."""
-    documents = [each.spec for each in assembled.loaded.documents]
-    named = {each.metadata.name: each for each in documents if isinstance(each, IdentityProviderDocument)}
-    return [named[name] for name in get_gateway_document(assembled).spec.identity]
-
-
-def find_telemetry_spec(assembled: LoadedProject) -> TelemetrySpec | None:
-    named = get_gateway_document(assembled).spec.telemetry
-    documents = [each.spec for each in assembled.loaded.documents]
-    found = {each.metadata.name: each.spec for each in documents if isinstance(each, TelemetryDocument)}
-    return None if named is None else found[named]
 
 
 def _shares_turns(settings: Settings, kept: StorageLocation) -> bool:

@@ -1,12 +1,9 @@
-"""Build the ASGI apps of the data plane and the admin plane, with authentication, readiness and status."""
+"""Build the ASGI apps of the data plane and the admin plane, with authentication and readiness."""
 
-import asyncio
-import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -16,14 +13,12 @@ from gateway.app.cluster.worker_router import build_state_prefix
 from gateway.app.metrics_collector import MetricsCollector
 from gateway.app.revisions.reload import Reloader
 from gateway.app.settings import Settings
-from gateway.app.stores.databases import StorageLocation
-from gateway.app.stores.operator_store import stop_list_status
+from gateway.app.status_report import build_status
 from gateway.engine import TurnSync
 from gateway.errors import StoreUnavailable, Unauthenticated
 from gateway.identity import build_challenge, issuer_metadata, protected_resource_metadata
 from gateway.model import Principal
 from gateway.policy import KillSwitch
-from gateway.registries import Snapshot
 from gateway.server import (
     ISSUER_METADATA_PATH,
     METRICS_PATH,
@@ -46,92 +41,6 @@ from gateway.server import (
     status_routes,
 )
 from gateway.storage import descriptor_problem
-
-
-async def build_status(
-    running: App, reloading: Reloader | None = None, *, admission: AdmissionControl | None = None
-) -> Mapping[str, Any]:
-    """Return the status for operators. With several workers, turns, calls and circuits are those of this one."""
-    published = running.service.published
-    snapshot = published.snapshot
-    together = None if reloading is None else reloading.together
-    sizes = {**await _database_sizes(running), **await asyncio.to_thread(_spool_sizes, running.kept)}
-    return {
-        "name": snapshot.name,
-        "revision": snapshot.revision,
-        **({} if reloading is None else reloading.status()),
-        "process": os.getpid(),
-        "workers": running.settings.workers,
-        "revisions": {} if together is None else await together.revisions(),
-        "catalogues": [
-            {"name": name, "path": each.path, "tools": len(published.catalogues[name].registry.all())}
-            for name, each in snapshot.catalogues.items()
-        ],
-        "openTurns": len(running.service.turns),
-        "runningCalls": len(running.service.running),
-        "requests": {} if admission is None else admission.status(),
-        "storage": sizes,
-        "circuits": running.circuits,
-        "upstreams": running.upstreams.status(),
-        "withheld": [each.to_dict() for each in published.definition_guard.list_blocked()]
-        if published.definition_guard
-        else [],
-        "collisions": [dict(each) for each in collision_rows(snapshot)],
-        "refusals": await _refusals(running),
-        "stopped": await stop_list_status(running.controlled.stops),
-        **running.controlled.status(),
-        **running.observing.status(),
-        "warnings": running.warnings,
-    }
-
-
-def collision_rows(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
-    """Yield every name or URI that two definitions compete for, and which one has it."""
-    for catalogue in snapshot.catalogues.values():
-        for each in catalogue.collisions:
-            yield {
-                "catalogue": catalogue.name,
-                "kind": each.kind,
-                "name": each.incoming.name,
-                "existing": each.existing.source,
-                "incoming": each.incoming.source,
-                "outcome": each.outcome,
-                "reason": each.reason,
-            }
-
-
-def _spool_sizes(kept: StorageLocation) -> dict[str, Any]:
-    """Return the size of a spool folder, or the name of a bucket, whose size would take a listing."""
-    return {"spoolBytes": _total(kept.spool)} if isinstance(kept.spool, Path) else {"spoolBucket": kept.spool.bucket}
-
-
-async def _database_sizes(running: App) -> Mapping[str, int | None]:
-    """Return the sizes, or `None` for a database that cannot be reached."""
-    try:
-        return await running.controlled.engine.sizes()
-    except StoreUnavailable:
-        return {"databaseBytes": None}
-
-
-async def _refusals(running: App) -> dict[str, dict[str, int]]:
-    """Return refused calls of the last day by reason: how many were recorded singly, and how many only counted."""
-    try:
-        found = await running.controlled.store.refusals_by_reason()
-    except StoreUnavailable:
-        return {}
-    return {reason: {"recorded": recorded, "counted": counted} for reason, (recorded, counted) in sorted(found.items())}
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # removed meanwhile
-        return 0
-
-
-def _total(folder: Path) -> int:
-    return sum(_size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
-
 
 _ENDPOINT: Final = re.compile(r"/?|(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/mcp")
 """Paths that an MCP endpoint may have, and the root of the gateway."""

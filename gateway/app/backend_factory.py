@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from gateway.app.openapi_backend_factory import build_operation_backend
+from gateway.app.operation_backend import build_operation_backend
 from gateway.app.secrets import Secrets
 from gateway.artifacts import JsonPath, SpooledJsonArtifact
 from gateway.backends import (
@@ -69,15 +70,17 @@ from gateway.config import (
     ToolSpec,
     UnusableObject,
     UpstreamAuthSpec,
+    UpstreamBackendSpec,
     UpstreamDocument,
     UpstreamSpec,
+    build_argument_mapping,
     import_object,
 )
 from gateway.config import HealthSpec as HealthSpec
 from gateway.errors import GatewayError, ProgramError
 from gateway.http_client import HttpConnections, Network, ResolveHost, resolve_host
-from gateway.model import Backend, OutputSchema
-from gateway.registries import DeclaredTool
+from gateway.model import Backend, Invocation, OutputSchema
+from gateway.registries import ArgumentMapping, DeclaredTool
 
 
 @asynccontextmanager
@@ -100,6 +103,20 @@ async def probe_upstreams(
     async with open_upstreams(loaded, environ=environ, folder=folder) as upstreams:
         await asyncio.gather(*(upstreams.probe(each.name) for each in upstreams))
         return upstreams.status()
+
+
+class ArgumentMappingBackend:
+    """Backend that maps the arguments of callers to those of the upstream."""
+
+    def __init__(self, inner: Backend, mapping: ArgumentMapping) -> None:
+        self._inner = inner
+        self._mapping = mapping
+
+    async def run(self, call: Invocation) -> Any:
+        return await self._inner.run(replace(call, args=self._mapping.to_upstream(call.args)))
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 class BackendFactory:
@@ -151,7 +168,7 @@ class BackendFactory:
                 remote = RemoteTool(
                     declared.tool, json_results, media, timeout=timeout, promise=promise, as_task=tool.as_task
                 )
-                return self._build_remote(remote, declared.upstream)
+                return _map_arguments(self._build_remote(remote, declared.upstream), spec)
             case OpenApiBackendSpec():
                 raise ProgramError("its operation is not known", help="run: gateway lock")
 
@@ -173,7 +190,7 @@ class BackendFactory:
             proof=self._proofs.get(name),
         )
         promise = _promise(tool)
-        return backend if promise is None else OutputCheckBackend(backend, promise)
+        return _map_arguments(backend if promise is None else OutputCheckBackend(backend, promise), spec)
 
     def build_imported(self, tool: DeclaredTool, *, artifact: type, limits: ToolLimitsSpec | None = None) -> Backend:
         """Build the backend of an imported tool. Raises `ProgramError` if its upstream is unavailable."""
@@ -336,6 +353,13 @@ class BackendFactory:
 
     def _value(self, value: EnvValue) -> str | Callable[[], str]:
         return self._secrets.reader(value) if isinstance(value, SecretSpec) else value
+
+
+def _map_arguments(backend: Backend, spec: ToolSpec | None) -> Backend:
+    """Return the backend with the argument mapping of its document, if it has one."""
+    declared = spec.backend if spec is not None else None
+    mapping = build_argument_mapping(declared) if isinstance(declared, UpstreamBackendSpec) else None
+    return ArgumentMappingBackend(backend, mapping) if mapping else backend
 
 
 def build_auth(auth: AuthSpec | QueryAuthSpec | CookieAuthSpec | None, secrets: Secrets) -> Auth | None:

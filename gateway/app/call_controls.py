@@ -14,9 +14,10 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from gateway.app.jobs.audit_anchors import AnchorWriter, AuditSettings
+from gateway.app.audit_settings import AuditSettings
+from gateway.app.jobs.audit_anchors import AnchorWriter
 from gateway.app.jobs.audit_retention import AuditRetention
-from gateway.app.jobs.webhook_delivery import WebhookJob
+from gateway.app.jobs.webhook_job import WebhookJob
 from gateway.app.stores.databases import Database, DatabaseStore
 from gateway.approvals import ApprovalEventRecord, ApprovalService, ApprovalSubject, WebhookTarget, webhooks_by_event
 from gateway.audit import AuditOrigin, ContentKey, shard_name

@@ -13,7 +13,15 @@ from typing import Final
 from gateway.config import (
     ALLOWED_PACKAGES_VARIABLE,
     ConfigDocuments,
+    GatewayDocument,
+    GatewaySpec,
+    IdentityProviderDocument,
     Lock,
+    PostgresStorageSpec,
+    SqliteStorageSpec,
+    StorageDocument,
+    TelemetryDocument,
+    TelemetrySpec,
     UpstreamDocument,
     find_ungranted_roles,
     link_documents,
@@ -59,14 +67,14 @@ def _python_variables() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class ProjectFolders:
     """The folders of documents and of policies."""
 
     configs: Path
     policies: Path
 
     @classmethod
-    def from_folder(cls, folder: Path, *, policies: Path | None = None) -> "Project":
+    def from_folder(cls, folder: Path, *, policies: Path | None = None) -> "ProjectFolders":
         """Return the project of a folder with `configs` and `policies`, or of `configs` with `policies` beside it."""
         inside = folder / "configs"
         configs = inside if inside.is_dir() else folder
@@ -90,9 +98,34 @@ class LoadedProject:
     def has_errors(self) -> bool:
         return any(found.is_error for found in self.diagnostics)
 
+    @property
+    def gateway_spec(self) -> GatewaySpec:
+        """The only Gateway document. The other documents in use are those that it names."""
+        return next(each.spec.spec for each in self.loaded.documents if isinstance(each.spec, GatewayDocument))
+
+    @property
+    def storage_spec(self) -> SqliteStorageSpec | PostgresStorageSpec:
+        documents = [each.spec for each in self.loaded.documents]
+        named = {each.metadata.name: each.spec for each in documents if isinstance(each, StorageDocument)}
+        return named[self.gateway_spec.storage]
+
+    @property
+    def telemetry_spec(self) -> TelemetrySpec | None:
+        named = self.gateway_spec.telemetry
+        documents = [each.spec for each in self.loaded.documents]
+        found = {each.metadata.name: each.spec for each in documents if isinstance(each, TelemetryDocument)}
+        return None if named is None else found[named]
+
+    @property
+    def identity_documents(self) -> list[IdentityProviderDocument]:
+        """The identity providers, in the order of the Gateway."""
+        documents = [each.spec for each in self.loaded.documents]
+        named = {each.metadata.name: each for each in documents if isinstance(each, IdentityProviderDocument)}
+        return [named[name] for name in self.gateway_spec.identity]
+
 
 def load_project(
-    project: Project,
+    project: ProjectFolders,
     *,
     environ: Mapping[str, str],
     today: date,

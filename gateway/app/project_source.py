@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from gateway.app.bundles.archive import (
+from gateway.app.bundle_archive import (
     LARGEST,
     Bundle,
     BundleManifest,
@@ -32,7 +32,8 @@ from gateway.app.bundles.archive import (
     verify_number,
     verify_signature,
 )
-from gateway.app.bundles.project_files import (
+from gateway.app.project import ProjectFolders
+from gateway.app.project_files import (
     ChangeToken,
     ProjectFiles,
     change_token,
@@ -40,7 +41,6 @@ from gateway.app.bundles.project_files import (
     hash_project_files,
     read_project_files,
 )
-from gateway.app.project import Project
 from gateway.app.settings import Settings
 from gateway.audit import VerifyKey
 from gateway.config import SqliteStorageSpec, StorageDocument, load_documents
@@ -56,7 +56,7 @@ def _do_nothing() -> None:
 class ProjectCopy:
     """A project as of one moment. `project` can be read until `release` is called."""
 
-    project: Project
+    project: ProjectFolders
     contents: Callable[[], ProjectFiles]
     """Returns the files. Raises `GatewayError` if they cannot be read."""
     digest: str
@@ -92,7 +92,7 @@ class ProjectSource(Protocol):
 class FolderSource:
     """Folders of documents and of policies, read in place."""
 
-    project: Project
+    project: ProjectFolders
 
     def load(self) -> ProjectCopy:
         folders = self._folders
@@ -292,7 +292,7 @@ def unpack_bundle(
     folder = TemporaryDirectory(prefix="gateway-bundle-", ignore_cleanup_errors=True)
     extract_files(Path(folder.name), contents)
     return ProjectCopy(
-        Project(Path(folder.name, "configs"), Path(folder.name, "policies")),
+        ProjectFolders(Path(folder.name, "configs"), Path(folder.name, "policies")),
         lambda: contents,
         hash_project_files(contents),
         about,

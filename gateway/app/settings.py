@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from gateway.app.project import Project
+from gateway.app.project import ProjectFolders
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -153,8 +153,8 @@ class Settings(BaseSettings):
         return timedelta(seconds=int(found[1])) if found else value
 
     @property
-    def project(self) -> Project:
-        return Project.from_folder(self.configs, policies=self.policies)
+    def project(self) -> ProjectFolders:
+        return ProjectFolders.from_folder(self.configs, policies=self.policies)
 
     @property
     def secrets_folder(self) -> Path:

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
         present_approval,
         summarize_approvals,
     )
-    from gateway.approvals.webhook_sender import (
+    from gateway.approvals.webhook_delivery import (
         InvalidWebhook,
-        WebhookSender,
+        WebhookDeliverer,
         WebhookTarget,
         sign_headers,
         webhooks_by_event,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         FileBlobsSpec,
         FileExporter,
         GatewayDocument,
+        GatewaySpec,
         IdentityProviderDocument,
         JwtProviderSpec,
         NoneExporter,

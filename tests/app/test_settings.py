@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gateway.app.settings import Settings
-from gateway.app.startup_checks import StartRefused, peer_key, refuse_shared_port
 from tests.support.gateways.commands import run_gateway
 from tests.support.paths import ROOT
 
@@ -233,34 +231,3 @@ def test_start_without_the_secret_of_the_gateways_is_refused(key: bytes | None, 
     assert (answer.returncode, answer.stdout) == (1, "")
     assert help_text in answer.stderr
     assert "xxx" not in answer.stderr
-
-
-def test_secret_that_cannot_be_read_is_reported_and_one_that_can_is_taken_without_its_line_end(tmp_path: Path) -> None:
-    given = {"peer_url": "http://127.0.0.1:8079", "peer_key_file": tmp_path / "key"}
-    with pytest.raises(StartRefused, match="cannot be read"):
-        peer_key(Settings.model_validate(given))
-    (tmp_path / "key").write_bytes(b"x" * 32 + b"\r\n")
-
-    found = peer_key(Settings.model_validate(given))
-
-    assert found is not None
-    assert found.reveal() == b"x" * 32
-    assert peer_key(Settings.model_validate({})) is None
-
-
-@pytest.mark.parametrize(
-    ("host", "peers", "is_refused"),
-    [
-        ("10.0.0.5", "http://10.0.0.5:8080", True),
-        ("0.0.0.0", "http://10.0.0.5:8080", True),
-        ("10.0.0.5", "http://10.0.0.5:8081", False),
-        ("127.0.0.1", "http://127.0.0.1:8081", True),
-        ("127.0.0.1", "http://10.0.0.5:8080", False),
-        ("0.0.0.0", "http://10.0.0.5:8079", False),
-    ],
-)
-def test_port_of_callers_is_not_that_of_other_gateways(host: str, peers: str, is_refused: bool) -> None:
-    settings = Settings.model_validate({"host": host, "peer_url": peers})
-
-    with pytest.raises(StartRefused, match="cannot serve both callers") if is_refused else nullcontext():
-        refuse_shared_port(settings)

@@ -1,14 +1,21 @@
-"""A project does not start if one of its gates holds calls that no approver could ever decide."""
+"""A gateway does not start if no approver could ever decide a held call, or if a port is needed twice."""
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from gateway.app.project import LoadedProject, Project, load_project
-from gateway.app.startup_checks import find_unreachable_approvals, self_approval_warning
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
+from gateway.app.settings import Settings
+from gateway.app.startup_checks import (
+    StartRefused,
+    find_unreachable_approvals,
+    refuse_shared_port,
+    self_approval_warning,
+)
 from gateway.policy.rules.gate_checks import ApprovalCheck
 from gateway.registries.snapshot import Snapshot
 from tests.support.paths import ROOT
@@ -25,7 +32,7 @@ def with_provider(folder: Path, spec: str, *, mode: str = "enforce") -> LoadedPr
         (folder / "configs" / "gates.yaml", "  when:", f"  mode: {mode}\n  when:"),
     ):
         path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    found = load_project(Project.from_folder(folder), environ={}, today=date(2026, 11, 16))
+    found = load_project(ProjectFolders.from_folder(folder), environ={}, today=date(2026, 11, 16))
     assert found.access is not None, found.diagnostics
     return found
 
@@ -99,7 +106,7 @@ def test_rule_that_holds_nothing_needs_no_approver(tmp_path: Path, mode: str) ->
 
 
 def test_project_with_errors_is_reported_by_another_check(tmp_path: Path) -> None:
-    found = load_project(Project.from_folder(tmp_path), environ={}, today=date(2026, 11, 16))
+    found = load_project(ProjectFolders.from_folder(tmp_path), environ={}, today=date(2026, 11, 16))
 
     assert found.access is None
     assert find_unreachable_approvals(found) == ()
@@ -129,3 +136,21 @@ def test_nothing_is_in_vain_where_callers_differ_or_nothing_is_held(tmp_path: Pa
     assert self_approval_warning(observing) is None
     assert isinstance(rule.check, ApprovalCheck)
     assert self_approval_warning(replace(observing, gates={})) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "peers", "is_refused"),
+    [
+        ("10.0.0.5", "http://10.0.0.5:8080", True),
+        ("0.0.0.0", "http://10.0.0.5:8080", True),
+        ("10.0.0.5", "http://10.0.0.5:8081", False),
+        ("127.0.0.1", "http://127.0.0.1:8081", True),
+        ("127.0.0.1", "http://10.0.0.5:8080", False),
+        ("0.0.0.0", "http://10.0.0.5:8079", False),
+    ],
+)
+def test_port_of_callers_is_not_that_of_other_gateways(host: str, peers: str, is_refused: bool) -> None:
+    settings = Settings.model_validate({"host": host, "peer_url": peers})
+
+    with pytest.raises(StartRefused, match="cannot serve both callers") if is_refused else nullcontext():
+        refuse_shared_port(settings)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.config.reports.diagnostic_codes import CODES
 from gateway.config.reports.renderers import render_report
 from gateway.registries.diagnostics import Diagnostic
@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def load() -> LoadedProject:
-    project = Project(Path("configs"), Path("policies"))
+    project = ProjectFolders(Path("configs"), Path("policies"))
     return load_project(project, environ=ENVIRON, today=TODAY, environment="prod")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.cli.main import app
 from gateway.config.reports.diagnostic_codes import CODES
 from gateway.registries.upstream_definition import build_tool_definition
@@ -55,7 +55,7 @@ def check_small(folder: Path, *, files: Mapping[str, str] | None = None, roles: 
     if roles:
         with (folder / "policies/roles.csv").open("a", encoding="utf-8") as rows:
             rows.write(roles)
-    return load_project(Project(folder / "configs", folder / "policies"), environ={"TOKEN": "x"}, today=TODAY)
+    return load_project(ProjectFolders(folder / "configs", folder / "policies"), environ={"TOKEN": "x"}, today=TODAY)
 
 
 def list_hints(assembled: LoadedProject, code: str) -> dict[str, str | None]:
@@ -64,13 +64,15 @@ def list_hints(assembled: LoadedProject, code: str) -> dict[str, str | None]:
 
 @pytest.mark.parametrize("environment", [None, "dev", "desk", "operator", "prod"])
 def test_shipped_example_has_none_of_them(environment: str | None) -> None:
-    assembled = load_project(Project.from_folder(ROOT), environ={}, today=TODAY, environment=environment)
+    assembled = load_project(ProjectFolders.from_folder(ROOT), environ={}, today=TODAY, environment=environment)
 
     assert NEW.isdisjoint(each.code for each in assembled.diagnostics)
 
 
 def test_starter_has_none_of_them() -> None:
-    assembled = load_project(Project.from_folder(ROOT / "gateway/cli/templates/project"), environ={}, today=TODAY)
+    assembled = load_project(
+        ProjectFolders.from_folder(ROOT / "gateway/cli/templates/project"), environ={}, today=TODAY
+    )
 
     assert assembled.diagnostics == ()
 
@@ -182,7 +184,7 @@ def test_role_that_only_an_overlay_of_the_audience_names_is_not_granted(tmp_path
     overlay = document("Overlay", "prod", {"environment": "prod", "patches": [patch]})
     shutil.copytree(SMALL, tmp_path, dirs_exist_ok=True)
     (tmp_path / "configs/more.yaml").write_text(overlay)
-    project = Project(tmp_path / "configs", tmp_path / "policies")
+    project = ProjectFolders(tmp_path / "configs", tmp_path / "policies")
 
     assembled = load_project(project, environ={"TOKEN": "x"}, today=TODAY, environment="prod")
 
@@ -217,7 +219,7 @@ def test_role_from_the_environment_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "configs/more.yaml").write_text("---\n".join(texts))
     environ = {"TOKEN": "x", "WHO": "role:s3cr3t", "WHAT": "s3cr3t"}
 
-    assembled = load_project(Project(tmp_path / "configs", tmp_path / "policies"), environ=environ, today=TODAY)
+    assembled = load_project(ProjectFolders(tmp_path / "configs", tmp_path / "policies"), environ=environ, today=TODAY)
 
     codes = [each.code for each in assembled.diagnostics]
     assert sorted(codes) == ["unknown-argument", "unknown-role", "unknown-role"]

@@ -6,7 +6,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from tests.conformance import tools as conformance_tools
 from tests.support.paths import ROOT
 
@@ -20,7 +20,7 @@ def test_project_has_no_problems_and_every_tool_its_function() -> None:
         "EVERYTHING_URL": "http://127.0.0.1:9/mcp",
     }
 
-    assembled = load_project(Project.from_folder(HERE / "project"), environ=environ, today=date(2026, 11, 16))
+    assembled = load_project(ProjectFolders.from_folder(HERE / "project"), environ=environ, today=date(2026, 11, 16))
 
     assert assembled.diagnostics == ()
     assert assembled.access is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.config.field_docs import build_editor_schema
 from gateway.config.kinds.gate_rules import GateRuleDocument
 from gateway.config.kinds.tools import ToolDocument
@@ -20,7 +20,7 @@ ENVIRONMENTS = (None, "desk", "dev", "prod")
 
 
 def example(environment: str | None = None, *, today: date = TODAY) -> LoadedProject:
-    return load_project(Project.from_folder(ROOT), environ={}, today=today, environment=environment)
+    return load_project(ProjectFolders.from_folder(ROOT), environ={}, today=today, environment=environment)
 
 
 def access_to(found: LoadedProject) -> Access:
@@ -41,7 +41,9 @@ def test_revision_is_the_same_wherever_python_is_installed(monkeypatch: pytest.M
     monkeypatch.setattr("sys.base_prefix", "/opt/another")
 
     assert access_to(example()).snapshot.revision == here
-    loaded = load_project(Project.from_folder(ROOT), environ={"GATEWAY_PYTHON": "/opt/third/bin/python3"}, today=TODAY)
+    loaded = load_project(
+        ProjectFolders.from_folder(ROOT), environ={"GATEWAY_PYTHON": "/opt/third/bin/python3"}, today=TODAY
+    )
     assert access_to(loaded).snapshot.revision != here
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from gateway.errors import NotPermitted
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
@@ -34,7 +34,7 @@ NO_MAPPING: Any = [1, 2]
 
 @pytest.fixture(scope="module")
 def access() -> Access:
-    found = load_project(Project.from_folder(SMALL), environ={}, today=NOON.date())
+    found = load_project(ProjectFolders.from_folder(SMALL), environ={}, today=NOON.date())
     assert found.access is not None, found.diagnostics
     return found.access
 
@@ -162,7 +162,7 @@ def test_undeclared_tier_is_refused(access: Access) -> None:
 
 
 def test_tool_whose_review_expired_is_listed_and_not_called() -> None:
-    found = load_project(Project.from_folder(SMALL), environ={}, today=date(2027, 12, 1))
+    found = load_project(ProjectFolders.from_folder(SMALL), environ={}, today=date(2027, 12, 1))
     assert found.access is not None, found.diagnostics
 
     answer = found.access.decide_call(REFUND)
@@ -443,7 +443,7 @@ def test_caller_of_a_tool_may_know_of_it_unless_a_row_forbids_it(
 ) -> None:
     shutil.copytree(SMALL, tmp_path, dirs_exist_ok=True)
     (tmp_path / "policies" / "policy.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    found = load_project(Project.from_folder(tmp_path), environ={}, today=date(2026, 11, 16)).access
+    found = load_project(ProjectFolders.from_folder(tmp_path), environ={}, today=date(2026, 11, 16)).access
     assert found is not None
     ana, tool = Principal("user:ana"), found.snapshot.tools["order_read"]
 
@@ -458,7 +458,7 @@ def test_only_a_row_about_the_configuration_grants_administration(tmp_path: Path
     shutil.copytree(SMALL, tmp_path, dirs_exist_ok=True)
     with (tmp_path / "policies" / "policy.csv").open("a", encoding="utf-8") as file:
         file.write("p, role:lead, desk, config, administer, internal, allow\n")
-    found = load_project(Project.from_folder(tmp_path), environ={}, today=NOON.date()).access
+    found = load_project(ProjectFolders.from_folder(tmp_path), environ={}, today=NOON.date()).access
     assert found is not None
 
     assert found.can_administer(KIM)
@@ -472,7 +472,7 @@ def test_observer_does_not_administer(tmp_path: Path) -> None:
     shutil.copytree(SMALL, tmp_path, dirs_exist_ok=True)
     with (tmp_path / "policies" / "policy.csv").open("a", encoding="utf-8") as file:
         file.write("p, role:lead, desk, config, observe, internal, allow\n")
-    found = load_project(Project.from_folder(tmp_path), environ={}, today=NOON.date()).access
+    found = load_project(ProjectFolders.from_folder(tmp_path), environ={}, today=NOON.date()).access
     assert found is not None
 
     assert found.can_read_metrics(KIM)

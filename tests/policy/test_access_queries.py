@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.cli.main import app
 from gateway.model.caller import Principal
 from gateway.policy.access import Access, AccessQuestion
@@ -50,7 +50,7 @@ def load(folder: Path, *, rules: str = "", rows: str = "", cases: str = "") -> L
         policy.write(rows)
     if cases:
         (folder / "policies" / "tests" / "queries.yaml").write_text(cases, encoding="utf-8")
-    return load_project(Project.from_folder(folder), environ={}, today=NOON.date())
+    return load_project(ProjectFolders.from_folder(folder), environ={}, today=NOON.date())
 
 
 def rule(name: str, match: str, more: str = "check: {type: budget, calls: 1, scope: turn}") -> str:

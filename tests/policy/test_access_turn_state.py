@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from gateway.config.linking.linker import freeze
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
@@ -26,7 +26,7 @@ REFUND = AccessQuestion(Principal("user:ana"), "desk", "refund_pay", NOON, {"ord
 
 @pytest.fixture(scope="module")
 def access() -> Access:
-    found = load_project(Project.from_folder(SMALL), environ={}, today=NOON.date())
+    found = load_project(ProjectFolders.from_folder(SMALL), environ={}, today=NOON.date())
     assert found.access is not None, found.diagnostics
     return found.access
 

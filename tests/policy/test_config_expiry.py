@@ -1,11 +1,9 @@
 """The end of validity of the live revision, and the messages about it."""
 
-import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.app.app import BundleExpiryMonitor
 from gateway.policy.config_expiry import EXPIRY_WARNING_PERIOD, Validity
 
 HOUR = timedelta(hours=1)
@@ -38,14 +36,3 @@ def test_what_has_no_end_is_never_refused() -> None:
 
     assert (found.state, found.problem, found.describe) == ("current", None, None)
     assert not found.is_refused(is_consequential=True)
-
-
-def test_each_expiry_warning_is_logged_once_and_again_for_a_new_bundle(caplog: pytest.LogCaptureFixture) -> None:
-    found = expire_in(HOUR)
-    expiring = BundleExpiryMonitor(found)
-    with caplog.at_level(logging.INFO):
-        for left in (HOUR, HOUR, -HOUR, -HOUR, EXPIRY_WARNING_PERIOD * 2, -HOUR):
-            found.until = datetime.now(UTC) + left
-            expiring.check()
-
-    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "ERROR"]

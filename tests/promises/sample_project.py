@@ -5,7 +5,7 @@ from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.registries.upstream_definition import UpstreamDefinition
 from tests.support.paths import ROOT
 
@@ -20,7 +20,9 @@ def load_with(
     text = "\n---\n".join(f"apiVersion: gateway/v1\n{document.strip()}" for document in documents)
     if documents:
         (folder / "configs" / "more.yaml").write_text(text, encoding="utf-8")
-    return load_project(Project.from_folder(folder), environ=environ or {}, today=date(2026, 11, 16), imports=imports)
+    return load_project(
+        ProjectFolders.from_folder(folder), environ=environ or {}, today=date(2026, 11, 16), imports=imports
+    )
 
 
 def codes(found: LoadedProject) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.cli.project.plan_inputs import make_plan_input, path_mapper
 from gateway.review.plan.builder import Plan, PlanInput, build_plan
 from tests.support.paths import ROOT
@@ -33,7 +33,9 @@ def edit(folder: Path, file: str, old: str, new: str) -> None:
 def assembled(
     folder: Path, *, environ: Mapping[str, str] | None = None, environment: str | None = None
 ) -> LoadedProject:
-    found = load_project(Project.from_folder(folder), environ=environ or {}, today=TODAY, environment=environment)
+    found = load_project(
+        ProjectFolders.from_folder(folder), environ=environ or {}, today=TODAY, environment=environment
+    )
     assert found.access is not None, [f"{each.position}: {each.message}" for each in found.diagnostics if each.is_error]
     return found
 
@@ -43,7 +45,7 @@ def side_of(
 ) -> PlanInput:
     found = assembled(folder, environ=environ, environment=environment)
     assert found.access is not None
-    naming = path_mapper(Project.from_folder(folder), Project.from_folder(shown_as))
+    naming = path_mapper(ProjectFolders.from_folder(folder), ProjectFolders.from_folder(shown_as))
     return make_plan_input(found, found.access, naming=naming, environment=environment)
 
 

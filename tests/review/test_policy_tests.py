@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.model.caller import Principal
 from gateway.policy.access import Access
 from gateway.policy.rules.conditions import compile_condition
@@ -30,7 +30,7 @@ RECENTLY = 'turn.calls.exists(c, c.tool == "order_read" && c.age < duration("1h"
 
 @pytest.fixture(scope="module")
 def project() -> LoadedProject:
-    return load_project(Project.from_folder(SMALL), environ={}, today=NOON.date())
+    return load_project(ProjectFolders.from_folder(SMALL), environ={}, today=NOON.date())
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from uuid import uuid4
 
 import typer
 
-from gateway.app.bundles.archive import Bundle, BundleManifest, InvalidBundle
+from gateway.app.bundle_archive import Bundle, BundleManifest, InvalidBundle
 from gateway.app.jobs.audit_retention import AuditRetention
-from gateway.app.jobs.retention import Sweeper
+from gateway.app.jobs.record_sweeper import RecordSweeper
 from gateway.app.project_source import BundleSequence, write_atomic
 from gateway.artifacts.spool_readers import FileStore
 from gateway.audit.anchors import AnchorFile
@@ -167,7 +167,7 @@ def sweep(which: int, where: str, blobs: Path) -> int:
     async def swept() -> int:
         store = await opened(where)
         spool = await DiskSpool.open(blobs, small=store)
-        sweeper = Sweeper(store, spool, clock=lambda: LATER)
+        sweeper = RecordSweeper(store, spool, clock=lambda: LATER)
         while not await sweeper.expire():
             pass
         strays = await spool.delete_orphans(store.filter_known_results, before=LATER)

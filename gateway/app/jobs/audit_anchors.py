@@ -1,4 +1,4 @@
-"""Audit settings of a running gateway, and the job that writes anchors of its decision log.
+"""The job that writes anchors of the decision log.
 
 A failed anchor does not delay calls: it is logged, reported in the status, and tried again.
 """
@@ -8,32 +8,22 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
-from secrets import token_bytes
 from time import monotonic_ns
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from gateway.app.secrets import Secrets
+from gateway.app.audit_settings import AnchorPolicy
 from gateway.audit import (
-    MIN_BYTES,
     AnchorFile,
     AnchorSink,
     ChainHead,
-    ContentKey,
     SignedAnchor,
-    SigningKey,
-    WeakKey,
     read_anchor_position,
 )
 from gateway.audit import AnchorSigner as AnchoredChain
-from gateway.config import AuditSpec
 from gateway.errors import GatewayError
 from gateway.model import now
-
-Key = TypeVar("Key")
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,61 +32,6 @@ _PATIENCE: Final = 5.0
 """Seconds that the file system may take for one line before a problem is reported."""
 
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AnchorPolicy:
-    """The file, signing key and interval of anchors."""
-
-    path: Path
-    key: SigningKey
-    every: timedelta
-    entries: int
-
-
-@dataclass(frozen=True, slots=True)
-class AuditSettings:
-    """The audit settings of a Gateway with their secrets. `warnings` name what this log cannot prove."""
-
-    key: ContentKey
-    anchors: AnchorPolicy | None
-    warnings: tuple[str, ...] = ()
-
-
-def build_audit_settings(audit: AuditSpec | None, secrets: Secrets) -> AuditSettings:
-    """Read the settings. Raises `SecretMissing`, or `WeakKey` for a weak key or one of another kind."""
-    return AuditSettings(load_content_key(audit, secrets), _anchor_policy(audit, secrets), tuple(_warnings(audit)))
-
-
-def load_content_key(audit: AuditSpec | None, secrets: Secrets) -> ContentKey:
-    """Return the key of the hashes of arguments and results; a random one if the document names none."""
-    if audit is None or audit.key is None:
-        return ContentKey(token_bytes(MIN_BYTES).hex())
-    return _read("audit.key", partial(ContentKey, secrets.read(audit.key)))
-
-
-def _anchor_policy(audit: AuditSpec | None, secrets: Secrets) -> AnchorPolicy | None:
-    if audit is None or audit.anchors is None:
-        return None
-    anchors = audit.anchors
-    key = _read("audit.anchors.signingKey", partial(SigningKey.load, secrets.read(anchors.signing_key)))
-    return AnchorPolicy(Path(anchors.path), key, anchors.every, anchors.entries)
-
-
-def _read(field: str, load: Callable[[], Key]) -> Key:
-    try:
-        return load()
-    except WeakKey as error:
-        raise WeakKey(f"{field} of the Gateway: {error.message}", help=error.help) from None
-
-
-def _warnings(audit: AuditSpec | None) -> list[str]:
-    found = []
-    if audit is None or audit.key is None:
-        found.append("the Gateway names no audit.key: hashes in the log cannot be compared across restarts")
-    if audit is None or audit.anchors is None:
-        found.append("the Gateway names no audit.anchors: a truncated or rewritten log is not detected")
-    return found
 
 
 class AnchorWriter:

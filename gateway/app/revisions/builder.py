@@ -12,10 +12,8 @@ from gateway.app.project import LoadedProject
 from gateway.config import (
     ToolDocument,
     ToolSpec,
-    UpstreamBackendSpec,
     UpstreamDocument,
     UpstreamSpec,
-    build_argument_mapping,
     find_built_in_class,
 )
 from gateway.config import ToolLimitsSpec as LimitsSpec
@@ -43,7 +41,6 @@ from gateway.errors import GatewayError
 from gateway.model import (
     ArtifactTool,
     Backend,
-    Invocation,
     Middleware,
     Schema,
     Tool,
@@ -52,7 +49,6 @@ from gateway.model import (
 )
 from gateway.policy import Access
 from gateway.registries import (
-    ArgumentMapping,
     ArtifactClass,
     Catalogue,
     DeclaredTool,
@@ -61,20 +57,6 @@ from gateway.registries import (
     Snapshot,
     describe_tool,
 )
-
-
-class ArgumentShapeBackend:
-    """Backend that maps the arguments of callers to those of the upstream."""
-
-    def __init__(self, inner: Backend, shaping: ArgumentMapping) -> None:
-        self._inner = inner
-        self._shaping = shaping
-
-    async def run(self, call: Invocation) -> Any:
-        return await self._inner.run(replace(call, args=self._shaping.to_upstream(call.args)))
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,21 +144,14 @@ def _build_backends(
         artifact, spec = types.get(tool.artifact), specs.get(name)
         try:
             if tool.request is not None:
-                built[name] = _with_mapping(backends.build_operation(tool, upstreams[tool.upstream or ""], spec), spec)
+                built[name] = backends.build_operation(tool, upstreams[tool.upstream or ""], spec)
             elif spec is not None:
-                built[name] = _with_mapping(backends.build(tool, spec, artifact=artifact), spec)
+                built[name] = backends.build(tool, spec, artifact=artifact)
             elif tool.backend == "mcp":
                 built[name] = backends.build_imported(tool, artifact=artifact, limits=limits[name])
         except GatewayError as error:
             unavailable_tools.append(UnavailableTool(tool, error.message, error.help))
     return built, unavailable_tools
-
-
-def _with_mapping(backend: Backend, spec: ToolSpec | None) -> Backend:
-    """Return the backend with the argument mapping of its document, if it has one."""
-    declared = spec.backend if spec is not None else None
-    shaping = build_argument_mapping(declared) if isinstance(declared, UpstreamBackendSpec) else None
-    return ArgumentShapeBackend(backend, shaping) if shaping else backend
 
 
 def _upstream_limits(tool: DeclaredTool, upstreams: Mapping[str, UpstreamSpec]) -> LimitsSpec | None:

@@ -1,41 +1,42 @@
 """Revisions of a running gateway: the next one is built beside the current one and replaces it in one step.
 
-Calls that run on an earlier revision end on it; then its own resources are closed. How a project is read, and whether
-it may be served, is decided elsewhere.
+Calls that run on an earlier revision end on it; then its own resources are closed. While a revision is served, change
+notifications of its upstreams are relayed to clients. How a project is read, and whether it may be served, is decided
+elsewhere.
 """
 
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from gateway.app.backend_factory import BackendFactory
 from gateway.app.call_controls import ProcessControls
 from gateway.app.metrics_collector import MetricsCollector
 from gateway.app.project import LoadedProject
-from gateway.app.revisions.builder import UnavailableTool, build_live_revision
-from gateway.app.revisions.definition_monitor import LIST_CHANGED, DefinitionMonitor, relay_notifications, start_monitor
-from gateway.app.revisions.definition_updates import (
+from gateway.app.revisions.accepted_definitions import (
     AcceptedChangePoller,
     Reassemble,
     accept_definitions,
     diff_definitions,
-    run_policy_tests,
 )
+from gateway.app.revisions.builder import UnavailableTool, build_live_revision
+from gateway.app.revisions.lock_monitor import LIST_CHANGED, LIST_NOTIFICATIONS, LockMonitor, start_lock_monitor
 from gateway.app.secrets import Secrets
 from gateway.app.upstream_discovery import find_remote_documents
-from gateway.backends import UpstreamConnection
+from gateway.backends import UpstreamConnection, Upstreams
 from gateway.config import UpstreamDocument
 from gateway.engine import ChangeNotification, DefinitionGuard, Journal, LiveRevision, Service, StageState
 from gateway.errors import StoreUnavailable
 from gateway.identity import Authenticator, IdentityProvider
 from gateway.policy import Access
+from gateway.review import CaseResult, run_cases
 
 CLOSE_DELAY: Final = 5.0
 """Seconds before an earlier revision is closed: a request may have found its turn but not started its call."""
@@ -43,6 +44,8 @@ CLOSE_DELAY: Final = 5.0
 REVISION_COMPARE_TIMEOUT: Final = 5.0
 """Seconds that a new revision waits for the first comparison of its new servers before it is activated."""
 
+_RESOURCE_UPDATED: Final = "notifications/resources/updated"
+_LONGEST_URI: Final = 8192
 _POLL: Final = 0.25
 _COLLECTED_WITHIN: Final = 60.0
 _log: Final = logging.getLogger(__name__)
@@ -84,9 +87,12 @@ class Revision:
     draft: RevisionInputs
     warning: str | None = None
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
-    watching: DefinitionMonitor | None = None
+    watching: LockMonitor | None = None
     renewing: AcceptedChangePoller | None = None
     hearing: list[Callable[[], None]] = field(default_factory=list)
+
+    def find_failed_policy_tests(self) -> list[CaseResult]:
+        return [each for each in run_cases(self.access, self.access.snapshot.cases) if not each.passed]
 
     async def stop_monitors(self) -> None:
         """Stop comparing, polling and probing upstreams; running calls continue."""
@@ -98,6 +104,12 @@ class Revision:
         if self.renewing is not None:
             await self.renewing.close()
         await self.backends.upstreams.stop_probes()
+
+
+def requires_policy_tests(assembled: LoadedProject) -> bool:
+    """Whether the Gateway has policy tests run before a revision is activated."""
+    reload = assembled.gateway_spec.reload
+    return reload is not None and reload.run_policy_tests
 
 
 class RevisionManager:
@@ -227,12 +239,12 @@ class RevisionManager:
             draft.warning,
         )
 
-    def _start_monitor(self, revision: Revision) -> DefinitionMonitor:
+    def _start_monitor(self, revision: Revision) -> LockMonitor:
         assert self._service is not None, "used after the start only"  # noqa: S101 - set by `start`
         documents = find_remote_documents(
             revision.assembled.loaded, folder=revision.folder, connections=revision.backends.connections
         )
-        return start_monitor(
+        return start_lock_monitor(
             revision.assembled,
             self._service,
             revision.backends.upstreams,
@@ -243,7 +255,7 @@ class RevisionManager:
 
     def _start_observers(self, revision: Revision) -> None:
         assert self._service is not None, "used after the start only"  # noqa: S101 - set by `start`
-        revision.hearing = relay_notifications(self._service, revision.backends.upstreams)
+        revision.hearing = _relay_notifications(self._service, revision.backends.upstreams)
         revision.backends.upstreams.start_probes()
         if self._metering is not None:
             self._metering.observe_connections(revision.backends.upstreams)
@@ -266,10 +278,11 @@ class RevisionManager:
                 _log.exception("upstream changes are not served")
                 return
             release, renewed.release = renewed.release, lambda: None  # the folder is the same one
-            failed = await asyncio.to_thread(run_policy_tests, renewed.assembled, renewed.access)
+            is_tested = requires_policy_tests(renewed.assembled)
+            failed = await asyncio.to_thread(renewed.find_failed_policy_tests) if is_tested else []
             if failed or renewed.access.snapshot.revision == revision.access.snapshot.revision:
                 if failed:
-                    _log.warning("upstream changes are not served: policy tests fail: %s", "; ".join(failed))
+                    _log.warning("upstream changes are not served: policy tests fail: %s", _list_names(failed))
                 await self.discard(renewed)
                 return
             revision.release, renewed.release = renewed.release, release
@@ -333,6 +346,27 @@ class RevisionManager:
         self._earlier.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("closing an earlier revision failed", exc_info=error)
+
+
+def _relay_notifications(service: Service, upstreams: Upstreams) -> list[Callable[[], None]]:
+    """Relay change notifications of the served upstreams to clients, until the returned functions are called."""
+    snapshot = service.published.snapshot
+    served = {each.upstream for each in snapshot.tools.values()} | {each.upstream for each in snapshot.offers.values()}
+    return [_relay(service, connection) for connection in upstreams if connection.name in served]
+
+
+def _relay(service: Service, connection: UpstreamConnection) -> Callable[[], None]:
+    def on_notified(method: str, params: Mapping[str, Any]) -> None:
+        if method in LIST_NOTIFICATIONS:
+            service.notify(ChangeNotification(connection.name, method))
+        elif method == _RESOURCE_UPDATED and isinstance(uri := params.get("uri"), str) and len(uri) <= _LONGEST_URI:
+            service.notify(ChangeNotification(connection.name, method, uri))
+
+    return connection.on_notification(on_notified)
+
+
+def _list_names(results: Iterable[CaseResult]) -> str:
+    return "; ".join(f"{each.case.suite}: {each.case.name}" for each in results)
 
 
 def _guard_of(revision: Revision) -> DefinitionGuard:

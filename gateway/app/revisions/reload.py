@@ -13,16 +13,15 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Final, Literal, Protocol
 
-from gateway.app.app import App, AppInputs, ConfigInvalid, find_telemetry_spec, prepare_app
-from gateway.app.bundles.project_files import ChangeToken
+from gateway.app.app import App, AppInputs, ConfigInvalid, prepare_app
 from gateway.app.project import LoadedProject
+from gateway.app.project_files import ChangeToken
 from gateway.app.project_source import LastGoodBundle, ProjectCopy, ProjectSource
-from gateway.app.revisions.manager import Revision
+from gateway.app.revisions.manager import Revision, requires_policy_tests
 from gateway.app.settings import Settings
-from gateway.app.stores.databases import get_gateway_document, get_storage_spec
 from gateway.config import UpstreamDocument, list_upstreams
 from gateway.errors import GatewayError, ProgramError, StoreUnavailable
-from gateway.review import run_cases
+from gateway.review import CaseResult
 
 CommitReload = Callable[[str], Awaitable[None]]
 ReloadCause = Literal["signal", "request", "watch"]
@@ -253,10 +252,10 @@ class Reloader:
             raise ReloadRefused([f"{each} is only read at the start" for each in needed], help="restart the gateway")
         revision = await self.running.revisions.prepare(ready.draft)
         try:
-            if _runs_tests(self.current.assembled) or _runs_tests(ready.assembled):
-                failed = await asyncio.to_thread(_run_tests, revision)
+            if requires_policy_tests(self.current.assembled) or requires_policy_tests(ready.assembled):
+                failed = await asyncio.to_thread(revision.find_failed_policy_tests)
                 if failed:
-                    raise ReloadRefused(failed, help="run: gateway test")
+                    raise ReloadRefused([_describe_failure(each) for each in failed], help="run: gateway test")
         except BaseException:
             await self.running.revisions.discard(revision)
             raise
@@ -350,27 +349,19 @@ def prepare_from_source(
 def find_restart_reasons(before: LoadedProject, after: LoadedProject) -> list[str]:
     """Return the parts that differ and are only opened at the start."""
     found = []
-    if get_storage_spec(before) != get_storage_spec(after):
+    if before.storage_spec != after.storage_spec:
         found.append("the Storage")
-    if find_telemetry_spec(before) != find_telemetry_spec(after):
+    if before.telemetry_spec != after.telemetry_spec:
         found.append("the Telemetry")
-    old, new = get_gateway_document(before).spec, get_gateway_document(after).spec
+    old, new = before.gateway_spec, after.gateway_spec
     found += ["audit of the Gateway"] if old.audit != new.audit else []
     found += ["webhooks of the Gateway"] if old.webhooks != new.webhooks else []
     return found
 
 
-def _runs_tests(assembled: LoadedProject) -> bool:
-    """Whether policy tests run before a reload. The current and the next project can each demand it."""
-    reload = get_gateway_document(assembled).spec.reload
-    return reload is not None and reload.run_policy_tests
-
-
-def _run_tests(revision: Revision) -> list[str]:
-    failed = [each for each in run_cases(revision.access, revision.access.snapshot.cases) if not each.passed]
-    return [
-        f"policy test {each.case.suite}: {each.case.name}: expected {each.expected}, got {each.got}" for each in failed
-    ]
+def _describe_failure(failed: CaseResult) -> str:
+    case = failed.case
+    return f"policy test {case.suite}: {case.name}: expected {case.expected}, got {failed.got}"
 
 
 def _accepts_changes(assembled: LoadedProject) -> bool:

@@ -32,7 +32,7 @@ from gateway.app import (
     describe_expected,
     format_default,
     get_variable_name,
-    peer_key,
+    load_peer_key,
     prepare_from_source,
     refuse_shared_port,
     start_app,
@@ -146,7 +146,7 @@ def run_process(
     try:
         # Before the event loop starts, a signal ends the process at once; nothing is open yet.
         refuse_shared_port(settings)
-        key = peer_key(settings)
+        key = load_peer_key(settings)
         initial = _InitialProject.of(settings, goes_on=goes_on)
         with nonblocking_output(), configure_log_output(settings):
             run_event_loop(_run_app(initial, sockets, say, up=up, watch=watch, worker=worker, among=among, key=key))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gateway.app import PYTHON_VARIABLES, Project
+from gateway.app import PYTHON_VARIABLES, ProjectFolders
 from gateway.cli.options import DEFAULT_FOLDER, EnvironmentOption, FolderArgument, OutputOption, PoliciesOption
 from gateway.cli.output import print_json, print_note, print_table, stdout
 from gateway.cli.project_loader import find_project, load_with_environ
@@ -83,14 +83,14 @@ def _find_state(use: EnvUse) -> State:
     return "set" if use.is_set else "not set" if use.default is None else "default"
 
 
-def _secrets(project: Project, environment: str | None) -> Iterator[_Use]:
+def _secrets(project: ProjectFolders, environment: str | None) -> Iterator[_Use]:
     for use in find_secret_uses(drop_unused_documents(_apply_environment(project, environment))):
         kind: Kind = "secret file" if use.is_file else "secret"
         state: State = "set" if _is_set(use, project) else "not set"
         yield _Use(use.written, use.position, kind, state)
 
 
-def _apply_environment(project: Project, environment: str | None) -> list[YamlDocument]:
+def _apply_environment(project: ProjectFolders, environment: str | None) -> list[YamlDocument]:
     """Return every document with the overlay of the environment applied, including invalid documents."""
     read, _ = read_documents(project.configs, prefix=project.configs.as_posix())
     filled = [substitute_environment(document, os.environ)[0] for document in read]
@@ -99,7 +99,7 @@ def _apply_environment(project: Project, environment: str | None) -> list[YamlDo
     return apply_overlays(plain, overlays, environment=environment)[0]
 
 
-def _is_set(use: SecretUse, project: Project) -> bool:
+def _is_set(use: SecretUse, project: ProjectFolders) -> bool:
     if use.is_file:
         return os.access(project.configs / use.name, os.R_OK)
     return bool(os.environ.get(use.name))

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from gateway.app import LoadedProject, Project, UpstreamDefinitions, discover, open_connections
+from gateway.app import LoadedProject, ProjectFolders, UpstreamDefinitions, discover, open_connections
 from gateway.cli.options import DEFAULT_FOLDER, EnvironmentOption, PoliciesOption, ProjectOption, UpstreamsOption
 from gateway.cli.output import fail, print_line, print_note, print_problems, stderr, stdout
 from gateway.cli.project_loader import find_project, load_with_environ, project_sources
@@ -86,7 +86,7 @@ def _to_lines(value: Any) -> list[str]:
 class LockComparison:
     """A project, its locked definitions, and the current definitions of the chosen upstreams."""
 
-    project: Project
+    project: ProjectFolders
     assembled: LoadedProject
     chosen: tuple[str, ...]
     brought: tuple[UpstreamDefinitions, ...]
@@ -124,7 +124,7 @@ def compare_with_lock(
     return LockComparison(project, found, chosen, tuple(answers))
 
 
-def _fail_invalid(found: LoadedProject, project: Project) -> None:
+def _fail_invalid(found: LoadedProject, project: ProjectFolders) -> None:
     """End the command if a document has errors. Errors of the lock file do not count: a new lock fixes them."""
     lock = (project.configs / LOCK_FILE).as_posix()
     errors = [each for each in found.diagnostics if each.is_error and each.position.file != lock]
@@ -135,7 +135,7 @@ def _fail_invalid(found: LoadedProject, project: Project) -> None:
 
 
 async def _ask_upstreams(
-    project: Project, found: LoadedProject, names: Sequence[str], environment: str | None
+    project: ProjectFolders, found: LoadedProject, names: Sequence[str], environment: str | None
 ) -> list[UpstreamDefinitions]:
     upstreams = list_upstreams(found.loaded)
     console = stderr()

@@ -14,7 +14,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from typer.core import TyperCommand
 
-from gateway.app import LoadedProject, Project
+from gateway.app import LoadedProject, ProjectFolders
 from gateway.cli.options import (
     DEFAULT_FOLDER,
     DayOption,
@@ -112,7 +112,7 @@ def plan(
         raise typer.Exit(2)
 
 
-def _project(folder: Path, policies: Path | None) -> Project:
+def _project(folder: Path, policies: Path | None) -> ProjectFolders:
     try:
         return find_project(folder, policies)
     except typer.Exit as ended:  # the reason is printed; 2 would mean that there are changes
@@ -120,12 +120,12 @@ def _project(folder: Path, policies: Path | None) -> Project:
 
 
 @contextmanager
-def _open_older(project: Project, against: str, policies: Path | None) -> Iterator[Project]:
+def _open_older(project: ProjectFolders, against: str, policies: Path | None) -> Iterator[ProjectFolders]:
     """Open the project to compare with. A folder takes precedence over a commit of the same name."""
     if "://" in against:
         fail("comparing with a running gateway is not supported", "give a folder or a commit", code=1)
     if Path(against).is_dir():
-        yield Project.from_folder(Path(against), policies=_policies_in(Path(against), policies))
+        yield ProjectFolders.from_folder(Path(against), policies=_policies_in(Path(against), policies))
         return
     try:
         with checkout_project(project, against) as older:
@@ -140,7 +140,9 @@ def _policies_in(folder: Path, policies: Path | None) -> Path | None:
     return same if same and same.is_dir() else None
 
 
-def _make_plan(older: Project, project: Project, *, against: str, environment: str | None, today: date) -> Plan:
+def _make_plan(
+    older: ProjectFolders, project: ProjectFolders, *, against: str, environment: str | None, today: date
+) -> Plan:
     naming = path_mapper(older, project)
     before = load_with_environ(older, environment=environment, today=today)
     after = load_with_environ(project, environment=environment, today=today)
@@ -182,7 +184,7 @@ def _count_tests(access: Access) -> PolicyTestCounts:
     return PolicyTestCounts(passed, len(results) - passed)
 
 
-def _print_errors(found: LoadedProject, project: Project, *, title: str, older: Project | None) -> None:
+def _print_errors(found: LoadedProject, project: ProjectFolders, *, title: str, older: ProjectFolders | None) -> None:
     errors = [each for each in found.diagnostics if each.is_error]
     if not errors:
         return

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from gateway.app import LoadedProject, Project
+from gateway.app import LoadedProject, ProjectFolders
 from gateway.config import CheckedDocument, OverlayDocument
 from gateway.policy import Access
 from gateway.registries import DeclaredDocument, Diagnostic, Position
@@ -44,7 +44,7 @@ class CommitUnreadable(Exception):
 
 
 @contextmanager
-def checkout_project(project: Project, reference: str) -> Iterator[Project]:
+def checkout_project(project: ProjectFolders, reference: str) -> Iterator[ProjectFolders]:
     """Open the folders of the project as of a commit; they are removed when the context ends."""
     if reference.startswith("-"):
         raise CommitUnreadable(f"{reference!r} is not the name of a commit", "names of commits do not start with -")
@@ -55,7 +55,7 @@ def checkout_project(project: Project, reference: str) -> Iterator[Project]:
         for folder in dict.fromkeys(folders):
             repository.write(commit, folder, into=Path(root), reference=reference)
         configs, policies = (Path(root, folder) for folder in folders)
-        yield Project(configs, policies)
+        yield ProjectFolders(configs, policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def make_plan_input(found: LoadedProject, access: Access, *, naming: Naming, env
     )
 
 
-def path_mapper(project: Project, shown_as: Project) -> Naming:
+def path_mapper(project: ProjectFolders, shown_as: ProjectFolders) -> Naming:
     """Return a mapping from the files of one project to the same files of another one."""
     folders = ((project.configs, shown_as.configs), (project.policies, shown_as.policies))
     prefixes = [(f"{one.as_posix()}/", f"{other.as_posix()}/") for one, other in folders]

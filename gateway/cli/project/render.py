@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.app import Project
+from gateway.app import ProjectFolders
 from gateway.cli.options import DEFAULT_FOLDER, DayOption, EnvironmentOption, FolderArgument, PoliciesOption
 from gateway.cli.output import print_document
 from gateway.cli.project_loader import find_project, load_with_environ, require_valid
@@ -27,6 +27,6 @@ def render_project(
     print_document(render_effective_yaml(documents, origins=origins))
 
 
-def _is_configuration(document: YamlDocument, project: Project) -> bool:
+def _is_configuration(document: YamlDocument, project: ProjectFolders) -> bool:
     """Whether the document is rendered: it is no overlay, and not in the folder of policies."""
     return not is_overlay(document) and not document.file.startswith(f"{project.policies.as_posix()}/")

@@ -12,7 +12,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 
-from gateway.app import LoadedProject, Project
+from gateway.app import LoadedProject, ProjectFolders
 from gateway.cli.options import DEFAULT_FOLDER, DayOption, EnvironmentOption, FolderArgument, PoliciesOption
 from gateway.cli.output import fail, print_document, print_line, print_table, stdout
 from gateway.cli.project_loader import find_project, load_with_environ, require_snapshot, require_valid
@@ -209,7 +209,7 @@ def run_tests(
         raise typer.Exit(1)
 
 
-def _project(folder: Path, policies: Path | None) -> Project:
+def _project(folder: Path, policies: Path | None) -> ProjectFolders:
     """Return the project. Its folder of policies may be given instead, if `configs` is beside it."""
     is_policies = policies is None and (folder / "model.conf").is_file() and not (folder / "configs").is_dir()
     if is_policies and (folder.parent / "configs").is_dir():

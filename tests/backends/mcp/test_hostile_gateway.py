@@ -10,8 +10,8 @@ import pytest
 from mcp import Client
 
 from gateway.app.app import prepare_app
-from gateway.app.asgi_apps import build_status
 from gateway.app.settings import Settings
+from gateway.app.status_report import build_status
 from tests.backends.mcp.servers.asgi_host import reference, serve_app
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream
 from tests.backends.mcp.servers.hostile_server import (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from gateway.app.asgi_apps import build_status
+from gateway.app.status_report import build_status
 from tests.backends.mcp.servers.front_gateway import gateway, project, upstream
 from tests.support.gateways.commands import run_gateway
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from gateway.cli.main import app
 from gateway.cli.project.explain import choose_catalogue
 from gateway.config.reports.diagnostic_codes import CODES
@@ -300,7 +300,7 @@ def test_tool_of_another_catalogue_is_refused_and_found(larger: Path) -> None:
 
 
 def test_tool_by_its_own_name_is_found_under_the_name_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
-    found = load_project(Project.from_folder(SMALL), environ={}, today=date(2026, 11, 16))
+    found = load_project(ProjectFolders.from_folder(SMALL), environ={}, today=date(2026, 11, 16))
     assert found.access is not None
     desk = replace(found.access.snapshot.catalogues["desk"], tools={"pay_back": "refund_pay"})
     snapshot = replace(found.access.snapshot, catalogues={"desk": desk})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from gateway.policy.approver_directory import (
     ApproverDirectory,
     build_active_approver_directory,
@@ -33,7 +33,7 @@ ISSUER = {"type": "jwt", "roles": {"claim": "groups", "map": {"leads": "role:lea
 
 @pytest.fixture(scope="module")
 def small() -> Snapshot:
-    found = load_project(Project.from_folder(SMALL), environ={}, today=date(2026, 11, 16)).access
+    found = load_project(ProjectFolders.from_folder(SMALL), environ={}, today=date(2026, 11, 16)).access
     assert found is not None
     return found.snapshot
 

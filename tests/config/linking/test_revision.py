@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from tests.support.paths import ROOT
 
 SMALL: Final = ROOT / "tests" / "projects" / "small"
@@ -63,7 +63,7 @@ def write(folder: Path, documents: Iterable[dict[str, Any]], rows: Rows, *, file
 
 
 def revision_at(folder: Path, *, today: date = TODAY) -> str:
-    found = load_project(Project.from_folder(folder), environ={}, today=today)
+    found = load_project(ProjectFolders.from_folder(folder), environ={}, today=today)
     assert found.access is not None, found.diagnostics
     return found.access.snapshot.revision
 

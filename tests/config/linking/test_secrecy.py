@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from gateway.registries.diagnostics import Diagnostic
 from tests.config.linking.projects import document, tool, upstream
 from tests.support.paths import ROOT
@@ -70,7 +70,7 @@ def with_token(number: int, path: tuple[str | int, ...]) -> list[dict[str, Any]]
 def find_problems(documents: list[dict[str, Any]], folder: Path) -> tuple[Diagnostic, ...]:
     text = "---\n".join(json.dumps(each) + "\n" for each in documents)
     (folder / "configs" / "all.yaml").write_text(text, encoding="utf-8")
-    project, environ = Project.from_folder(folder), {"TOKEN": SECRET}
+    project, environ = ProjectFolders.from_folder(folder), {"TOKEN": SECRET}
     return load_project(project, environ=environ, today=date(2026, 11, 16), environment="prod").diagnostics
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, LockSource, render_lock
 from gateway.config.lock.pins import list_upstreams, lock_source
 from gateway.registries.upstream_definition import UpstreamDefinition
@@ -56,17 +56,19 @@ spec:
 """
 
 
-def project(folder: Path, *given: Mapping[str, Any], source: LockSource = SOURCE, transport: str = HTTP) -> Project:
+def project(
+    folder: Path, *given: Mapping[str, Any], source: LockSource = SOURCE, transport: str = HTTP
+) -> ProjectFolders:
     copytree(SMALL, folder, dirs_exist_ok=True)
     (folder / "configs" / "wiki.yaml").write_text(UPSTREAM.format(transport=transport) + CATALOGUE + TOOL)
     if given:
         definitions = [UpstreamDefinition.read("wiki", each) for each in given]
         lock = Lock().with_upstream(LockedUpstream("wiki", {"default": source}), definitions)
         (folder / "configs" / LOCK_FILE).write_text(render_lock(lock), encoding="utf-8")
-    return Project.from_folder(folder)
+    return ProjectFolders.from_folder(folder)
 
 
-def load(found: Project, **environ: str) -> LoadedProject:
+def load(found: ProjectFolders, **environ: str) -> LoadedProject:
     return load_project(found, environ={"TOKEN": "x", "PROGRAM": "/bin/wiki", **environ}, today=date(2026, 11, 16))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.jobs.retention import FILES_PER_PASS, Sweeper, SweepSchedule
+from gateway.app.jobs.record_sweeper import FILES_PER_PASS, RecordSweeper, SweepSchedule
 from gateway.model.caller import Principal
 from gateway.model.primitives.clock import duration_microseconds, now_microseconds
 from gateway.model.turns.events import now
@@ -38,8 +38,8 @@ class StoreWithClock:
         return now() + self.later
 
     @property
-    def sweeper(self) -> Sweeper:
-        return Sweeper(self.store, self.spool, clock=self.clock)
+    def sweeper(self) -> RecordSweeper:
+        return RecordSweeper(self.store, self.spool, clock=self.clock)
 
     @property
     def files(self) -> list[Path]:
@@ -139,7 +139,7 @@ async def test_sweeper_goes_on_by_itself(tmp_path: Path) -> None:
         await found.settle("turn", lives=timedelta(hours=1))
         found.later = timedelta(days=1)
         often = timedelta(milliseconds=10)
-        sweeper = Sweeper(found.store, found.spool, rhythm=SweepSchedule(often, often, often), clock=found.clock)
+        sweeper = RecordSweeper(found.store, found.spool, rhythm=SweepSchedule(often, often, often), clock=found.clock)
         task = asyncio.create_task(sweeper.run())
         async with asyncio.timeout(30):
             while found.files:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.app.backend_factory import BackendFactory
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from gateway.app.secrets import Secrets
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.config.kinds.tools import ToolDocument
@@ -45,7 +45,7 @@ def project(folder: Path, port: int, networks: list[str]) -> Path:
 
 async def call_tool(folder: Path) -> bytes:
     """Return the answer of the declared tool; names are resolved by `resolve_to_loopback`."""
-    found = load_project(Project.from_folder(folder), environ=os.environ, today=date(2026, 11, 16))
+    found = load_project(ProjectFolders.from_folder(folder), environ=os.environ, today=date(2026, 11, 16))
     assert found.access is not None, found.diagnostics
     [document] = [each.spec for each in found.loaded.documents if isinstance(each.spec, ToolDocument)]
     kept = bytearray()

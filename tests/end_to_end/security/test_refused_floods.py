@@ -265,7 +265,7 @@ async def test_call_that_people_are_asked_about_keeps_its_arguments(tmp_path: Pa
 
 
 async def test_status_counts_refused_calls(tmp_path: Path) -> None:
-    from gateway.app.asgi_apps import build_status
+    from gateway.app.status_report import build_status
 
     async with start_gate_project(tmp_path, max_refusals=2) as (gateway, _):
         liz = gateway.caller(LIZ)

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.app.bundles.archive import BundleManifest, hash_files, pack_bundle, sign_manifest
-from gateway.app.bundles.project_files import read_project_files
+from gateway.app.bundle_archive import BundleManifest, hash_files, pack_bundle, sign_manifest
+from gateway.app.project_files import read_project_files
 from gateway.audit.signing_keys import SigningKey
 from tests.support.gateways.forkserver import ForkServer, GatewayFork
 from tests.support.gateways.reload_project import project_in, reload, status_of

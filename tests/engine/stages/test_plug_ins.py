@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.project import LoadedProject, Project, load_project
+from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.engine.stages.factory import StageState, call_stages
 from gateway.engine.stages.stage_protocol import InvalidStage, chain_stages, load_call_stage, load_phase_stage
 from gateway.registries.diagnostics import Position
@@ -22,7 +22,7 @@ TRUST = EffectiveTrust(Tier("internal", 10, "first-party"), frozenset(), trusted
 LOOK = DeclaredTool("look", "Looks.", TRUST, "http", HERE)
 
 
-def a_project(tmp_path: Path, *, call: str) -> Project:
+def a_project(tmp_path: Path, *, call: str) -> ProjectFolders:
     """The small project with other `call` stages."""
     copied = tmp_path / "project"
     shutil.copytree(ROOT / "tests" / "projects" / "small", copied)
@@ -31,10 +31,10 @@ def a_project(tmp_path: Path, *, call: str) -> Project:
     changed = text.replace("    - {use: gates}\n    - {use: timeout, with: {after: 30s}}\n", call)
     assert changed != text
     gateway.write_text(changed, encoding="utf-8")
-    return Project.from_folder(copied)
+    return ProjectFolders.from_folder(copied)
 
 
-def assembled(project: Project) -> LoadedProject:
+def assembled(project: ProjectFolders) -> LoadedProject:
     return load_project(project, environ={}, today=date(2026, 11, 1))
 
 

@@ -15,7 +15,7 @@ from time import monotonic_ns
 import anyio
 import pytest
 
-from gateway.app.stores.operator_store import stop_list_status
+from gateway.app.status_report import stop_list_status
 from gateway.errors import StoreUnavailable
 from gateway.policy.stop_list import (
     CallQuarantined,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from gateway.app.asgi_apps import build_status
+from gateway.app.status_report import build_status
 from tests.backends.mcp.servers.auto_accept_gateway import CHANGED, MODERN, NEW, names, start_auto_accept_gateway, until
 from tests.backends.mcp.servers.front_gateway import tool
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.project import Project, load_project
+from gateway.app.project import ProjectFolders, load_project
 from gateway.app.upstream_discovery import UpstreamDefinitions, discover, open_connections
 from gateway.config.lock.pins import list_upstreams
 from gateway.model.tools.backend import BackendError
@@ -27,7 +27,7 @@ async def lock_server(folder: Path, server: MutableServer) -> UpstreamDefinition
     async with serve_app(server.app) as origin:
         transport = {"type": "streamable-http", "url": f"{origin}/mcp"}
         made = project(folder / "project", upstream("remote", transport, **{"import": TERMS}))
-        assembled = load_project(Project.from_folder(made), environ={}, environment=None, today=now().date())
+        assembled = load_project(ProjectFolders.from_folder(made), environ={}, environment=None, today=now().date())
         checked = list_upstreams(assembled.loaded)["remote"]
         async with open_connections(assembled, {}, made / "configs") as backends:
             return await discover("remote", checked, assembled, backends, folder=made / "configs", environment=None)

@@ -14,7 +14,7 @@ import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.app.asgi_apps import build_status
+from gateway.app.status_report import build_status
 from gateway.cli.operations.status import format_status
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
 from gateway.engine.gates.definition_guard import DefinitionStatusChanged

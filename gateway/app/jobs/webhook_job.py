@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Any, Final
 
 from gateway.app.secrets import Secrets
-from gateway.approvals import ApprovalStore, InvalidWebhook, WebhookSender, WebhookTarget, sign_headers
+from gateway.approvals import ApprovalStore, InvalidWebhook, WebhookDeliverer, WebhookTarget, sign_headers
 from gateway.config import WebhookSpec as WebhookSpec
 from gateway.errors import GatewayError
 from gateway.http_client import HttpConnections
@@ -56,7 +56,7 @@ class WebhookJob:
     ) -> None:
         self._webhooks = tuple(webhooks)
         self._connections = connections or HttpConnections()
-        self._messenger = WebhookSender(
+        self._deliverer = WebhookDeliverer(
             store, self._webhooks, connections=self._connections, base_url=base_url, clock=clock
         )
         self._every = every
@@ -79,12 +79,12 @@ class WebhookJob:
     @property
     def problem(self) -> str | None:
         """Why notices cannot be sent now, in one line."""
-        failing = [f"webhook {name}: {why}" for name, why in sorted(self._messenger.problems.items())]
+        failing = [f"webhook {name}: {why}" for name, why in sorted(self._deliverer.problems.items())]
         return "; ".join([*failing, *([self._failure] if self._failure else [])]) or None
 
     def status(self) -> Mapping[str, Any]:
         """Return the webhooks and their problems for the status, without URLs, which may be credentials."""
-        problems = self._messenger.problems
+        problems = self._deliverer.problems
         return {
             "webhooks": [
                 {"name": each.name, "events": sorted(each.events), "problem": problems.get(each.name)}
@@ -96,7 +96,7 @@ class WebhookJob:
     async def _run(self) -> None:
         while True:
             try:
-                await self._messenger.send_due()
+                await self._deliverer.send_due()
                 self._failure = None
             except Exception as error:
                 self._report(error)

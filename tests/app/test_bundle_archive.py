@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.app.bundles.archive import (
+from gateway.app.bundle_archive import (
     LARGEST,
     Bundle,
     BundleManifest,
@@ -25,7 +25,7 @@ from gateway.app.bundles.archive import (
     verify_bundle,
     verify_number,
 )
-from gateway.app.bundles.project_files import (
+from gateway.app.project_files import (
     InvalidProjectFiles,
     change_token,
     hash_folders,

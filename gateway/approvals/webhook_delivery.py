@@ -1,4 +1,4 @@
-"""Webhooks for approval events: signed, and retried until the receiver accepts them.
+"""Delivery of approval events to webhooks: signed, and retried until the receiver accepts them.
 
 Deliveries wait in the store beside their approvals, so a crash loses none and every process may send them; each is
 leased to one process. A delivery may still arrive twice: its id stays the same. It carries names and a link, never an
@@ -76,7 +76,7 @@ def webhooks_by_event(webhooks: Sequence[WebhookTarget]) -> dict[ApprovalEvent, 
     return {event: [each.name for each in webhooks if event in each.events] for event in APPROVAL_EVENTS}
 
 
-class WebhookSender:
+class WebhookDeliverer:
     """Sends due deliveries. `base_url` is where people reach this gateway."""
 
     def __init__(
@@ -101,15 +101,6 @@ class WebhookSender:
     def problems(self) -> Mapping[str, str]:
         """Why the last delivery to a webhook failed, by name; webhooks without a failure are missing."""
         return self._problems
-
-    async def run(self, *, every: float = 1.0) -> None:
-        """Send until cancelled. No failure ends it."""
-        while True:
-            try:
-                await self.send_due()
-            except GatewayError as error:
-                _log.warning("webhook deliveries cannot be read right now: %s", error.message)
-            await asyncio.sleep(every)
 
     async def send_due(self) -> int:
         """Send what is due now; return how many arrived. Webhooks do not wait for each other."""

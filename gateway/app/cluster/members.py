@@ -1,20 +1,25 @@
-"""Connects this process to others of its project: workers of this host, and gateways of the same database.
+"""The other members of a cluster: workers of this host, and gateways of the same database.
 
-`ClusterMembers` inserts the routers to them into the data plane, and opens the listeners for their requests.
+`ClusterMembers` connects this process to them: it inserts the routers to them into the data plane, and opens the
+listeners for their requests.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from socket import socket
+from typing import Final
 
 from gateway.app.asgi_apps import AsgiApps, RoutedApps, build_admission
 from gateway.app.cluster.peer_router import PeerAddresses, PeerRouter, derive_peer_id, host_of
 from gateway.app.cluster.worker_router import WorkerRouter
 from gateway.app.settings import Settings
-from gateway.server import AsgiApp, ChannelKey, PeerListener
+from gateway.app.startup_checks import StartRefused
+from gateway.server import MIN_SECRET_BYTES, AsgiApp, ChannelKey, PeerListener
 
 RouterFactory = Callable[[AsgiApp], WorkerRouter]
 """Builds the router from a worker to the others."""
+
+_MAX_KEY: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,32 @@ class PeerSettings:
     own: str
     addresses: PeerAddresses
     key: ChannelKey
+
+
+def load_peer_key(settings: Settings) -> ChannelKey | None:
+    """Return the key that gateways of one database authenticate with; `None` without a peer URL."""
+    if settings.peer_url is None:
+        return None
+    path = settings.peer_key_file
+    if path is None:
+        raise StartRefused(
+            "GATEWAY_PEER_URL needs a secret that the gateways share",
+            help="set GATEWAY_PEER_KEY_FILE to a file with the same 32 random bytes or more for all of them",
+        )
+    try:
+        with path.open("rb") as file:
+            secret = file.read(_MAX_KEY + 1).rstrip(b"\r\n")
+    except OSError as error:
+        raise StartRefused(
+            f"GATEWAY_PEER_KEY_FILE: {path} cannot be read ({type(error).__name__})",
+            help="check its path and permissions",
+        ) from None
+    if not MIN_SECRET_BYTES <= len(secret) <= _MAX_KEY:
+        raise StartRefused(
+            f"GATEWAY_PEER_KEY_FILE: {path} has fewer than {MIN_SECRET_BYTES} bytes, or too many",
+            help=f"write one with: openssl rand -hex {MIN_SECRET_BYTES} > {path}",
+        )
+    return ChannelKey(secret)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from gateway.app.bundles.project_files import MAX_BYTES, MAX_FILES, ProjectFiles
+from gateway.app.project_files import MAX_BYTES, MAX_FILES, ProjectFiles
 from gateway.audit import SigningKey, VerifyKey
 from gateway.errors import ProgramError
 

@@ -1,4 +1,4 @@
-"""Compare the definitions of upstreams with the lock, and relay their change notifications to clients.
+"""Compare the definitions of upstreams with the lock, and withhold those that differ.
 
 A server is compared when it connects, at an interval, and when it announces a change. A definition that differs from
 the lock is withheld, recorded in the decision log and emitted as an event. Upstreams whose terms accept changes are not
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from gateway.app.call_controls import ProcessControls
 from gateway.app.project import LoadedProject
-from gateway.backends import UpstreamConnection, Upstreams
+from gateway.backends import Upstreams
 from gateway.config import HealthSpec, UpstreamDocument
 from gateway.engine import (
     Auditor,
@@ -39,34 +39,16 @@ from gateway.registries import (
 )
 from gateway.storage import AuditBody
 
-RESOURCE_UPDATED: Final = "notifications/resources/updated"
-
 LIST_CHANGED: Final[Mapping[DefinitionKind, str]] = {
     "prompt": "notifications/prompts/list_changed",
     "resourceTemplate": "notifications/resources/list_changed",
 }
 """Notifications of changed lists. The one of tools is sent with every publication, so it is not here."""
 
-_LISTS: Final = frozenset(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
-_LONGEST: Final = 8192
-
-
-def relay_notifications(service: Service, upstreams: Upstreams) -> list[Callable[[], None]]:
-    """Relay notifications of the served upstreams, until the returned functions are called."""
-    snapshot = service.published.snapshot
-    served = {each.upstream for each in snapshot.tools.values()} | {each.upstream for each in snapshot.offers.values()}
-    return [_relay(service, connection) for connection in upstreams if connection.name in served]
-
-
-def _relay(service: Service, connection: UpstreamConnection) -> Callable[[], None]:
-    def on_notified(method: str, params: Mapping[str, Any]) -> None:
-        if method in _LISTS:
-            service.notify(ChangeNotification(connection.name, method))
-        elif method == RESOURCE_UPDATED and isinstance(uri := params.get("uri"), str) and len(uri) <= _LONGEST:
-            service.notify(ChangeNotification(connection.name, method, uri))
-
-    return connection.on_notification(on_notified)
-
+LIST_NOTIFICATIONS: Final = frozenset(
+    f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
+)
+"""Notifications by which an upstream announces a changed list."""
 
 FIRST_TRY_AGAIN: Final = 0.5
 """Seconds until a server that did not answer is asked again; doubled each time, up to its own interval."""
@@ -99,7 +81,7 @@ class AuditWriter(Protocol):
 
 
 @dataclass(slots=True)
-class DefinitionMonitor:
+class LockMonitor:
     """Monitor of one revision. `every` has the interval in seconds by upstream; others are not compared."""
 
     service: Service
@@ -134,7 +116,7 @@ class DefinitionMonitor:
         woken = self._woken[connection.name] = asyncio.Event()
 
         def on_notified(method: str, params: Mapping[str, Any]) -> None:
-            if method in _LISTS:
+            if method in LIST_NOTIFICATIONS:
                 woken.set()
 
         self._hearing.append(connection.on_notification(on_notified))
@@ -225,7 +207,7 @@ class DefinitionMonitor:
             _log.exception("changed definitions of an upstream could not be recorded in the decision log")
 
 
-def start_monitor(
+def start_lock_monitor(
     assembled: LoadedProject,
     service: Service,
     upstreams: Upstreams,
@@ -233,7 +215,7 @@ def start_monitor(
     *,
     published: LiveRevision,
     documents: Iterable[DefinitionLister] = (),
-) -> DefinitionMonitor:
+) -> LockMonitor:
     """Start a monitor of all upstreams whose terms do not accept changes. Unlocked definitions are withheld at once."""
     definition_guard = published.definition_guard
     assert definition_guard is not None, "a running gateway has one"  # noqa: S101 - every revision gets one
@@ -243,7 +225,7 @@ def start_monitor(
     documents = list(documents)
     every |= {each.name: max(every[each.name], DOCUMENTS_EVERY) for each in documents if each.name in every}
     confirmed = {name: each.confirmed for name, each in assembled.lock.upstreams.items()}
-    monitor = DefinitionMonitor(
+    monitor = LockMonitor(
         service, published.snapshot, definition_guard, controlled.store, controlled.auditor, every, confirmed
     )
     monitor.start(upstreams, documents)

@@ -1,9 +1,7 @@
 """Approval webhooks: signed, retried until delivered, without arguments, and only to declared receivers."""
 
-import asyncio
 import hmac
 import json
-import logging
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -12,22 +10,21 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from aiohttp import web
 
-from gateway.approvals.webhook_sender import (
+from gateway.approvals.webhook_delivery import (
     MOST_ATTEMPTS,
     InvalidWebhook,
-    WebhookSender,
+    WebhookDeliverer,
     WebhookTarget,
     retry_delay,
     sign_headers,
     webhooks_by_event,
 )
-from gateway.errors import ProgramError, StoreUnavailable
+from gateway.errors import ProgramError
 from gateway.http_client.connection_pools import HttpConnections
-from tests.approvals.held_calls import LEA, NOON, ApprovalFixture, Clock, action, make_approval_fixture, refund
+from tests.approvals.held_calls import NOON, ApprovalFixture, action, make_approval_fixture, refund
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +80,7 @@ class WebhookFixture:
 
     def __init__(self, desk: ApprovalFixture, webhook: WebhookTarget, connections: HttpConnections) -> None:
         self.desk = desk
-        self.messenger = WebhookSender(
+        self.messenger = WebhookDeliverer(
             desk.store,
             [webhook],
             connections=connections,
@@ -222,7 +219,9 @@ async def test_webhook_that_is_down_does_not_keep_others_waiting(
     hooks = [hook("http://127.0.0.1:1/hook"), hook(receiver.url, name="mail", events=frozenset({"decided"}))]
     async with make_approval_fixture(tmp_path / "gateway.db", subscribers=webhooks_by_event(hooks)) as desk:
         await desk.granted()
-        messenger = WebhookSender(desk.store, hooks, connections=connections, base_url="http://here", clock=desk.clock)
+        messenger = WebhookDeliverer(
+            desk.store, hooks, connections=connections, base_url="http://here", clock=desk.clock
+        )
 
         assert await messenger.send_due() == 1
 
@@ -318,29 +317,3 @@ async def test_full_queue_drops_notices_and_logs_it(tmp_path: Path, caplog: pyte
 
     assert len(leased) == 1
     assert "too many deliveries wait" in caplog.text
-
-
-async def test_sending_goes_on_whatever_happens(caplog: pytest.LogCaptureFixture) -> None:
-    rounds: list[int] = []
-
-    class Failing:
-        async def lease_deliveries(self, *args: Any, **named: Any) -> list[Any]:
-            rounds.append(1)
-            if len(rounds) == 1:
-                raise StoreUnavailable("the disk is full")
-            return []
-
-    connections = HttpConnections()
-    store: Any = Failing()
-    messenger = WebhookSender(store, [hook("https://example.com")], connections=connections, base_url="", clock=Clock())
-    with caplog.at_level(logging.WARNING):
-        sending = asyncio.create_task(messenger.run(every=0.001))
-        with anyio.fail_after(5):
-            while len(rounds) < 3:
-                await asyncio.sleep(0.001)
-    sending.cancel()
-    await asyncio.wait([sending])
-    await connections.close()
-
-    assert "the disk is full" in caplog.text
-    assert LEA.subject not in caplog.text

@@ -44,7 +44,7 @@ class ResultFiles(Protocol):
     async def delete_orphans(self, known: Known, *, before: datetime) -> int: ...
 
 
-class Sweeper:
+class RecordSweeper:
     """Sweeps in the background. `run` never ends; a failed pass is logged, and the next one tries again."""
 
     def __init__(

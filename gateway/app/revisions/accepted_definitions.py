@@ -1,4 +1,4 @@
-"""Use the current definitions of upstreams that may change without review, and poll those upstreams.
+"""Definitions of upstreams with `onChange: accept`: the current ones are used without review, and polled for changes.
 
 For a server that does not answer in time, the served definitions are used, at the start the locked ones. Definitions
 that would break the project are not used. The servers are polled, and a new revision is requested after a change.
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.app.project import LoadedProject
+from gateway.app.revisions.lock_monitor import LIST_NOTIFICATIONS
 from gateway.backends import Definitions, ListKind, RemoteError, UpstreamConnection, Upstreams
-from gateway.config import GatewayDocument, HealthSpec, ImportSpec, UpstreamDocument, is_selected, list_upstreams
+from gateway.config import HealthSpec, ImportSpec, UpstreamDocument, is_selected, list_upstreams
 from gateway.engine import DefinitionAccepted
 from gateway.mcp import Json
 from gateway.model import BackendError
 from gateway.policy import Access
 from gateway.registries import DefinitionKind, InvalidDefinition, UpstreamDefinition
-from gateway.review import run_cases
 
 DISCOVERY_TIMEOUT: Final = 5.0
 """Seconds that a start waits for each server; all are asked at once."""
@@ -127,8 +127,6 @@ async def _list_definitions(connection: UpstreamConnection, kind: ListKind) -> D
 MIN_RENEWAL_SECONDS: Final = 1.0
 """Least seconds between two polls, however often a server announces a change."""
 
-_LISTS: Final = frozenset(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
-
 Signs = Mapping[tuple[str, str], str]
 """The digest of each definition by its kind and name."""
 
@@ -159,7 +157,7 @@ class AcceptedChangePoller:
         woken = asyncio.Event()
 
         def on_notified(method: str, params: Mapping[str, Any]) -> None:
-            if method in _LISTS:
+            if method in LIST_NOTIFICATIONS:
                 woken.set()
 
         self._hearing.append(connection.on_notification(on_notified))
@@ -192,15 +190,6 @@ def diff_definitions(
             yield DefinitionAccepted(*key, "added", digest)
         elif digest != old[key]:
             yield DefinitionAccepted(*key, "removed" if digest is None else "changed", digest)
-
-
-def run_policy_tests(assembled: LoadedProject, access: Access) -> list[str]:
-    """Return the failed policy tests, if the Gateway runs them before a revision is served."""
-    gateway = next(each.spec for each in assembled.loaded.documents if isinstance(each.spec, GatewayDocument))
-    if gateway.spec.reload is None or not gateway.spec.reload.run_policy_tests:
-        return []
-    results = run_cases(access, access.snapshot.cases)
-    return [f"{each.case.suite}: {each.case.name}" for each in results if not each.passed]
 
 
 async def _wait_for(event: asyncio.Event, *, within: float) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from gateway.app.jobs.audit_anchors import AnchorPolicy, AnchorWriter
+from gateway.app.audit_settings import AnchorPolicy
+from gateway.app.jobs.audit_anchors import AnchorWriter
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.audit.anchors import read_anchors
 from gateway.audit.chain import ChainRow

@@ -1,1 +1,0 @@
-"""A project as one signed file: manifest, archive and signature."""
