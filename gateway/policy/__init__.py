@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     )
     from gateway.policy.rules.cel_syntax_tree import CallNode, ConstantNode, Node, children, parse_expression
     from gateway.policy.rules.condition_lint import ConditionMistake, Scope, find_mistakes, missing_everywhere
-    from gateway.policy.rules.conditions import Condition, ConditionScope, compile_condition
+    from gateway.policy.rules.conditions import Condition, ConditionScope, Sightings, compile_condition
     from gateway.policy.rules.deciding_part import find_deciding_part
-    from gateway.policy.rules.expression_analysis import find_saw_flags, line_and_column
+    from gateway.policy.rules.expression_analysis import LONGEST_LOOKBACK, find_saw_flags, line_and_column
     from gateway.policy.rules.gate_checks import (
         ApprovalCheck,
         ArgumentsCheck,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     )
     from gateway.policy.rules.gate_rules import OF_BYTES, GateOutcome, GateRule, RuleVerdict
     from gateway.policy.rules.schema_lookup import SchemaView
-    from gateway.policy.rules.seen_flags import LONGEST, Sightings
     from gateway.policy.rules.turn_state import (
         CallBounds,
         InvalidTurnState,

@@ -9,17 +9,17 @@ a quarter of a second.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from posixpath import normpath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from gateway.model import glob_matches, to_microseconds
+from gateway.model import Principal, glob_matches, to_microseconds
 from gateway.policy.rules.expression_analysis import (
     CALL_FIELDS,
     FIELDS,
@@ -34,8 +34,8 @@ from gateway.policy.rules.expression_analysis import (
     find_caller_flags,
     find_read_call_fields,
     find_read_fields,
+    parse_duration,
 )
-from gateway.policy.rules.seen_flags import is_recent
 from gateway.policy.rules.simple_expression import Unsure, compile_simple
 from gateway.policy.rules.turn_state import TurnState
 
@@ -64,6 +64,18 @@ _BY_TYPE: Final[Mapping[type[Exception], str]] = {
     ZeroDivisionError: "something is divided by zero",
     IndexError: "an index is out of bounds",
 }
+
+
+class Sightings(Protocol):
+    """When callers last saw results with a flag. Shared by all processes of a gateway. Raises `StoreUnavailable`."""
+
+    async def of(self, principal: Principal) -> Mapping[str, int]:
+        """Return when the caller last saw each flag, in microseconds since 1970."""
+        ...
+
+    async def note(self, principal: Principal, flags: Iterable[str]) -> None:
+        """Record that the caller is about to see these flags. Durable when this returns."""
+        ...
 
 
 class ConditionScope(NamedTuple):
@@ -252,6 +264,14 @@ def _saw(scope: ConditionScope, _: Any, flag: Any, within: str | None = None) ->
     if within is None:
         return flag in scope.turn.flags
     return is_recent(scope.sightings.get(flag), to_microseconds(scope.now), within)
+
+
+def is_recent(seen: int | None, now: int, within: str) -> bool:
+    """Whether `seen` is at most `within` ago; times are microseconds. A clock that was set back makes it recent."""
+    span = parse_duration(within)
+    if span is None:
+        raise ValueError("not a duration")
+    return seen is not None and now - seen <= span // timedelta(microseconds=1)
 
 
 def _besides_saw(text: ExpressionText) -> frozenset[str] | None:

@@ -9,11 +9,16 @@ The problems of an expression are reported when it is declared: syntax, unknown 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
-from gateway.policy.rules.seen_flags import LONGEST, parse_duration
 from gateway.registries import suggest_name
 
+LONGEST_LOOKBACK: Final = timedelta(days=30)
+"""How far back `caller.saw` can look; older sightings are dropped."""
+
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONG: Final = r'"""(?:\\[\s\S]|[^\\])*?"""', r"'''(?:\\[\s\S]|[^\\])*?'''"
 _SHORT: Final = r'"(?:\\.|[^"\\\n])*"', r"'(?:\\.|[^'\\\n])*'"
 _RAW: Final = r'"""[\s\S]*?"""', r"'''[\s\S]*?'''", r'"[^"\n]*"', r"'[^'\n]*'"
@@ -298,8 +303,14 @@ def _unclear_saws(text: ExpressionText) -> Iterator[ConditionProblem]:
         if span is None:
             help = 'write turn.saw("untrusted-output"), or caller.saw("untrusted-output", "1h")'
             yield _problem(text, "saw takes a flag (turn.saw), or a flag and a time (caller.saw)", place, 3, help)
-        elif span > LONGEST:
+        elif span > LONGEST_LOOKBACK:
             yield _problem(text, "caller.saw looks back at most 30 days", place, 3, None)
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """Parse a number and a unit, as in documents; `None` for anything else."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else timedelta(milliseconds=int(found[1]) * _UNITS[found[2]])
 
 
 def _misspelt(

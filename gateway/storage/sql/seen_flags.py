@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from gateway.model import Principal, duration_microseconds
-from gateway.policy import LONGEST
+from gateway.policy import LONGEST_LOOKBACK
 from gateway.storage.sql.call_rows import owner_key, to_microseconds
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.lock_keys import Footprint, sighting_key
@@ -50,7 +50,7 @@ class Reader(Protocol):
 
 
 class StoredSightings:
-    """Implements `gateway.policy.rules.seen_flags.Sightings`."""
+    """Implements `gateway.policy.rules.conditions.Sightings`."""
 
     def __init__(self, writer: Writer, reader: Reader, *, clock: Callable[[], datetime]) -> None:
         self._writer = writer
@@ -82,9 +82,9 @@ class StoredSightings:
 
 def prune(connection: Any, *, at: int) -> int:
     """Delete sightings that are too old for any rule. Return how many."""
-    pruned: int = _PRUNE.run(connection, {"since": at - duration_microseconds(LONGEST)}).rowcount
+    pruned: int = _PRUNE.run(connection, {"since": at - duration_microseconds(LONGEST_LOOKBACK)}).rowcount
     return pruned
 
 
 def _oldest(at: datetime) -> int:
-    return to_microseconds(at - LONGEST)
+    return to_microseconds(at - LONGEST_LOOKBACK)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.model.caller import Principal
-from gateway.policy.rules.seen_flags import LONGEST
+from gateway.policy.rules.expression_analysis import LONGEST_LOOKBACK
 from gateway.storage.sql import seen_flags as stored
 from gateway.storage.sql.call_rows import to_microseconds
 from gateway.storage.sql.postgres.engine import open_postgres_store
@@ -73,7 +73,7 @@ async def test_sighting_is_renewed_but_not_at_every_call(store: Any, clock: Cloc
 async def test_what_no_rule_can_look_back_to_is_forgotten(store: Any, clock: Clock) -> None:
     sightings = StoredSightings(store.writer, store.reader, clock=clock)
     await sightings.note(ANA, ["egress"])
-    clock.advance(seconds=LONGEST.total_seconds() - 1)
+    clock.advance(seconds=LONGEST_LOOKBACK.total_seconds() - 1)
     await sightings.note(ANA, ["writes"])
     await store.prune(clock())
     before = await sightings.of(ANA)
