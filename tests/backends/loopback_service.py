@@ -82,10 +82,12 @@ async def start_service(
         yield service
     finally:
         server.close()
-        for task in open_:
-            task.cancel()
-        if open_:
-            await asyncio.wait(open_)
+        for _ in range(3):  # a connection may be accepted and not yet in `open_`, or closed and not yet gone
+            for task in open_:
+                task.cancel()
+            if open_:
+                await asyncio.wait(open_)
+            await asyncio.sleep(0)
         await server.wait_closed()
 
 

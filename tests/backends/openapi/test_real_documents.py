@@ -78,7 +78,14 @@ def test_every_definition_can_be_kept_in_a_lock(service: str) -> None:
 async def test_every_call_keeps_to_the_document(service: str) -> None:
     found = {each.name: each for each in find_operations(document(service))}
     received: list[tuple[str, str, dict[str, str], bytes]] = []
-    stub = await asyncio.start_server(lambda reader, writer: _answer_requests(reader, writer, received), "127.0.0.1", 0)
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _answer_requests(reader, writer, received)
+        await writer.wait_closed()
+        ended.set()
+
+    stub = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{stub.sockets[0].getsockname()[1]}/base"
     connections = HttpConnections()
     wrong: list[str] = []
@@ -92,6 +99,8 @@ async def test_every_call_keeps_to_the_document(service: str) -> None:
                 wrong += _differences(found[operation.name], args, received.pop(), document(service))
         finally:
             await connections.close()
+            async with asyncio.timeout(5):
+                await ended.wait()
 
     assert wrong == [], "\n".join(wrong)
 
