@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from gateway.app.audit_settings import AuditSettings, build_audit_settings
+from gateway.app.audit_options import AuditSettings, build_audit_settings
 from gateway.app.call_controls import ProcessControls, RetentionPolicy, open_controls, retry_store
 from gateway.app.identity_providers import build_providers
 from gateway.app.jobs.bundle_expiry import BundleExpiryMonitor

@@ -14,7 +14,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from gateway.app.audit_settings import AuditSettings
+from gateway.app.audit_options import AuditSettings
 from gateway.app.jobs.audit_anchors import AnchorWriter
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.app.jobs.webhook_job import WebhookJob

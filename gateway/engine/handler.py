@@ -88,11 +88,17 @@ def build_handler(
         key, hops = call.idempotency_key, call.seen
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, key, hops, call=call)
         call.course.has_begun = True
+        deactivate = None if hops is None else hops.activate()
         try:
             value = await run(invocation)
         except Exception as error:
             call.error = code_of(error)
+            if hops is not None:
+                hops.record_failure(error)
             raise
+        finally:
+            if deactivate is not None:
+                deactivate()
         if type(value) is str and not is_masked:
             held = spool.write_inline(call.id, encode_utf8(value), limit=max_output)
             if held is not None:

@@ -16,6 +16,7 @@ from gateway.telemetry.export.wire_format import (
     head,
     of_log,
     of_span,
+    span_event,
     span_name,
 )
 from gateway.telemetry.metric_instruments import BoundedCache
@@ -67,6 +68,10 @@ class CommonAttributes:
     def all(self, told: Mapping[str, Value]) -> bytes:
         """Encode attributes of a span."""
         return of_span(self._attributes.all(told))
+
+    def event(self, name: str, at: int, told: Mapping[str, Value]) -> bytes:
+        """Encode an event of a span."""
+        return span_event(name, at, self._attributes.all(told), self.limit)
 
     def _numbers(self, key: str) -> BoundedCache[int, bytes]:
         return BoundedCache(lambda number: self.all({key: number}))

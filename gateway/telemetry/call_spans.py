@@ -1,7 +1,7 @@
 """The span of a call, from when its tool is known until its record is durable."""
 
 from asyncio import CancelledError
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from gateway.model import new_random_64
 from gateway.storage import StoredResult
 from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import ToolAttributes
+from gateway.telemetry.current_span import CurrentSpan, activate, find_failure, to_values
 from gateway.telemetry.export.wire_format import (
     CLIENT,
     FAILED,
@@ -28,6 +29,7 @@ from gateway.telemetry.spans import (
     RequestSpan,
     SpanContext,
     UpstreamRequestSpan,
+    inject_headers,
     log_errors,
     log_telemetry_error,
     span_links,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 class CallSpan(SpanContext):
     __slots__ = (
-        *("_call", "_content", "_ids", "_others", "_parts", "_request", "_since", "_telemetry"),
+        *("_call", "_content", "_current", "_failure", "_ids", "_others", "_parts", "_request", "_since", "_telemetry"),
         *("shows_content", "span_id", "trace_id"),
     )
 
@@ -69,6 +71,9 @@ class CallSpan(SpanContext):
         self._others: list[bytes] | None = None
         """Child spans, held until it is decided whether they are exported."""
         self._content: dict[str, Value] | None = None
+        self._current: CurrentSpan | None = None
+        self._failure: str | None = None
+        """Why the tool failed, if it did."""
         self._ids: tuple[bytes, bytes] | None = None
         """Encoded ids of the call and its turn. Encoded on first use: spans that are not exported need none."""
         self.trace_id = self.trace.hex()
@@ -91,6 +96,24 @@ class CallSpan(SpanContext):
         call, limit = self._call, self._telemetry.common.limit
         self._ids = found = text(call.id, limit), b"" if call.turn is None else text(call.turn.id, limit)
         return found
+
+    # --- while the tool runs ---
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        return inject_headers(self)
+
+    def activate(self) -> Callable[[], None]:
+        if self._current is None:
+            self._current = CurrentSpan(self)
+        return activate(self._current)
+
+    @log_errors
+    def record_failure(self, error: BaseException) -> None:
+        self._failure, places = find_failure(error)
+        told = {names.EXCEPTION_TYPE: self._failure, **({names.EXCEPTION_PLACES: places} if places else {})}
+        if self._current is not None:
+            self._current.add_event(names.EXCEPTION, told)
 
     # --- child spans ---
 
@@ -177,7 +200,7 @@ class CallSpan(SpanContext):
             decision, reason = "deny", "arguments-invalid"
         error = None
         if is_error and decision == "allow":
-            error = call.error if call.error is not None and call.error.startswith("E_") else names.TOOL_ERROR
+            error = self._failure or call.error or names.TOOL_ERROR
         self._end(decision, reason or "check-failed", error)
 
     @log_errors
@@ -250,7 +273,18 @@ class CallSpan(SpanContext):
             told += self._results(call.stored.results)
         if self._content:
             told.append(common.all(self._content))
+        if self._current is not None:
+            self._current.close()
+            told += self._of_tool(self._current)
         return told
+
+    def _of_tool(self, current: CurrentSpan) -> Iterator[bytes]:
+        """Yield what the tool has set on its current span."""
+        common = self._telemetry.common
+        if current.attributes:
+            yield common.all(to_values(current.attributes))
+        for event in current.events:
+            yield common.event(event.name, event.at, to_values(event.attributes))
 
     def _link_approvals(self, approvals: Sequence[ApprovalRecord]) -> bytes:
         """Link to the spans of the approvals; return their ids as an attribute."""

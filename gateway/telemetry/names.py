@@ -17,6 +17,8 @@ SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 CLIENT_ADDRESS: Final = "client.address"
 CLIENT_PORT: Final = "client.port"
 ERROR_TYPE: Final = "error.type"
+EXCEPTION_PLACES: Final = "exception.stacktrace"
+EXCEPTION_TYPE: Final = "exception.type"
 HTTP_METHOD: Final = "http.request.method"
 HTTP_ROUTE: Final = "http.route"
 HTTP_STATUS: Final = "http.response.status_code"
@@ -81,7 +83,9 @@ UPSTREAM: Final = "gateway.upstream.name"
 ATTRIBUTES: Final[Mapping[str, str]] = {
     CLIENT_ADDRESS: "address of the client that sent the request",
     CLIENT_PORT: "port of the client that sent the request",
-    ERROR_TYPE: "kind of the error, one word of a closed list; only on failures",
+    ERROR_TYPE: "what failed: a code of the gateway, a class of exceptions, a status code or a word; only on failures",
+    EXCEPTION_PLACES: "files, lines and functions of the traceback, without source and without values",
+    EXCEPTION_TYPE: "class of the exception",
     HTTP_METHOD: "method of an HTTP request to a service",
     HTTP_ROUTE: "path template of a REST operation",
     HTTP_STATUS: "status of the response of a service",
@@ -164,12 +168,16 @@ SPANS: Final[Mapping[str, str]] = {
     "gate": "INTERNAL: a gate of a turn, from its opening to its end",
 }
 
+EXCEPTION: Final = "exception"
+"""Event on the span of a call whose tool failed."""
+
 # --- events: log records with a name ---
 
 CALL_STARTED: Final = "gateway.call.started"
 CALL_UNKNOWN: Final = "gateway.call.outcome_unknown"
 
 EVENTS: Final[Mapping[str, str]] = {
+    EXCEPTION: "a tool failed; an event of the call's span, with type and place",
     CALL_STARTED: "a call begins; sent at once, so that it is visible even if the process is killed",
     CALL_UNKNOWN: "a call was started and its end was not recorded; with the trace of its start",
 }

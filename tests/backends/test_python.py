@@ -19,6 +19,7 @@ from gateway.backends.result_conversion import BackendUnusable, MediaTemplate
 from gateway.errors import TurnGateTimeout
 from gateway.examples import pricing
 from gateway.model.tools.backend import BackendError
+from gateway.telemetry.logs import JsonLogFormatter
 from tests.backends import sample_functions as functions
 from tests.backends.invocations import invocation, is_gone, other_tasks
 
@@ -146,6 +147,18 @@ async def test_other_exceptions_show_their_class_and_nothing_else(run: Run) -> N
 
     assert (failed.word, failed.message) == ("failed", "the tool raised ValueError")
     assert failed.cause is not None
+
+
+@pytest.mark.parametrize("run", PLACES)
+async def test_an_exception_is_one_line_of_the_log_with_its_place(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    failed = await failure(functions.broken, {"secret": "hunter22"}, run=run)
+
+    [record] = caplog.records
+    line = JsonLogFormatter().format(record)
+    assert "ValueError" in line
+    assert "in broken" in line or " broken" in line
+    assert "hunter22" not in line
+    assert run != "process" or (failed.kind, "hunter22" in str(failed.places)) == ("ValueError", False)
 
 
 @pytest.mark.parametrize("run", PLACES)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from opentelemetry import context as otel_context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -261,3 +262,20 @@ async def test_the_same_bytes_go_over_grpc() -> None:
     assert metadata["api-key"] == "x"
     assert raised.value.reason == "grpc_unimplemented"
     assert not raised.value.again
+
+
+async def test_exports_are_not_instrumented_themselves() -> None:
+    is_suppressed: list[object] = []
+
+    class Watched(OtlpHttp):
+        async def send(self, signal: Signal, payload: bytes) -> int:
+            is_suppressed.append(otel_context.get_value(otel_context._SUPPRESS_INSTRUMENTATION_KEY))
+            return 0
+
+    exporter = make_exporter(Watched(OtlpExporterSettings("http", "http://127.0.0.1:9/v1/traces")))
+    exporter.start()
+    exporter.queue.put(a_span())
+    await exporter.close()
+
+    assert is_suppressed == [True]
+    assert otel_context.get_value(otel_context._SUPPRESS_INSTRUMENTATION_KEY) is None

@@ -206,7 +206,8 @@ class HttpBackend:
         status = response.status
         word = self._request.errors.get(status) or STATUS_ERRORS.get(status, "failed")
         body = excerpt(await self._read_error_body(response), secrets=secrets)
-        return BackendError(word, f"the service answered {_status_phrase(status)}{': ' if body else ''}{body}")
+        message = f"the service answered {_status_phrase(status)}{': ' if body else ''}{body}"
+        return BackendError(word, message, kind=str(status))
 
     async def _read_error_body(self, response: Http1Response) -> bytes:
         """Return the start of an error response to quote. Errors while reading it are ignored."""

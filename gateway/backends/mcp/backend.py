@@ -73,7 +73,7 @@ def to_tool_error(blocks: Sequence[Json]) -> BackendError:
     """Return the error text of a tool with its line breaks; other unprintable characters are escaped."""
     text = join_text(blocks).strip() or "the tool failed"
     shown = "".join(map(_escape, text[:_LONGEST_ERROR]))
-    return BackendError("failed", shown)
+    return BackendError("failed", shown, kind="tool_error")
 
 
 def to_result(

@@ -32,7 +32,8 @@ class RemoteError(BackendError):
 
     def __init__(self, number: int, message: str, data: Any = None) -> None:
         word = _WORDS.get(number, "failed")
-        super().__init__(word, f"the upstream server answered: {excerpt(message, limit=_LONGEST_ERROR)}")
+        text = f"the upstream server answered: {excerpt(message, limit=_LONGEST_ERROR)}"
+        super().__init__(word, text, kind=str(number))
         self.number = number
         self.data = data
 

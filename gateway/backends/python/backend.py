@@ -12,6 +12,8 @@ parameters fit the input schema is checked before the first call.
 
 import inspect
 import json
+import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -41,6 +43,7 @@ from gateway.model import (
     InMemoryMediaReader,
     Invocation,
     Media,
+    OutboundTracer,
     TooManyValues,
     check_values,
     current_deadline,
@@ -119,6 +122,9 @@ EXCEPTION_ERRORS: Final[Mapping[int, BackendErrorKind]] = {
 """Kind of error for each status of a `ToolError`; any other status is `failed`."""
 
 _WAITING: Final = 256
+_log: Final = logging.getLogger(__name__)
+_MOST_PLACES: Final = 12
+_PLACE: Final = re.compile(r'^  File "[^"\n]{1,500}", line \d{1,9}, in [^\n]{1,200}$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +167,28 @@ class PythonBackend:
     def run(self, call: Invocation) -> Awaitable[Any]:
         arguments = self._bind_arguments(call)
         timeout = self._tool.timeout
-        return self._start(arguments) if timeout is None else self._run_with_timeout(arguments, timeout)
+        if timeout is None:
+            return self._start(arguments, call.hops)
+        return self._run_with_timeout(arguments, timeout, call.hops)
 
-    async def _run_with_timeout(self, arguments: dict[str, Any], timeout: timedelta) -> Any:
+    async def _run_with_timeout(
+        self, arguments: dict[str, Any], timeout: timedelta, tracer: OutboundTracer | None
+    ) -> Any:
         """Return the result within the timeout, which is paused while the call waits for its caller."""
         deadline = Deadline(monotonic() + timeout.total_seconds(), monotonic, current_deadline())
         token = set_deadline(deadline)
         try:
             async with enforce_deadline(timeout) as deadline.scope:
-                return await self._start(arguments)
+                return await self._start(arguments, tracer)
         finally:
             deadline.scope = None
             reset_deadline(token)
 
-    def _start(self, arguments: dict[str, Any]) -> Awaitable[Any]:
+    def _start(self, arguments: dict[str, Any], tracer: OutboundTracer | None) -> Awaitable[Any]:
         """Return an awaitable of the result. It is already complete if the function returned text."""
         tool = self._tool
         if tool.run == "process":
-            return self._run_in_worker(arguments)
+            return self._run_in_worker(arguments, {} if tracer is None else tracer.fields)
         if self._in_thread:
             return self._await_result(self._threads.call(partial(tool.function, **arguments)))
         try:
@@ -187,8 +197,8 @@ class PythonBackend:
             _raise_backend_error(error)
         return CompletedAwaitable(result) if type(result) is str else self._await_result(result)
 
-    async def _run_in_worker(self, arguments: dict[str, Any]) -> Any:
-        answer = await self._workers.call(arguments)
+    async def _run_in_worker(self, arguments: dict[str, Any], trace: Mapping[str, str]) -> Any:
+        answer = await self._workers.call(arguments, trace=trace)
         if sum(map(len, answer.parts)) < LARGE:
             return self._decode(answer)
         return await run_in_json_thread(self._decode, answer)
@@ -271,8 +281,18 @@ def _to_error(head: Mapping[str, Any]) -> BackendError:
         failed = _status_error(head.get("status"), message, help=help if isinstance(help, str) else None)
     else:
         failed = _exception_error(_type_name(head))
-    failed.__cause__ = RuntimeError(str(head.get("traceback")))
+    traceback = str(head.get("traceback"))
+    failed.kind, failed.places = _type_name(head), _places(traceback)
+    if not isinstance(message, str):
+        where = failed.places.rpartition("\n")[2].strip()
+        _log.warning("a tool raised an exception in its process: %s at %s", failed.kind, where)
+    failed.__cause__ = RuntimeError(traceback)
     return failed
+
+
+def _places(traceback: str) -> str:
+    """Return the places of a printed traceback, without source lines and the exception's text."""
+    return "\n".join(_PLACE.findall(traceback)[-_MOST_PLACES:])
 
 
 def _raise_backend_error(error: BaseException) -> NoReturn:
@@ -281,6 +301,7 @@ def _raise_backend_error(error: BaseException) -> NoReturn:
         raise error
     if isinstance(error, ToolError):
         raise _status_error(error.status, error.message, help=error.help) from error
+    _log.warning("a tool raised an exception", exc_info=error)
     raise _exception_error(type_name(error)) from error
 
 

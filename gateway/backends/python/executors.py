@@ -28,6 +28,7 @@ from gateway.backends.result_conversion import excerpt
 from gateway.model import BackendError, check_values
 
 Job = Callable[[], None]
+NO_TRACE: Final[Mapping[str, str]] = {}
 
 
 class ThreadExecutor:
@@ -121,8 +122,9 @@ class ProcessExecutor:
         self._idle: list[_Worker] = []
         self._closed = False
 
-    async def call(self, args: Mapping[str, Any]) -> WorkerReply:
-        request = _encode_request(args)
+    async def call(self, args: Mapping[str, Any], *, trace: Mapping[str, str] = NO_TRACE) -> WorkerReply:
+        """Call the function. `trace` are the trace headers of the call, whose span is the current one meanwhile."""
+        request = _encode_request(args, trace)
         async with self._slots:
             worker = await self._acquire_worker()
             try:
@@ -246,9 +248,9 @@ def reply_too_large(limit: int) -> BackendError:
     return BackendError("failed", f"the tool returned more than {limit} bytes")
 
 
-def _encode_request(args: Mapping[str, Any]) -> bytes:
+def _encode_request(args: Mapping[str, Any], trace: Mapping[str, str]) -> bytes:
     try:
-        return _to_frame({"args": dict(args)})
+        return _to_frame({"args": dict(args), "trace": dict(trace)})
     except (TypeError, ValueError, RecursionError) as error:
         raise BackendError("invalid", "the arguments cannot be sent to a worker process") from error
 

@@ -1,9 +1,10 @@
 """Worker process that runs one function repeatedly; it talks to the gateway over its standard input.
 
-The script imports only the standard library. It imports the function's module after the gateway has sent `sys.path`.
+The script imports only the standard library, and OpenTelemetry for calls that are traced. It imports the function's
+module after the gateway has sent `sys.path`.
 Replies are JSON and bytes, never pickles, so a function cannot choose which objects the gateway builds.
 
-    request   8 bytes length · JSON
+    request   8 bytes length · JSON with `args`, and `trace`: the trace headers of the call, if it is traced
     reply     8 bytes length · JSON head with the size of each part · the parts
 """
 
@@ -15,6 +16,8 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _TRACEBACK = 8 << 10
@@ -34,7 +37,10 @@ def main() -> None:
         return
     send(connection, {"kind": "ready"}, [])
     while True:
-        send(connection, *_run_function(function, receive(connection)["args"], limit=setup["limit"]))
+        request = receive(connection)
+        with _current_span(request["trace"]):
+            reply = _run_function(function, request["args"], limit=setup["limit"])
+        send(connection, *reply)
 
 
 def receive(connection: socket.socket) -> Any:
@@ -46,6 +52,21 @@ def send(connection: socket.socket, head: dict[str, Any], parts: list[bytes]) ->
     connection.sendall(len(text).to_bytes(_LENGTH, "big") + text)
     for part in parts:
         connection.sendall(part)
+
+
+@contextmanager
+def _current_span(trace: dict[str, str]) -> Iterator[None]:
+    """Make the call the current span of OpenTelemetry, so that spans of the function are its children."""
+    if not trace:
+        yield
+        return
+    from opentelemetry import context, propagate  # only traced calls need them
+
+    token = context.attach(propagate.extract(trace))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 def _run_function(function: Any, args: dict[str, Any], *, limit: int) -> tuple[dict[str, Any], list[bytes]]:

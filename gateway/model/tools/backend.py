@@ -35,7 +35,20 @@ class OutboundRequest(Protocol):
 
 
 class OutboundTracer(Protocol):
-    """A tracer of the requests that a call makes to other servers."""
+    """A tracer of a call: of its requests to other servers, and of the code that runs for it."""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """Trace headers of the call itself, for a process that runs its function."""
+        ...
+
+    def activate(self) -> Callable[[], None]:
+        """Make the call the current span of this context. The returned function undoes that."""
+        ...
+
+    def record_failure(self, error: BaseException) -> None:
+        """Record why the tool failed."""
+        ...
 
     def http(self, method: str, *, scheme: str, host: str, port: int) -> OutboundRequest | None:
         """Start tracing an HTTP request. Paths are left out: they contain arguments, and may contain secrets."""
@@ -105,15 +118,29 @@ class Invocation:
 
 
 class BackendError(ToolError):
-    """A backend failed. Stages decide by `word`; the message is safe to show to a model."""
+    """A backend failed. Stages decide by `word`; the message is safe to show to a model.
+
+    `kind` tells operators what failed, if the causes of the error do not: a class of exceptions, a status code.
+    `places` is the traceback of an error that another process raised.
+    """
 
     code = "E_BACKEND_FAILED"
     status = 502
     default_message = "the backend failed"
 
-    def __init__(self, word: BackendErrorKind, message: str, *, help: str | None = None) -> None:
+    def __init__(
+        self,
+        word: BackendErrorKind,
+        message: str,
+        *,
+        help: str | None = None,
+        kind: str | None = None,
+        places: str | None = None,
+    ) -> None:
         super().__init__(message, help=help)
         self.word: BackendErrorKind = word
+        self.kind = kind
+        self.places = places
 
 
 class Backend(Protocol):

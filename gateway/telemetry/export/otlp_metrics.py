@@ -8,7 +8,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 from gateway.telemetry import names
-from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, ExportFailed, Transport
+from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, ExportFailed, Transport, suppress_instrumentation
 from gateway.telemetry.metric_instruments import Distribution, Exemplar, Family, Point
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ class MetricExporter:
         await self._transport.close()
 
     async def _run(self) -> None:
+        suppress_instrumentation()
         while not self._closing.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every):

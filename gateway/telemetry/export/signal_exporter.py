@@ -20,6 +20,8 @@ from random import uniform
 from time import monotonic
 from typing import Any, Final, Protocol
 
+from opentelemetry import context as otel_context
+
 from gateway.telemetry.export.wire_format import OtlpEnvelope
 from gateway.telemetry.names import QUEUE_FULL
 from gateway.telemetry.settings import BatchSettings, InvalidTelemetry, Signal
@@ -105,6 +107,12 @@ class Queue:
             self._is_due.set()
 
 
+def suppress_instrumentation() -> None:
+    """Make no spans of what the current task does from now on: the export would be traced, and its trace exported."""
+    # The key that the SDK's own exporters use; it has no public name.
+    otel_context.attach(otel_context.set_value(otel_context._SUPPRESS_INSTRUMENTATION_KEY, True))
+
+
 class SignalExporter:
     """The export of one signal."""
 
@@ -134,6 +142,7 @@ class SignalExporter:
         await self._transport.close()
 
     async def _run(self) -> None:
+        suppress_instrumentation()
         while not self._closing.is_set():
             await self.queue.due()
             await self._send(self.queue.take())

@@ -28,6 +28,7 @@ _CHILD: Final = Struct("<2s16s2s8s3sQ1sQ8s8s")
 _LOG: Final = Struct("<1sQ1sQ4s16s2s8s5s")
 _LINK: Final = Struct("<2s16s2s8s1sI")
 _DOUBLE: Final = Struct("<1sd")
+_EVENT: Final = Struct("<1sQ")
 _LARGE: Final = 1 << 64
 
 _SMALL: Final = tuple(bytes([number]) for number in range(128))
@@ -132,6 +133,12 @@ def of_log(attributes: Iterable[bytes]) -> bytes:
 
 def link(trace_id: bytes, span_id: bytes) -> bytes:
     return b"\x6a\x21" + _LINK.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, b"\x35", _KNOWS_REMOTE | _IS_REMOTE)
+
+
+def span_event(name: str, at: int, attributes: Iterable[bytes], limit: int) -> bytes:
+    """Return an event of a span. The attributes have no tag of their own."""
+    fields = _EVENT.pack(b"\x09", at) + delimit(b"\x12", text(name, limit))
+    return delimit(b"\x5a", fields + b"\x1a".join((b"", *attributes)))
 
 
 class SpanPosition(Protocol):

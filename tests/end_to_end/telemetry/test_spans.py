@@ -225,7 +225,7 @@ async def test_a_tool_that_fails_is_an_error_on_both_spans(tmp_path: Path) -> No
 
     assert answer.json["result"]["isError"] is True
     assert (server.is_error, server[names.ERROR_TYPE]) == (True, "tool_error")
-    assert (execution.is_error, execution[names.ERROR_TYPE]) == (True, "E_BACKEND_FAILED")
+    assert (execution.is_error, execution[names.ERROR_TYPE]) == (True, "ConnectionRefusedError")
     assert (hop.is_error, hop[names.ERROR_TYPE]) == (True, "unavailable")
 
 

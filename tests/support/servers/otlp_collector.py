@@ -18,6 +18,16 @@ WITHIN = 20.0
 
 
 @dataclass(frozen=True)
+class SpanEvent:
+    name: str
+    at: int
+    attributes: Mapping[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.attributes.get(key)
+
+
+@dataclass(frozen=True)
 class Span:
     name: str
     kind: str
@@ -32,6 +42,7 @@ class Span:
     resource: Mapping[str, Any]
     schema_url: str
     scope: str
+    events: tuple[SpanEvent, ...] = ()
 
     @property
     def address(self) -> tuple[str, str]:
@@ -150,6 +161,7 @@ def spans_of(body: bytes) -> list[Span]:
             attributes_of(resource.resource.attributes),
             scoped.schema_url,
             scoped.scope.name,
+            tuple(SpanEvent(each.name, each.time_unix_nano, attributes_of(each.attributes)) for each in one.events),
         )
         for resource in TracesData.FromString(body).resource_spans
         for scoped in resource.scope_spans
