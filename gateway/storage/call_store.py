@@ -168,6 +168,10 @@ class CallFilter:
     catalogue: str | None = None
     tool: str | None = None
     status: CallStatus | None = None
+    decision: Decision | None = None
+    rule: str | None = None
+    """Part of what decided: the name of a gate rule or of a role, or the place of a policy row."""
+    trace_id: str | None = None
 
 
 class CallReservation(NamedTuple):

@@ -4,6 +4,7 @@ Arguments are shown only with `--arguments`, results never: they are private to 
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -27,6 +28,8 @@ from gateway.storage import CallFilter, StoredCall, argument_data
 
 T = TypeVar("T")
 
+_TRACE: Final = re.compile(r"(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-[0-9a-f]{16}-[0-9a-f]{2})?")
+
 _COLUMNS: Final = ("when", "tool", "outcome", "decision", "subject", "tenant", "catalogue", "took", "call")
 _COLOURS: Final = {"unknown": "bold red", "error": "yellow", "started": "cyan", "ok": "green", "deny": "yellow"}
 
@@ -46,6 +49,15 @@ def list_calls(
     status: Annotated[
         Literal["started", "settled", "unknown"] | None, typer.Option(help="Only calls in this state.")
     ] = None,
+    decision: Annotated[
+        Literal["allow", "hold", "deny"] | None, typer.Option(help="Only calls with this decision.")
+    ] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="Only calls that this rule or row decided: part of a name, or of FILE:LINE.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="Only calls of this trace: its id, or a traceparent header.")
+    ] = None,
     since: SinceOption = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most, newest first.")] = 50,
     arguments: Arguments = False,
@@ -56,7 +68,8 @@ def list_calls(
     Exit codes: 0 listed, 1 the configuration has errors or its store cannot be read, 2 wrong use.
     """
     found = _load_project(folder, policies, environment)
-    wanted = CallFilter(subject=subject, tool=tool, status=status)
+    trace_id = None if trace is None else _parse_trace(trace)
+    wanted = CallFilter(subject=subject, tool=tool, status=status, decision=decision, rule=rule, trace_id=trace_id)
     calls = _read_or_fail(
         lambda: list_project_calls(found, project_secrets(folder, policies), wanted, since=since, limit=limit)
     )
@@ -93,6 +106,14 @@ def show_call(
         print_json(data)
         return
     print_pairs(stdout(), [(name, _to_text(value)) for name, value in data.items() if value not in (None, [], "")])
+
+
+def _parse_trace(text: str) -> str:
+    """Return the id of a trace, given as such or as a traceparent header."""
+    found = _TRACE.fullmatch(text.strip().lower())
+    if found is None:
+        fail(f"{text!r} is no trace", "write the 32 hexadecimal digits of its id, or a traceparent", code=2)
+    return found[1]
 
 
 def _load_project(folder: Any, policies: Any, environment: str | None) -> LoadedProject:

@@ -4,7 +4,7 @@ A connection is SQLite's, or a `PostgresConnection`, which has the same methods.
 """
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json import dumps
@@ -41,7 +41,7 @@ from gateway.storage.call_store import (
 )
 from gateway.storage.refusal_store import LateOutcome
 from gateway.storage.sql.call_rows import blob_rows, call_from_row, call_to_row, owner_key, turn_to_row
-from gateway.storage.sql.column_values import is_storable
+from gateway.storage.sql.column_values import LIKE_ESCAPE, escape_pattern, is_storable
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.tables import calls, claims, pieces, turns
 
@@ -51,7 +51,7 @@ _OUTCOME: Final = (
 )
 """Columns that an outcome overwrites in the row of a started call."""
 
-_FILTERS: Final = ("tenant", "subject", "turn_id", "catalogue", "tool", "status")
+Row = dict[str, Any]
 
 _TURNS: Final = select(func.json_each(bindparam("turns")).table_valued("value").c.value)
 
@@ -217,14 +217,28 @@ def call_list_statement(
 
 
 def _select_calls(table: Table, filters: frozenset[str], from_the_top: bool) -> Select[Any]:
-    chosen = [table.c[name] == bindparam(name) for name in _FILTERS if name in filters]
     below = [] if from_the_top else [table.c.number < bindparam("before")]
-    return select(*(table.c[each.name] for each in calls.c)).where(*chosen, *below)
+    return select(*(table.c[each.name] for each in calls.c)).where(*call_conditions(table, filters), *below)
+
+
+def call_conditions(table: Table, names: Collection[str]) -> list[ColumnElement[bool]]:
+    """Return the conditions of a list of calls, one for each name: a column, or `rule`."""
+    chosen: list[ColumnElement[bool]] = [table.c[name] == bindparam(name) for name in names if name in table.c]
+    return [*chosen, table.c.because.like(bindparam("rule"), escape=LIKE_ESCAPE)] if "rule" in names else chosen
+
+
+def call_parameters(filter: CallFilter) -> Row | None:
+    """Return the parameters of these conditions; `None` if no call can match."""
+    asked = {name: getattr(filter, name) for name in CallFilter.__dataclass_fields__}
+    chosen: Row = {name: value for name, value in asked.items() if value is not None}
+    if not all(map(is_storable, chosen.values())):
+        return None
+    if filter.rule is not None:
+        chosen["rule"] = f"%{escape_pattern(filter.rule)}%"
+    return chosen
 
 
 LARGEST_PAGE: Final = 1000
-
-Row = dict[str, Any]
 Read = Callable[[Callable[[Any], list[Row]]], Awaitable[list[Row]]]
 """Runs work on a read-only connection."""
 
@@ -238,9 +252,8 @@ async def read_call_page(
     wanted: Row = {"limit": limit + 1}
     if before is not None:
         wanted["before"] = _number(before)
-    asked = {name: getattr(filter, name) for name in CallFilter.__dataclass_fields__}
-    chosen = {name: value for name, value in asked.items() if value is not None}
-    if not all(map(is_storable, chosen.values())):
+    chosen = call_parameters(filter)
+    if chosen is None:
         return [], None
     statement = call_list_statement(frozenset(chosen), from_the_top=before is None, tables=tables)
     rows = await read(lambda connection: statement.rows(connection, {**wanted, **chosen}))

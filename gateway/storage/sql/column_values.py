@@ -75,6 +75,16 @@ def encode_results(results: list[dict[str, Any]]) -> str:
     return canonical_unchecked(results)
 
 
+LIKE_ESCAPE: Final = "\\"
+
+
+def escape_pattern(text: str) -> str:
+    """Return a pattern of LIKE that matches this text only."""
+    for sign in (LIKE_ESCAPE, "%", "_"):
+        text = text.replace(sign, LIKE_ESCAPE + sign)
+    return text
+
+
 def is_storable(id: str) -> bool:
     """Whether a text can be stored as an id: half a surrogate pair cannot be written."""
     if id.isascii():

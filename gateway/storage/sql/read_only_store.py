@@ -23,6 +23,7 @@ from gateway.errors import StoreUnavailable
 from gateway.storage.call_store import CallFilter, StoredCall
 from gateway.storage.sql.approvals import find_approvals
 from gateway.storage.sql.call_rows import call_from_row, to_microseconds
+from gateway.storage.sql.call_statements import call_conditions, call_parameters
 from gateway.storage.sql.column_values import is_storable
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.sqlite.connection import to_store_error
@@ -131,7 +132,6 @@ class SqliteAuditReader(AuditTableReader):
 _ALL: Final = 1 << 31
 _ABOUT: Final = "SELECT body FROM audit WHERE instr(body, CAST(? AS BLOB))"
 _ELSEWHERE: Final = "SELECT body FROM audit WHERE position(convert_to(?, 'UTF8') IN body) > 0"
-_FILTERS: Final = ("tenant", "subject", "turn_id", "catalogue", "tool", "status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,8 @@ StoreLocation = Path | RemoteStore
 
 def list_calls(path: StoreLocation, filter: CallFilter, *, since: datetime | None, limit: int) -> list[StoredCall]:
     """Return the newest calls that match, newest first. Raises `StoreUnavailable`."""
-    chosen: dict[str, Any] = {name: getattr(filter, name) for name in _FILTERS}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    if not all(map(is_storable, chosen.values())):
+    chosen = call_parameters(filter)
+    if chosen is None:
         return []
     if since is not None:
         chosen["since"] = to_microseconds(since)
@@ -166,7 +165,7 @@ def find_calls(path: StoreLocation, id: str, *, turn_id: str | None) -> list[Sto
 
 
 def _newest(table: Table, wanted: Collection[str]) -> CompiledStatement:
-    conditions = [table.c[name] == bindparam(name) for name in wanted if name in table.c]
+    conditions = call_conditions(table, wanted)
     if "since" in wanted:
         conditions.append(table.c.created_at >= bindparam("since"))
     newest = select(*(table.c[each.name] for each in calls.c)).where(*conditions).order_by(table.c.number.desc())

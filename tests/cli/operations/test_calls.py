@@ -22,6 +22,7 @@ SMALL = ROOT / "tests" / "projects" / "small"
 ANA = Principal("user:ana", frozenset({"role:clerk"}))
 KIM = Principal("user:kim", frozenset({"role:lead"}))
 SECRET = "hunter2"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 DAY = 86_400_000_000
 """In microseconds."""
 
@@ -70,7 +71,8 @@ async def store_with_calls(folder: Path) -> AsyncIterator[SqliteStore]:
         await store.open_turn(StoredTurn(f"turn-of-{who.subject}", who, "desk", "r", b"s", at, at + DAY))
     old = call("old")
     await store.record_call(settled(replace(old, created=old.created - 3 * DAY)))
-    await store.record_call(settled(call("kims", KIM)))
+    denied = replace(call("kims", KIM), decision="deny", because="refund_limit at gates.yaml:12", trace_id=TRACE)
+    await store.record_call(settled(denied))
     await store.record_call(settled(call("failed", tool="refund_pay"), is_error=True))
     await store.start_call(call("running", tool="refund_pay"))
     try:
@@ -108,6 +110,17 @@ async def test_calls_are_listed_newest_first_while_a_gateway_runs_on_the_store(t
         pytest.param(["--since", "1h"], ["running", "failed", "kims"], id="since-an-age"),
         pytest.param(["--since", "2020-01-01"], ["running", "failed", "kims", "old"], id="since-a-day"),
         pytest.param(["--limit", "1"], ["running"], id="limit"),
+        pytest.param(["--decision", "deny"], ["kims"], id="decision"),
+        pytest.param(["--decision", "hold"], [], id="no-such-decision"),
+        pytest.param(["--rule", "refund_limit"], ["kims"], id="rule"),
+        pytest.param(["--rule", "policy.csv:2"], ["running", "failed", "old"], id="row"),
+        pytest.param(["--rule", "refund%limit"], [], id="no-wildcard"),
+        pytest.param(["--rule", "refund?limit"], [], id="no-placeholder"),
+        pytest.param(["--rule", "_"], ["kims"], id="underscore"),
+        pytest.param(["--rule", "\\"], [], id="backslash"),
+        pytest.param(["--trace", TRACE], ["kims"], id="trace"),
+        pytest.param(["--trace", f"00-{TRACE.upper()}-00f067aa0ba902b7-01"], ["kims"], id="traceparent"),
+        pytest.param(["--trace", "0" * 32], [], id="no-such-trace"),
         pytest.param(["--tool", "refund_pay", "--subject", "user:kim"], [], id="nothing-fits"),
         pytest.param(["--subject", "' OR 1=1 --"], [], id="hostile-text"),
     ],
@@ -115,6 +128,14 @@ async def test_calls_are_listed_newest_first_while_a_gateway_runs_on_the_store(t
 async def test_filters_narrow_the_list(tmp_path: Path, options: list[str], ids: list[str]) -> None:
     async with store_with_calls(tmp_path):
         assert list_ids(calls("list", "--output", "json", *options)) == ids
+
+
+@pytest.mark.parametrize("trace", ["", "4bf92f", "0" * 33, f"{TRACE}-1", "' OR 1=1 --"])
+def test_a_trace_that_is_none_is_wrong_use(trace: str) -> None:
+    found = calls("list", "--trace", trace)
+
+    assert found.exit_code == 2
+    assert "is no trace" in found.output
 
 
 @pytest.mark.parametrize("output", ["text", "json"])

@@ -393,6 +393,23 @@ async def test_filters_narrow_and_add_up(store: CallStore) -> None:
     assert await ids(store, tenant="acme", catalogue="ops") == []
 
 
+async def test_filters_find_what_was_decided_by_what_and_in_which_trace(store: CallStore) -> None:
+    denied = replace(settled("denied"), decision="deny", because="limit_100% at gates.yaml:2", trace_id="ab" * 16)
+    await store.record_call(denied, turn=turn())
+    await store.record_call(replace(settled("allowed"), decision="allow", because="role:x at policy.csv:2"))
+    await store.record_single_call(
+        replace(settled("single"), turn_id="own", decision="hold", because=None), turn("own")
+    )
+
+    assert await ids(store, decision="deny") == ["denied"]
+    assert await ids(store, decision="hold") == ["single"]
+    assert await ids(store, trace_id="ab" * 16) == ["denied"]
+    assert await ids(store, rule="limit_100%") == ["denied"]
+    assert await ids(store, rule=":2") == ["allowed", "denied"]
+    assert [await ids(store, rule=text) for text in ("limit?100", "limit%100", "_:", "\\", "'")] == [[]] * 5
+    assert await ids(store, rule="limit", decision="allow") == []
+
+
 @pytest.mark.parametrize("cursor", ["", "x", "-1", "1.0", "٣", "9" * 40, "1 OR 1", "\ud800"])
 async def test_cursor_that_is_none_is_refused(store: CallStore, cursor: str) -> None:
     with pytest.raises(ValueError, match="cursor"):
