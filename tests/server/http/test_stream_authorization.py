@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.model.caller import Principal
 from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
-from gateway.server.http.stream_authorization import StreamWatch, WatchedResponse
+from gateway.server.http.stream_authorization import StreamWatch, ServedResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -34,8 +34,10 @@ class World:
     def watch(self) -> StreamWatch:
         return StreamWatch(self.authenticate, lambda credential: self.recalled, lambda who: self.stopped, every=QUICK)
 
-    def answer(self, watch: StreamWatch) -> WatchedResponse:
-        return WatchedResponse(watch, ANA, b"Bearer x", self.receive, self.send)
+    def answer(self, watch: StreamWatch) -> ServedResponse:
+        response = ServedResponse(self.send)
+        response.authorize(watch, ANA, b"Bearer x", self.receive)
+        return response
 
     async def authenticate(self, credential: bytes | None) -> Principal:
         self.asked += 1
@@ -186,7 +188,8 @@ async def test_client_that_leaves_is_heard_as_before() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    answer = WatchedResponse(world.watch(), ANA, None, receive, world.send)
+    answer = ServedResponse(world.send)
+    answer.authorize(world.watch(), ANA, None, receive)
     await answer.receive()
     waiting = asyncio.ensure_future(answer.receive())
     await asyncio.sleep(0)
