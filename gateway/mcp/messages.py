@@ -177,7 +177,7 @@ PARAMS: Final = frozenset(name.casefold() for name in _EXACT_PARAMS)
 RequestId = str | int
 
 
-def check_members(message: Mapping[str, Any]) -> None:
+def _check_members(message: Mapping[str, Any]) -> None:
     """Refuse members that differ only in case (`Method`, `Name`): readers could disagree about them."""
     for key in message:
         if key not in MEMBERS and key.casefold() in MEMBERS:
@@ -199,7 +199,9 @@ def check_envelope(message: Any) -> None:
     """Raise `ProtocolError` unless it is one request, notification or response of JSON-RPC 2.0."""
     if not isinstance(message, dict):
         raise ProtocolError(INVALID_REQUEST, "a message must be one JSON object")
-    check_members(message)
+    params = message.get("params")
+    if not message.keys() <= MEMBERS or (isinstance(params, dict) and not params.keys() <= _EXACT_PARAMS):
+        _check_members(message)
     if message.get("jsonrpc") != "2.0":
         raise ProtocolError(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"")
     if "id" in message and type(message["id"]) not in (str, int):
@@ -209,7 +211,7 @@ def check_envelope(message: Any) -> None:
             raise ProtocolError(INVALID_REQUEST, "'method' must be a string")
         if "result" in message or "error" in message:
             raise ProtocolError(INVALID_REQUEST, "a message is a request or a response, not both")
-        if "params" in message and not isinstance(message["params"], dict):
+        if not isinstance(params, dict) and "params" in message:
             raise ProtocolError(INVALID_REQUEST, "'params' must be an object")
     elif "id" not in message or ("result" in message) == ("error" in message):
         raise ProtocolError(INVALID_REQUEST, "a message has a method, or an id with a result or an error")

@@ -8,7 +8,7 @@ import asyncio
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from gateway.mcp import decode_value
+from gateway.mcp import HANDSHAKE_DATES, decode_value
 from gateway.server.http.asgi import HeaderFields
 
 _JSON: Final = b"application/json"
@@ -28,7 +28,7 @@ class MediaTypes(NamedTuple):
 class McpHeaders:
     """The headers that MCP uses, by lower-case name."""
 
-    __slots__ = ("_by_name", "media", "method", "name", "peer", "repeated", "task", "version")
+    __slots__ = ("_by_name", "media", "method", "name", "peer", "repeated", "task", "uses_session", "version")
 
     def __init__(
         self, fields: HeaderFields, peer: tuple[str, int] | None = None, task: "asyncio.Task[Any] | None" = None
@@ -39,10 +39,10 @@ class McpHeaders:
         self.peer = peer
         self.task = task
         accept = by_name.get(b"accept")
-        if b"accept" in self.repeated:  # the only header that is a list
+        if self.repeated and b"accept" in self.repeated:  # the only header that is a list
             accept = b", ".join(fields.all(b"accept"))
         self.media = _media(by_name.get(b"content-type"), by_name.get(b"content-encoding"), accept)
-        self.version, self.method, self.name = _parse_routing(
+        self.version, self.method, self.name, self.uses_session = _parse_routing(
             by_name.get(b"mcp-protocol-version"), by_name.get(b"mcp-method"), by_name.get(b"mcp-name")
         )
 
@@ -71,10 +71,10 @@ def _text(value: bytes) -> str:
 @lru_cache(maxsize=256)
 def _parse_routing(
     version: bytes | None, method: bytes | None, name: bytes | None
-) -> tuple[str | None, str | None, str | None]:
-    """Return the texts of the routing headers; the name is decoded."""
+) -> tuple[str | None, str | None, str | None, bool]:
+    """Return the texts of the routing headers, with a decoded name, and whether the version has sessions."""
     texts = [None if each is None else _text(each) for each in (version, method, name)]
-    return texts[0], texts[1], decode_value(texts[2])
+    return texts[0], texts[1], decode_value(texts[2]), texts[0] is None or texts[0] in HANDSHAKE_DATES
 
 
 @lru_cache(maxsize=64)

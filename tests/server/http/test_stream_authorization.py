@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.model.caller import Principal
 from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
-from gateway.server.http.stream_authorization import StreamWatch, ServedResponse
+from gateway.server.http.stream_authorization import ServedResponse, StreamWatch
 
 pytestmark = pytest.mark.anyio
 
