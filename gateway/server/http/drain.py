@@ -95,7 +95,8 @@ class DrainMiddleware:
         self._admission = admission
         self._stopping = stopping
         self._refused = refused
-        self._requests: dict[asyncio.Task[Any], _Request] = {}
+        self._requests: dict[asyncio.Task[Any], tuple[str, ServedResponse]] = {}
+        """Methods and responses of the requests in progress."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _HEALTH:
@@ -112,21 +113,21 @@ class DrainMiddleware:
             elif not await admission.acquire(scope):
                 await self._refuse_overload(admission.refused, scope, receive, send)
                 return
-        request = _Request(send, scope["method"], admission)
+        method, response = scope["method"], ServedResponse(send, admission)
         task = scope.get(SCOPE_TASK) or asyncio.current_task()
         assert task is not None  # noqa: S101 - servers run requests in tasks
-        self._requests[task] = request
+        self._requests[task] = method, response
         try:
-            await self._app(scope, receive, request.send)
+            await self._app(scope, receive, response.send)
         except asyncio.CancelledError:
-            if not request.is_cut_off:
+            if not response.is_cut_off:
                 raise
-            if not request.status:
-                self._refused(scope["method"])
-            await request.finish(scope, receive)
+            if not response.status:
+                self._refused(method)
+            await response.cut_off(_READ_CUT_OFF if method in _READS else _CALL_CUT_OFF, scope, receive)
         finally:
             del self._requests[task]
-            request.release()
+            response.release()
             if admission is not None and admission.queued:
                 admission.set_tenant(scope)
 
@@ -143,15 +144,15 @@ class DrainMiddleware:
     @property
     def is_busy(self) -> bool:
         """Whether a client waits for a response. GET event streams do not count: they end after all others."""
-        return any(not request.only_listens for request in self._requests.values())
+        return any(method != "GET" or not response.is_stream for method, response in self._requests.values())
 
     @property
     def is_empty(self) -> bool:
         return not self._requests
 
     def abort(self) -> None:
-        for task, request in tuple(self._requests.items()):
-            request.is_cut_off = True
+        for task, (_, response) in tuple(self._requests.items()):
+            response.is_cut_off = True
             task.cancel()
 
 
@@ -181,37 +182,3 @@ async def _wait_until(is_met: Callable[[], bool], *, seconds: float) -> None:
     until = monotonic() + seconds
     while not is_met() and monotonic() < until:
         await asyncio.sleep(_POLL)
-
-
-class _Request(ServedResponse):
-    """One request in progress and the state of its response."""
-
-    __slots__ = ("_admission", "_method", "is_cut_off")
-
-    def __init__(self, send: Send, method: str, admission: AdmissionControl | None) -> None:
-        super().__init__(send)
-        self.is_cut_off = False
-        self._admission = admission
-        self._method = method
-
-    @property
-    def only_listens(self) -> bool:
-        return self.is_stream and self._method == "GET"
-
-    def release(self) -> None:
-        """Release its admission, once."""
-        admission, self._admission = self._admission, None
-        if admission is not None:
-            admission.release()
-
-    def _begin_stream(self) -> None:
-        super()._begin_stream()
-        self.release()  # an open stream mostly waits, so it does not count as active
-
-    async def finish(self, scope: Scope, receive: Receive) -> None:
-        """End a response that was cut off. A stream ends regularly; a partial file must not look complete."""
-        if not self.status:
-            response = _READ_CUT_OFF if self._method in _READS else _CALL_CUT_OFF
-            await response(scope, receive, self._send)
-        elif self.is_stream and not self.is_over:
-            await self._send({"type": "http.response.body", "body": b""})

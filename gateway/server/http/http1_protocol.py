@@ -257,8 +257,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._check_upgrade(method)
         if len(self.pipeline) >= MAX_PIPELINED:
             raise _RequestRefused(f"More than {MAX_PIPELINED} requests wait for an answer on this connection.")
+        url = self.url
         try:
-            target = read_target(method, self.url)
+            target = _read_cached(url) if 1 < len(url) <= _MAX_CACHED else read_target(method, url)
         except BadTarget as error:
             raise _RequestRefused(str(error)) from None
         self._is_in_head = False
@@ -345,10 +346,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._framing = None
         if self._timeout is not None:
             self._stop_timeout()
-        cycle = self.cycle
-        if not cycle.response_complete:
-            cycle.more_body = False
-            cycle.set()
+        if not self.cycle.response_complete:
+            self.cycle.feed_end()
 
     def pause_reading(self, seconds: float) -> None:
         """Read nothing for so long after the current response, which asks the client to wait."""

@@ -106,7 +106,8 @@ class EdgeMiddleware:
         try:
             await self._app(scope, response.receive, response.send)
         finally:
-            response.leave()
+            if response.is_stream:
+                response.leave()
 
     def _authentication_problem(self, error: Unauthenticated | CredentialUnknown, scope: Scope) -> Response:
         if isinstance(error, CredentialUnknown):

@@ -89,6 +89,12 @@ class RequestCycle(RequestResponseCycle):
         if self._bell is not None:
             self._bell.set()
 
+    def feed_end(self) -> None:
+        self.more_body = False
+        self._has_news = True
+        if self._bell is not None:
+            self._bell.set()
+
     @property
     def message_event(self) -> "RequestCycle":  # type: ignore[override]  # uvicorn only sets it
         """The event that uvicorn sets when the request continues, is complete, or is abandoned."""
@@ -188,8 +194,9 @@ class RequestCycle(RequestResponseCycle):
             return
         if self.expected_content_length:
             raise RuntimeError("Response content shorter than Content-Length")
-        self.response_complete = True
-        self.set()
+        self.response_complete = self._has_news = True
+        if self._bell is not None:
+            self._bell.set()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()

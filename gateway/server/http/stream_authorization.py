@@ -13,6 +13,8 @@ from typing import Any, Final
 from gateway.engine import CallMeter
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.model import Principal
+from gateway.server.http.admission import AdmissionControl
+from gateway.server.http.asgi import Response
 
 EVERY: Final = 1.0
 """Seconds between two checks of a stream on which nothing is sent."""
@@ -83,6 +85,7 @@ class ServedResponse:
     """The response to one request. All middleware shares it, so each message passes one `send` before the server's."""
 
     __slots__ = (
+        "_admission",
         "_credential",
         "_has_body",
         "_left",
@@ -90,20 +93,23 @@ class ServedResponse:
         "_receive",
         "_send",
         "_watch",
+        "is_cut_off",
         "is_over",
         "is_stream",
         "meter",
         "status",
     )
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, admission: AdmissionControl | None = None) -> None:
+        """`admission` has admitted the request; `release` gives its place back."""
         self._send = send
+        self._admission = admission
         self._watch: StreamWatch | None = None
         self.meter: CallMeter | None = None
         """Counts the response if it is an error."""
         self.status = 0
         """The status that was sent; 0 before that."""
-        self.is_stream = self.is_over = False
+        self.is_stream = self.is_over = self.is_cut_off = False
 
     @staticmethod
     def of(send: Send) -> "ServedResponse":
@@ -159,12 +165,26 @@ class ServedResponse:
             await self._end()
 
     def leave(self) -> None:
-        """Stop watching: the request is over."""
-        if self.is_stream and self._watch is not None:
+        """Stop watching the stream: the request is over."""
+        if self._watch is not None:
             self._watch.remove(self)
+
+    def release(self) -> None:
+        """Release the admission, once."""
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.release()
+
+    async def cut_off(self, response: Response, scope: Any, receive: Receive) -> None:
+        """End a response: a stream regularly, one that has not begun with `response`. A partial file stays partial."""
+        if not self.status:
+            await response(scope, receive, self._send)
+        elif self.is_stream and not self.is_over:
+            await self._send(dict(_END))
 
     def _begin_stream(self) -> None:
         self.is_stream = True
+        self.release()  # an open stream mostly waits, so it does not count as active
         if self._watch is not None:
             self._watch.add(self)
 

@@ -33,7 +33,7 @@ from gateway.server.http.request_body import (
     strict_json,
 )
 from gateway.server.mcp.protocol_base import McpServer
-from gateway.server.mcp.request_headers import McpHeaders
+from gateway.server.mcp.request_headers import NO_JSON, McpHeaders
 from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.sessions import ClientSessions, SessionLimits
 from gateway.server.mcp.stateless_protocol import StatelessProtocol
@@ -113,13 +113,9 @@ class McpEndpoint:
         )
 
     def _post(self, headers: McpHeaders, principal: Principal, receive: Receive, send: Send) -> Awaitable[None]:
-        media = headers.media
-        if not media.is_json or b"content-type" in headers.repeated:
-            return send_json_error(send, 415, INVALID_REQUEST, "the content type must be application/json")
-        if media.is_compressed:
-            return send_json_error(send, 415, INVALID_REQUEST, "the body must not be compressed")
-        if not media.takes_json:
-            return send_json_error(send, 406, INVALID_REQUEST, "the client must accept application/json")
+        refusal = NO_JSON if b"content-type" in headers.repeated else headers.media.refusal
+        if refusal is not None:
+            return send_json_error(send, refusal[0], INVALID_REQUEST, refusal[1])
         try:
             body = start_body_read(receive, self._max_body)
         except (ClientGone, BodyTooLarge) as error:

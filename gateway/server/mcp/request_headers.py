@@ -12,17 +12,17 @@ from gateway.mcp import HANDSHAKE_DATES, decode_value
 from gateway.server.http.asgi import HeaderFields
 
 _JSON: Final = b"application/json"
+NO_JSON: Final = (415, "the content type must be application/json")
 _ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
 _TRACE: Final = {name.encode(): name for name in ("traceparent", "tracestate", "baggage")}
 
 
 class MediaTypes(NamedTuple):
-    """The media type of a client's message, and those that it accepts."""
+    """What the headers say about a client's message and about the responses that it accepts."""
 
-    is_json: bool
-    is_compressed: bool
-    takes_json: bool
     takes_streams: bool
+    refusal: tuple[int, str] | None
+    """Status and text for a message that is no JSON, or whose client accepts none."""
 
 
 class McpHeaders:
@@ -79,12 +79,14 @@ def _parse_routing(
 
 @lru_cache(maxsize=64)
 def _media(content_type: bytes | None, encoding: bytes | None, accept: bytes | None) -> MediaTypes:
-    return MediaTypes(
-        is_json=content_type is not None and content_type.partition(b";")[0].strip(b" \t").lower() == _JSON,
-        is_compressed=encoding is not None and _text(encoding) != "identity",
-        takes_json=_accepts(accept, _JSON),
-        takes_streams=_accepts(accept, b"text/event-stream"),
-    )
+    refusal = None
+    if content_type is None or content_type.partition(b";")[0].strip(b" \t").lower() != _JSON:
+        refusal = NO_JSON
+    elif encoding is not None and _text(encoding) != "identity":
+        refusal = 415, "the body must not be compressed"
+    elif not _accepts(accept, _JSON):
+        refusal = 406, "the client must accept application/json"
+    return MediaTypes(_accepts(accept, b"text/event-stream"), refusal)
 
 
 def _accepts(accept: bytes | None, type: bytes) -> bool:

@@ -60,7 +60,13 @@ def validate_request(
         raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {lacking}")
     method: str = message["method"]
     version = meta[META_VERSION]
-    _match_headers(headers, version, method, params)
+    if headers.version is None or headers.version != version:
+        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
+    if headers.method != method:
+        raise ProtocolError(HEADER_MISMATCH, "the header 'mcp-method' does not match the method")
+    key = NAMED_METHODS.get(method)
+    if key is not None and headers.name != params.get(key) and params.get(key) is not None:
+        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-name' does not match params.{key}")
     if version not in STATELESS_VERSIONS:
         data = {"supported": list(STATELESS_VERSIONS), "requested": version}
         raise ProtocolError(UNSUPPORTED_VERSION, "this protocol version is not served", data)
@@ -76,15 +82,3 @@ def validate_request(
 
 def _is_level(level: Any) -> bool:
     return isinstance(level, str) and level in LOG_LEVELS
-
-
-def _match_headers(headers: McpHeaders, version: Any, method: str, params: dict[str, Any]) -> None:
-    if headers.version is None or headers.version != version:
-        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
-    if headers.method != method:
-        raise ProtocolError(HEADER_MISMATCH, "the header 'mcp-method' does not match the method")
-    key = NAMED_METHODS.get(method)
-    if key is not None:
-        name = params.get(key)
-        if name is not None and headers.name != name:
-            raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-name' does not match params.{key}")
