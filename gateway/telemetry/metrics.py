@@ -139,7 +139,7 @@ class GatewayMetrics:
     def record_rest_request(self, method: str, *, route: str, status: int, seconds: float) -> None:
         error = str(status) if status >= 500 else None
         known = method if method in _HTTP_METHODS else "_OTHER"
-        self._http.record((known, route, str(status), error, "http"), seconds)
+        self._http.of[known, route, str(status), error, "http"].record(seconds)
 
     def count_rejection(self, status: int) -> None:
         self._refused.add((str(status),))
