@@ -204,7 +204,8 @@ def check_envelope(message: Any) -> None:
         _check_members(message)
     if message.get("jsonrpc") != "2.0":
         raise ProtocolError(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"")
-    if "id" in message and type(message["id"]) not in (str, int):
+    id_type = type(message.get("id"))
+    if id_type is not int and id_type is not str and "id" in message:
         raise ProtocolError(INVALID_REQUEST, "'id' must be a string or an integer")
     if "method" in message:
         if type(message["method"]) is not str:

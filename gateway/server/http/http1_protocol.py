@@ -125,6 +125,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         """Set all attributes: looking one up in the class instead takes ten times as long."""
         super().__init__(*arguments, **more)
+        self._most_fields = self.max_fields
         self._head = 0
         self._came = self._most = 0
         """Bytes of the last read, and bytes since the read in which the current request began, which bounds its head"""
@@ -229,7 +230,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         headers = self.headers
         name = name.lower()
         headers.append((name, value))
-        if len(headers) > self.max_fields:
+        if len(headers) > self._most_fields:
             raise _RequestRefused(f"The request has more than {self.max_fields} headers.", status=431)
         if name in _FRAMING:
             self._read_framing_header(name, value)

@@ -23,6 +23,8 @@ WITHIN: Final = 5.0
 """Seconds that a new verification of a credential may take; after that the stream ends."""
 
 _STREAM: Final = b"text/event-stream"
+_NAME_SIZE: Final = len(b"content-type")
+"""Checked first, because it is cheap."""
 _END: Final = {"type": "http.response.body", "body": b""}
 _GONE: Final = {"type": "http.disconnect"}
 
@@ -150,7 +152,7 @@ class ServedResponse:
             if status >= 400 and self.meter is not None:
                 self.meter.count_rejection(status)
             for name, value in message["headers"]:
-                if value.startswith(_STREAM) and name.lower() == b"content-type":
+                if len(name) == _NAME_SIZE and name.lower() == b"content-type" and value.startswith(_STREAM):
                     self._begin_stream()
         elif self.is_stream and self._watch is not None:
             return self._send_checked(message)

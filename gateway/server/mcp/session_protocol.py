@@ -296,7 +296,8 @@ class SessionProtocol:
         turn = await session.get_turn(self._served.service, self._served.catalogue)
         exchange = SessionCallerChannel(reply, session, token=get_progress_token(params.get("_meta")))
         version = session.version
-        set_client_info(session.info)
+        if session.info is not None:
+            set_client_info(session.info)
         answered, settled = await self._served.call_in_turn(turn, params, version=version, client=exchange, seen=seen)
         if settled is not None and _adds_tools(settled):
             session.notify_list_changed()

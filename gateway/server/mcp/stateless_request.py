@@ -55,11 +55,11 @@ def validate_request(
         raise ProtocolError(
             INVALID_PARAMS, f"params._meta must be an object with {META_VERSION} and {META_CAPABILITIES}"
         )
-    if META_VERSION not in meta or META_CAPABILITIES not in meta:
-        lacking = META_CAPABILITIES if META_VERSION in meta else META_VERSION
-        raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {lacking}")
+    try:
+        version, capabilities = meta[META_VERSION], meta[META_CAPABILITIES]
+    except KeyError as lacking:
+        raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {lacking.args[0]}") from None
     method: str = message["method"]
-    version = meta[META_VERSION]
     if headers.version is None or headers.version != version:
         raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
     if headers.method != method:
@@ -72,7 +72,6 @@ def validate_request(
         raise ProtocolError(UNSUPPORTED_VERSION, "this protocol version is not served", data)
     if method not in methods:
         raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
-    capabilities = meta[META_CAPABILITIES]
     if not isinstance(capabilities, dict):
         raise ProtocolError(INVALID_PARAMS, f"{META_CAPABILITIES} must be an object")
     if META_LOG_LEVEL in meta and not _is_level(meta[META_LOG_LEVEL]):
