@@ -219,7 +219,7 @@ def check_envelope(message: Any) -> None:
 
 
 def encode_result(id: RequestId, result: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (orjson.dumps(id), result)
+    return b"".join((b'{"jsonrpc":"2.0","id":', orjson.dumps(id), b',"result":', result, b"}"))
 
 
 def encode_error(id: RequestId | None, error: ProtocolError) -> bytes:

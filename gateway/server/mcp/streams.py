@@ -195,7 +195,7 @@ class McpResponse:
     async def finish(self, message: bytes, *, status: int = 200) -> None:
         """Send the response itself; no message may follow."""
         if self._stream is None or self._pump is None:
-            headers = [_JSON, (b"content-length", b"%d" % len(message)), *self._headers.items()]
+            headers = [_JSON, (b"content-length", f"{len(message)}".encode()), *self._headers.items()]
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": message})
             return

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.model.caller import Principal
+from gateway.server.http.admission import AdmissionControl
 from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
 from gateway.server.http.stream_authorization import ServedResponse, StreamWatch
 
@@ -216,3 +217,33 @@ async def test_edge_watches_what_it_let_in() -> None:
     await asyncio.wait_for(edge(scope, world.receive, world.send), 20)
 
     assert (world.content, world.has_ended) == (b"one", True)
+
+
+async def test_middleware_shares_one_response() -> None:
+    world = World()
+    outer = ServedResponse(world.send)
+    refused: list[int] = []
+
+    class Meter:
+        count_rejection = staticmethod(refused.append)
+
+    inner = ServedResponse.of(outer.send)
+    inner.meter = Meter()  # type: ignore[assignment]  # all that a response uses
+    await inner.send({**PLAIN, "status": 404})
+    await inner.send(body(b"", more=False))
+
+    assert inner is outer
+    assert ServedResponse.of(world.send) is not outer
+    assert (outer.status, outer.is_over, outer.is_stream, refused) == (404, True, False, [404])
+    assert len(world.sent) == 2
+
+
+async def test_stream_gives_its_place_back_when_it_begins() -> None:
+    admission = AdmissionControl(2, queue=0, wait=0)
+    assert await admission.acquire({"headers": []})
+    response = ServedResponse(World().send, admission)
+    await response.send(dict(EVENTS))
+    during = admission.active
+    response.release()
+
+    assert (during, admission.active) == (0, 0)
