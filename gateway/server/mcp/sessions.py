@@ -142,11 +142,11 @@ class ClientSession:
             except UnknownTurn:
                 pass
         async with self._opening:
-            if self.turn_id != ended:  # another request has opened one meanwhile
-                return await service.turns.find(self.principal, str(self.turn_id), catalogue=catalogue)
-            turn = await service.turns.open(self.principal, catalogue, is_kept=False, is_shared=True)
-            self.turn_id = turn.id
-            return turn
+            if self.turn_id == ended:
+                turn = await service.turns.open(self.principal, catalogue, is_kept=False, is_shared=True)
+                self.turn_id = turn.id
+                return turn
+        return await self.get_turn(service, catalogue)  # another request has opened one meanwhile
 
     def stop(self) -> None:
         for uri in tuple(self.subscriptions):
