@@ -128,7 +128,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._most_fields = self.max_fields
         self._head = 0
         self._came = self._most = 0
-        """Bytes of the last read, and bytes since the read in which the current request began, which bounds its head"""
+        """Bytes of the last read, and bytes since the read in which the current request began, to bound its head."""
         self._is_in_head = True
         self._has_ended = False
         self._timeout: asyncio.TimerHandle | None = None

@@ -123,10 +123,6 @@ class EventStream:
             self._reader.set_result(None)
 
 
-def event_id(stream: str, number: int) -> str:
-    return f"{stream}.{number}"
-
-
 def parse_event_id(id: str) -> tuple[str, int] | None:
     """Return the stream and the number in an event id; `None` if it is invalid."""
     stream, dot, number = id.rpartition(".")
