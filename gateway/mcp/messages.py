@@ -177,7 +177,7 @@ PARAMS: Final = frozenset(name.casefold() for name in _EXACT_PARAMS)
 RequestId = str | int
 
 
-def check_members(message: Mapping[str, Any]) -> None:
+def _check_members(message: Mapping[str, Any]) -> None:
     """Refuse members that differ only in case (`Method`, `Name`): readers could disagree about them."""
     for key in message:
         if key not in MEMBERS and key.casefold() in MEMBERS:
@@ -199,24 +199,27 @@ def check_envelope(message: Any) -> None:
     """Raise `ProtocolError` unless it is one request, notification or response of JSON-RPC 2.0."""
     if not isinstance(message, dict):
         raise ProtocolError(INVALID_REQUEST, "a message must be one JSON object")
-    check_members(message)
+    params = message.get("params")
+    if not message.keys() <= MEMBERS or (isinstance(params, dict) and not params.keys() <= _EXACT_PARAMS):
+        _check_members(message)
     if message.get("jsonrpc") != "2.0":
         raise ProtocolError(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"")
-    if "id" in message and type(message["id"]) not in (str, int):
+    id_type = type(message.get("id"))
+    if id_type is not int and id_type is not str and "id" in message:
         raise ProtocolError(INVALID_REQUEST, "'id' must be a string or an integer")
     if "method" in message:
         if type(message["method"]) is not str:
             raise ProtocolError(INVALID_REQUEST, "'method' must be a string")
         if "result" in message or "error" in message:
             raise ProtocolError(INVALID_REQUEST, "a message is a request or a response, not both")
-        if "params" in message and not isinstance(message["params"], dict):
+        if not isinstance(params, dict) and "params" in message:
             raise ProtocolError(INVALID_REQUEST, "'params' must be an object")
     elif "id" not in message or ("result" in message) == ("error" in message):
         raise ProtocolError(INVALID_REQUEST, "a message has a method, or an id with a result or an error")
 
 
 def encode_result(id: RequestId, result: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (orjson.dumps(id), result)
+    return b"".join((b'{"jsonrpc":"2.0","id":', orjson.dumps(id), b',"result":', result, b"}"))
 
 
 def encode_error(id: RequestId | None, error: ProtocolError) -> bytes:

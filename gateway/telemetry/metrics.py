@@ -32,13 +32,12 @@ from gateway.telemetry.names import METRICS, Metric
 
 _Kind = tuple[str, str, str | None, str | None, str | None, str, tuple[str, ...], bool]
 """Tool, catalogue, backend and tier of a call; decision, reason and rules; and whether it failed."""
+_RequestKind = tuple[str | None, str | None, str | None, int | None, bool]
+"""Method, version and tool of an MCP request, the code of its error, and whether its tool failed."""
 
 _INVALID: Final = ("deny", "arguments-invalid")
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_TCP: Final = "tcp"
-_HTTP: Final = "http"
-_HTTP_VERSION: Final = "1.1"
-_NETWORK: Final = (_TCP, _HTTP, _HTTP_VERSION)
+_NETWORK: Final = ("tcp", "http", "1.1")
 _ENDINGS: Final = frozenset({"granted", "refused", "expired"})
 
 
@@ -61,6 +60,7 @@ class GatewayMetrics:
         self._limits = Counter(names.LIMITS)
         self._refused = Counter(names.REFUSED)
         self._settled = BoundedCache(self._of_kind)
+        self._answered = BoundedCache(self._of_request)
 
     def read(self) -> list[Family]:
         """Return all metrics since the start."""
@@ -125,18 +125,21 @@ class GatewayMetrics:
         code: int | None = None,
         is_error: bool = False,
     ) -> None:
+        self._answered[method, version, tool, code, is_error].record(seconds)
+
+    def _of_request(self, kind: _RequestKind) -> Series:
+        method, version, tool, code, is_error = kind
         operation, of = (names.EXECUTE_TOOL, tool or names.OTHER) if method == names.TOOLS_CALL else (None, None)
         error, status = names.TOOL_ERROR if is_error else None, None
         if code is not None:
             status = str(code)
             error = error if code in names.CALLER_FAULTS else status
-        values = (method or names.OTHER, of, operation, error, status, version, _TCP, _HTTP, _HTTP_VERSION)
-        self._requests.of[values].record(seconds)
+        return self._requests.of[method or names.OTHER, of, operation, error, status, version, *_NETWORK]
 
     def record_rest_request(self, method: str, *, route: str, status: int, seconds: float) -> None:
         error = str(status) if status >= 500 else None
         known = method if method in _HTTP_METHODS else "_OTHER"
-        self._http.record((known, route, str(status), error, "http"), seconds)
+        self._http.of[known, route, str(status), error, "http"].record(seconds)
 
     def count_rejection(self, status: int) -> None:
         self._refused.add((str(status),))

@@ -134,7 +134,7 @@ def bytes_response(
     headers: Mapping[bytes, bytes] | None = None,
 ) -> Response:
     """Return an ASGI response that needs no framework."""
-    listed = [(b"content-type", type), (b"content-length", str(len(content)).encode()), *(headers or {}).items()]
+    listed = [(b"content-type", type), (b"content-length", b"%d" % len(content)), *(headers or {}).items()]
 
     async def respond(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": status, "headers": listed})

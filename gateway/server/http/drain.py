@@ -1,7 +1,7 @@
 """Shutdown: running requests and calls may finish, new ones are refused, and the rest is cut off with a response."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic
@@ -10,13 +10,13 @@ from typing import Any, Final, Protocol
 from gateway.server.http.admission import AdmissionControl
 from gateway.server.http.asgi import SCOPE_TASK, AsgiApp, Receive, Scope, Send, problem_response
 from gateway.server.http.http1_protocol import SCOPE_CONNECTION
+from gateway.server.http.stream_authorization import ServedResponse
 
 ABORT_SECONDS: Final = 5.0
 """Seconds that requests and calls that were cut off may take to record their outcome."""
 
 _POLL: Final = 0.02
 _HEALTH: Final = frozenset({"/livez", "/readyz"})
-_STREAM: Final = b"text/event-stream"
 _REFUSAL: Final = problem_response(
     503,
     "the gateway is stopping",
@@ -95,7 +95,8 @@ class DrainMiddleware:
         self._admission = admission
         self._stopping = stopping
         self._refused = refused
-        self._requests: dict[asyncio.Task[Any], _Request] = {}
+        self._requests: dict[asyncio.Task[Any], tuple[str, ServedResponse]] = {}
+        """Methods and responses of the requests in progress."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _HEALTH:
@@ -112,21 +113,21 @@ class DrainMiddleware:
             elif not await admission.acquire(scope):
                 await self._refuse_overload(admission.refused, scope, receive, send)
                 return
-        request = _Request(scope["method"], send, admission)
+        method, response = scope["method"], ServedResponse(send, admission)
         task = scope.get(SCOPE_TASK) or asyncio.current_task()
         assert task is not None  # noqa: S101 - servers run requests in tasks
-        self._requests[task] = request
+        self._requests[task] = method, response
         try:
-            await self._app(scope, receive, request.send)
+            await self._app(scope, receive, response.send)
         except asyncio.CancelledError:
-            if not request.is_cut_off:
+            if not response.is_cut_off:
                 raise
-            if not request.has_begun:
-                self._refused(scope["method"])
-            await request.finish(scope, receive)
+            if not response.status:
+                self._refused(method)
+            await response.cut_off(_READ_CUT_OFF if method in _READS else _CALL_CUT_OFF, scope, receive)
         finally:
             del self._requests[task]
-            request.leave()
+            response.release()
             if admission is not None and admission.queued:
                 admission.set_tenant(scope)
 
@@ -143,15 +144,15 @@ class DrainMiddleware:
     @property
     def is_busy(self) -> bool:
         """Whether a client waits for a response. GET event streams do not count: they end after all others."""
-        return any(not request.only_listens for request in self._requests.values())
+        return any(method != "GET" or not response.is_stream for method, response in self._requests.values())
 
     @property
     def is_empty(self) -> bool:
         return not self._requests
 
     def abort(self) -> None:
-        for task, request in tuple(self._requests.items()):
-            request.is_cut_off = True
+        for task, (_, response) in tuple(self._requests.items()):
+            response.is_cut_off = True
             task.cancel()
 
 
@@ -181,47 +182,3 @@ async def _wait_until(is_met: Callable[[], bool], *, seconds: float) -> None:
     until = monotonic() + seconds
     while not is_met() and monotonic() < until:
         await asyncio.sleep(_POLL)
-
-
-class _Request:
-    """One request in progress and the state of its response."""
-
-    __slots__ = ("_admission", "_is_over", "_is_stream", "_method", "_send", "has_begun", "is_cut_off")
-
-    def __init__(
-        self, method: str, send: Callable[[Any], Awaitable[None]], admission: AdmissionControl | None = None
-    ) -> None:
-        self.has_begun = self.is_cut_off = False
-        self._is_over = self._is_stream = False
-        self._admission = admission
-        self._method = method
-        self._send = send
-
-    @property
-    def only_listens(self) -> bool:
-        return self._is_stream and self._method == "GET"
-
-    def leave(self) -> None:
-        """Release its admission, once."""
-        if self._admission is not None:
-            self._admission.release()
-            self._admission = None
-
-    def send(self, message: Any) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            self.has_begun = True
-            for name, value in message["headers"]:
-                if name == b"content-type" and value.startswith(_STREAM):
-                    self._is_stream = True
-                    self.leave()  # an open stream mostly waits, so it does not count as active
-        elif not message.get("more_body", False):
-            self._is_over = True
-        return self._send(message)
-
-    async def finish(self, scope: Scope, receive: Receive) -> None:
-        """End a response that was cut off. A stream ends regularly; a partial file must not look complete."""
-        if not self.has_begun:
-            response = _READ_CUT_OFF if self._method in _READS else _CALL_CUT_OFF
-            await response(scope, receive, self._send)
-        elif self._is_stream and not self._is_over:
-            await self._send({"type": "http.response.body", "body": b""})

@@ -119,30 +119,35 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     linger_seconds: ClassVar = 5.0
     """Seconds for which a client may go on sending after its response: closing at once could lose the response."""
 
-    _head = 0
-    _came = _most = 0
-    """Bytes of the last read, and bytes since the read in which the current request began, which bounds its head."""
-    _is_in_head = True
-    _has_ended = False
-    _timeout: asyncio.TimerHandle | None = None
-    _rest = 0.0
-    _idling: asyncio.TimerHandle | None = None
-    _idle_until: float | None = None
-    """When the connection is closed if it stays idle."""
-    _length: bytes | None = None
-    _is_chunked = False
-    _framing: ChunkFraming | None = None
-    """Framing of a chunked request whose body is being read."""
-    _fault: _RequestRefused | None = None
-    """Why nothing more is read from this connection."""
-    _is_fault_due = False
-    """Whether the fault is reported after the responses to earlier requests."""
-    _presence: asyncio.TimerHandle | None = None
-    """Timer while requests wait: a connection that is not read does not notice that its client disconnects."""
-    _active: RequestCycle | None = None
-    """The request being processed. Others may wait behind it."""
     _common: Any
     """The part of the scope that all requests of the connection share: copying it is faster than building it."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        """Set all attributes: looking one up in the class instead takes ten times as long."""
+        super().__init__(*arguments, **more)
+        self._most_fields = self.max_fields
+        self._head = 0
+        self._came = self._most = 0
+        """Bytes of the last read, and bytes since the read in which the current request began, to bound its head."""
+        self._is_in_head = True
+        self._has_ended = False
+        self._timeout: asyncio.TimerHandle | None = None
+        self._rest = 0.0
+        self._idling: asyncio.TimerHandle | None = None
+        self._idle_until: float | None = None
+        """When the connection is closed if it stays idle."""
+        self._length: bytes | None = None
+        self._is_chunked = False
+        self._framing: ChunkFraming | None = None
+        """Framing of a chunked request whose body is being read."""
+        self._fault: _RequestRefused | None = None
+        """Why nothing more is read from this connection."""
+        self._is_fault_due = False
+        """Whether the fault is reported after the responses to earlier requests."""
+        self._presence: asyncio.TimerHandle | None = None
+        """Timer while requests wait: a connection that is not read does not notice that its client disconnects."""
+        self._active: RequestCycle | None = None
+        """The request being processed. Others may wait behind it."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -183,12 +188,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._has_ended = False
         self._idle_until = None
-        self._came = len(data)
-        self._most += self._came
+        self._came = came = len(data)
+        self._most += came
         try:
-            self._feed(data)
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                except httptools.HttpParserUpgrade as upgrade:  # answered like any other; the next request follows
+                    data = data[upgrade.args[0] :]
+                else:
+                    break
             if self._framing is not None:
-                self._framing.count_received(self._came)
+                self._framing.count_received(came)
         except FramingTooLarge as error:
             self._reject(_RequestRefused(f"Invalid HTTP request received: {error}."))
             return
@@ -198,21 +209,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._has_ended:
             self._head = 0
         elif self._is_in_head:
-            self._head += self._came
+            self._head += came
             if self._timeout is None:
                 self._start_timeout(self.head_seconds)
             if self._head > self.max_head and not self.transport.is_closing():
                 self._reject(_RequestRefused("The head of the request is too large."))
-
-    def _feed(self, data: bytes) -> None:
-        """Parse the data. A request to upgrade is answered like any other; the bytes after it are the next request."""
-        while data:
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-            else:
-                return
 
     def on_message_begin(self) -> None:
         self._most = self._came
@@ -226,9 +227,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._framing is not None:
             self._framing.trailer(name, value)
             return
+        headers = self.headers
         name = name.lower()
-        self.headers.append((name, value))
-        if len(self.headers) > self.max_fields:
+        headers.append((name, value))
+        if len(headers) > self._most_fields:
             raise _RequestRefused(f"The request has more than {self.max_fields} headers.", status=431)
         if name in _FRAMING:
             self._read_framing_header(name, value)
@@ -256,8 +258,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._check_upgrade(method)
         if len(self.pipeline) >= MAX_PIPELINED:
             raise _RequestRefused(f"More than {MAX_PIPELINED} requests wait for an answer on this connection.")
+        url = self.url
         try:
-            target = read_target(method, self.url)
+            target = _read_cached(url) if 1 < len(url) <= _MAX_CACHED else read_target(method, url)
         except BadTarget as error:
             raise _RequestRefused(str(error)) from None
         self._is_in_head = False
@@ -345,8 +348,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._timeout is not None:
             self._stop_timeout()
         if not self.cycle.response_complete:
-            self.cycle.more_body = False
-            self.cycle.set()
+            self.cycle.feed_end()
 
     def pause_reading(self, seconds: float) -> None:
         """Read nothing for so long after the current response, which asks the client to wait."""
@@ -356,7 +358,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         elif self._is_fault_due and self._fault is not None:

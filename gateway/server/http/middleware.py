@@ -27,7 +27,7 @@ from gateway.server.http.asgi import (
     error_response,
     problem_response,
 )
-from gateway.server.http.stream_authorization import IsStopped, StreamWatch, WatchedResponse
+from gateway.server.http.stream_authorization import IsStopped, ServedResponse, StreamWatch
 
 Authenticate = Callable[[bytes | None], Awaitable[Principal]]
 FindCachedPrincipal = Callable[[bytes | None], Principal | None]
@@ -73,45 +73,41 @@ class EdgeMiddleware:
         self._authenticate = authenticate
         self._open_paths = tuple(rules.open_paths)
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":  # not supported
-            return send({"type": "websocket.close", "code": 1008})
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
-            return self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         fields = scope[SCOPE_FIELDS] = HeaderFields(scope["headers"])
         refusal = _refusal(fields, self._rules, scope.get(HEAD_SIZE, _UNKNOWN_SIZE))
         if refusal is not None:
-            return refusal(scope, receive, send)
+            await refusal(scope, receive, send)
+            return
         path: str = scope["path"]
         if path.startswith(self._open_paths) and self._is_open(path):
-            return self._app(scope, receive, send)
-        credential = _credential(fields)
+            await self._app(scope, receive, send)
+            return
+        credential = fields.by_name.get(b"authorization")
+        if fields.repeated and b"authorization" in fields.repeated:
+            credential = b"\n".join(fields.all(b"authorization"))  # no authentication accepts both
         try:
             principal = self._recall(credential)
-        except (Unauthenticated, CredentialUnknown) as error:
-            return self._authentication_problem(error, scope)(scope, receive, send)
-        if principal is None:
-            return self._authenticate_and_run(credential, scope, receive, send)
-        return self._run_as(principal, credential, scope, receive, send)
-
-    async def _authenticate_and_run(self, credential: bytes | None, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            principal = await self._authenticate(credential)
+            if principal is None:
+                principal = await self._authenticate(credential)
         except (Unauthenticated, CredentialUnknown) as error:
             await self._authentication_problem(error, scope)(scope, receive, send)
-        else:
-            await self._run_as(principal, credential, scope, receive, send)
-
-    async def _run_as(
-        self, principal: Principal, credential: bytes | None, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+            return
         scope[SCOPE_PRINCIPAL] = principal
         set_request_origin(principal.credential, scope.get("client"))
-        answer = WatchedResponse(self._watch, principal, credential, receive, send)
+        response = ServedResponse.of(send)
+        response.authorize(self._watch, principal, credential, receive)
         try:
-            await self._app(scope, answer.receive, answer.send)
+            await self._app(scope, response.receive, response.send)
         finally:
-            answer.leave()
+            if response.is_stream:
+                response.leave()
 
     def _authentication_problem(self, error: Unauthenticated | CredentialUnknown, scope: Scope) -> Response:
         if isinstance(error, CredentialUnknown):
@@ -154,13 +150,6 @@ def _refusal(fields: HeaderFields, rules: EdgeRules, at_most: int = _UNKNOWN_SIZ
     if b"origin" in fields.by_name and not all(_is_allowed(each, host, rules) for each in fields.all(b"origin")):
         return _ORIGIN_NOT_ALLOWED
     return None
-
-
-def _credential(fields: HeaderFields) -> bytes | None:
-    """Return the Authorization header; two of them are joined, which no authentication accepts."""
-    if b"authorization" in fields.repeated:
-        return b"\n".join(fields.all(b"authorization"))
-    return fields.by_name.get(b"authorization")
 
 
 def is_allowed_request(headers: RawHeaders, rules: EdgeRules) -> bool:
@@ -282,10 +271,6 @@ class ErrorCountMiddleware:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         scope[SCOPE_STARTED] = perf_counter()
-
-        def send_and_count(message: Any) -> Awaitable[None]:
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                self._meter.count_rejection(message["status"])
-            return send(message)
-
-        return self._app(scope, receive, send_and_count)
+        response = ServedResponse.of(send)
+        response.meter = self._meter
+        return self._app(scope, receive, response.send)

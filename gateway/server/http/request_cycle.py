@@ -83,9 +83,17 @@ class RequestCycle(RequestResponseCycle):
     def feed(self, piece: bytes) -> None:
         self._pieces.append(piece)
         self._size += len(piece)
+        self._has_news = True
         if self._size > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        self.set()
+        if self._bell is not None:
+            self._bell.set()
+
+    def feed_end(self) -> None:
+        self.more_body = False
+        self._has_news = True
+        if self._bell is not None:
+            self._bell.set()
 
     @property
     def message_event(self) -> "RequestCycle":  # type: ignore[override]  # uvicorn only sets it
@@ -102,14 +110,16 @@ class RequestCycle(RequestResponseCycle):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         if not self.disconnected and not self.response_complete:
-            self.flow.resume_reading()
+            if self.flow.read_paused:
+                self.flow.resume_reading()
             if not self._has_news:
                 await self._wait_for_news()
             self._has_news = False
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
-        pieces, self._pieces, self._size = self._pieces, [], 0
-        return {"type": "http.request", "body": b"".join(pieces), "more_body": self.more_body}
+        body, self._size = b"".join(self._pieces), 0
+        self._pieces.clear()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def _wait_for_news(self) -> None:
         if self._bell is None:
@@ -184,8 +194,9 @@ class RequestCycle(RequestResponseCycle):
             return
         if self.expected_content_length:
             raise RuntimeError("Response content shorter than Content-Length")
-        self.response_complete = True
-        self.set()
+        self.response_complete = self._has_news = True
+        if self._bell is not None:
+            self._bell.set()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()

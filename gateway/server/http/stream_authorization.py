@@ -1,4 +1,4 @@
-"""Ends event streams whose caller is no longer authorized.
+"""The response to a request as middleware sees it, and the end of event streams whose caller is no longer authorized.
 
 A stream is one request, so its caller was authenticated once, when it began. This module checks again: every second for
 all streams, and before each piece of content. A revoked or expired token, an identity that was removed or has other
@@ -10,8 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
+from gateway.engine import CallMeter
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.model import Principal
+from gateway.server.http.admission import AdmissionControl
+from gateway.server.http.asgi import Response
 
 EVERY: Final = 1.0
 """Seconds between two checks of a stream on which nothing is sent."""
@@ -20,6 +23,8 @@ WITHIN: Final = 5.0
 """Seconds that a new verification of a credential may take; after that the stream ends."""
 
 _STREAM: Final = b"text/event-stream"
+_NAME_SIZE: Final = len(b"content-type")
+"""Checked first, because it is cheap."""
 _END: Final = {"type": "http.response.body", "body": b""}
 _GONE: Final = {"type": "http.disconnect"}
 
@@ -42,19 +47,19 @@ class StreamWatch:
         self._recall = recall
         self._is_stopped = is_stopped
         self._every = every
-        self._streams: set[WatchedResponse] = set()
+        self._streams: set[ServedResponse] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._looks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def add(self, stream: "WatchedResponse") -> None:
+    def add(self, stream: "ServedResponse") -> None:
         self._streams.add(stream)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
 
-    def remove(self, stream: "WatchedResponse") -> None:
+    def remove(self, stream: "ServedResponse") -> None:
         self._streams.discard(stream)
 
     async def admits(self, principal: Principal, credential: bytes | None) -> bool:
@@ -78,30 +83,49 @@ class StreamWatch:
             self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
 
 
-class WatchedResponse:
-    """The response to one request. It is only checked if it is an event stream."""
+class ServedResponse:
+    """The response to one request. All middleware shares it, so each message passes one `send` before the server's."""
 
     __slots__ = (
+        "_admission",
         "_credential",
         "_has_body",
-        "_is_over",
-        "_is_stream",
         "_left",
         "_principal",
         "_receive",
         "_send",
         "_watch",
+        "is_cut_off",
+        "is_over",
+        "is_stream",
+        "meter",
+        "status",
     )
 
-    def __init__(
-        self, watch: StreamWatch, principal: Principal, credential: bytes | None, receive: Receive, send: Send
-    ) -> None:
+    def __init__(self, send: Send, admission: AdmissionControl | None = None) -> None:
+        """`admission` has admitted the request; `release` gives its place back."""
+        self._send = send
+        self._admission = admission
+        self._watch: StreamWatch | None = None
+        self.meter: CallMeter | None = None
+        """Counts the response if it is an error."""
+        self.status = 0
+        """The status that was sent; 0 before that."""
+        self.is_stream = self.is_over = self.is_cut_off = False
+
+    @staticmethod
+    def of(send: Send) -> "ServedResponse":
+        """Return the response that `send` belongs to, or a new one that sends with it."""
+        owner = getattr(send, "__self__", None)
+        return owner if isinstance(owner, ServedResponse) else ServedResponse(send)
+
+    def authorize(self, watch: StreamWatch, principal: Principal, credential: bytes | None, receive: Receive) -> None:
+        """Let `watch` check the response if it becomes an event stream, and `receive` report its end."""
         self._watch = watch
         self._principal = principal
         self._credential = credential
         self._receive = receive
-        self._send = send
-        self._has_body = self._is_stream = self._is_over = False
+        self._has_body = False
         self._left: asyncio.Future[None] | None = None
 
     async def receive(self) -> Message:
@@ -112,7 +136,7 @@ class WatchedResponse:
             return message
         if self._left is None:
             self._left = asyncio.get_running_loop().create_future()
-            if self._is_over:
+            if self.is_over:
                 self._left.set_result(None)
         coming = asyncio.ensure_future(self._receive())
         try:
@@ -123,40 +147,62 @@ class WatchedResponse:
             coming.cancel()
 
     def send(self, message: Message) -> Awaitable[None]:
-        if self._is_stream:
+        if message["type"] == "http.response.start":
+            self.status = status = message["status"]
+            if status >= 400 and self.meter is not None:
+                self.meter.count_rejection(status)
+            for name, value in message["headers"]:
+                if len(name) == _NAME_SIZE and name.lower() == b"content-type" and value.startswith(_STREAM):
+                    self._begin_stream()
+        elif self.is_stream and self._watch is not None:
             return self._send_checked(message)
-        if message["type"] == "http.response.start" and _is_stream(message):
-            self._is_stream = True
-            self._watch.add(self)
+        elif not message.get("more_body", False):
+            self.is_over = True
         return self._send(message)
 
     async def look(self) -> None:
         """End the stream unless its caller is still authorized."""
-        if not self._is_over and not await self._watch.admits(self._principal, self._credential):
+        watch = self._watch
+        if watch is not None and not self.is_over and not await watch.admits(self._principal, self._credential):
             await self._end()
 
     def leave(self) -> None:
-        """Stop watching: the request is over."""
-        if self._is_stream:
+        """Stop watching the stream: the request is over."""
+        if self._watch is not None:
             self._watch.remove(self)
+
+    def release(self) -> None:
+        """Release the admission, once."""
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.release()
+
+    async def cut_off(self, response: Response, scope: Any, receive: Receive) -> None:
+        """End a response: a stream regularly, one that has not begun with `response`. A partial file stays partial."""
+        if not self.status:
+            await response(scope, receive, self._send)
+        elif self.is_stream and not self.is_over:
+            await self._send(dict(_END))
+
+    def _begin_stream(self) -> None:
+        self.is_stream = True
+        self.release()  # an open stream mostly waits, so it does not count as active
+        if self._watch is not None:
+            self._watch.add(self)
 
     async def _send_checked(self, message: Message) -> None:
         if message.get("body"):
             await self.look()
-        if self._is_over:
+        if self.is_over:
             return
         if not message.get("more_body", False):
-            self._is_over = True
+            self.is_over = True
         await self._send(message)
 
     async def _end(self) -> None:
-        if self._is_over:  # it ended while the credential was verified
+        if self.is_over:  # it ended while the credential was verified
             return
-        self._is_over = True
+        self.is_over = True
         if self._left is not None and not self._left.done():
             self._left.set_result(None)
         await self._send(dict(_END))
-
-
-def _is_stream(start: Message) -> bool:
-    return any(name.lower() == b"content-type" and value.startswith(_STREAM) for name, value in start["headers"])

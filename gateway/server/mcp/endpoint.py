@@ -12,7 +12,6 @@ from gateway.approvals import ApprovalService
 from gateway.engine import HeldCalls, Service
 from gateway.errors import UnknownCatalogue
 from gateway.mcp import (
-    HANDSHAKE_DATES,
     HTTP_STATUS,
     INVALID_REQUEST,
     META_VERSION,
@@ -22,8 +21,7 @@ from gateway.mcp import (
     get_request_id,
 )
 from gateway.model import LARGE, Principal
-from gateway.server.http.asgi import SCOPE_FIELDS, SCOPE_TASK, Receive, Scope, Send, problem_response
-from gateway.server.http.middleware import get_principal
+from gateway.server.http.asgi import SCOPE_FIELDS, SCOPE_PRINCIPAL, SCOPE_TASK, Receive, Scope, Send, problem_response
 from gateway.server.http.request_body import (
     BodyTooLarge,
     BodyTooSlow,
@@ -35,7 +33,7 @@ from gateway.server.http.request_body import (
     strict_json,
 )
 from gateway.server.mcp.protocol_base import McpServer
-from gateway.server.mcp.request_headers import McpHeaders
+from gateway.server.mcp.request_headers import NO_JSON, McpHeaders
 from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.sessions import ClientSessions, SessionLimits
 from gateway.server.mcp.stateless_protocol import StatelessProtocol
@@ -88,7 +86,7 @@ class McpEndpoint:
         await self.sessions.close()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        principal = get_principal(scope)
+        principal: Principal = scope[SCOPE_PRINCIPAL]
         if not self._is_for(principal):
             unknown = UnknownCatalogue()
             return problem_response(404, unknown.message, code=unknown.code)(scope, receive, send)
@@ -96,12 +94,12 @@ class McpEndpoint:
         match scope["method"]:
             case "POST":
                 return self._post(headers, principal, receive, send)
-            case "GET" if _uses_session(headers):
+            case "GET" if headers.uses_session:
                 return self._in_sessions.get(headers, principal=principal, receive=receive, send=send)
-            case "DELETE" if _uses_session(headers):
+            case "DELETE" if headers.uses_session:
                 return self._in_sessions.delete(headers, principal=principal, send=send)
             case _:
-                allowed = b"POST, GET, DELETE" if _uses_session(headers) else b"POST"
+                allowed = b"POST, GET, DELETE" if headers.uses_session else b"POST"
                 wrong = ProtocolError(INVALID_REQUEST, "send messages with POST")
                 return send_refusal(send, 405, wrong, headers=[(b"allow", allowed)])
 
@@ -115,22 +113,22 @@ class McpEndpoint:
         )
 
     def _post(self, headers: McpHeaders, principal: Principal, receive: Receive, send: Send) -> Awaitable[None]:
-        media = headers.media
-        if not media.is_json or b"content-type" in headers.repeated:
-            return send_json_error(send, 415, INVALID_REQUEST, "the content type must be application/json")
-        if media.is_compressed:
-            return send_json_error(send, 415, INVALID_REQUEST, "the body must not be compressed")
-        if not media.takes_json:
-            return send_json_error(send, 406, INVALID_REQUEST, "the client must accept application/json")
+        refusal = NO_JSON if b"content-type" in headers.repeated else headers.media.refusal
+        if refusal is not None:
+            return send_json_error(send, refusal[0], INVALID_REQUEST, refusal[1])
         try:
             body = start_body_read(receive, self._max_body)
         except (ClientGone, BodyTooLarge) as error:
             return self._report_unread(error, send)
-        if isinstance(body, bytes):
-            if len(body) < LARGE:
-                return self._take(body, headers, principal, receive, send)
+        if not isinstance(body, bytes):
+            return self._take_when_read(body, headers, principal, receive, send)
+        if len(body) >= LARGE:
             return self._take_large(body, headers, principal, receive, send)
-        return self._take_when_read(body, headers, principal, receive, send)
+        try:
+            message = strict_json(body)
+        except NotStrictJson as error:
+            return _refuse_unreadable(error, send)
+        return self._answer(message, headers, principal, receive, send)
 
     async def _take_when_read(
         self, coming: Awaitable[bytes], headers: McpHeaders, principal: Principal, receive: Receive, send: Send
@@ -149,16 +147,6 @@ class McpEndpoint:
         elif isinstance(error, BodyTooSlow):
             await send_json_error(send, 408, INVALID_REQUEST, "the body did not arrive in time")
 
-    def _take(
-        self, body: bytes, headers: McpHeaders, principal: Principal, receive: Receive, send: Send
-    ) -> Awaitable[None]:
-        """Parse a small body and answer its message."""
-        try:
-            message = strict_json(body)
-        except NotStrictJson as error:
-            return _refuse_unreadable(error, send)
-        return self._answer(message, headers, principal, receive, send)
-
     async def _take_large(
         self, body: bytes, headers: McpHeaders, principal: Principal, receive: Receive, send: Send
     ) -> None:
@@ -173,13 +161,13 @@ class McpEndpoint:
     def _answer(
         self, message: Any, headers: McpHeaders, principal: Principal, receive: Receive, send: Send
     ) -> Awaitable[None]:
-        uses_session = _uses_session(headers)
+        uses_session = headers.uses_session
         if uses_session and isinstance(message, list):
             return self._in_sessions.post(message, headers, principal=principal, send=send)
         try:
             check_envelope(message)
             if uses_session and not _is_stateless(message):
-                return self._answer_in_session(message, headers, principal, send)
+                return self._in_sessions.post(message, headers, principal=principal, send=send)
             if "method" not in message:
                 raise ProtocolError(INVALID_REQUEST, "the gateway has sent no request that this response could answer")
             if "id" not in message:
@@ -188,12 +176,6 @@ class McpEndpoint:
         except ProtocolError as error:
             return _refuse(error, message, send)
         return self._stateless.request(message, headers, principal, receive, send)
-
-    async def _answer_in_session(self, message: Any, headers: McpHeaders, principal: Principal, send: Send) -> None:
-        try:
-            await self._in_sessions.post(message, headers, principal=principal, send=send)
-        except ProtocolError as error:
-            await _refuse(error, message, send)
 
 
 def _refuse_unreadable(error: NotStrictJson, send: Send) -> Awaitable[None]:
@@ -204,10 +186,6 @@ def _refuse_unreadable(error: NotStrictJson, send: Send) -> Awaitable[None]:
 
 def _refuse(error: ProtocolError, message: Any, send: Send) -> Awaitable[None]:
     return send_refusal(send, HTTP_STATUS.get(error.code, 400), error, id=get_request_id(message))
-
-
-def _uses_session(headers: McpHeaders) -> bool:
-    return headers.version is None or headers.version in HANDSHAKE_DATES
 
 
 def _is_stateless(message: Any) -> bool:

@@ -142,7 +142,9 @@ class ToolLists:
 
     def get_header_arguments(self, name: str) -> tuple[HeaderArgument, ...]:
         """Return the arguments of a tool that have their own header."""
-        lists = self._lists_of(self._service.published)
+        lists = self._current
+        if lists.published is not self._service.published:
+            lists = self._lists_of(self._service.published)
         found = lists.header_arguments.get(name)
         if found is None:
             tool = lists.published.tool(self._catalogue, name)
@@ -266,16 +268,20 @@ class McpServer:
 
         `turn_id` and `key` are those of the earlier request that it continues; a key from the caller takes precedence.
         """
-        set_client_info(meta.get(META_CLIENT_INFO))
+        if META_CLIENT_INFO in meta:
+            set_client_info(meta[META_CLIENT_INFO])
         client.meta = meta
-        handle, own = turn_id or get_meta_text(meta, META_TURN), get_key(meta)
+        if turn_id is None and META_TURN in meta:
+            turn_id = get_meta_text(meta, META_TURN)
+        if META_KEY in meta:
+            key = get_key(meta) or key
         return self.service.call_tool(
             principal,
             self.catalogue,
             name,
             args,
-            handle=handle,
-            key=own or key,
+            handle=turn_id,
+            key=key,
             client=client,
             holding=holding,
             request=seen,
@@ -307,8 +313,8 @@ class McpServer:
         """Make a call in the turn of a session. Return the bytes of its result, and the outcome unless it is lost."""
         name, args = parse_call(params)
         meta = params.get("_meta")
-        client.meta = meta if isinstance(meta, dict) else {}
-        key = get_key(meta or {})
+        client.meta = meta = meta if isinstance(meta, dict) else {}
+        key = get_key(meta) if META_KEY in meta else None
         course = Course()
         try:
             settled = await self.service.call_in_turn(
@@ -411,7 +417,7 @@ def get_key(meta: Mapping[str, Any]) -> str | None:
 
 def get_meta_text(meta: Mapping[str, Any], key: str) -> str | None:
     """Return the text of a key of `_meta`. Raises `ProtocolError` for any other type."""
-    value = meta.get(key) if isinstance(meta, dict) else None
+    value = meta.get(key)
     if value is not None and not isinstance(value, str):
         raise ProtocolError(INVALID_PARAMS, f"_meta[{key!r}] must be a string")
     return value

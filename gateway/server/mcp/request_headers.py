@@ -8,27 +8,27 @@ import asyncio
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from gateway.mcp import decode_value
+from gateway.mcp import HANDSHAKE_DATES, decode_value
 from gateway.server.http.asgi import HeaderFields
 
 _JSON: Final = b"application/json"
+NO_JSON: Final = (415, "the content type must be application/json")
 _ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
 _TRACE: Final = {name.encode(): name for name in ("traceparent", "tracestate", "baggage")}
 
 
 class MediaTypes(NamedTuple):
-    """The media type of a client's message, and those that it accepts."""
+    """What the headers say about a client's message and about the responses that it accepts."""
 
-    is_json: bool
-    is_compressed: bool
-    takes_json: bool
     takes_streams: bool
+    refusal: tuple[int, str] | None
+    """Status and text for a message that is no JSON, or whose client accepts none."""
 
 
 class McpHeaders:
     """The headers that MCP uses, by lower-case name."""
 
-    __slots__ = ("_by_name", "media", "method", "name", "peer", "repeated", "task", "version")
+    __slots__ = ("_by_name", "media", "method", "name", "peer", "repeated", "task", "uses_session", "version")
 
     def __init__(
         self, fields: HeaderFields, peer: tuple[str, int] | None = None, task: "asyncio.Task[Any] | None" = None
@@ -39,10 +39,10 @@ class McpHeaders:
         self.peer = peer
         self.task = task
         accept = by_name.get(b"accept")
-        if b"accept" in self.repeated:  # the only header that is a list
+        if self.repeated and b"accept" in self.repeated:  # the only header that is a list
             accept = b", ".join(fields.all(b"accept"))
         self.media = _media(by_name.get(b"content-type"), by_name.get(b"content-encoding"), accept)
-        self.version, self.method, self.name = _parse_routing(
+        self.version, self.method, self.name, self.uses_session = _parse_routing(
             by_name.get(b"mcp-protocol-version"), by_name.get(b"mcp-method"), by_name.get(b"mcp-name")
         )
 
@@ -71,20 +71,22 @@ def _text(value: bytes) -> str:
 @lru_cache(maxsize=256)
 def _parse_routing(
     version: bytes | None, method: bytes | None, name: bytes | None
-) -> tuple[str | None, str | None, str | None]:
-    """Return the texts of the routing headers; the name is decoded."""
+) -> tuple[str | None, str | None, str | None, bool]:
+    """Return the texts of the routing headers, with a decoded name, and whether the version has sessions."""
     texts = [None if each is None else _text(each) for each in (version, method, name)]
-    return texts[0], texts[1], decode_value(texts[2])
+    return texts[0], texts[1], decode_value(texts[2]), texts[0] is None or texts[0] in HANDSHAKE_DATES
 
 
 @lru_cache(maxsize=64)
 def _media(content_type: bytes | None, encoding: bytes | None, accept: bytes | None) -> MediaTypes:
-    return MediaTypes(
-        is_json=content_type is not None and content_type.partition(b";")[0].strip(b" \t").lower() == _JSON,
-        is_compressed=encoding is not None and _text(encoding) != "identity",
-        takes_json=_accepts(accept, _JSON),
-        takes_streams=_accepts(accept, b"text/event-stream"),
-    )
+    refusal = None
+    if content_type is None or content_type.partition(b";")[0].strip(b" \t").lower() != _JSON:
+        refusal = NO_JSON
+    elif encoding is not None and _text(encoding) != "identity":
+        refusal = 415, "the body must not be compressed"
+    elif not _accepts(accept, _JSON):
+        refusal = 406, "the client must accept application/json"
+    return MediaTypes(_accepts(accept, b"text/event-stream"), refusal)
 
 
 def _accepts(accept: bytes | None, type: bytes) -> bool:

@@ -54,11 +54,23 @@ from gateway.server.mcp.streams import (
 _MAX_CLIENT_INFO: Final = 16 << 10
 """Maximum bytes of capabilities and client info, which the session stores."""
 
+_SESSION_HEADERS: Final = frozenset({b"mcp-session-id", b"mcp-protocol-version"})
 MAX_BATCH: Final = 100
 BATCH_VERSIONS: Final = "2025-03-26"
 
 Answer = Callable[[ClientSession, Mapping[str, Any]], Awaitable[bytes]]
 UpstreamAnswer = Callable[[ClientSession, Mapping[str, Any], SessionCallerChannel], Awaitable[bytes]]
+
+
+class _SessionRefused(Exception):
+    """The request has no session that this caller may use."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def answer(self, send: Send) -> Awaitable[None]:
+        return send_json_error(send, self.status, INVALID_REQUEST, str(self))
 
 
 class SessionProtocol:
@@ -81,30 +93,31 @@ class SessionProtocol:
             "completion/complete": self._complete,
         }
 
-    async def post(self, message: Any, headers: McpHeaders, *, principal: Principal, send: Send) -> None:
-        if isinstance(message, dict) and message.get("method") == "initialize":
-            await self._initialize(message, principal, send)
-            return
-        session = await self._session(headers, principal, send)
-        if session is None:
-            return
-        if isinstance(message, list):
-            await self._batch(message, session, headers, send)
-            return
+    def post(self, message: Any, headers: McpHeaders, *, principal: Principal, send: Send) -> Awaitable[None]:
+        is_batch = isinstance(message, list)
+        if not is_batch and message.get("method") == "initialize":
+            return self._initialize(message, principal, send)
+        try:
+            session = self._find_session(headers, principal)
+        except _SessionRefused as refused:
+            return refused.answer(send)
+        if is_batch:
+            return self._batch(message, session, headers, send)
         if "method" not in message:
             session.resolve_answer(message["id"], message)
-            await send_empty(send, 202)
-        elif "id" not in message:
+            return send_empty(send, 202)
+        if "id" not in message:
             self._handle_notification(session, message)
-            await send_empty(send, 202)
-        else:
-            opening = session.open_stream if headers.media.takes_streams else None
-            await self._request(session, message, headers, McpResponse(send, open=opening))
+            return send_empty(send, 202)
+        opening = session.open_stream if headers.media.takes_streams else None
+        return self._request(session, message, headers, McpResponse(send, open=opening))
 
     async def get(self, headers: McpHeaders, *, principal: Principal, receive: Receive, send: Send) -> None:
         """Send messages that belong to no request, or the rest of a stream whose connection was lost."""
-        session = await self._session(headers, principal, send)
-        if session is None:
+        try:
+            session = self._find_session(headers, principal)
+        except _SessionRefused as refused:
+            await refused.answer(send)
             return
         if not headers.media.takes_streams:
             await send_json_error(send, 406, INVALID_REQUEST, "the client must accept text/event-stream")
@@ -127,27 +140,26 @@ class SessionProtocol:
             session.readers -= 1
 
     async def delete(self, headers: McpHeaders, *, principal: Principal, send: Send) -> None:
-        session = await self._session(headers, principal, send)
-        if session is not None:
-            await self._sessions.end(session)
-            await send_empty(send, 204)
+        try:
+            session = self._find_session(headers, principal)
+        except _SessionRefused as refused:
+            await refused.answer(send)
+            return
+        await self._sessions.end(session)
+        await send_empty(send, 204)
 
     # --- the session ---
 
-    async def _session(self, headers: McpHeaders, principal: Principal, send: Send) -> ClientSession | None:
-        """Return the session of a request; `None` if the request was refused."""
+    def _find_session(self, headers: McpHeaders, principal: Principal) -> ClientSession:
+        """Return the session of a request. Raises `_SessionRefused`."""
         id, version = headers.get(b"mcp-session-id"), headers.version
-        if id is None or not headers.repeated.isdisjoint({b"mcp-session-id", b"mcp-protocol-version"}):
-            await send_json_error(
-                send, 400, INVALID_REQUEST, "exactly one header 'mcp-session-id' is needed; start with initialize"
-            )
-            return None
+        if id is None or (headers.repeated and not headers.repeated.isdisjoint(_SESSION_HEADERS)):
+            raise _SessionRefused(400, "exactly one header 'mcp-session-id' is needed; start with initialize")
         session = self._sessions.find(id, principal)
         if session is None:
-            await send_json_error(send, 404, INVALID_REQUEST, "there is no such session; start again with initialize")
-        elif version is not None and version not in SESSION_VERSIONS:
-            await send_json_error(send, 400, INVALID_REQUEST, "this protocol version is not served")
-            return None
+            raise _SessionRefused(404, "there is no such session; start again with initialize")
+        if version is not None and version not in SESSION_VERSIONS:
+            raise _SessionRefused(400, "this protocol version is not served")
         return session
 
     async def _initialize(self, message: Mapping[str, Any], principal: Principal, send: Send) -> None:
@@ -198,7 +210,7 @@ class SessionProtocol:
     ) -> None:
         slow = SlowResponse(reply, self._sessions.limits.poll_after if session.can_poll else None)
         try:
-            answered = await self._answer(session, message, headers, reply)
+            answered = await self._answer(session, message, headers, reply, headers.task)
         finally:
             slow.stop()
         if answered is not None:
@@ -211,16 +223,20 @@ class SessionProtocol:
             await reply.finish(encode_error(message["id"], error))
 
     async def _answer(
-        self, session: ClientSession, message: Mapping[str, Any], headers: McpHeaders, reply: McpResponse
+        self,
+        session: ClientSession,
+        message: Mapping[str, Any],
+        headers: McpHeaders,
+        reply: McpResponse,
+        task: "asyncio.Task[Any] | None",
     ) -> bytes | None:
-        """Return the response; `None` if the client cancelled its request."""
+        """Return the response; `None` if the client cancelled its request. `task` is the current one."""
         id, method = message["id"], message["method"]
         observer, who = self._served.service.observer, session.principal
         seen = None
         if observer is not None:
             seen = observe_request(observer, message, headers, who, version=session.version, session=session.id)
         began = perf_counter()
-        task = asyncio.current_task()
         assert task is not None  # noqa: S101 - coroutines run in tasks
         running = session.running[id] = RunningRequest(task)
         params = message.get("params")
@@ -244,29 +260,29 @@ class SessionProtocol:
         code = None if refusal is None else refusal.code
         if seen is not None:
             seen.end(code=code)
-        is_known = method in self._answers or method in self._upstream_answers or method == "tools/call"
+        is_known = method == "tools/call" or method in self._answers or method in self._upstream_answers
         is_error = refusal is None and reply.is_error
         self._served.count_request(method if is_known else None, params, began, session.version, code, is_error)
         return answered
 
-    async def _result(
+    def _result(
         self,
         session: ClientSession,
         method: str,
         params: Mapping[str, Any],
         reply: McpResponse,
         seen: RequestObservation | None = None,
-    ) -> bytes:
+    ) -> Awaitable[bytes]:
         if method == "tools/call":
-            return await self._call(session, params, reply, seen)
+            return self._call(session, params, reply, seen)
         if method == "resources/read" and self._served.offering.has_resource(params.get("uri")):
-            return await self._read_upstream(session, params, self._exchange(session, params, reply))
+            return self._read_upstream(session, params, self._exchange(session, params, reply))
         if method in self._upstream_answers:
-            return await self._upstream_answers[method](session, params, self._exchange(session, params, reply))
+            return self._upstream_answers[method](session, params, self._exchange(session, params, reply))
         answer = self._answers.get(method)
         if answer is None:
             raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
-        return await answer(session, params)
+        return answer(session, params)
 
     def _exchange(self, session: ClientSession, params: Mapping[str, Any], reply: McpResponse) -> SessionCallerChannel:
         meta = params.get("_meta")
@@ -280,7 +296,8 @@ class SessionProtocol:
         turn = await session.get_turn(self._served.service, self._served.catalogue)
         exchange = SessionCallerChannel(reply, session, token=get_progress_token(params.get("_meta")))
         version = session.version
-        set_client_info(session.info)
+        if session.info is not None:
+            set_client_info(session.info)
         answered, settled = await self._served.call_in_turn(turn, params, version=version, client=exchange, seen=seen)
         if settled is not None and _adds_tools(settled):
             session.notify_list_changed()
@@ -383,7 +400,7 @@ class SessionProtocol:
         if "id" not in message:
             self._handle_notification(session, message)
             return None
-        return await self._answer(session, message, headers, McpResponse(_discard))
+        return await self._answer(session, message, headers, McpResponse(_discard), asyncio.current_task())
 
 
 def _adds_tools(settled: CallOutcome) -> bool:

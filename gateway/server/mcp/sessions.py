@@ -26,6 +26,7 @@ MAX_SESSION_SUBSCRIPTIONS: Final = 256
 """Maximum per session."""
 ANSWER_TIMEOUT_SECONDS: Final = 600.0
 _OWN_STREAM: Final = "0"
+_LIST_CHANGED: Final = encode_notification("notifications/tools/list_changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class ClientSession:
     readers: int = 0
     """Open GET connections."""
     _streams: OrderedDict[str, EventStream] = field(default_factory=OrderedDict)
+    can_poll: bool = field(init=False)
+    """Whether its client reconnects for the rest of a stream whose connection was closed."""
     subscriptions: dict[str, Callable[[], None]] = field(default_factory=dict)
     """The function that unsubscribes, by URI of the resource."""
     _count: int = 0
@@ -83,9 +86,8 @@ class ClientSession:
     def is_busy(self) -> bool:
         return bool(self.running) or self.readers > 0
 
-    @property
-    def can_poll(self) -> bool:
-        return self.version >= FIRST_PRIMED_VERSION
+    def __post_init__(self) -> None:
+        self.can_poll = self.version >= FIRST_PRIMED_VERSION
 
     def next_id(self) -> int:
         self._count += 1
@@ -103,7 +105,7 @@ class ClientSession:
         return self.own if name == _OWN_STREAM else self._streams.get(name)
 
     def notify_list_changed(self) -> None:
-        self.own.put(encode_notification("notifications/tools/list_changed"))
+        self.own.put(_LIST_CHANGED)
 
     def subscribe(self, uri: str, ending: Callable[[], None]) -> None:
         """Add a subscription; a repeated one changes nothing, and one too many replaces the oldest."""
@@ -133,13 +135,18 @@ class ClientSession:
 
     async def get_turn(self, service: Service, catalogue: str) -> Turn:
         """Return the session's turn under the live revision; a new one if the old one has ended."""
+        ended = self.turn_id
+        if ended is not None:
+            try:
+                return await service.turns.find(self.principal, ended, catalogue=catalogue)
+            except UnknownTurn:
+                pass
         async with self._opening:
-            if self.turn_id is not None:
-                with suppress(UnknownTurn):
-                    return await service.turns.find(self.principal, self.turn_id, catalogue=catalogue)
-            turn = await service.turns.open(self.principal, catalogue, is_kept=False, is_shared=True)
-            self.turn_id = turn.id
-            return turn
+            if self.turn_id == ended:
+                turn = await service.turns.open(self.principal, catalogue, is_kept=False, is_shared=True)
+                self.turn_id = turn.id
+                return turn
+        return await self.get_turn(service, catalogue)  # another request has opened one meanwhile
 
     def stop(self) -> None:
         for uri in tuple(self.subscriptions):
@@ -223,7 +230,7 @@ class ClientSessions:
     def find(self, id: str, principal: Principal) -> ClientSession | None:
         self._sweep()
         session = self._sessions.get(id)
-        if session is None or not is_same(session.principal, principal):
+        if session is None or not (session.principal is principal or is_same(session.principal, principal)):
             return None
         session.used_at = self._clock()
         self._sessions.move_to_end(id)

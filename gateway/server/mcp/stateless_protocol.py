@@ -161,7 +161,8 @@ class StatelessProtocol:
             name, arguments = parse_call(params)
             if marked := self._served.listings.get_header_arguments(name):
                 self._check_params(request, principal, marked, name, arguments)
-        token, level = get_progress_token(meta), meta.get(META_LOG_LEVEL)
+        token = get_progress_token(meta) if "progressToken" in meta else None
+        level = meta.get(META_LOG_LEVEL)
         state = params.get("requestState")
         if "requestState" in params and not is_confirmation_state(state):
             bound = build_state_binding(principal, self._served.catalogue, request.method, params)
@@ -179,7 +180,9 @@ class StatelessProtocol:
             calling = self._run_call(name, arguments, request, principal, exchange, state, seen)
         else:
             calling = self._relay(request, principal, exchange)
-        if not exchange.can_be_asked:  # a call that never outlives its request needs no separate task
+        if not (
+            request.capabilities and exchange.can_be_asked
+        ):  # a call that never outlives its request needs no separate task
             reply.watch(receive, task)
             return calling
         running = asyncio.create_task(calling)
@@ -214,7 +217,7 @@ class StatelessProtocol:
     ) -> bytes:
         """Make the call; return a result, a question or a task."""
         params, served = request.params, self._served
-        does_wait = self._tasks is None or not declares_tasks(request.capabilities)
+        does_wait = not request.capabilities or self._tasks is None or not declares_tasks(request.capabilities)
         holding = DEFAULT_HOLD_POLICY if does_wait else _NOT_WAITING
         turn_id = key = None
         if state is not None:

@@ -55,18 +55,23 @@ def validate_request(
         raise ProtocolError(
             INVALID_PARAMS, f"params._meta must be an object with {META_VERSION} and {META_CAPABILITIES}"
         )
-    if META_VERSION not in meta or META_CAPABILITIES not in meta:
-        lacking = META_CAPABILITIES if META_VERSION in meta else META_VERSION
-        raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {lacking}")
+    try:
+        version, capabilities = meta[META_VERSION], meta[META_CAPABILITIES]
+    except KeyError as lacking:
+        raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {lacking.args[0]}") from None
     method: str = message["method"]
-    version = meta[META_VERSION]
-    _match_headers(headers, version, method, params)
+    if headers.version is None or headers.version != version:
+        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
+    if headers.method != method:
+        raise ProtocolError(HEADER_MISMATCH, "the header 'mcp-method' does not match the method")
+    key = NAMED_METHODS.get(method)
+    if key is not None and headers.name != params.get(key) and params.get(key) is not None:
+        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-name' does not match params.{key}")
     if version not in STATELESS_VERSIONS:
         data = {"supported": list(STATELESS_VERSIONS), "requested": version}
         raise ProtocolError(UNSUPPORTED_VERSION, "this protocol version is not served", data)
     if method not in methods:
         raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
-    capabilities = meta[META_CAPABILITIES]
     if not isinstance(capabilities, dict):
         raise ProtocolError(INVALID_PARAMS, f"{META_CAPABILITIES} must be an object")
     if META_LOG_LEVEL in meta and not _is_level(meta[META_LOG_LEVEL]):
@@ -76,15 +81,3 @@ def validate_request(
 
 def _is_level(level: Any) -> bool:
     return isinstance(level, str) and level in LOG_LEVELS
-
-
-def _match_headers(headers: McpHeaders, version: Any, method: str, params: dict[str, Any]) -> None:
-    if headers.version is None or headers.version != version:
-        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
-    if headers.method != method:
-        raise ProtocolError(HEADER_MISMATCH, "the header 'mcp-method' does not match the method")
-    key = NAMED_METHODS.get(method)
-    if key is not None:
-        name = params.get(key)
-        if name is not None and headers.name != name:
-            raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-name' does not match params.{key}")

@@ -27,6 +27,7 @@ SSE_HEADERS: Final = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+_JSON: Final = (b"content-type", b"application/json")
 _COMMENT: Final = b": ping\n\n"
 
 
@@ -42,6 +43,8 @@ class EventStream:
         self._reader: asyncio.Future[None] | None = None
         self._readers = 0
         self._released = 0
+        self._id = None if name is None else f"id: {name}.".encode()
+        """The line with an event's id, up to its number."""
         if primed:
             self._append(b"retry: %d\ndata:\n\n" % RETRY_MS)
 
@@ -111,16 +114,13 @@ class EventStream:
 
     def _append(self, event: bytes) -> None:
         self._count += 1
-        id = b"" if self.name is None else b"id: %b\n" % event_id(self.name, self._count).encode()
-        self._events.append((self._count, id + event))
+        if self._id is not None:
+            event = b"%b%d\n%b" % (self._id, self._count, event)
+        self._events.append((self._count, event))
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-
-
-def event_id(stream: str, number: int) -> str:
-    return f"{stream}.{number}"
 
 
 def parse_event_id(id: str) -> tuple[str, int] | None:
@@ -191,8 +191,7 @@ class McpResponse:
     async def finish(self, message: bytes, *, status: int = 200) -> None:
         """Send the response itself; no message may follow."""
         if self._stream is None or self._pump is None:
-            length = str(len(message)).encode()
-            headers = [(b"content-type", b"application/json"), (b"content-length", length), *self._headers.items()]
+            headers = [_JSON, (b"content-length", f"{len(message)}".encode()), *self._headers.items()]
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": message})
             return
@@ -209,7 +208,7 @@ class McpResponse:
         self._watch = _Watch(self._receive, self._handle_disconnect, self.start_stream)
 
     def unwatch(self) -> None:
-        _CHECK_TIMER.remove(self)
+        _CHECK_TIMER.waiting.pop(self, None)
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
@@ -260,7 +259,7 @@ class DisconnectMonitor:
         self._watch = _Watch(self._receive, self._gone, self._silent)
 
     def stop(self) -> None:
-        _CHECK_TIMER.remove(self)
+        _CHECK_TIMER.waiting.pop(self, None)
         if self._watch is not None:
             self._watch.stop()
 
@@ -281,7 +280,7 @@ class SlowResponse:
             self._timers.append(loop.call_later(self._release_after, self._release))
 
     def stop(self) -> None:
-        _CHECK_TIMER.remove(self)
+        _CHECK_TIMER.waiting.pop(self, None)
         for timer in self._timers:
             timer.cancel()
 
@@ -322,25 +321,22 @@ class _CheckTimer:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._round = 0
-        self._waiting: dict[_Waiting, int] = {}
-        """Requests with the round in which they were added. Ended ones are removed at once, while they are cached."""
+        self.waiting: dict[_Waiting, int] = {}
+        """Requests with the round in which they were added. Ended ones remove themselves, while they are cached."""
 
     def add(self, waiting: _Waiting, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not loop:  # the first of this loop; timers of an ended loop never fire
-            self._loop, self._waiting = loop, {}
+            self._loop, self.waiting = loop, {}
             loop.call_later(WATCH_AFTER, self._check_late)
-        self._waiting[waiting] = self._round
-
-    def remove(self, waiting: _Waiting) -> None:
-        self._waiting.pop(waiting, None)
+        self.waiting[waiting] = self._round
 
     def _check_late(self) -> None:
-        late = [each for each, came in self._waiting.items() if came < self._round]
+        late = [each for each, came in self.waiting.items() if came < self._round]
         self._round += 1
         for each in late:
-            del self._waiting[each]
+            del self.waiting[each]
             each.check_client()
-        if self._waiting:
+        if self.waiting:
             asyncio.get_running_loop().call_later(WATCH_AFTER, self._check_late)
         else:
             self._loop = None
@@ -368,6 +364,6 @@ async def send_refusal(
     headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> None:
     body = encode_error(id, error)
-    all_headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    all_headers = [_JSON, (b"content-length", b"%d" % len(body)), *headers]
     await send({"type": "http.response.start", "status": status, "headers": all_headers})
     await send({"type": "http.response.body", "body": body})

@@ -37,7 +37,7 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 _MAX_PARAMETERS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RestRequest:
     """A request. `caller` is `None` only for operations that need no credential."""
 

@@ -5,7 +5,7 @@ unexpected exception does not reveal its cause.
 """
 
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -21,6 +21,7 @@ from gateway.model import Schema
 from gateway.server.http.asgi import SCOPE_PRINCIPAL, Receive, Response, Scope, Send, error_response
 from gateway.server.http.middleware import SCOPE_STARTED
 from gateway.server.http.request_body import ClientGone
+from gateway.server.http.stream_authorization import ServedResponse
 from gateway.server.rest.events import EventLogs
 from gateway.server.rest.openapi import REQUESTS
 from gateway.server.rest.operation import RestDependencies, RestOperation, RestRequest, read_json, read_query
@@ -57,21 +58,14 @@ class RestEndpoint:
         method, meter = scope["method"], self._rest.service.meter
         began = scope.get(SCOPE_STARTED) or perf_counter()
         seen = self._observe(method, scope)
-        status = 0
-
-        def send_and_note(message: Any) -> Awaitable[None]:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            return send(message)
-
+        sent = ServedResponse.of(send)
         try:
-            await self._respond(method, scope, receive, send_and_note, seen)
+            await self._respond(method, scope, receive, sent.send, seen)
         finally:
             if seen is not None:
-                _end_observation(seen, status)
+                _end_observation(seen, sent.status)
             if meter is not None:
-                meter.record_rest_request(method, route=self.path, status=status, seconds=perf_counter() - began)
+                meter.record_rest_request(method, route=self.path, status=sent.status, seconds=perf_counter() - began)
 
     def _observe(self, method: str, scope: Scope) -> RequestObservation | None:
         observer = self._rest.service.observer

@@ -1,5 +1,6 @@
 """Calls, records, turns and results as JSON data. Every link names the turn, because ids are unique only within it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -29,6 +30,7 @@ from gateway.model import (
 )
 from gateway.storage import StoredCall, StoredResult, argument_data
 
+_UNRESERVED: Final = re.compile(r"[A-Za-z0-9_.~-]*")
 MAX_TEXT: Final = 1 << 20
 """Maximum bytes of an inline result that a response repeats as plain text, besides the text for a model."""
 
@@ -156,7 +158,7 @@ def turn_data(turn: Turn) -> dict[str, Any]:
         "createdAt": stored.created_at,
         "expiresAt": stored.expires_at,
         "stash": turn.stash,
-        "href": f"/v1/turns/{quote(stored.id, safe='')}",
+        "href": f"/v1/turns/{_quote(stored.id)}",
     }
     if stored.ended_at is not None:
         found |= {"endedAt": stored.ended_at, "ending": stored.ending}
@@ -196,12 +198,17 @@ def _artifact(id: str, kind: str, type: str, turn_id: str, part: int, *, of: int
 
 
 def _href(collection: str, id: str, *, turn_id: str) -> str:
-    return f"/v1/{collection}/{quote(id, safe='')}?turn={quote(turn_id, safe='')}"
+    return f"/v1/{collection}/{_quote(id)}?turn={_quote(turn_id)}"
 
 
 def _content_href(id: str, turn_id: str, part: int) -> str:
     which = f"&part={part}" if part else ""
-    return f"/v1/artifacts/{quote(id, safe='')}/content?turn={quote(turn_id, safe='')}{which}"
+    return f"/v1/artifacts/{_quote(id)}/content?turn={_quote(turn_id)}{which}"
+
+
+def _quote(id: str) -> str:
+    """Return an id as a part of a URL. Nearly all ids have unreserved characters only."""
+    return id if _UNRESERVED.fullmatch(id) else quote(id, safe="")
 
 
 def _artifact_type(turn: Turn, tool: str) -> str:

@@ -9,8 +9,9 @@ import pytest
 
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.model.caller import Principal
+from gateway.server.http.admission import AdmissionControl
 from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
-from gateway.server.http.stream_authorization import StreamWatch, WatchedResponse
+from gateway.server.http.stream_authorization import ServedResponse, StreamWatch
 
 pytestmark = pytest.mark.anyio
 
@@ -34,8 +35,10 @@ class World:
     def watch(self) -> StreamWatch:
         return StreamWatch(self.authenticate, lambda credential: self.recalled, lambda who: self.stopped, every=QUICK)
 
-    def answer(self, watch: StreamWatch) -> WatchedResponse:
-        return WatchedResponse(watch, ANA, b"Bearer x", self.receive, self.send)
+    def answer(self, watch: StreamWatch) -> ServedResponse:
+        response = ServedResponse(self.send)
+        response.authorize(watch, ANA, b"Bearer x", self.receive)
+        return response
 
     async def authenticate(self, credential: bytes | None) -> Principal:
         self.asked += 1
@@ -186,7 +189,8 @@ async def test_client_that_leaves_is_heard_as_before() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    answer = WatchedResponse(world.watch(), ANA, None, receive, world.send)
+    answer = ServedResponse(world.send)
+    answer.authorize(world.watch(), ANA, None, receive)
     await answer.receive()
     waiting = asyncio.ensure_future(answer.receive())
     await asyncio.sleep(0)
@@ -213,3 +217,33 @@ async def test_edge_watches_what_it_let_in() -> None:
     await asyncio.wait_for(edge(scope, world.receive, world.send), 20)
 
     assert (world.content, world.has_ended) == (b"one", True)
+
+
+async def test_middleware_shares_one_response() -> None:
+    world = World()
+    outer = ServedResponse(world.send)
+    refused: list[int] = []
+
+    class Meter:
+        count_rejection = staticmethod(refused.append)
+
+    inner = ServedResponse.of(outer.send)
+    inner.meter = Meter()  # type: ignore[assignment]  # all that a response uses
+    await inner.send({**PLAIN, "status": 404})
+    await inner.send(body(b"", more=False))
+
+    assert inner is outer
+    assert ServedResponse.of(world.send) is not outer
+    assert (outer.status, outer.is_over, outer.is_stream, refused) == (404, True, False, [404])
+    assert len(world.sent) == 2
+
+
+async def test_stream_gives_its_place_back_when_it_begins() -> None:
+    admission = AdmissionControl(2, queue=0, wait=0)
+    assert await admission.acquire({"headers": []})
+    response = ServedResponse(World().send, admission)
+    await response.send(dict(EVENTS))
+    during = admission.active
+    response.release()
+
+    assert (during, admission.active) == (0, 0)

@@ -75,6 +75,20 @@ async def test_session_is_one_turn_whose_tools_grow(client: LegacyClient) -> Non
     assert found["_meta"]["gateway/turn"] == made["_meta"]["gateway/turn"]
 
 
+async def test_calls_at_once_share_one_turn_which_is_replaced_once_it_has_ended(
+    client: LegacyClient, service: Service
+) -> None:
+    async def turns_of_calls() -> set[str]:
+        calls = [client.request("tools/call", {"name": "echo", "arguments": {"text": "x"}}) for _ in range(3)]
+        return {answer.result["_meta"]["gateway/turn"] for answer in await asyncio.gather(*calls)}
+
+    [first] = await turns_of_calls()
+    await service.turns.end(await service.turns.find(ANA, first), "ack")
+    [second] = await turns_of_calls()
+
+    assert first != second
+
+
 async def test_change_of_the_list_is_announced(client: LegacyClient, service: Service) -> None:
     heard = Answer()
     gone = asyncio.create_task(client.get(answer=heard))
