@@ -365,3 +365,17 @@ async def test_more_calls_than_fit_into_one_message_are_written_with_their_state
     assert await store.read_turn_state(of_turn.id) == state.to_json()
     calls, _ = await store.list_calls(CallFilter(turn_id=of_turn.id), limit=1000)
     assert len(calls) == 1000
+
+
+async def test_state_that_the_process_did_not_confirm_is_written_without_it(store: SqliteStore) -> None:
+    of_turn = turn("session")
+    await store.open_turn(of_turn)
+    state = TurnState()
+    state.reserve_call("0" * 16)
+    memory, knowing = state.begin_write()
+    os.kill(pid_of(store), signal.SIGKILL)
+
+    await store.note((), turn_id=of_turn.id, memory=memory, knowing=knowing)
+
+    assert await store.read_turn_state(of_turn.id) == state.to_json()
+    assert recording_of(store).replacements == 1
