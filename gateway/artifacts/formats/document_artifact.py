@@ -245,7 +245,7 @@ def tool_method_factory(format: str) -> Callable[..., ToolMethod]:
     """Return a builder of the descriptors of one format: `artifact_<format>_<name>` calls `<format>_<name>`."""
 
     def build(name: str, what: str, args_schema: dict[str, Any] | None = None) -> ToolMethod:
-        article = "an" if format == "xml" else "a"
+        article = "an" if format[0] in "aeiox" else "a"  # as names in capitals are read: an INI, an XML, a YAML
         return ToolMethod(
             f"artifact_{format}_{name}",
             f"{format}_{name}",

@@ -11,6 +11,7 @@ from gateway.artifacts.formats.source_code.source_artifact import SpooledEcmascr
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.config.kinds.base import BUILT_IN_ARTIFACT_CLASSES, UNMASKED_ARTIFACTS, BaseArtifact
 from tests.config.linking.projects import catalogue, document, linked, list_codes, problem, snapshot_of, tool
+from tests.support.gateways.published_names import ANSWERS
 
 OWN = """
 from gateway.artifacts.spooled_artifact import SpooledArtifact
@@ -180,6 +181,7 @@ def test_option_from_the_environment_is_not_repeated() -> None:
     assert "hunter2" not in problem(found, "bad-options").message
 
 
-def test_every_base_has_a_class() -> None:
+def test_every_base_has_a_class_and_its_reads_are_tested_for_a_decision() -> None:
     assert BUILT_IN_ARTIFACT_CLASSES.keys() == set(get_args(BaseArtifact))
+    assert set(get_args(BaseArtifact)) <= ANSWERS.keys()
     assert set(get_args(BaseArtifact)) >= UNMASKED_ARTIFACTS
