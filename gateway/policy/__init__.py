@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.policy.casbin.policy_files import PolicyCell, PolicySet, RoleLink, read_policies
     from gateway.policy.config_expiry import ConfigExpired, Validity, ValidityState
     from gateway.policy.limits import (
+        NO_AMOUNTS,
         ExceededLimit,
         Limit,
         Limiter,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         QuotaWindow,
         RateLimit,
         TokenBucket,
-        build_bucket,
         encode_limit_key,
         find_window,
     )

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import ceil
-from typing import Final, Literal, Protocol
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, Protocol
 
 from gateway.errors import Refused
 from gateway.model import Principal
@@ -35,6 +36,29 @@ MILLIONTHS: Final = 10**6
 LARGEST_AMOUNT: Final = 10**12
 
 
+_NANOSECONDS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """`interval` is the cost of one call, `depth` the time that an empty bucket needs to be full."""
+
+    interval: int
+    depth: int
+
+    def wait_time(self, full_at: int, now: int) -> int:
+        """Return how long the next call has to wait; 0 if it need not."""
+        return max(0, self._cap(full_at, now) + self.interval - self.depth - now)
+
+    def take(self, full_at: int, now: int) -> int:
+        """Return when the bucket will be full again after one call now."""
+        return max(self._cap(full_at, now), now) + self.interval
+
+    def _cap(self, full_at: int, now: int) -> int:
+        # A later time than an empty bucket needs means damaged data or another clock: cap it, so that no call waits.
+        return min(full_at, now + self.depth)
+
+
 @dataclass(frozen=True, slots=True)
 class RateLimit:
     """`rule` is the name of the rule it belongs to. If not `enforced`, it counts calls but refuses none."""
@@ -45,6 +69,16 @@ class RateLimit:
     burst: int | None = None
     by: tuple[CountBy, ...] = ("subject",)
     enforced: bool = True
+    bucket: TokenBucket = field(init=False, repr=False, compare=False)
+    key_prefix: str = field(init=False, repr=False, compare=False)
+    """The part of the key of a counter that all calls share."""
+
+    def __post_init__(self) -> None:
+        per = self.per // timedelta(microseconds=1) * _NANOSECONDS
+        interval = max(1, -(-per // self.limit))  # rounded up: never more than the limit
+        object.__setattr__(self, "bucket", TokenBucket(interval, interval * (self.burst or self.limit)))
+        numbers = f"rate {self.limit} {self.per} {self.burst}"
+        object.__setattr__(self, "key_prefix", _frame_all(numbers, ",".join(self.by), self.rule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +94,11 @@ class QuotaLimit:
     """What each call adds to the count. Bytes are only known after the call has run: `LimitStore.charge`."""
     is_lifted: bool = False
     """Whether calls beyond the limit are allowed, and counted: an approver agreed, or is asked."""
+    key_prefix: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        numbers = f"quota {self.per}" if self.counts == "calls" else f"quota {self.per} {self.counts}"
+        object.__setattr__(self, "key_prefix", _frame_all(numbers, ",".join(self.by), self.rule))
 
     @property
     def most(self) -> int:
@@ -70,15 +109,17 @@ class QuotaLimit:
 Limit = RateLimit | QuotaLimit
 
 
-@dataclass(frozen=True, slots=True)
-class LimitKey:
+NO_AMOUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class LimitKey(NamedTuple):
     """The values that limits count by. Subjects are counted within their tenant: equal names never share a count."""
 
     principal: Principal
     tool: str
     catalogue: str
     fingerprint: str = ""
-    amounts: Mapping[str, int] = field(default_factory=dict)
+    amounts: Mapping[str, int] = NO_AMOUNTS
     """How much the call adds to quotas of amounts, by rule, in millionths."""
 
     def amount(self, quota: QuotaLimit) -> int:
@@ -96,8 +137,7 @@ class ExceededLimit:
     retry_after: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class LimitReservation:
+class LimitReservation(NamedTuple):
     """The result for one call: counted by every limit in `taken`, or by none because of those in `exceeded`.
 
     `observed` are limits that are not enforced but would have refused; they have not counted the call.
@@ -176,66 +216,37 @@ def format_period(per: timedelta) -> str:
     return f"{seconds:g}s"
 
 
-_NANOSECONDS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBucket:
-    """`interval` is the cost of one call, `depth` the time that an empty bucket needs to be full."""
-
-    interval: int
-    depth: int
-
-    def wait_time(self, full_at: int, now: int) -> int:
-        """Return how long the next call has to wait; 0 if it need not."""
-        return max(0, self._cap(full_at, now) + self.interval - self.depth - now)
-
-    def take(self, full_at: int, now: int) -> int:
-        """Return when the bucket will be full again after one call now."""
-        return max(self._cap(full_at, now), now) + self.interval
-
-    def _cap(self, full_at: int, now: int) -> int:
-        # A later time than an empty bucket needs means damaged data or another clock: cap it, so that no call waits.
-        return min(full_at, now + self.depth)
-
-
-@lru_cache(maxsize=4096)
-def build_bucket(rate: RateLimit) -> TokenBucket:
-    per = rate.per // timedelta(microseconds=1) * _NANOSECONDS
-    interval = max(1, -(-per // rate.limit))  # rounded up: never more than the limit
-    return TokenBucket(interval, interval * (rate.burst or rate.limit))
-
-
 def encode_limit_key(limit: Limit, call: LimitKey) -> bytes:
     """Return the key of a counter. Its length grows with the names, so stores use a digest of it."""
-    text = encode_key_prefix(limit)
-    for each in limit.by:
-        text += _part(each, call)
-    return text.encode("utf-8", "surrogatepass")
+    principal, by = call.principal, limit.by
+    fingerprint = call.fingerprint if "call" in by else ""
+    return _encode_key(
+        limit.key_prefix, by, principal.tenant, principal.subject, call.tool, call.catalogue, fingerprint
+    )
 
 
-@lru_cache(maxsize=4096)  # rules are few, and come again with every call
-def encode_key_prefix(limit: Limit) -> str:
-    """Return the part that all calls share: the rule, and the settings that make its counts comparable."""
-    if isinstance(limit, RateLimit):
-        numbers = f"rate {limit.limit} {limit.per} {limit.burst}"
-    else:
-        numbers = f"quota {limit.per}" if limit.counts == "calls" else f"quota {limit.per} {limit.counts}"
-    return "".join(map(_frame, (numbers, ",".join(limit.by), limit.rule)))
+@lru_cache(maxsize=4096)  # most callers call again
+def _encode_key(
+    prefix: str,
+    by: tuple[CountBy, ...],
+    tenant: str | None,
+    subject: str,
+    tool: str,
+    catalogue: str,
+    fingerprint: str,
+) -> bytes:
+    parts: dict[CountBy, tuple[str | None, ...]] = {
+        "subject": (tenant, subject),
+        "tenant": (tenant,),
+        "call": (tool, fingerprint),
+        "tool": (tool,),
+        "catalogue": (catalogue,),
+    }
+    return (prefix + "".join(_frame_all(*parts[each]) for each in by)).encode("utf-8", "surrogatepass")
 
 
-def _part(by: CountBy, call: LimitKey) -> str:
-    if by == "subject":
-        return _frame(call.principal.tenant) + _frame(call.principal.subject)
-    if by == "tenant":
-        return _frame(call.principal.tenant)
-    if by == "call":
-        return _frame(call.tool) + _frame(call.fingerprint)
-    return _frame(call.tool if by == "tool" else call.catalogue)
-
-
-def _frame(name: str | None) -> str:
-    return "-" if name is None else f"{len(name)}:{name}"
+def _frame_all(*names: str | None) -> str:
+    return "".join("-" if name is None else f"{len(name)}:{name}" for name in names)
 
 
 _NOTHING: Final = LimitReservation()
@@ -273,7 +284,7 @@ class Limiter:
     async def acquire(self, limits: Sequence[Limit], call: LimitKey) -> LimitReservation:
         rates = [limit for limit in limits if isinstance(limit, RateLimit)]
         by_rates = self._rates.take(rates, call) if rates else _NOTHING
-        if not by_rates.is_allowed or len(rates) == len(limits):
+        if by_rates.exceeded or len(rates) == len(limits):
             return by_rates
         quotas = [limit for limit in limits if isinstance(limit, QuotaLimit)]
         try:

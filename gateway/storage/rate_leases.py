@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from gateway.policy import ExceededLimit, LimitReservation, RateLimit, TokenBucket, build_bucket
+from gateway.policy import ExceededLimit, LimitReservation, RateLimit, TokenBucket
 
 IDLE_AFTER: Final = 100_000_000
 """Nanoseconds after which an unused lease is returned. The next lease is twice as large as one that did not last so
@@ -66,7 +66,7 @@ class RateLeases:
             lease = self._leases.get(key)
             if lease is None:
                 return None
-            bucket = build_bucket(rate)
+            bucket = rate.bucket
             full_at = max(lease.full_at, now) + bucket.interval
             if full_at <= lease.reserved:
                 used.append((lease, full_at))
@@ -105,7 +105,7 @@ class RateLeases:
 
         `stored` is when the store says the bucket is full, `full_at` the same without the rest of the lease before.
         """
-        bucket, earlier, calls = build_bucket(rate), self._leases.get(key), 1
+        bucket, earlier, calls = rate.bucket, self._leases.get(key), 1
         first = bucket.take(full_at, now)
         if earlier is not None and now - earlier.leased_at < _REMEMBERED_FOR:
             is_shared = stored > max(earlier.reserved, now)

@@ -28,7 +28,7 @@ from time import monotonic_ns
 from typing import Final, TypeVar
 
 from gateway.errors import StoreUnavailable
-from gateway.policy import ExceededLimit, LimitKey, LimitReservation, RateLimit, build_bucket, encode_limit_key
+from gateway.policy import ExceededLimit, LimitKey, LimitReservation, RateLimit, encode_limit_key
 from gateway.storage.rate_leases import IDLE_AFTER, MOST_LEASES, BucketLease, RateLeases, round_up, to_reservation
 from gateway.storage.shared_file import SharedFile, unreadable_file_error
 
@@ -74,7 +74,7 @@ class RateTable:
             return taken or self._with_file(lambda file: self._take(file, rates, keys))
 
     def give_back(self, rates: Sequence[RateLimit], call: LimitKey) -> None:
-        buckets = [(encode_limit_key(rate, call), build_bucket(rate)) for rate in rates]
+        buckets = [(encode_limit_key(rate, call), rate.bucket) for rate in rates]
         with self._lock:
             now = self._clock() + self._offset
             stored = [(key, each.interval) for key, each in buckets if not self._leases.give_back(key, each, now)]
@@ -116,7 +116,7 @@ class RateTable:
                 refusing.append(ExceededLimit(rate, round_up(stored - now)))
                 continue
             full_at = stored - self._leases.count_unused(key, now)
-            if wait := build_bucket(rate).wait_time(full_at, now):
+            if wait := rate.bucket.wait_time(full_at, now):
                 refusing.append(ExceededLimit(rate, round_up(wait)))
                 self._leases.refuse(key, full_at, now)
                 continue

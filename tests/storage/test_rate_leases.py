@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
 from gateway.model.caller import Principal
-from gateway.policy.limits import LimitKey, RateLimit, TokenBucket, build_bucket
+from gateway.policy.limits import LimitKey, RateLimit, TokenBucket
 from gateway.storage.rate_leases import BELIEVED_FOR, IDLE_AFTER, MOST_LEASES
 from gateway.storage.rate_table import RateTable
 from tests.policy.limits.samples import ADA, FakeClocks, rate
@@ -89,7 +89,7 @@ def test_one_process_is_refused_exactly_as_without_leases(tmp_path: Path) -> Non
     @settings(max_examples=300)
     def check(limit: RateLimit, steps: list[tuple[str, int, int, int]]) -> None:
         call = LimitKey(Principal(f"user:{next(names)}"), "tool", "catalogue")
-        reference, counted = Bucket(build_bucket(limit), host.clocks), 0
+        reference, counted = Bucket(limit.bucket, host.clocks), 0
         for step, _, times, later in steps:
             host.clocks.nanoseconds += later
             if step == "idle":
@@ -120,7 +120,7 @@ def test_several_processes_never_admit_more_than_the_limit(tmp_path: Path) -> No
     @settings(max_examples=300)
     def check(limit: RateLimit, steps: list[tuple[str, int, int, int]]) -> None:
         call = LimitKey(Principal(f"user:{next(names)}"), "tool", "catalogue")
-        reference, counted = Bucket(build_bucket(limit), host.clocks), [0, 0, 0]
+        reference, counted = Bucket(limit.bucket, host.clocks), [0, 0, 0]
         for step, which, times, later in steps:
             host.clocks.nanoseconds += later
             if step == "idle":

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def table(database: Path, clocks: FakeClocks, sets: int = 16) -> RateTable:
 
 
 def caller(number: int) -> LimitKey:
-    return replace(ADA, principal=Principal(f"user:{number}"))
+    return ADA._replace(principal=Principal(f"user:{number}"))
 
 
 def allowed(rates: RateTable, limit: RateLimit, calls: int = 10, call: LimitKey = ADA) -> int:

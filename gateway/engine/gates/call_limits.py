@@ -1,13 +1,14 @@
 """Apply rates, quotas and budgets to a call: all limits count it, or none does and it is refused."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gateway.engine.call import Call
 from gateway.errors import RuleDenied, RuleHeld
 from gateway.policy import (
+    NO_AMOUNTS,
     OF_BYTES,
     BudgetCheck,
     ExceededLimit,
@@ -18,14 +19,13 @@ from gateway.policy import (
     LimitReservation,
     LimitStore,
     LoopCheck,
+    QuotaCheck,
     QuotaLimit,
     amount_of,
 )
-from gateway.policy import QuotaCheck as QuotaCheck
 
 
-@dataclass(frozen=True, slots=True)
-class LimitClaim:
+class LimitClaim(NamedTuple):
     """The counts of a call that is about to run, to be given back if it does not."""
 
     limits: LimitStore
@@ -38,25 +38,30 @@ class LimitClaim:
         await self.limits.release(self.taken, self.call)
 
 
-@dataclass(frozen=True, slots=True)
 class CallLimits:
     """Counts calls of one object in one catalogue. `rules` are all rules that apply to it."""
 
-    limits: LimitStore
-    rules: Sequence[GateRule]
-    identity: str
-    catalogue: str
+    def __init__(self, limits: LimitStore, rules: Sequence[GateRule], identity: str, catalogue: str) -> None:
+        self._limits = limits
+        self._rules = rules
+        self._identity = identity
+        self._catalogue = catalogue
+        self._sums = {rule.name: each.sum for rule in rules if isinstance(each := rule.check, QuotaCheck) and each.sum}
+        """The path of the argument that a rule sums."""
 
     async def count(self, call: Call, wanted: Sequence[Limit], args: Mapping[str, Any]) -> LimitClaim:
         """Count the call. Raise if a limit refuses it, unless approvers decide about calls beyond the limit."""
-        amounts = {rule.name: amount for rule in self.rules if (amount := _amount(rule, args)) is not None}
-        counted = LimitKey(call.principal, self.identity, self.catalogue, call.fingerprint, amounts)
+        amounts = NO_AMOUNTS
+        if self._sums:  # a rule denies a call without its amount
+            amounts = {name: amount_of(args, path) or 0 for name, path in self._sums.items()}
+        counted = LimitKey(call.principal, self._identity, self._catalogue, call.fingerprint, amounts)
         over: dict[str, GateRule] = {}
         while True:
-            lifted = [_lift(each) if each.rule in over else each for each in wanted]
-            taken = await self.limits.acquire(lifted, counted)
-            call.observed += tuple(_rule_name(each.limit) for each in taken.observed)
-            if taken.is_allowed:
+            lifted = [_lift(each) if each.rule in over else each for each in wanted] if over else wanted
+            taken = await self._limits.acquire(lifted, counted)
+            if taken.observed:
+                call.observed += tuple(_rule_name(each.limit) for each in taken.observed)
+            if not taken.exceeded:
                 break
             approvable = {rule.name: rule for rule in map(self._rule_of, taken.exceeded) if rule.approval is not None}
             if len(approvable) < len(taken.exceeded):
@@ -64,8 +69,8 @@ class CallLimits:
             over |= approvable
         of_bytes = [each for each in taken.taken if isinstance(each, QuotaLimit) and each.counts == "bytes"]
         if of_bytes:
-            call.charge = partial(self.limits.charge, of_bytes, counted)
-        return LimitClaim(self.limits, taken, counted, tuple(over.values()))
+            call.charge = partial(self._limits.charge, of_bytes, counted)
+        return LimitClaim(self._limits, taken, counted, tuple(over.values()))
 
     def _refuse(self, call: Call, taken: LimitReservation) -> NoReturn:
         worst = max(taken.exceeded, key=lambda each: each.retry_after)
@@ -79,7 +84,7 @@ class CallLimits:
                 raise RuleHeld(f"{rule.check.describe_excess()}; try again later")
             raise RuleDenied(rule.check.describe_excess())
         kind = "quota" if isinstance(worst.limit, QuotaLimit) else "rate"
-        held = {rule.name for rule in self.rules if getattr(rule.check, "on_exhausted", "deny") == "hold"}
+        held = {rule.name for rule in self._rules if getattr(rule.check, "on_exhausted", "deny") == "hold"}
         is_held = all(each.limit.rule in held for each in taken.exceeded)
         call.set_decision("hold" if is_held else "deny", f"{kind}-exceeded", rule.name)
         refusal = LimitExceeded(worst)
@@ -88,13 +93,7 @@ class CallLimits:
 
     def _rule_of(self, exceeded: ExceededLimit) -> GateRule:
         name = _rule_name(exceeded.limit)
-        return next(rule for rule in self.rules if rule.name == name)
-
-
-def _amount(rule: GateRule, args: Mapping[str, Any]) -> int | None:
-    """Return the amount that a call adds for a rule that sums an argument. The rule denies a call without one."""
-    check = rule.check
-    return (amount_of(args, check.sum) or 0) if isinstance(check, QuotaCheck) and check.sum else None
+        return next(rule for rule in self._rules if rule.name == name)
 
 
 def _lift(limit: Limit) -> Limit:

@@ -110,6 +110,7 @@ class CallGuard:
     """Whether a rule depends on what the caller has seen in any turn."""
     remote_name: str | None = field(init=False)
     """The upstream's name of a definition that can be blocked; `None` if it cannot."""
+    limits: CallLimits | None = field(init=False)
 
     def __post_init__(self) -> None:
         asked = self.asked
@@ -117,6 +118,9 @@ class CallGuard:
         object.__setattr__(self, "taint", self.access.taint_of_tool(asked))
         object.__setattr__(self, "reads_sightings", any(rule.watched_flags for rule in self.rules))
         object.__setattr__(self, "remote_name", _blockable_key(asked))
+        store = self.controls.limits
+        limits = None if store is None else CallLimits(store, self.rules, self.identity, self.catalogue)
+        object.__setattr__(self, "limits", limits)
 
     @classmethod
     def of(
@@ -274,7 +278,8 @@ class CallGuard:
         outcome = self.access.evaluate_rules(
             AccessQuestion(*about, sightings=call.sightings or {}), self.asked, self.rules
         )
-        call.observed = tuple(each.rule.name for each in outcome.observed_refusals)
+        observed = outcome.observed_refusals
+        call.observed = tuple(each.rule.name for each in observed) if observed else ()
         return outcome
 
     def _refuse_denied(self, call: Call, outcome: GateOutcome) -> None:
@@ -435,12 +440,11 @@ class CallGuard:
     # --- limits ---
 
     async def _count(self, call: Call, outcome: GateOutcome, args: Mapping[str, Any]) -> LimitClaim | None:
-        wanted, limits = outcome.limits, self.controls.limits
-        if not wanted:
+        if not outcome.limits:
             return None
-        if limits is None:
+        if self.limits is None:
             raise StoreUnavailable("calls cannot be counted here", help="serve with a store that counts")
-        return await CallLimits(limits, self.rules, self.identity, self.catalogue).count(call, wanted, args)
+        return await self.limits.count(call, outcome.limits, args)
 
 
 def code_of(error: Exception) -> str:

@@ -132,11 +132,10 @@ class GateOutcome(NamedTuple):
     decision: Decision
     decided_by: RuleVerdict | None
     verdicts: tuple[RuleVerdict, ...]
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        """The rates and quotas of the call, observing ones too: to be acquired if the call is allowed."""
-        return tuple(limit for verdict in self.verdicts for limit in verdict.rule.limits)
+    limits: tuple[Limit, ...] = ()
+    """The rates and quotas of the call, observing ones too: to be acquired if the call is allowed."""
+    observed_refusals: tuple[RuleVerdict, ...] = ()
+    """Verdicts of rules that only observe and would have refused."""
 
     @property
     def holds(self) -> tuple[GateRule, ...]:
@@ -158,11 +157,6 @@ class GateOutcome(NamedTuple):
                 calls = check.calls if calls is None else min(calls, check.calls)
         return None if same is None and calls is None else CallBounds(same, calls)
 
-    @property
-    def observed_refusals(self) -> tuple[RuleVerdict, ...]:
-        """Verdicts of rules that only observe and would have refused."""
-        return tuple(each for each in self.verdicts if not each.is_enforced and each.judgement.decision != "allow")
-
 
 def evaluate_call(
     rules: Iterable[GateRule], tool: GovernedTool, scope: ConditionScope, *, catalogue: str, may: PermissionLookup
@@ -175,6 +169,8 @@ def evaluate_call(
 def evaluate_rules(rules: Iterable[GateRule], scope: ConditionScope, *, may: PermissionLookup) -> GateOutcome:
     """Evaluate rules that are known to match the call, in the order of their names."""
     verdicts: list[RuleVerdict] = []
+    limits: tuple[Limit, ...] = ()
+    observed: tuple[RuleVerdict, ...] = ()
     decided_by: RuleVerdict | None = None
     decision: Decision = "allow"
     for rule in rules:
@@ -182,10 +178,13 @@ def evaluate_rules(rules: Iterable[GateRule], scope: ConditionScope, *, may: Per
         if verdict is None:
             continue
         verdicts.append(verdict)
+        limits += rule.limits
         current = verdict.judgement.decision
-        if rule.mode == "enforce" and (decided_by is None or SEVERITY[current] > SEVERITY[decision]):
+        if rule.mode != "enforce":
+            observed += (verdict,) if current != "allow" else ()
+        elif decided_by is None or SEVERITY[current] > SEVERITY[decision]:
             decided_by, decision = verdict, current
-    return GateOutcome(decision, decided_by, tuple(verdicts))
+    return GateOutcome(decision, decided_by, tuple(verdicts), limits, observed)
 
 
 def _limits(rule: GateRule) -> Iterator[Limit]:

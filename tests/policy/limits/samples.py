@@ -10,7 +10,7 @@ from gateway.policy.limits import LimitKey, QuotaLimit, RateLimit
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECOND = 1_000_000_000
 ADA = LimitKey(Principal("user:ada", tenant="acme"), "search", "support")
-BOB = replace(ADA, principal=Principal("user:bob", tenant="acme"))
+BOB = ADA._replace(principal=Principal("user:bob", tenant="acme"))
 
 
 class FakeClocks:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.limits import RateLimit, TokenBucket, build_bucket
+from gateway.policy.limits import RateLimit, TokenBucket
 
 GAPS = st.lists(st.integers(0, 400_000_000), max_size=120)
 RATES = st.builds(
@@ -20,7 +20,7 @@ RATES = st.builds(
 
 
 def let_through(rate: RateLimit, moments: list[int]) -> list[int]:
-    bucket, full_at, allowed = build_bucket(rate), 0, []
+    bucket, full_at, allowed = rate.bucket, 0, []
     for now in moments:
         if not bucket.wait_time(full_at, now):
             full_at = bucket.take(full_at, now)
@@ -40,7 +40,7 @@ def test_no_window_holds_more_than_limit_and_burst(rate: RateLimit, gaps: list[i
 
 @given(rate=RATES, gaps=GAPS)
 def test_wait_is_exact_to_the_nanosecond(rate: RateLimit, gaps: list[int]) -> None:
-    bucket, full_at, now = build_bucket(rate), 0, 1
+    bucket, full_at, now = rate.bucket, 0, 1
     for gap in gaps:
         now += gap
         wait = bucket.wait_time(full_at, now)
@@ -70,4 +70,4 @@ def test_no_damaged_moment_blocks_for_longer_than_an_empty_bucket(full_at: int, 
     ids=["even", "rounded-up", "at-least-one"],
 )
 def test_interval_is_the_share_of_one_call(limit: int, per: timedelta, interval: int) -> None:
-    assert build_bucket(RateLimit("rule", limit, per)) == TokenBucket(interval, interval * limit)
+    assert RateLimit("rule", limit, per).bucket == TokenBucket(interval, interval * limit)

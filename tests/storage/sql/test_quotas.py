@@ -154,7 +154,7 @@ async def test_amounts_are_added_up_and_given_back_exactly(store: SqliteStore, c
     sums = QuotaLimit("sums", 100, DAY, counts="amounts")
 
     def paying(millionths: int) -> LimitKey:
-        return replace(caller(), amounts={"sums": millionths})
+        return caller()._replace(amounts={"sums": millionths})
 
     first = await quotas.take([sums], paying(99_999_999))
     beyond = await quotas.take([sums], paying(2))
@@ -180,8 +180,8 @@ async def test_bytes_are_charged_when_they_are_known(store: SqliteStore, clock: 
 async def test_calls_of_a_caller_are_distinguished_by_their_arguments(store: SqliteStore, clock: Clock) -> None:
     quotas = SqlQuotas(store.writer, clock=clock)
     same = QuotaLimit("loop", 1, DAY, ("subject", "call"))
-    calls = [replace(caller(), fingerprint=each) for each in ("a", "b", "a")]
-    calls.append(replace(caller(), fingerprint="a", tool="other"))
+    calls = [caller()._replace(fingerprint=each) for each in ("a", "b", "a")]
+    calls.append(caller()._replace(fingerprint="a", tool="other"))
 
     assert [(await quotas.take([same], each)).is_allowed for each in calls] == [True, True, False, True]
 
@@ -249,7 +249,7 @@ async def test_amount_that_does_not_fit_does_not_use_a_quota_up(store: SqliteSto
     quotas, sums = SqlQuotas(store.writer, clock=clock), QuotaLimit("sum", 10, DAY, counts="amounts")
 
     def amount(size: int) -> LimitKey:
-        return replace(caller(), amounts={"sum": size * MILLIONTHS})
+        return caller()._replace(amounts={"sum": size * MILLIONTHS})
 
     taken = [(await quotas.take([sums], amount(size))).is_allowed for size in (8, 5, 2, 1, 1)]
 

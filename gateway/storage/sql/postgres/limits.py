@@ -4,7 +4,6 @@ A call takes all of its limits or none, in one transaction that has locked them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
@@ -16,7 +15,6 @@ from gateway.policy import (
     LimitReservation,
     QuotaLimit,
     RateLimit,
-    build_bucket,
     encode_limit_key,
 )
 from gateway.storage.sql.group_commit import GroupCommit
@@ -105,10 +103,10 @@ class _Taking:
         taken = by_rates
         if self._quotas is not None:
             by_quotas = self._quotas.run(connection)
-            taken = replace(by_quotas, observed=by_rates.observed + by_quotas.observed)
+            taken = by_quotas._replace(observed=by_rates.observed + by_quotas.observed)
             if not by_quotas.is_allowed:
                 return taken
-            taken = replace(taken, taken=by_rates.taken + by_quotas.taken)
+            taken = taken._replace(taken=by_rates.taken + by_quotas.taken)
         for put in puts:
             connection.execute(_PUT, put)
         self._taken = [limit for limit in by_rates.taken if isinstance(limit, RateLimit)]
@@ -130,7 +128,7 @@ class _Taking:
         taken: list[Limit] = []
         puts: list[tuple[bytes, int]] = []
         for rate, key in zip(self._rates, keys, strict=True):
-            bucket, full_at = build_bucket(rate), moments.get(key, 0)
+            bucket, full_at = rate.bucket, moments.get(key, 0)
             if wait := bucket.wait_time(full_at, now):
                 refusing.append(ExceededLimit(rate, timedelta(microseconds=-(-wait // 1000))))
             else:
@@ -147,7 +145,7 @@ class _Taking:
 
 def _give_back(connection: Any, rates: Sequence[RateLimit], call: LimitKey) -> None:
     for rate in rates:
-        connection.execute(_GIVE_BACK, (build_bucket(rate).interval, _digest(rate, call)))
+        connection.execute(_GIVE_BACK, (rate.bucket.interval, _digest(rate, call)))
 
 
 def _keys(rates: Sequence[RateLimit], call: LimitKey) -> tuple[str, ...]:
