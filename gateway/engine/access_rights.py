@@ -16,14 +16,13 @@ def require_audience(published: LiveRevision, principal: Principal, catalogue: s
         raise UnknownCatalogue()
 
 
-def may_know(turn: Turn, name: str, tool: DeclaredTool) -> bool:
+def may_know(published: LiveRevision, principal: Principal, catalogue: str, name: str, tool: DeclaredTool) -> bool:
     """Whether the caller may know of a tool. Unlike in lists, hidden tools are included: callers may use their name."""
-    access, catalogue = turn.published.access, turn.stored.catalogue
-    if not turn.catalogue.registry.has(name):
+    if not published.catalogues[catalogue].registry.has(name):
         return False
     if not tool.is_active and not tool.is_callable_on(now().date()):
         return False
-    return access.decide_discovery(turn.principal, catalogue, tool).allowed
+    return published.access.decide_discovery(principal, catalogue, tool).allowed
 
 
 def may_call(published: LiveRevision, principal: Principal, stored: StoredCall) -> bool:

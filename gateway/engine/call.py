@@ -209,6 +209,11 @@ class Call:
 
     own_memory: TurnState | None = None
     """The state of a request without a turn."""
+    fingerprint: str = field(init=False)
+    """Identifies the call exactly among calls of its tool. Empty for arguments that cannot be hashed."""
+
+    def __post_init__(self) -> None:
+        self.fingerprint = self.exact or self.checksum
 
     @property
     def turn_state(self) -> TurnState:
@@ -217,11 +222,6 @@ class Call:
         if self.own_memory is None:
             self.own_memory = TurnState()
         return self.own_memory
-
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the call exactly among calls of its tool. Empty for arguments that cannot be hashed."""
-        return self.exact or self.checksum
 
     def set_decision(self, decision: Decision, reason: str, because: str | None) -> None:
         self.decision, self.reason, self.because = decision, reason, because

@@ -5,8 +5,9 @@ is a settled call with an error the model can read.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from time import perf_counter
 from typing import Any, Final
@@ -108,7 +109,7 @@ class Service:
 
     # --- calls ---
 
-    def call_in_turn(
+    async def call_in_turn(
         self,
         turn: Turn,
         name: str,
@@ -120,16 +121,19 @@ class Service:
         holding: HoldPolicy = DEFAULT_HOLD_POLICY,
         request: RequestObservation | None = None,
         course: Course | None = None,
-    ) -> Coroutine[Any, Any, CallOutcome]:
+    ) -> CallOutcome:
         """Run one call to its end. Raise `UnknownTool` first if the caller may not know of the tool.
 
         `course` is updated as the call runs, so that the caller knows how far a call came that raised.
         """
-        return self._run_call(turn, name, args, id, key, client, holding, request, course)
+        require_audience(turn.published, turn.principal, turn.stored.catalogue)
+        declared = await self._find_tool(turn.published, turn.principal, turn.stored.catalogue, name, args)
+        return await self._run_call(turn, declared, name, args, id, key, client, holding, request, course)
 
     async def _run_call(
         self,
         turn: Turn,
+        declared: DeclaredTool | None,
         name: str,
         args: dict[str, Any] | str | None,
         id: str | None,
@@ -138,21 +142,15 @@ class Service:
         holding: HoldPolicy,
         request: RequestObservation | None,
         course: Course | None,
-        *,
-        is_admitted: bool = False,
     ) -> CallOutcome:
-        """`is_admitted`: the audience was checked without an await in between."""
+        """Run a call of a tool that the caller may know of; `declared` is `None` for a query tool."""
         call = await _make_call(turn, name, args, id, key, client, holding)
         if call.args_text is not None and len(call.args_text) >= LARGE:
             await asyncio.sleep(0)  # other tasks waited for the hash, and would have to for the checks, too
         if course is not None:
             call.course = course
         call.course.call_id, call.course.turn_id = call.id, turn.id
-        try:
-            call.declared = declared = self._find_tool(turn, name, is_admitted=is_admitted)
-        except UnknownTool:
-            await self._writing.record_refusal(call, "unknown-tool")
-            raise
+        call.declared = declared
         if declared is None:
             await self._find_target(turn, call)
         if self.observer is not None:
@@ -216,23 +214,23 @@ class Service:
         try:
             if handle:
                 turn = await self.turns.find(principal, handle, catalogue=catalogue)
+                published = turn.published
             else:
-                turn = await self.turns.create_single_call_turn(principal, catalogue)
+                published = self.published
+            require_audience(published, principal, catalogue)
         except UnknownCatalogue:
-            revision = self.published.snapshot.revision
-            attempt = Call(new_id(), name, {}, principal, catalogue, revision)
+            attempt = Call(new_id(), name, {}, principal, catalogue, self.published.snapshot.revision)
             await self._writing.record_refusal(attempt, "not-in-audience")
             raise
-        is_admitted = not handle and turn.implicit is None  # finding an implicit turn awaits
-        if not handle and turn.catalogue.turn_input:
-            await run_turn_stages(turn, turn.catalogue.turn_input)
-            is_admitted = False  # the stages may have awaited, too
-        settled = await self._run_call(
-            turn, name, args, id, key, client, holding, request, course, is_admitted=is_admitted
-        )
+        declared = await self._find_tool(published, principal, catalogue, name, args)
+        if not handle:
+            turn = await self.turns.create_single_call_turn(principal, catalogue, published)
+            if turn.catalogue.turn_input:
+                await run_turn_stages(turn, turn.catalogue.turn_input)
+        outcome = await self._run_call(turn, declared, name, args, id, key, client, holding, request, course)
         if not handle and turn.catalogue.turn_output:  # otherwise they ran, or run when the turn ends
             await run_turn_stages(turn, turn.catalogue.turn_output)
-        return settled
+        return outcome
 
     async def _cut_off(self, turn: Turn, call: Call) -> None:
         """Record that a call was cancelled: if its start is on record, it may have had an effect."""
@@ -326,17 +324,28 @@ class Service:
 
     # --- internals ---
 
-    def _find_tool(self, turn: Turn, name: str, *, is_admitted: bool = False) -> DeclaredTool | None:
-        """Return the tool of that name, `None` for a query tool. Unknown and hidden tools raise the same error."""
-        published, catalogue = turn.published, turn.stored.catalogue
-        if not is_admitted and not published.access.is_in_audience(turn.principal, catalogue):
-            raise UnknownCatalogue()
-        if name in turn.catalogue.queries:
+    async def _find_tool(
+        self,
+        published: LiveRevision,
+        principal: Principal,
+        catalogue: str,
+        name: str,
+        args: dict[str, Any] | str | None,
+    ) -> DeclaredTool | None:
+        """Return the tool of that name, `None` for a query tool. Unknown and hidden tools raise the same error.
+
+        Arguments for such a tool are hashed only for a refusal that has its own entry in the log.
+        """
+        if name in published.catalogues[catalogue].queries:
             return None
         declared = published.tool(catalogue, name)
-        if declared is None or not may_know(turn, name, declared):
-            raise UnknownTool()
-        return declared
+        if declared is not None and may_know(published, principal, catalogue, name, declared):
+            return declared
+        attempt = Call(new_id(), name, {}, principal, catalogue, published.snapshot.revision)
+        if not self._writing.is_only_counted(attempt, "unknown-tool"):
+            checksum, _, exact = (await read_arguments(name, args))[1] or _NO_IDENTITY
+            await self._writing.log_refusal(replace(attempt, checksum=checksum, exact=exact), "unknown-tool")
+        raise UnknownTool()
 
     async def _find_target(self, turn: Turn, call: Call) -> None:
         """Find the artifact that a query reads, if it is the caller's own from an earlier turn.

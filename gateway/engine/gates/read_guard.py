@@ -95,9 +95,10 @@ def make_read_call(
 ) -> Call:
     """Return a call object for a request that is not a call of a tool, for the gate and the audit log."""
     copied = dict(args)
-    call = Call(new_id(), what, copied, principal, catalogue, revision, turn=turn, client=client, holding=holding)
-    call.exact = fingerprint_of(what, copied)
-    return call
+    exact = fingerprint_of(what, copied)
+    return Call(
+        new_id(), what, copied, principal, catalogue, revision, turn=turn, client=client, holding=holding, exact=exact
+    )
 
 
 def _inner(outer: Call, name: str, args: Mapping[str, Any]) -> Call:

@@ -185,9 +185,17 @@ class CallRecorder:
 
         Both cases take the same time, so that the caller cannot distinguish them by it.
         """
+        if not self.is_only_counted(call, reason):
+            await self.log_refusal(call, reason)
+
+    def is_only_counted(self, call: Call, reason: Reason) -> bool:
+        """Count such a request; false if the decision log needs an entry of its own, by `log_refusal`."""
         if self._meter is not None:
             self._meter.record_refusal(call, reason)
-        if self._auditor is not None and not self._store.count_refusal(call.principal, reason):
+        return self._auditor is None or self._store.count_refusal(call.principal, reason)
+
+    async def log_refusal(self, call: Call, reason: Reason) -> None:
+        if self._auditor is not None:
             audit = [self._auditor.refusal_entry(call, reason)]
             await self._store.refuse(Refusal(call.principal, reason, self._most_refusals, audit))
 

@@ -70,7 +70,8 @@ class TurnStore:
         is_shared: bool = False,
     ) -> Turn:
         """Open a turn. Without `is_kept` it is stored with its first call; with `is_shared` it is found before."""
-        turn = self._begin(principal, catalogue, self._lives if is_kept else self._single_call_lifetime)
+        require_audience(self.published, principal, catalogue)
+        turn = self._begin(self.published, principal, catalogue, self._lives if is_kept else self._single_call_lifetime)
         if stash:
             turn.stored = replace(turn.stored, stash=dict(stash))
         if turn.catalogue.turn_input:
@@ -82,13 +83,13 @@ class TurnStore:
             self._in_memory.put(turn)
         return turn
 
-    async def create_single_call_turn(self, principal: Principal, catalogue: str) -> Turn:
+    async def create_single_call_turn(self, principal: Principal, catalogue: str, published: LiveRevision) -> Turn:
         """Create the turn of a single call, which it is stored with; rules read the caller's implicit turn.
 
-        Its output stages run after that call. Its state records that from the beginning, so that no process runs them
-        again. Raise `UnknownCatalogue`.
+        The caller is in the audience of the catalogue in that revision. The output stages of the turn run after that
+        call. Its state records that from the beginning, so that no process runs them again.
         """
-        turn = self._begin(principal, catalogue, self._single_call_lifetime)
+        turn = self._begin(published, principal, catalogue, self._single_call_lifetime)
         turn.is_single_call = True
         idle = turn.catalogue.implicit
         if idle is not None:
@@ -103,9 +104,10 @@ class TurnStore:
 
         Raise `UnknownCatalogue`.
         """
-        require_audience(self.published, principal, catalogue)
-        has_implicit = self.published.catalogues[catalogue].implicit is not None
-        return await self.create_single_call_turn(principal, catalogue) if has_implicit else None
+        published = self.published
+        require_audience(published, principal, catalogue)
+        has_implicit = published.catalogues[catalogue].implicit is not None
+        return await self.create_single_call_turn(principal, catalogue, published) if has_implicit else None
 
     async def find(self, principal: Principal, id: str, *, catalogue: str | None = None) -> Turn:
         """Return the caller's own open turn, from memory or from the store. Raise `UnknownTurn`."""
@@ -172,9 +174,7 @@ class TurnStore:
         turn = self._in_memory.get(stored.turn_id)
         return None if turn is None else turn.calls.find_media(stored.id)
 
-    def _begin(self, principal: Principal, catalogue: str, lives: int) -> Turn:
-        published = self.published
-        require_audience(published, principal, catalogue)
+    def _begin(self, published: LiveRevision, principal: Principal, catalogue: str, lives: int) -> Turn:
         stored = new_turn(principal, catalogue, published.snapshot.revision, now_microseconds(), lives)
         turn = Turn(stored, published, self._dependencies)
         buses = self._dependencies.buses

@@ -66,6 +66,9 @@ class CallBounds(NamedTuple):
 
 _Kind = tuple[str, tuple[str, ...], str]
 _DECISIONS: Final[dict[CallDecision, bytes]] = {"allow": b"allow", "hold": b"hold", "deny": b"deny"}
+_ROW: Final = b'[%d,"%b",%d]'
+_HISTORY: Final = b'"kinds":%b,"newest":[%b]'
+_NO_HISTORY: Final = _HISTORY % (b"[]", b"")
 
 
 class _History:
@@ -88,7 +91,7 @@ class _History:
         if kind is None:
             kind = self._kinds[tool, flags, tier] = len(self._kinds)
             self._kinds_json = orjson.dumps(list(self._kinds))
-        self._rows.append(b'[%d,"%b",%d]' % (kind, _DECISIONS[decision], at))
+        self._rows.append(_ROW % (kind, _DECISIONS[decision], at))
         if len(self.calls) > NEWEST:
             del self.calls[0], self._rows[0]
             if len(self._kinds) > NEWEST:  # some are of calls that were dropped
@@ -97,7 +100,7 @@ class _History:
 
     def to_json(self) -> bytes:
         """Return the members of the stored state that hold the history."""
-        return b'"kinds":%b,"newest":[%b]' % (self._kinds_json, b",".join(self._rows))
+        return _HISTORY % (self._kinds_json, b",".join(self._rows))
 
 
 class _Seen:
@@ -264,11 +267,16 @@ class TurnState:
     def to_continuation(self, fingerprint: str, *, tool: str, size: int, output_ran: bool = False) -> bytes:
         """Return the state of a conversation that continues from one call: everything seen, and only that call."""
         ours = self._seen or self._expand()
-        call = next((each for each in reversed(ours.history.calls) if each.tool == tool), None)
-        history = _History(() if call is None else (call,))
-        is_made = call is not None and call.decision == "allow"
-        same = [(fingerprint[:_KEY], 1)] if is_made else []
-        return _encode_state(ours.to_head(), int(is_made), size if is_made else 0, same, history, output_ran=output_ran)
+        for call in reversed(ours.history.calls):
+            if call.tool == tool:
+                break
+        else:
+            return _encode_state(ours.to_head(), 0, 0, [], _NO_HISTORY, output_ran=output_ran)
+        kinds = _encode_kind(call.tool, call.flags, call.tier)
+        history = _HISTORY % (kinds, _ROW % (0, _DECISIONS[call.decision], call.at))
+        if call.decision != "allow":
+            return _encode_state(ours.to_head(), 0, 0, [], history, output_ran=output_ran)
+        return _encode_state(ours.to_head(), 1, size, [(fingerprint[:_KEY], 1)], history, output_ran=output_ran)
 
     def begin_write(self) -> tuple[bytes, bytes | None]:
         """Return the state to be written to the shared store, and the state last known to be there."""
@@ -286,7 +294,8 @@ class TurnState:
             return _ONE_CALL % (begin, self.calls, self.bytes, orjson.dumps(self._key), kind, self._at)
         seen = self._seen or self._expand()
         same = list(seen.same.items())
-        return _encode_state(seen.to_head(), self.calls, self.bytes, same, seen.history, output_ran=self.output_ran)
+        history = seen.history.to_json()
+        return _encode_state(seen.to_head(), self.calls, self.bytes, same, history, output_ran=self.output_ran)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "TurnState":
@@ -335,7 +344,13 @@ def _encode_taint(taint: Taint) -> tuple[bytes, bytes]:
     """Return the start of that JSON, and its kind of call."""
     tool, flags, tier, artifact = taint
     classes = [] if artifact is None else [artifact]
-    return _encode_head(flags, [tier], classes), orjson.dumps([(tool, flags, tier)])
+    return _encode_head(flags, [tier], classes), _encode_kind(tool, flags, tier)
+
+
+@lru_cache(maxsize=4096)
+def _encode_kind(tool: str, flags: tuple[str, ...], tier: str) -> bytes:
+    """Return the only kind of a history with one call."""
+    return orjson.dumps([(tool, flags, tier)])
 
 
 def _encode_head(flags: Iterable[str], tiers: Iterable[str], classes: Iterable[str]) -> bytes:
@@ -344,10 +359,10 @@ def _encode_head(flags: Iterable[str], tiers: Iterable[str], classes: Iterable[s
 
 
 def _encode_state(
-    head: bytes, calls: int, size: int, same: Sequence[tuple[str, int]], history: _History, *, output_ran: bool
+    head: bytes, calls: int, size: int, same: Sequence[tuple[str, int]], history: bytes, *, output_ran: bool
 ) -> bytes:
     end = b',"outputRan":true}' if output_ran else b"}"
-    return b'%b,"calls":%d,"bytes":%d,"same":%b,%b%b' % (head, calls, size, orjson.dumps(same), history.to_json(), end)
+    return b'%b,"calls":%d,"bytes":%d,"same":%b,%b%b' % (head, calls, size, orjson.dumps(same), history, end)
 
 
 def load_turn_state(stored: bytes | None) -> TurnState:
