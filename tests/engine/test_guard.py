@@ -708,7 +708,7 @@ async def test_turn_state_is_read_again_only_after_another_process_came_or_went(
         controls = GuardDependencies(turns=SharedTurnState(store, lambda: since[0]))
         await found.call(controls=controls)
         await found.call(controls=controls)
-        assert (store.reads, store.reservations) == (1, 1)
+        assert (store.reads, store.reservations) == (1, 0)
 
         await found.gateway.store.reserve_call(found.turn.id, "same", bounds=CallBounds())  # by a process of the past
         since[0] = 2
@@ -721,6 +721,59 @@ async def test_turn_state_is_read_again_only_after_another_process_came_or_went(
             await found.call(controls=controls)
         assert store.reads == 3
     assert len(found.ran) == 2
+
+
+async def test_turn_that_this_process_opened_is_current_once_it_is_stored(tmp_path: Path) -> None:
+    async with desk(tmp_path, LoopCheck(3)) as found:
+        store = CountingStore(found.gateway.store)
+        shared, turn = SharedTurnState(store, lambda: 1), found.turn
+        turn.is_stored = False
+        assert shared.is_current(turn)
+        turn.is_stored = True
+        assert shared.is_current(turn)
+
+        alone: int | None = 2
+        shared = SharedTurnState(store, lambda: alone)
+        assert not shared.is_current(turn)
+        alone = None
+        turn.is_stored = False
+        assert not shared.is_current(turn)
+    assert store.reads == 0
+
+
+async def test_old_state_that_arrives_late_undoes_nothing(tmp_path: Path) -> None:
+    """Two calls read the stored state at once; the first is written before the second has its answer."""
+
+    class SlowStore(CountingStore):
+        def __init__(self, store: Any) -> None:
+            super().__init__(store)
+            self.answers: list[asyncio.Event] = []
+
+        async def read_turn_state(self, turn_id: str) -> bytes | None:
+            self.answers.append(asyncio.Event())
+            [*_, answer] = self.answers
+            state = await super().read_turn_state(turn_id)
+            await answer.wait()
+            return state
+
+    async with desk(tmp_path, LoopCheck(3)) as found:
+        store, turn = SlowStore(found.gateway.store), found.turn
+        shared = SharedTurnState(store, lambda: 1)
+        turn.state.reserve_call("earlier")
+        await shared.keep(turn)
+        readers = [asyncio.create_task(shared.refresh(turn)) for _ in range(2)]
+        while store.reads < 2:
+            await asyncio.sleep(0)
+        store.answers[0].set()
+        await readers[0]
+        turn.state.reserve_call("same")
+        await shared.keep(turn)
+        known = turn.state.known
+        store.answers[1].set()
+        await readers[1]
+
+        assert (turn.state.calls, turn.state.count_calls("same")) == (2, 1)
+        assert turn.state.known is known
 
 
 async def test_call_with_effects_is_counted_durably_before_it_runs(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class SqliteDatabase:
     def start_writer_process(
         self, *, place: tuple[str, str | None, str | None, str | None], shard: str, key: ContentKey
     ) -> WriterClient:
-        recording = WriterClient(self._database, place=place, shard=shard, key=key)
+        recording = WriterClient(self._database, place=place, shard=shard, key=key, drain=self.store.engine.drain)
         self.store.engine.writer_process = recording
         return recording
 

@@ -225,6 +225,7 @@ class CallGuard:
         is_current = turns.is_current(turn.remembers)
         if not is_current:
             await turns.refresh(turn.remembers)
+            is_current = turns.is_current(turn.remembers)
         for _ in range(ATTEMPTS):
             outcome = self._evaluate(call, args)
             self._refuse_denied(call, outcome)

@@ -72,7 +72,8 @@ class ImplicitTurns:
         row = await self._store.extend_turn(stored)
         found = self._known.get(stored.id)
         if found is not None and not row.is_new:
-            _merge(found, row.memory)
+            if self._are_shared:  # otherwise the row may be older than what this process knows
+                _merge(found, row.memory)
             found.until = max(found.until, stored.expires)
         elif found is None or found.until <= stored.created:  # otherwise the store lost it, but this process knows it
             found = ImplicitTurn(stored.id, TurnState(), stored.expires)

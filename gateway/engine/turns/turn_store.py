@@ -279,7 +279,11 @@ class SharedTurnState:
     def is_current(self, turn: Turn | ImplicitTurn) -> bool:
         """Whether this process has all that the turn has seen, because no other process can have served it."""
         since = self._alone_since()
-        return since is not None and (not turn.is_stored or turn.state.current_since == since)
+        if since is None:
+            return False
+        if not turn.is_stored:  # no other process knows it, now or later
+            turn.state.current_since = since
+        return turn.state.current_since == since
 
     async def keep(self, turn: Turn | ImplicitTurn) -> None:
         """Make the state of a turn durable. Raise `StoreUnavailable`."""
@@ -294,7 +298,10 @@ class SharedTurnState:
         """Merge the stored state of a turn. Raise `StoreUnavailable` and `InvalidTurnState`."""
         since = self._alone_since()
         if turn.is_stored:  # otherwise no other process knows it
-            turn.state.merge_stored(await self._memories.read_turn_state(turn.id))
+            stored = await self._memories.read_turn_state(turn.id)
+            if since is not None and turn.state.current_since == since:
+                return  # another call read it meanwhile, and this process may have changed it since
+            turn.state.merge_stored(stored)
         turn.state.current_since = since
 
     async def reserve(self, turn: Turn | ImplicitTurn, fingerprint: str, bounds: CallBounds) -> bool:

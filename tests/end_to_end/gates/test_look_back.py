@@ -5,7 +5,7 @@ rules about the turn; rules about the caller are never reset.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,10 @@ import pytest
 
 from gateway.engine.turns.implicit_turns import implicit_id
 from gateway.model.caller import Credential, Principal
+from gateway.policy import TurnStateWrite
 from gateway.storage.sql.postgres.migration import migrate_postgres
+from gateway.storage.sql.sqlite.writer_client import WriterClient
+from gateway.storage.sql.store import SqlStore
 from tests.support.gateways.forkserver import ForkServer
 from tests.support.gateways.gate_projects import approval_client, rule, write
 from tests.support.gateways.projects import (
@@ -289,6 +292,40 @@ async def test_credentials_and_catalogues_have_implicit_turns_of_their_own(tmp_p
         of_caller = (await second.rest_call("taint-caller", *SEND)).status
 
     assert (same, other_credential, other_catalogue, of_caller) == (403, 200, 200, 403)
+
+
+@pytest.mark.parametrize("way", ["stateless", "session"])
+async def test_one_process_writes_states_of_concurrent_first_calls_in_order(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the writer process would have to merge the state of every later call with the stored one."""
+    written: list[TurnStateWrite] = []
+    reserved: list[str] = []
+    write_states, reserve = WriterClient.write, SqlStore.reserve_call
+
+    def record(client: WriterClient, *args: Any, states: Iterable[TurnStateWrite | None] = (), **more: Any) -> Any:
+        states = list(states)
+        written.extend(each for each in states if each is not None)
+        return write_states(client, *args, states=states, **more)
+
+    def record_reservation(store: Any, turn_id: str, *args: Any, **more: Any) -> Any:
+        reserved.append(turn_id)
+        return reserve(store, turn_id, *args, **more)
+
+    monkeypatch.setattr(WriterClient, "write", record)
+    monkeypatch.setattr(SqlStore, "reserve_call", record_reservation)
+    async with start_call_counter() as backend:
+        many = rule("many", {"type": "budget", "calls": 1000}, match={"tools": ["read"], "catalogues": ["no-rules"]})
+        project = write(tmp_path / "p", [*documents(backend), many])
+        async with start_gateway(project, tmp_path / "data", people=PEOPLE) as gateway:
+            call = WAYS[way](gateway.caller(SPARE), "no-rules")
+            allowed = [await call(READ)] if way == "session" else []  # which opens the session
+            allowed += await asyncio.gather(*(call(READ) for _ in range(40)))
+
+    assert all(allowed)
+    assert len(written) >= 40
+    assert [after.knowing for after in written[1:]] == [before.memory for before in written[:-1]]
+    assert reserved == []  # by another writer
 
 
 @pytest.mark.parametrize(("implicit", "is_allowed"), [("off", True), ("300ms", True), ("30m", False)])

@@ -7,11 +7,13 @@ show which processes live.
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.errors import StoreUnavailable
 from gateway.model import now
 from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
@@ -171,10 +173,15 @@ class SqliteEngine(SqlEngine):
         Entries of the log go another way, because a note that was not confirmed is written again.
         """
         process = self.writer_process
-        if state is None or audit or process is None or not process.can_accept():
+        if state is not None and process is not None and process.can_accept():
+            state = None if await process.write(None, (), states=(state,)) else state
+        if state is not None or audit:
             await super().write_note(state, audit, write)
-        elif not await process.write(None, (), states=(state,)):
-            await super().write_note(state, (), write)
+
+    async def drain(self) -> None:
+        """Wait until the thread has written what it was given before."""
+        with suppress(StoreUnavailable):
+            await self.writer.run(lambda connection: None)
 
     def _unless_stored(
         self, turn_id: str, id: str, completed: int | None, write: Callable[[Any], None]

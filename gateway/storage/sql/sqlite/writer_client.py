@@ -10,7 +10,8 @@ import os
 import sys
 from asyncio.subprocess import PIPE
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -61,7 +62,10 @@ class WriterClient:
         place: tuple[str, str | None, str | None, str | None] | None,
         shard: str,
         key: ContentKey | None = None,
+        drain: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`drain` waits for earlier writes of the thread: the states of a turn have to arrive in order."""
+        self._drain = drain
         self._order = WriterConfig(str(database), SINGLE_CALL_INSERT, EXPANSION, _OUTCOME_STATEMENTS, place, shard)
         self._key = key
         self._process: _Process | None = None
@@ -79,6 +83,8 @@ class WriterClient:
         self._head: tuple[str, int, bytes] | None = None
         self._starts = 0
         self._is_wanted = False
+        self._is_starting = False
+        """Whether calls wait for the process to be started."""
         self._late: asyncio.TimerHandle | None = None
         """Kills the process unless it answers before."""
         self.replacements = 0
@@ -90,16 +96,16 @@ class WriterClient:
         return None if self._head is None else ChainHead(*self._head)
 
     async def start(self) -> None:
-        """Start the process now. Otherwise it starts with the first call, and a thread writes until it runs."""
+        """Start the process now. Otherwise it starts with the first call, which waits for it."""
         self._is_wanted = True
         await self._begin()
 
     def can_accept(self) -> bool:
         """Whether the process can write the next call."""
         if not self._is_wanted and not self._is_closing:
-            self._is_wanted = True
+            self._is_wanted = self._is_starting = True
             self._do(self._begin())
-        return self._process is not None and len(self._waiting) < _MOST_WAITING
+        return (self._process is not None or self._is_starting) and len(self._waiting) < _MOST_WAITING
 
     def durable_head(self) -> ChainHead:
         """Return the head of the process's log, or its genesis if nothing is written yet."""
@@ -149,26 +155,42 @@ class WriterClient:
             await asyncio.wait(self._tasks)
 
     async def _begin(self) -> None:
-        loop = asyncio.get_running_loop()
+        self._is_starting = True
         try:
-            _, process = await loop.subprocess_exec(
-                lambda: _Process(self._on_answer),
-                *(sys.executable, "-m", "gateway.storage.sql.sqlite.writer_process"),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=None,
-            )
+            await self._wait_for_thread()
+            process = await self._start_process()
         except OSError as error:
             _log.error("the process that writes calls cannot be started (%s): a thread writes them", error)
+            self._fail_waiting()
             return
+        finally:
+            self._is_starting = False
         self._process = process
         self._starts += 1
         key = None if self._key is None else self._key.export_secret()
         order = self._order._replace(shard=f"{self._order.shard}.{self._starts}", key=key)
         process.send([tuple(each) if isinstance(each, tuple) else each for each in order])
+        self._flush()
         if self._is_closing:
             process.end()
         self._do(self._follow(process))
+
+    async def _wait_for_thread(self) -> None:
+        """Wait for what was written before, but not for a database that is locked."""
+        if self._drain is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._drain()
+
+    async def _start_process(self) -> "_Process":
+        _, process = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Process(self._on_answer),
+            *(sys.executable, "-m", "gateway.storage.sql.sqlite.writer_process"),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=None,
+        )
+        return process
 
     def _add_state(
         self, writes: list[tuple[str, bytes, bytes | None]], turn_id: str, memory: bytes, knowing: bytes | None
@@ -191,16 +213,16 @@ class WriterClient:
 
     def _flush(self) -> None:
         self._is_due = False
+        if self._process is None:  # calls are sent once it has started
+            return
         batch, self._batch = self._batch, []
         self._states.clear()
         for start in range(0, len(batch), LARGEST_GROUP):
-            self._send(batch[start : start + LARGEST_GROUP])
+            self._send(self._process, batch[start : start + LARGEST_GROUP])
 
-    def _send(self, jobs: list[tuple[Any, ...]]) -> None:
-        if self._process is None:
-            return
+    def _send(self, process: "_Process", jobs: list[tuple[Any, ...]]) -> None:
         try:
-            self._process.send(jobs)
+            process.send(jobs)
         except ValueError:  # a value is not plain: the callers write the calls in another way
             self._settle([number for number, *_ in jobs], False)
         else:
@@ -232,6 +254,11 @@ class WriterClient:
         if self._batch and not self._is_due:
             self._flush()
 
+    def _fail_waiting(self) -> None:
+        self._batch = []
+        self._states.clear()
+        self._settle(list(self._waiting), False)
+
     def _settle(self, numbers: list[int], is_durable: bool) -> None:
         for number in numbers:
             future = self._waiting.pop(number, None)
@@ -242,11 +269,9 @@ class WriterClient:
         """When the process ends, fail the unconfirmed calls and start another process, unless the client is closing."""
         await process.ended.wait()
         self._process = None
-        self._batch = []
-        self._states.clear()
         self._under_way.clear()
         self._expect_answer()
-        self._settle(list(self._waiting), False)
+        self._fail_waiting()
         if not self._is_closing:
             self.replacements += 1
             _log.error("the process that writes calls has ended; another one is started")

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import anyio
 import pytest
 
 from gateway.audit.content_hash import ContentKey
@@ -216,19 +217,49 @@ async def test_database_that_is_locked_is_waited_for(store: SqliteStore, tmp_pat
     assert await numbers(store, 2) == [0, 1]
 
 
-async def test_it_begins_with_the_first_call(tmp_path: Path) -> None:
+async def test_it_begins_with_the_first_calls_which_wait_for_it(tmp_path: Path) -> None:
     store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
-    recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard")
+    recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard", drain=store.engine.drain)
     store.engine.writer_process = recording
-    await settle(store, 0)
-    while recording._process is None:
-        await asyncio.sleep(0.01)
-
-    await settle(store, 1)
+    assert recording._process is None
+    await asyncio.gather(*(settle(store, number) for number in range(40)))
 
     assert recording.head is not None
-    assert await numbers(store, 3) == [0, 1]
+    assert recording.head.seq == 41  # with the entry that opens the log: no call was written by the thread
+    assert await numbers(store, 41) == list(range(40))
     await store.close()
+
+
+async def test_it_is_not_held_up_by_a_database_that_is_locked(tmp_path: Path) -> None:
+    store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
+    is_waiting = asyncio.Event()
+
+    async def never() -> None:
+        is_waiting.set()
+        await asyncio.Event().wait()
+
+    recording = WriterClient(tmp_path / "calls.db", place=PLACE, shard="shard", drain=never)
+    store.engine.writer_process = recording
+    with anyio.fail_after(30):
+        await settle(store, 0)
+
+    assert is_waiting.is_set()
+    assert await numbers(store, 1) == [0]
+    await store.close()
+
+
+async def test_state_and_entries_of_a_note_are_both_written(store: SqliteStore, tmp_path: Path) -> None:
+    of_turn = turn("session")
+    await store.open_turn(of_turn)
+    store.use_audit_log(AuditLog(lambda: "thread", AuditOrigin(*PLACE), clock=lambda: 0))
+    state = TurnState()
+    state.reserve_call("0" * 16)
+    memory, knowing = state.begin_write()
+
+    await store.note([(1, b'{"n":1}')], turn_id=of_turn.id, memory=memory, knowing=knowing)
+
+    assert await store.read_turn_state(of_turn.id) == memory
+    assert count_entries(tmp_path / "calls.db") == 1
 
 
 async def settle_in_turn(store: SqliteStore, number: int, **more: Any) -> None:
