@@ -144,6 +144,7 @@ def build_asgi_apps(
 
     data = build_data_router(routed.public, authenticate, recall, rules=rules, is_stopped=is_stopped)
     metering = running.metering
+    metering.serve()
 
     def administers(who: Principal) -> bool:
         return service.published.access.can_administer(who)

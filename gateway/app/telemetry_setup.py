@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,16 +37,16 @@ from gateway.registries import DeclaredTool
 from gateway.telemetry import (
     LONGEST_VALUE,
     SOON,
+    AnyExporter,
     Attributes,
     BatchSettings,
     CaptureSettings,
     EventSpans,
     Exporter,
-    Family,
     JsonLinesExporter,
     JsonLinesSettings,
     JsonLogFormatter,
-    MetricExporter,
+    MeterPipeline,
     OtlpEnvelope,
     OtlpExporterSettings,
     OtlpGrpc,
@@ -63,6 +63,7 @@ from gateway.telemetry import (
     Transport,
     Value,
     grpc_library,
+    has_meter_provider,
     names,
 )
 from gateway.telemetry import settings as environment
@@ -126,16 +127,17 @@ def telemetry_settings(
     if environment.is_disabled(environ):
         return None
     spec = _without_document(environ) if spec is None else spec
+    environment.check_choices(environ)
+    every, timeout = environment.read_metric_times(environ)
     traces = _exporter("traces", spec.traces.exporter if spec.traces else None, environ, secrets)
     logs = spec.logs.exporter if spec.logs and spec.logs.exporter else spec.traces.exporter if spec.traces else None
     settings = TelemetrySettings(
         _resource(spec, environ),
         traces=traces,
         logs=_exporter("logs", logs, environ, secrets),
-        metrics=_exporter("metrics", spec.metrics.exporter if spec.metrics else None, environ, secrets),
-        metrics_every=spec.metrics.every.total_seconds()
-        if spec.metrics
-        else environment.metric_export_interval(environ),
+        metrics=_metric_exporters(spec, environ, secrets),
+        metrics_every=spec.metrics.every.total_seconds() if spec.metrics else every,
+        metrics_timeout=timeout,
         log_lines=spec.logs is not None,
         start_records=spec.start_records,
         sampling=_build_sampling(spec, environ),
@@ -147,7 +149,7 @@ def telemetry_settings(
     )
     if settings.is_off:
         return None
-    for exporter in (settings.traces, settings.logs, settings.metrics):
+    for exporter in (settings.traces, settings.logs, *settings.metrics):
         if isinstance(exporter, OtlpExporterSettings) and exporter.protocol == "grpc":
             grpc_library()
     return settings
@@ -185,6 +187,14 @@ def _exporter(
             return _with_auth(
                 environment.otlp_from_environment(signal, environ, protocol="grpc", endpoint=endpoint), auth, secrets
             )
+
+
+def _metric_exporters(spec: TelemetrySpec, environ: Mapping[str, str], secrets: Secrets) -> tuple[AnyExporter, ...]:
+    """Return the exporters. A provider of the process has read the variables already."""
+    if spec.metrics is not None and spec.metrics.exporter is not None:
+        found = _exporter("metrics", spec.metrics.exporter, environ, secrets)
+        return () if found is None else (found,)
+    return () if has_meter_provider() else environment.exporters_from_environment("metrics", environ)
 
 
 def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> OtlpExporterSettings:
@@ -295,14 +305,11 @@ def build_telemetry(
     return TelemetryPipeline(telemetry, tuple(exporting))
 
 
-def build_metrics_exporter(
-    settings: TelemetrySettings | None, read: Callable[[], Awaitable[list[Family]]]
-) -> MetricExporter | None:
-    if settings is None or settings.metrics is None:
-        return None
-    transport = _transport(settings.metrics)
-    every, version = settings.metrics_every, _version()
-    return MetricExporter(read, transport, resource=settings.resource, version=version, every=every)
+def build_meter_pipeline(settings: TelemetrySettings | None) -> MeterPipeline:
+    """Build the metrics of a gateway, which are served even if nothing is exported. Must run in the event loop."""
+    if settings is None:
+        settings = TelemetrySettings({"service.name": "agent-gateway"})
+    return MeterPipeline(settings, transport=_transport, instance=new_id(), version=_version())
 
 
 def _transport(exporter: Exporter) -> Transport:

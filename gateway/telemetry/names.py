@@ -326,6 +326,9 @@ METRICS: Final = (
     LOGS_PROCESSED,
 )
 
+SHARED: Final = frozenset({APPROVALS_PENDING.name})
+"""Metrics of the shared store, the same in every process of a gateway."""
+
 # --- values ---
 
 CALLER_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002, -32020, -32021, -32022})

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.config.kinds.validation import validate_document
-from gateway.telemetry.metrics import label_name, prometheus_name
+from gateway.telemetry.export.prometheus_text import label_name, prometheus_name
 from gateway.telemetry.names import METRICS
 from tests.support.paths import ROOT
 
