@@ -294,6 +294,7 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     closing.callback(HandlerGates(controlled.approvals).listen(service.buses))
     await controlled.start(closing)
     recovered = await retry_store(lambda: store.close_interrupted_calls(_now()))
+    meters.count_unknown(recovered)
     shared = revisions.current.shared
     metering = MetricsCollector(
         measuring, meters, service, shared=shared, controlled=controlled, observing=observed, spool=spool
@@ -303,7 +304,7 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     expiring = BundleExpiryMonitor(controlled.validity)
     expiring.start()
     closing.push_async_callback(expiring.close)
-    sweeping = asyncio.create_task(RecordSweeper(store, spool).run())
+    sweeping = asyncio.create_task(RecordSweeper(store, spool, report=meters.count_unknown).run())
     closing.push_async_callback(_cancel, sweeping)
     return App(
         service,

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from gateway.app.call_controls import ProcessControls
 from gateway.app.telemetry_setup import TelemetryPipeline
-from gateway.backends import RemoteError, UpstreamConnection
+from gateway.backends import RemoteError, UpstreamConnection, Upstreams
 from gateway.engine import CircuitState, Service, StageState
 from gateway.errors import StoreUnavailable
 from gateway.model import BackendError
-from gateway.server import Receive, Scope, Send, bytes_response
+from gateway.server import AdmissionControl, Receive, Scope, Send, bytes_response
 from gateway.storage import ResultSpool
 from gateway.telemetry import (
     CONTENT_TYPES,
@@ -26,6 +26,7 @@ from gateway.telemetry import (
     Values,
     names,
     negotiate_format,
+    observe_process,
     parse_metrics,
     to_message,
 )
@@ -39,6 +40,7 @@ Others = Callable[[str], Awaitable[Mapping[int, bytes]]]
 Place = tuple[str | None, int | None, tuple[str | None, str | None, str | None]]
 """Host, port and transport of an upstream server."""
 
+_UPSTREAM_STATES: Final[Mapping[str, int]] = {"up": 0, "not asked": 1, "down": 2, "left out": 3}
 _STATES: Final[Mapping[CircuitState, int]] = {"closed": 0, "half-open": 1, "open": 2}
 _SOON: Final = 2.0
 _log: Final = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class MetricsCollector:
         self._pending: list[tuple[Values, float]] = []
         self._revision = service.published.snapshot.revision
         service.on_change.add(self._on_published)
+        self._upstreams: Upstreams | None = None
         self._places: dict[str, Place] = {}
         self.worker: int | None = None
         self.others: Others | None = None
@@ -82,16 +85,26 @@ class MetricsCollector:
         telemetry, observe = self._observing.telemetry, self.meters.observe
         observe(names.RUNNING, lambda: [((), len(self._service.running))])
         observe(names.CIRCUITS, self._circuits)
+        observe(names.UPSTREAM_STATE, self._read_upstreams)
         observe(names.SPOOL_UNAVAILABLE, lambda: [((), int(self._spool.problem is not None))])
         observe(names.CONFIG_EXPIRES, self._expires)
         observe(names.DEFINITION_CHANGES, self._changes)
         observe(names.APPROVALS_PENDING, self._read_pending)
         observe(names.SPANS_PROCESSED, lambda: _count_processed(telemetry.spans if telemetry else None))
         observe(names.LOGS_PROCESSED, lambda: _count_processed(telemetry.logs if telemetry else None))
+        observe_process(self.meters)
+        self._start_series()
 
-    def serve(self) -> None:
+    def _start_series(self) -> None:
+        snapshot = self._service.published.snapshot
+        held = [rule.name for rule in snapshot.gates.values() if rule.approval is not None]
+        self.meters.start_series(snapshot.catalogues, held)
+
+    def serve(self, admission: AdmissionControl) -> None:
         """Collect for `render` from now on."""
         self._pipeline.serve()
+        self.meters.observe(names.ADMISSION_QUEUE, lambda: [((), admission.queued)])
+        self._start_series()
 
     async def render(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics as text, and the content type."""
@@ -125,9 +138,10 @@ class MetricsCollector:
             exposition.add(each, (("worker", str(worker)),))
         return exposition.text(self._about())
 
-    def observe_connections(self, connections: Iterable[UpstreamConnection]) -> None:
-        """Count every request to the upstream servers."""
-        for connection in connections:
+    def observe_connections(self, upstreams: Upstreams) -> None:
+        """Count every request to the upstream servers, and show their states."""
+        self._upstreams = upstreams
+        for connection in upstreams:
             connection.metered = self._record_request
 
     def _record_request(
@@ -162,6 +176,7 @@ class MetricsCollector:
 
     def _on_published(self) -> None:
         """Count a reload if a publication has another revision."""
+        self._start_series()
         revision = self._service.published.snapshot.revision
         if revision != self._revision:
             self._revision = revision
@@ -169,8 +184,13 @@ class MetricsCollector:
 
     def _changes(self) -> Iterator[tuple[Values, float]]:
         definition_guard = self._service.published.definition_guard
-        for upstream, count in dict(definition_guard.changes if definition_guard is not None else {}).items():
+        none = {each.name: 0 for each in self._upstreams or ()}
+        for upstream, count in (none | dict(definition_guard.changes if definition_guard is not None else {})).items():
             yield (upstream,), count
+
+    def _read_upstreams(self) -> Iterator[tuple[Values, float]]:
+        for each in () if self._upstreams is None else self._upstreams.status():
+            yield (each["name"],), _UPSTREAM_STATES[each["state"]]
 
     def _expires(self) -> Iterator[tuple[Values, float]]:
         """Yield the expiry of the configuration, if it expires."""
@@ -221,7 +241,7 @@ def _count_processed(queue: Queue | None) -> Iterator[tuple[Values, float]]:
     if queue is not None:
         dropped = dict(queue.dropped)
         yield (None,), queue.taken - sum(dropped.values())
-        for reason, count in dropped.items():
+        for reason, count in (dict.fromkeys(names.DROP_REASONS, 0) | dropped).items():
             yield (reason,), count
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.metric_instruments import Values
     from gateway.telemetry.metrics import GatewayMetrics
     from gateway.telemetry.observer import EventSpans, TelemetryObserver
+    from gateway.telemetry.process_metrics import observe_process
     from gateway.telemetry.settings import (
         CAPTURE,
         LONGEST_VALUE,

@@ -46,6 +46,10 @@ class GatewayMetrics:
         self._reloads = Counter(names.RELOADS, meter)
         self._limits = Counter(names.LIMITS, meter)
         self._refused = Counter(names.REFUSED, meter)
+        self._unchecked = Counter(names.CHECKS_FAILED, meter)
+        self._unknown = Counter(names.UNKNOWN_OUTCOMES, meter)
+        self._queued = Histogram(names.ADMISSION_WAIT, meter)
+        self._late = Histogram(names.LOOP_LAG, meter)
         self._settled = BoundedCache(self._of_kind)
         self._answered = BoundedCache(self._of_request)
         self._instruments = [each for each in vars(self).values() if isinstance(each, Counter | Histogram)]
@@ -60,6 +64,22 @@ class GatewayMetrics:
 
         observe(metric, self._meter, hand_over_and_read)
 
+    def start_series(self, catalogues: Iterable[str], gates: Iterable[str]) -> None:
+        """Start the series that alerts watch at 0: an alert on an increase does not see one that starts with 1."""
+        self._unwritten.add(amount=0)
+        self._unknown.add(amount=0)
+        for reason in names.FAILED_CHECKS:
+            self._unchecked.add((reason,), 0)
+        for outcome in ("published", "unchanged", "refused"):
+            self._reloads.add((outcome,), 0)
+        for status in ("401", "503"):
+            self._refused.add((status,), 0)
+        for refusal in (("not-in-audience", names.OTHER), *(("unknown-tool", name) for name in catalogues)):
+            self._decisions.add(("deny", *refusal, None, None), 0)
+        for gate in gates:
+            for ending in _ENDINGS:
+                self._approvals.add((gate, ending), 0)
+
     # --- calls ---
 
     def count_call(self, call: Call, tool: DeclaredTool | None, is_error: bool, seconds: float) -> None:
@@ -69,6 +89,8 @@ class GatewayMetrics:
         self._decisions.add(decision)
         if ran is not None:
             self._record_duration(call, ran, seconds, is_error=is_error)
+        elif decision[1] in names.FAILED_CHECKS:
+            self._unchecked.add((decision[1],))
         elif call.limited is not None:
             self._limits.add((call.limited["kind"], call.catalogue, call.limited["rule"]))
 
@@ -77,6 +99,8 @@ class GatewayMetrics:
         backend, tier = (None, None) if tool is None else (tool.backend, tool.trust.tier.name)
         ran = _values_of_call(call.tool, call.catalogue, backend, tier, word)
         self._record_duration(call, ran, seconds, is_error=True)
+        if call.reason in names.FAILED_CHECKS:
+            self._unchecked.add((call.reason,))
 
     def record_refusal(self, call: Call, reason: str) -> None:
         catalogue = names.OTHER if reason == "not-in-audience" else call.catalogue
@@ -171,6 +195,16 @@ class GatewayMetrics:
         self._approvals.add(values)
         ended = record.decided_at or record.expires_at
         self._waits.record(values, max((ended - record.created_at).total_seconds(), 0.0))
+
+    def count_unknown(self, calls: int) -> None:
+        """Count calls whose process ended before they did."""
+        self._unknown.add(amount=calls)
+
+    def record_admission_wait(self, seconds: float) -> None:
+        self._queued.record((), seconds)
+
+    def record_loop_lag(self, seconds: float) -> None:
+        self._late.record((), max(seconds, 0.0))
 
     def count_reload(self, outcome: str) -> None:
         """Count a reload by its outcome."""
