@@ -21,6 +21,7 @@ from gateway.telemetry import (
     CONTENT_TYPES,
     Exposition,
     GatewayMetrics,
+    LogPipeline,
     MeterPipeline,
     Queue,
     Values,
@@ -91,7 +92,7 @@ class MetricsCollector:
         observe(names.DEFINITION_CHANGES, self._changes)
         observe(names.APPROVALS_PENDING, self._read_pending)
         observe(names.SPANS_PROCESSED, lambda: _count_processed(telemetry.spans if telemetry else None))
-        observe(names.LOGS_PROCESSED, lambda: _count_processed(telemetry.logs if telemetry else None))
+        observe(names.LOGS_PROCESSED, lambda: _count_processed(self._observing.logs))
         observe_process(self.meters)
         self._start_series()
 
@@ -236,7 +237,7 @@ def _locate(connection: UpstreamConnection) -> Place:
     return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), ("tcp", "http", None)
 
 
-def _count_processed(queue: Queue | None) -> Iterator[tuple[Values, float]]:
+def _count_processed(queue: Queue | LogPipeline | None) -> Iterator[tuple[Values, float]]:
     """Yield the number of exported items, and of dropped ones by reason."""
     if queue is not None:
         dropped = dict(queue.dropped)

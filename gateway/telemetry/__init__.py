@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.export.prometheus_text import CONTENT_TYPES, Exposition, negotiate_format, parse_metrics
     from gateway.telemetry.export.signal_exporter import JsonLinesExporter, Queue, SignalExporter, Transport
     from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope, Value
+    from gateway.telemetry.log_pipeline import LogPipeline, has_logger_provider
     from gateway.telemetry.logs import JsonLogFormatter, OtlpLogHandler, TextLogFormatter
     from gateway.telemetry.meter_pipeline import MeterPipeline, has_meter_provider
     from gateway.telemetry.metric_instruments import Values

@@ -9,9 +9,8 @@ Views are entry points in the group `gateway_metric_views`: a view, a list of th
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from opentelemetry.metrics import Meter, get_meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
@@ -26,12 +25,13 @@ from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import Resource
 
 from gateway.telemetry import names
+from gateway.telemetry.export.blocking_sender import BlockingSender
 from gateway.telemetry.export.otlp_metrics import OtlpMetricExporter
 from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, Transport
+from gateway.telemetry.plugins import create_exporter, load_all
 from gateway.telemetry.settings import AnyExporter, Exporter, InvalidTelemetry, PluginSettings, TelemetrySettings
 
 VIEWS: Final = "gateway_metric_views"
-EXPORTERS: Final = "opentelemetry_metrics_exporter"
 
 _log: Final = logging.getLogger(__name__)
 
@@ -45,10 +45,14 @@ class MeterPipeline:
         """Raises `InvalidTelemetry` for exporters and views that cannot be used. Needs a running event loop."""
         self._settings = settings
         self._transport = transport
-        self._exporters: list[tuple[OtlpMetricExporter, Transport]] = []
+        self._senders: list[BlockingSender] = []
         self._served: InMemoryMetricReader | None = None
         found, views = get_meter_provider(), list(_find_views())
-        made = {each: _create_plugin(each.name) for each in settings.metrics if isinstance(each, PluginSettings)}
+        made = {
+            each: create_exporter("metrics", each.name, (MetricExporter, MetricReader))
+            for each in settings.metrics
+            if isinstance(each, PluginSettings)
+        }
         readers = [self._create_reader(each, made) for each in settings.metrics]
         self._is_own = not isinstance(found, MeterProvider)
         if isinstance(found, MeterProvider):
@@ -75,13 +79,13 @@ class MeterPipeline:
 
     async def close(self) -> None:
         """Send the last values, for at most `FLUSH_SECONDS`. Later calls do nothing."""
-        for exporter, _ in self._exporters:
-            exporter.closing.set()
+        for sender in self._senders:
+            sender.closing.set()
         readers, self._readers, self._served = self._readers, [], None
         await asyncio.to_thread(self._shut_down, readers)
-        for _, transport in self._exporters:
-            await transport.close()
-        self._exporters.clear()
+        for sender in self._senders:
+            await sender.close()
+        self._senders.clear()
 
     def _shut_down(self, readers: Sequence[MetricReader]) -> None:
         until = monotonic() + FLUSH_SECONDS
@@ -102,9 +106,9 @@ class MeterPipeline:
         if isinstance(settings, PluginSettings):
             made = plugins[settings]
         else:
-            transport = self._transport(settings)
-            made = OtlpMetricExporter(transport, asyncio.get_running_loop())
-            self._exporters.append((made, transport))
+            sender = BlockingSender("metrics", self._transport(settings), asyncio.get_running_loop())
+            self._senders.append(sender)
+            made = OtlpMetricExporter(sender)
         if isinstance(made, MetricReader):
             return made
         every, timeout = self._settings.metrics_every, self._settings.metrics_timeout
@@ -129,31 +133,9 @@ def _create_provider(
 
 
 def _find_views() -> Iterator[View]:
-    for entry in entry_points(group=VIEWS):
-        found = _load(entry)
+    for word, found in load_all(VIEWS):
         views = found() if callable(found) else found
         for each in views if isinstance(views, list | tuple) else [views]:
             if not isinstance(each, View):
-                raise InvalidTelemetry(
-                    f"{entry.value} is no view of metrics", help=f"check the package with the entry point {entry.name}"
-                )
+                raise InvalidTelemetry(f"{word} is no view of metrics", help="check the package that has it")
             yield each
-
-
-def _create_plugin(name: str) -> MetricExporter | MetricReader:
-    for entry in entry_points(group=EXPORTERS, name=name):
-        found = _load(entry)
-        made = found() if callable(found) else found
-        if isinstance(made, MetricExporter | MetricReader):
-            return made
-        raise InvalidTelemetry(f"{entry.value} is no exporter of metrics", help="check OTEL_METRICS_EXPORTER")
-    raise InvalidTelemetry(f"no installed package has the metrics exporter {name}", help="check OTEL_METRICS_EXPORTER")
-
-
-def _load(entry: EntryPoint) -> Any:
-    try:
-        return entry.load()
-    except Exception as error:
-        raise InvalidTelemetry(
-            f"{entry.value} cannot be loaded", help=f"check the package with the entry point {entry.name}"
-        ) from error

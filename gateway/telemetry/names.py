@@ -66,6 +66,8 @@ IS_CANCELLED: Final = "gateway.call.cancelled"
 IS_REPLAYED: Final = "gateway.call.replayed"
 LIMIT_KIND: Final = "gateway.limit.kind"
 LOGGER: Final = "gateway.log.logger"
+LOG_ARGUMENTS: Final = "gateway.log.arguments"
+LOG_TEMPLATE: Final = "gateway.log.template"
 OUTCOME: Final = "gateway.outcome"
 POLICY_REVISION: Final = "gateway.policy.revision"
 POLICY_RULE: Final = "gateway.policy.rule"
@@ -131,6 +133,8 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     IS_REPLAYED: "true if the outcome of an earlier call with the same key was returned",
     LIMIT_KIND: "`rate` or `quota`",
     LOGGER: "part of the gateway, or library, that logged",
+    LOG_ARGUMENTS: "arguments of the log call",
+    LOG_TEMPLATE: "message of the log call before its arguments were filled in",
     OUTCOME: "outcome of an operation",
     POLICY_REVISION: "revision of the policies that were in force",
     POLICY_RULE: "rules that decided",

@@ -107,7 +107,7 @@ class TelemetrySettings:
 
     resource: Mapping[str, str]
     traces: Exporter | None = None
-    logs: Exporter | None = None
+    logs: tuple[AnyExporter, ...] = ()
     metrics: tuple[AnyExporter, ...] = ()
     metrics_every: float = 60.0
     """Seconds."""
@@ -125,7 +125,7 @@ class TelemetrySettings:
 
     @property
     def is_off(self) -> bool:
-        return self.traces is None and self.logs is None and not self.metrics
+        return self.traces is None and not self.logs and not self.metrics
 
 
 Protocol = Literal["http", "grpc"]

@@ -1,20 +1,14 @@
-"""Metrics as OTLP: an exporter for readers of the SDK, which run in threads, over a transport of the event loop."""
+"""Metrics as OTLP: an exporter for readers of the SDK."""
 
-import asyncio
 import logging
-from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
-from itertools import count
-from random import uniform
-from threading import Event
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.exporter.otlp.proto.common._internal.metrics_encoder import OTLPMetricExporterMixin
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 
-from gateway.telemetry.export.signal_exporter import ExportFailed, Transport
+from gateway.telemetry.export.blocking_sender import BlockingSender
+from gateway.telemetry.export.signal_exporter import ExportFailed
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1 import metrics_pb2
@@ -30,21 +24,16 @@ def to_message(data: MetricsData | None) -> "metrics_pb2.MetricsData":
 
 
 class OtlpMetricExporter(OTLPMetricExporterMixin, MetricExporter):
-    """Sends metrics with a transport of the loop. Temporality and default aggregation are those of the variables."""
+    """Sends metrics. Temporality and default aggregation are those of the variables."""
 
-    def __init__(self, transport: Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sender: BlockingSender) -> None:
         self._common_configuration()
-        self._transport = transport
-        self._loop = loop
-        self.closing = Event()
-        """Once it is set, a request that fails is not repeated."""
-        self._request: Future[int] | None = None
+        self.sender = sender
         self._was_sent = True
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: object) -> MetricExportResult:
-        payload = to_message(metrics_data).SerializeToString()
         try:
-            self._send(payload, monotonic() + timeout_millis / 1000)
+            self.sender.send(to_message(metrics_data).SerializeToString(), timeout_millis / 1000)
         except ExportFailed as error:
             if self._was_sent:  # logged once, until an export succeeds
                 _log.warning("metrics were not sent (%s); calls are not affected", error.reason)
@@ -57,32 +46,5 @@ class OtlpMetricExporter(OTLPMetricExporterMixin, MetricExporter):
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: object) -> None:
-        """Give up a request that is under way. The owner of the transport closes it."""
-        self.closing.set()
-        if self._request is not None:
-            self._request.cancel()
-
-    def _send(self, payload: bytes, until: float) -> None:
-        for attempt in count():
-            try:
-                self._wait(self._transport.send("metrics", payload), until - monotonic())
-            except ExportFailed as error:
-                pause = uniform(0.8, 1.2) * 2**attempt if error.after is None else error.after  # noqa: S311
-                if not error.again or monotonic() + pause > until or self.closing.wait(pause):
-                    raise
-            else:
-                return
-
-    def _wait(self, sending: Coroutine[Any, Any, int], seconds: float) -> None:
-        try:
-            self._request = asyncio.run_coroutine_threadsafe(sending, self._loop)
-        except RuntimeError as error:  # the loop is closed
-            sending.close()
-            raise ExportFailed("closed", again=False) from error
-        try:
-            self._request.result(max(seconds, 0))
-        except TimeoutError as error:
-            self._request.cancel()
-            raise ExportFailed("timeout", again=False) from error
-        except CancelledError as error:
-            raise ExportFailed("closed", again=False) from error
+        """Give up a request that is under way. The owner of the sender closes it."""
+        self.sender.cancel()

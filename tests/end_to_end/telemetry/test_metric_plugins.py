@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import View
 
 from gateway.telemetry import names
-from gateway.telemetry.meter_pipeline import EXPORTERS, VIEWS
+from gateway.telemetry.meter_pipeline import VIEWS
 from gateway.telemetry.settings import InvalidTelemetry
 from tests.support.gateways.gate_projects import ANA, PEOPLE, approval_client, write
 from tests.support.gateways.projects import GatewayUnderTest, start_call_counter, start_gateway
@@ -23,6 +23,7 @@ from tests.support.servers.telemetry_plugins import install_plugins
 
 pytestmark = pytest.mark.anyio
 
+EXPORTERS = "opentelemetry_metrics_exporter"
 DURATIONS = names.EXECUTE_DURATION.name
 QUICKLY = {"OTEL_METRIC_EXPORT_INTERVAL": "50"}
 PREFERENCE = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
