@@ -1,7 +1,10 @@
 """Series that exist from the start, and what the process says about itself."""
 
 import asyncio
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 import yaml
 
 from gateway.server.http.admission import AdmissionControl, LoopMonitor
-from tests.support.gateways.gate_projects import HELD, PEOPLE, approval_client, rule, write
+from tests.support.gateways.gate_projects import ANA, HELD, PEOPLE, approval_client, rule, write
 from tests.support.gateways.process import start_gateway_process
 from tests.support.gateways.projects import start_call_counter, start_gateway
 from tests.support.paths import ROOT
@@ -61,6 +64,68 @@ async def test_every_counter_of_an_alert_starts_at_zero(tmp_path: Path) -> None:
         if not samples or any(samples.values()):
             missing.append(name)
     assert set(missing) == OF_UPSTREAMS
+
+
+async def test_first_event_after_the_start_raises_its_alert(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed; Debian's package prometheus has it")
+    async with start_call_counter() as backend:
+        project = write(tmp_path / "p", approval_client(backend.port))
+        async with start_gateway(project, tmp_path / "data", people=PEOPLE) as gateway:
+            ana, meters = gateway.caller(ANA), gateway.running.metering.meters
+            before = (await gateway.running.metering.render(""))[0].decode()
+            for number in range(101):
+                await ana.rest_call("desk", f"invented_{number}", {})
+                await ana.raw("GET", "/v1/catalogues", authorization="Bearer nonsense")
+            meters.count_reload("refused")
+            meters.record_write_failure()
+            meters.count_unknown(1)
+            after = (await gateway.running.metering.render(""))[0].decode()
+    raised = {
+        "GatewayUnknownToolsProbed": {},
+        "GatewayCredentialsRefused": {"instance": "i"},
+        "GatewayReloadRefused": {"instance": "i"},
+        "GatewayRecordsUnavailable": {"instance": "i"},
+        "GatewayOutcomeUnknown": {},
+    }
+
+    for start, is_raised in ((before, True), ("", False)):  # without a start at 0, no alert is raised
+        series = recorded(start, after)
+        for alert, labels in raised.items():
+            path = tmp_path / f"{alert}.yaml"
+            path.write_text(json.dumps(alert_test(alert, series, {"job": "j", **labels})), encoding="utf-8")
+            found = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, timeout=60)
+            assert (found.returncode == 0) == is_raised, (alert, found.stdout, found.stderr)
+
+
+def recorded(before: str, after: str) -> list[dict[str, str]]:
+    """Return the series of two scrapes, the first at the start and the second two minutes later."""
+    known = {(name, labels): value for name, labels, value in SAMPLE.findall(before)}
+    series = []
+    for name, labels, value in SAMPLE.findall(after):
+        first = known.get((name, labels))
+        told = ", ".join(filter(None, [labels, 'job="j", instance="i"']))
+        values = f"{'_' if first is None else first} {'_' if first is None else first} {value}+0x5"
+        series.append({"series": f"{name}{{{told}}}", "values": values})
+    return series
+
+
+def alert_test(alert: str, series: list[dict[str, str]], labels: dict[str, str]) -> dict[str, Any]:
+    path = ROOT / "dashboards" / "alerts.yaml"
+    [group] = yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+    [found] = [each for each in group["rules"] if each["alert"] == alert]
+    filled = {
+        name: re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda match: labels[match.group(1)], text)
+        for name, text in found["annotations"].items()
+    }
+    expected = {"exp_labels": {**found["labels"], **labels}, "exp_annotations": filled}
+    case = {"eval_time": "4m", "alertname": alert, "exp_alerts": [expected]}
+    return {
+        "rule_files": [str(path)],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": [case]}],
+    }
 
 
 async def test_upstream_servers_have_states_and_counts_of_changes(tmp_path: Path) -> None:
