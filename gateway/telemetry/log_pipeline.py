@@ -6,9 +6,11 @@ exporters of the Telemetry document or of the variables. Exporters of other pack
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Final
 
 from opentelemetry._logs import Logger, LogRecord, get_logger_provider
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, ReadableLogRecord, ReadWriteLogRecord
@@ -22,7 +24,16 @@ from gateway.telemetry.export.otlp_logs import EncodedRecord, OtlpLogExporter, R
 from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, Transport
 from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope
 from gateway.telemetry.plugins import create_exporter
-from gateway.telemetry.settings import AnyExporter, BatchSettings, Exporter, PluginSettings, TelemetrySettings
+from gateway.telemetry.settings import (
+    AnyExporter,
+    BatchSettings,
+    Exporter,
+    PluginSettings,
+    TelemetrySettings,
+    describe_exporter,
+)
+
+_log: Final = logging.getLogger(__name__)
 
 
 def has_logger_provider() -> bool:
@@ -57,6 +68,9 @@ class LogPipeline:
             found = LoggerProvider(resource, shutdown_on_exit=False, log_record_limits=limits)
         for each in self._processors:
             found.add_log_record_processor(each)
+        words = [describe_exporter(each) for each in settings.logs]
+        words += [] if self._is_own else ["the logger provider of the process"]
+        _log.info("log records are sent: %s", "; ".join(words))
         self._logger: Logger = found.get_logger(names.SCOPE, version, names.SCHEMA_URL)
 
     def __len__(self) -> int:

@@ -29,7 +29,14 @@ from gateway.telemetry.export.blocking_sender import BlockingSender
 from gateway.telemetry.export.otlp_metrics import OtlpMetricExporter
 from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, Transport
 from gateway.telemetry.plugins import create_exporter, load_all
-from gateway.telemetry.settings import AnyExporter, Exporter, InvalidTelemetry, PluginSettings, TelemetrySettings
+from gateway.telemetry.settings import (
+    AnyExporter,
+    Exporter,
+    InvalidTelemetry,
+    PluginSettings,
+    TelemetrySettings,
+    describe_exporter,
+)
 
 VIEWS: Final = "gateway_metric_views"
 
@@ -62,6 +69,11 @@ class MeterPipeline:
         else:
             self._provider = _create_provider(settings, readers, views)
         self._readers: list[MetricReader] = readers
+        words = [describe_exporter(each) for each in settings.metrics]
+        words += [] if self._is_own else ["the meter provider of the process"]
+        words += [f"{len(views)} views of other packages"] if views and self._is_own else []
+        if words:
+            _log.info("metrics are sent: %s", "; ".join(words))
         # Instruments of one scope exist once in a provider, and the process may start several gateways.
         apart = None if self._is_own else {"service.instance.id": instance}
         self.meter: Meter = self._provider.get_meter(names.SCOPE, version, names.SCHEMA_URL, apart)

@@ -164,6 +164,16 @@ def exporters_from_environment(signal: Signal, environ: Mapping[str, str]) -> tu
     return tuple(_exporter_named(name, signal, environ) for name in chosen if name != "none")
 
 
+def describe_exporter(exporter: AnyExporter) -> str:
+    """Return where an exporter sends, for the log: without credentials and without the path of an address."""
+    if isinstance(exporter, PluginSettings):
+        return f"exporter {exporter.name}"
+    if isinstance(exporter, JsonLinesSettings):
+        return f"JSON lines in {exporter.path}" if exporter.path else "JSON lines on standard error"
+    parts = urlsplit(exporter.endpoint)
+    return f"OTLP over {exporter.protocol} to {parts.hostname}:{parts.port or ''}".rstrip(":")
+
+
 def _exporter_named(name: str, signal: Signal, environ: Mapping[str, str]) -> AnyExporter:
     if name == "console":
         return JsonLinesSettings()

@@ -54,8 +54,9 @@ def exported(collector: Collector) -> list[Any]:
 
 
 async def test_exporter_and_reader_of_another_package_get_what_the_collector_gets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "gateway")
     file = tmp_path / "metrics.jsonl"
     monkeypatch.setenv("ACME_METRICS", str(file))
     found = {EXPORTERS: {"acme_file": "FileExporter", "acme_reader": "KeptReader"}}
@@ -67,6 +68,8 @@ async def test_exporter_and_reader_of_another_package_get_what_the_collector_get
                 await collector.until(exported)
                 [read] = [each for each in metrics_of(reader) if each.name == DURATIONS]
 
+    where = f"OTLP over http to {collector.url.removeprefix('http://')}"
+    assert f"metrics are sent: {where}; exporter acme_file; exporter acme_reader" in caplog.messages
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     [written] = [
         each for each in lines[-1]["resource_metrics"][0]["scope_metrics"][0]["metrics"] if each["name"] == DURATIONS
