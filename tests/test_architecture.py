@@ -63,7 +63,14 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/telemetry/export/signal_exporter.py": {"google", "opentelemetry"},
     "gateway/telemetry/export/otlp_grpc.py": {"grpc"},
     "gateway/telemetry/export/otlp_http.py": {"aiohttp", "google", "opentelemetry"},
+    "gateway/telemetry/export/otlp_logs.py": {"opentelemetry"},
     "gateway/telemetry/export/otlp_metrics.py": {"opentelemetry"},
+    "gateway/telemetry/export/prometheus_text.py": {"google", "opentelemetry", "orjson"},
+    "gateway/telemetry/log_pipeline.py": {"opentelemetry"},
+    "gateway/telemetry/logs.py": {"opentelemetry"},
+    "gateway/telemetry/meter_pipeline.py": {"opentelemetry"},
+    "gateway/telemetry/metric_instruments.py": {"opentelemetry"},
+    "gateway/telemetry/metrics.py": {"opentelemetry"},
 }
 
 # Which other packages a package may import. `gateway` itself (the version) is open to the command line only.

@@ -36,7 +36,7 @@ from gateway.app.stores.databases import PostgresLocation, StorageLocation, loca
 from gateway.app.stores.spools import check_spool, open_spool
 from gateway.app.telemetry_setup import (
     TelemetryPipeline,
-    build_metrics_exporter,
+    build_meter_pipeline,
     build_telemetry,
     is_capture_blocked,
     telemetry_settings,
@@ -255,7 +255,9 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     spool = await _open(open_spool(kept.spool, prepared.secrets, small=store), closing)
     await prepared.identities.start()
     closing.push_async_callback(prepared.identities.close)
-    meters = GatewayMetrics()
+    measuring = build_meter_pipeline(prepared.telemetry)
+    closing.push_async_callback(measuring.close)
+    meters = GatewayMetrics(measuring.meter)
 
     async def journal(call: Call, tool: DeclaredTool) -> None:
         await service.journal(call, tool)
@@ -292,16 +294,18 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     closing.callback(HandlerGates(controlled.approvals).listen(service.buses))
     await controlled.start(closing)
     recovered = await retry_store(lambda: store.close_interrupted_calls(_now()))
+    meters.count_unknown(recovered)
     shared = revisions.current.shared
-    metering = MetricsCollector(meters, service, shared=shared, controlled=controlled, observing=observed, spool=spool)
+    metering = MetricsCollector(
+        measuring, meters, service, shared=shared, controlled=controlled, observing=observed, spool=spool
+    )
+    closing.callback(meters.close)
+    closing.push_async_callback(measuring.close)  # the last values are read before what they are about is closed
     revisions.start(service, metering)
-    if sending := build_metrics_exporter(prepared.telemetry, metering.read):
-        sending.start()
-        closing.push_async_callback(sending.close)
     expiring = BundleExpiryMonitor(controlled.validity)
     expiring.start()
     closing.push_async_callback(expiring.close)
-    sweeping = asyncio.create_task(RecordSweeper(store, spool).run())
+    sweeping = asyncio.create_task(RecordSweeper(store, spool, report=meters.count_unknown).run())
     closing.push_async_callback(_cancel, sweeping)
     return App(
         service,

@@ -25,6 +25,7 @@ from gateway.server import (
     OPEN_PATHS,
     PROTECTED_RESOURCE_PATH,
     AdmissionControl,
+    AdmissionMeter,
     AsgiApp,
     EdgeMiddleware,
     EdgeRules,
@@ -96,7 +97,9 @@ def build_asgi_apps(
     )
     service = running.service
     limit = running.settings.max_body
-    admission = build_admission(running.settings)
+    metering = running.metering
+    admission = build_admission(running.settings, metering.meters)
+    metering.serve(admission)
     peer_url = running.settings.peer_url
     home = build_state_prefix("" if peer_url is None else derive_peer_id(peer_url), worker)
     endpoints: list[McpEndpoint] = []
@@ -143,7 +146,6 @@ def build_asgi_apps(
         return None if app is None else EdgeMiddleware(app, rules, authenticate, recall, is_stopped=is_stopped)
 
     data = build_data_router(routed.public, authenticate, recall, rules=rules, is_stopped=is_stopped)
-    metering = running.metering
 
     def administers(who: Principal) -> bool:
         return service.published.access.can_administer(who)
@@ -184,8 +186,9 @@ def _is_stopped(stops: KillSwitch, principal: Principal) -> bool:
         return True
 
 
-def build_admission(settings: Settings) -> AdmissionControl:
-    return AdmissionControl(settings.max_requests, queue=settings.max_queue, wait=settings.max_wait.total_seconds())
+def build_admission(settings: Settings, meter: AdmissionMeter | None = None) -> AdmissionControl:
+    wait = settings.max_wait.total_seconds()
+    return AdmissionControl(settings.max_requests, queue=settings.max_queue, wait=wait, meter=meter)
 
 
 def _build_readiness(running: App, stopping: ShutdownSignal, reloading: Reloader | None) -> Any:

@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,22 +31,23 @@ from gateway.config import (
     OtlpHttpExporter,
     TelemetrySpec,
 )
-from gateway.engine import LiveRevision, redact_json
+from gateway.engine import LiveRevision, find_current_call, redact_json
 from gateway.model import is_artifact, new_id
 from gateway.registries import DeclaredTool
 from gateway.telemetry import (
     LONGEST_VALUE,
     SOON,
+    AnyExporter,
     Attributes,
     BatchSettings,
     CaptureSettings,
     EventSpans,
     Exporter,
-    Family,
     JsonLinesExporter,
     JsonLinesSettings,
     JsonLogFormatter,
-    MetricExporter,
+    LogPipeline,
+    MeterPipeline,
     OtlpEnvelope,
     OtlpExporterSettings,
     OtlpGrpc,
@@ -63,6 +64,8 @@ from gateway.telemetry import (
     Transport,
     Value,
     grpc_library,
+    has_logger_provider,
+    has_meter_provider,
     names,
 )
 from gateway.telemetry import settings as environment
@@ -126,16 +129,23 @@ def telemetry_settings(
     if environment.is_disabled(environ):
         return None
     spec = _without_document(environ) if spec is None else spec
+    environment.check_choices(environ)
+    every, timeout = environment.read_metric_times(environ)
     traces = _exporter("traces", spec.traces.exporter if spec.traces else None, environ, secrets)
     logs = spec.logs.exporter if spec.logs and spec.logs.exporter else spec.traces.exporter if spec.traces else None
     settings = TelemetrySettings(
         _resource(spec, environ),
         traces=traces,
-        logs=_exporter("logs", logs, environ, secrets),
-        metrics=_exporter("metrics", spec.metrics.exporter if spec.metrics else None, environ, secrets),
-        metrics_every=spec.metrics.every.total_seconds()
-        if spec.metrics
-        else environment.metric_export_interval(environ),
+        logs=_exporters("logs", logs, environ, secrets, is_in_use=has_logger_provider()),
+        metrics=_exporters(
+            "metrics",
+            spec.metrics.exporter if spec.metrics else None,
+            environ,
+            secrets,
+            is_in_use=has_meter_provider(),
+        ),
+        metrics_every=spec.metrics.every.total_seconds() if spec.metrics else every,
+        metrics_timeout=timeout,
         log_lines=spec.logs is not None,
         start_records=spec.start_records,
         sampling=_build_sampling(spec, environ),
@@ -145,9 +155,9 @@ def telemetry_settings(
         spans=environment.read_batching("OTEL_BSP", environ, BatchSettings()),
         records=environment.read_batching("OTEL_BLRP", environ, BatchSettings(delay=SOON)),
     )
-    if settings.is_off:
+    if settings.is_off and not has_logger_provider():
         return None
-    for exporter in (settings.traces, settings.logs, settings.metrics):
+    for exporter in (settings.traces, *settings.logs, *settings.metrics):
         if isinstance(exporter, OtlpExporterSettings) and exporter.protocol == "grpc":
             grpc_library()
     return settings
@@ -185,6 +195,16 @@ def _exporter(
             return _with_auth(
                 environment.otlp_from_environment(signal, environ, protocol="grpc", endpoint=endpoint), auth, secrets
             )
+
+
+def _exporters(
+    signal: Signal, spec: ExporterSpec | None, environ: Mapping[str, str], secrets: Secrets, *, is_in_use: bool
+) -> tuple[AnyExporter, ...]:
+    """Return the exporters. A provider that is in use in the process has read the variables already."""
+    if spec is not None:
+        found = _exporter(signal, spec, environ, secrets)
+        return () if found is None else (found,)
+    return () if is_in_use else environment.exporters_from_environment(signal, environ)
 
 
 def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> OtlpExporterSettings:
@@ -235,18 +255,22 @@ class TelemetryPipeline:
 
     telemetry: TelemetryObserver | None = None
     exporting: tuple[SignalExporter, ...] = ()
+    logs: LogPipeline | None = None
+    captures: Callable[[], bool] = lambda: False
+    """Whether contents of the current call may be exported."""
 
     def start(self, closing: AsyncExitStack) -> None:
         """Start the exporters. `closing` ends them after everything that produces telemetry."""
         for each in self.exporting:
             each.start()
             closing.push_async_callback(each.close)
+        if self.logs is not None:
+            closing.push_async_callback(self.logs.close)
 
     def attach_logs(self, closing: AsyncExitStack) -> None:
         """Export log records if the settings ask for it."""
-        telemetry = self.telemetry
-        if telemetry is not None and telemetry.settings.log_lines and telemetry.logs is not None:
-            handler = OtlpLogHandler(telemetry.logs, limit=telemetry.settings.longest_value)
+        if self.telemetry is not None and self.telemetry.settings.log_lines and self.logs is not None:
+            handler = OtlpLogHandler(self.logs, captures=self.captures)
             logging.getLogger().addHandler(handler)
             closing.callback(logging.getLogger().removeHandler, handler)
 
@@ -259,7 +283,7 @@ class TelemetryPipeline:
         """Return how many items were accepted, wait, and were dropped by reason."""
         if self.telemetry is None:
             return {}
-        queues = {"spans": self.telemetry.spans, "logRecords": self.telemetry.logs}
+        queues = {"spans": self.telemetry.spans, "logRecords": self.logs}
         return {
             "telemetry": {
                 name: {"taken": queue.taken, "waiting": len(queue), "dropped": dict(queue.dropped)}
@@ -273,17 +297,16 @@ def build_telemetry(
     settings: TelemetrySettings | None, *, key: ContentKey, published: Callable[[], LiveRevision]
 ) -> TelemetryPipeline:
     """Build the pipeline. `published` is not called before the first call of a tool."""
-    if settings is None or (settings.traces is None and settings.logs is None):
+    if settings is None or (settings.traces is None and not settings.logs and not has_logger_provider()):
         return TelemetryPipeline()
     spans = Queue(settings.spans) if settings.traces is not None else None
-    logs = Queue(settings.records) if settings.logs is not None else None
+    sends_logs = bool(settings.logs) or has_logger_provider()
+    logs = LogPipeline(settings, transport=_transport, version=_version()) if sends_logs else None
     resource = Attributes(settings.longest_value).all(dict(settings.resource))
     envelope = OtlpEnvelope(resource, scope=names.SCOPE, version=_version(), schema_url=names.SCHEMA_URL)
     exporting = []
     if spans is not None and settings.traces is not None:
         exporting.append(SignalExporter("traces", spans, envelope, _transport(settings.traces)))
-    if logs is not None and settings.logs is not None:
-        exporting.append(SignalExporter("logs", logs, envelope, _transport(settings.logs)))
     telemetry = TelemetryObserver(
         settings,
         spans=spans,
@@ -292,17 +315,26 @@ def build_telemetry(
         shares=partial(_tool_policy, published),
         contents=partial(_contents, settings.longest_value),
     )
-    return TelemetryPipeline(telemetry, tuple(exporting))
+    captures = partial(_captures_current_call, settings.capture, partial(_tool_policy, published))
+    return TelemetryPipeline(telemetry, tuple(exporting), logs, captures)
 
 
-def build_metrics_exporter(
-    settings: TelemetrySettings | None, read: Callable[[], Awaitable[list[Family]]]
-) -> MetricExporter | None:
-    if settings is None or settings.metrics is None:
-        return None
-    transport = _transport(settings.metrics)
-    every, version = settings.metrics_every, _version()
-    return MetricExporter(read, transport, resource=settings.resource, version=version, every=every)
+def _captures_current_call(
+    capture: CaptureSettings, allows: Callable[[DeclaredTool], tuple[CaptureSettings, tuple[str, ...]]]
+) -> bool:
+    """Whether arguments of the current call may be exported as they are: its class permits it and masks nothing."""
+    call = find_current_call()
+    if call is None or call.declared is None:
+        return False
+    allowed, redact = allows(call.declared)
+    return capture.tighten(allowed).arguments == "values" and not redact
+
+
+def build_meter_pipeline(settings: TelemetrySettings | None) -> MeterPipeline:
+    """Build the metrics of a gateway, which are served even if nothing is exported. Must run in the event loop."""
+    if settings is None:
+        settings = TelemetrySettings({"service.name": "agent-gateway"})
+    return MeterPipeline(settings, transport=_transport, instance=new_id(), version=_version())
 
 
 def _transport(exporter: Exporter) -> Transport:

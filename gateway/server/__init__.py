@@ -9,7 +9,7 @@ from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from gateway.server.admin.routes import METRICS_PATH, metrics_routes, reload_routes, status_routes
-    from gateway.server.http.admission import AdmissionControl
+    from gateway.server.http.admission import AdmissionControl, AdmissionMeter
     from gateway.server.http.asgi import (
         SCOPE_FIELDS,
         SCOPE_PRINCIPAL,

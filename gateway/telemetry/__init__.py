@@ -11,31 +11,22 @@ if TYPE_CHECKING:
     from gateway.telemetry.attribute_cache import ToolAttributes
     from gateway.telemetry.export.otlp_grpc import OtlpGrpc, grpc_library
     from gateway.telemetry.export.otlp_http import OtlpHttp
-    from gateway.telemetry.export.otlp_metrics import MetricExporter
+    from gateway.telemetry.export.otlp_metrics import to_message
+    from gateway.telemetry.export.prometheus_text import CONTENT_TYPES, Exposition, negotiate_format, parse_metrics
     from gateway.telemetry.export.signal_exporter import JsonLinesExporter, Queue, SignalExporter, Transport
     from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope, Value
+    from gateway.telemetry.log_pipeline import LogPipeline, has_logger_provider
     from gateway.telemetry.logs import JsonLogFormatter, OtlpLogHandler, TextLogFormatter
-    from gateway.telemetry.metric_instruments import (
-        Family,
-        MetricAttributes,
-        Point,
-        Values,
-        gauge_family,
-        merge_families,
-    )
-    from gateway.telemetry.metrics import (
-        CONTENT_TYPES,
-        GatewayMetrics,
-        format_exposition,
-        negotiate_format,
-        pack_families,
-        unpack_families,
-    )
+    from gateway.telemetry.meter_pipeline import MeterPipeline, has_meter_provider
+    from gateway.telemetry.metric_instruments import Values
+    from gateway.telemetry.metrics import GatewayMetrics
     from gateway.telemetry.observer import EventSpans, TelemetryObserver
+    from gateway.telemetry.process_metrics import observe_process
     from gateway.telemetry.settings import (
         CAPTURE,
         LONGEST_VALUE,
         SOON,
+        AnyExporter,
         BatchSettings,
         CaptureSettings,
         Exporter,

@@ -1,4 +1,4 @@
-"""Log formatters (JSON and text, one line per record), and a handler that exports log records as OTLP.
+"""Log formatters (JSON and text, one line per record), and a handler that exports log records.
 
 An error is logged with its type, its place in the code and, if it is a `GatewayError`, its message, which is safe.
 Messages of other errors may contain data of calls, and are omitted; so is all but the first line from other libraries.
@@ -7,18 +7,24 @@ Messages of other errors may contain data of calls, and are omitted; so is all b
 import errno
 import json
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from logging import Formatter, LogRecord
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, Final
 
+from opentelemetry._logs import LogRecord as ExportedRecord
+from opentelemetry._logs import SeverityNumber
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
+from opentelemetry.util.types import AttributeValue
+
 from gateway.engine import find_current_call
 from gateway.errors import GatewayError
 from gateway.telemetry import names
-from gateway.telemetry.export.signal_exporter import Queue
-from gateway.telemetry.export.wire_format import Attributes, Value, event_body, log_head, of_log
+from gateway.telemetry.log_pipeline import LogPipeline
 
 OURS: Final = "gateway"
 LONGEST: Final = 2_000
@@ -51,7 +57,7 @@ class TextLogFormatter(Formatter):
 
 
 def log_fields(record: LogRecord) -> dict[str, Any]:
-    """Return the fields of a record; `traceId` and `spanId` are those of the current call."""
+    """Return the fields of a record; `traceId` and `spanId` are those of the current span."""
     moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     told: dict[str, Any] = {
         "time": moment.replace("+00:00", "Z"),
@@ -60,6 +66,8 @@ def log_fields(record: LogRecord) -> dict[str, Any]:
         "message": message_of(record),
     }
     told |= _of_call()
+    if (context := span_context()) is not None:
+        told |= {"traceId": f"{context.trace_id:032x}", "spanId": f"{context.span_id:016x}"}
     if record.exc_info and isinstance(error := record.exc_info[1], BaseException):
         told["error"] = problem_of(error)
     return told
@@ -92,14 +100,22 @@ def one_line(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in short)
 
 
+def span_context() -> SpanContext | None:
+    """Return the current span of OpenTelemetry, or that of the current call if it is not in the same trace."""
+    found = get_current_span().get_span_context()
+    call = find_current_call()
+    if call is None or call.seen is None:
+        return found if found.is_valid else None
+    trace_id = int(call.seen.trace_id, 16)
+    if found.trace_id == trace_id:
+        return found
+    flags = TraceFlags(TraceFlags.SAMPLED if call.seen.is_sampled else TraceFlags.DEFAULT)
+    return SpanContext(trace_id, int(call.seen.span_id, 16), is_remote=False, trace_flags=flags)
+
+
 def _of_call() -> Mapping[str, str]:
     call = find_current_call()
-    if call is None:
-        return {}
-    told = {"callId": one_line(call.id), "tool": one_line(call.identity or call.tool)}
-    if call.seen is not None:
-        told |= {"traceId": call.seen.trace_id, "spanId": call.seen.span_id}
-    return told
+    return {} if call is None else {"callId": one_line(call.id), "tool": one_line(call.identity or call.tool)}
 
 
 def _details(error: BaseException) -> dict[str, str]:
@@ -146,39 +162,80 @@ def _words_of(problem: Mapping[str, Any]) -> str:
     return f"{words} at {problem['at'][-1]}" if problem["at"] else words
 
 
-_NO_TRACE: Final = "0" * 32
-_NO_SPAN: Final = "0" * 16
-_OWN: Final = "gateway.telemetry"
+_NOT_EXPORTED: Final = ("gateway.telemetry", "opentelemetry")
 """Records of telemetry itself are not exported: failed exports would cause further ones."""
 
-_SEVERITIES: Final = ((logging.CRITICAL, 21), (logging.ERROR, 17), (logging.WARNING, 13), (logging.INFO, 9))
-_DEBUG: Final = 5
+_SEVERITIES: Final = (
+    (logging.CRITICAL, SeverityNumber.FATAL),
+    (logging.ERROR, SeverityNumber.ERROR),
+    (logging.WARNING, SeverityNumber.WARN),
+    (logging.INFO, SeverityNumber.INFO),
+)
+_RESERVED: Final = ("gateway.", "gen_ai.", "mcp.")
+_OF_EVERY_RECORD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+_SECRET: Final = re.compile("authorization|cookie|credential|passw|private|secret|token|api.?key", re.IGNORECASE)
+_MASK: Final = "***"
+_MOST_ARGUMENTS: Final = 32
 
 
 class OtlpLogHandler(logging.Handler):
-    def __init__(self, queue: Queue, *, limit: int) -> None:
+    """Exports log records, with the arguments of the log call as attributes.
+
+    Arguments of other loggers than the gateway's may be contents of calls: `captures` says whether those of the current
+    call may be exported.
+    """
+
+    def __init__(self, pipeline: LogPipeline, *, captures: Callable[[], bool]) -> None:
         super().__init__()
-        self._queue = queue
-        self._limit = limit
-        self._attributes = Attributes(limit)
+        self._pipeline = pipeline
+        self._captures = captures
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.startswith(_OWN):
+        if record.name.startswith(_NOT_EXPORTED):
             return
         try:
-            self._queue.put(self._encode(record))
+            self._pipeline.emit(self._translate(record))
         except Exception:  # the line on standard error has it
             return
 
-    def _encode(self, record: logging.LogRecord) -> bytes:
+    def _translate(self, record: logging.LogRecord) -> ExportedRecord:
         told = log_fields(record)
-        attributes: dict[str, Value] = {names.LOGGER: told["logger"]}
+        attributes: dict[str, AttributeValue] = {names.LOGGER: told["logger"]}
         if "callId" in told:
             attributes |= {names.CALL_ID: told["callId"], names.TOOL_NAME: told["tool"]}
         if "error" in told:
             attributes[names.ERROR_TYPE] = told["error"].get("code") or told["error"]["type"]
-        trace_id = bytes.fromhex(told.get("traceId", _NO_TRACE))
-        span_id = bytes.fromhex(told.get("spanId", _NO_SPAN))
-        severity = next((number for level, number in _SEVERITIES if record.levelno >= level), _DEBUG)
-        head = log_head(trace_id, span_id, int(record.created * 1e9), severity)
-        return head + event_body(told["message"], self._limit) + of_log(self._attributes.all(attributes))
+        body = told["message"]
+        if record.name.partition(".")[0] == OURS or self._captures():
+            body = one_line(record.getMessage())
+            attributes |= _arguments(record)
+        context = span_context()
+        return ExportedRecord(
+            timestamp=int(record.created * 1e9),
+            context=None if context is None else set_span_in_context(NonRecordingSpan(context), Context()),
+            severity_number=next(
+                (each for level, each in _SEVERITIES if record.levelno >= level), SeverityNumber.DEBUG
+            ),
+            severity_text=record.levelname,
+            body=body,
+            attributes=attributes,
+        )
+
+
+def _arguments(record: LogRecord) -> dict[str, AttributeValue]:
+    """Return the template of the message and its arguments, and what the caller added to the record."""
+    told: dict[str, AttributeValue] = {}
+    if isinstance(record.args, Mapping):
+        told[names.LOG_ARGUMENTS] = [f"{name}={_shown(str(name), value)}" for name, value in record.args.items()]
+    elif record.args:
+        told[names.LOG_ARGUMENTS] = [_shown("", value) for value in record.args[:_MOST_ARGUMENTS]]
+    if told:
+        told[names.LOG_TEMPLATE] = one_line(str(record.msg))
+    for name, value in vars(record).items():
+        if name not in _OF_EVERY_RECORD and not name.startswith(_RESERVED) and len(told) < _MOST_ARGUMENTS:
+            told[name] = value if type(value) in (bool, int, float) else _shown(name, value)
+    return told
+
+
+def _shown(name: str, value: object) -> str:
+    return _MASK if _SECRET.search(name) else one_line(str(value))

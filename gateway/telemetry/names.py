@@ -16,6 +16,7 @@ SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 
 CLIENT_ADDRESS: Final = "client.address"
 CLIENT_PORT: Final = "client.port"
+CPU_MODE: Final = "cpu.mode"
 ERROR_TYPE: Final = "error.type"
 EXCEPTION_PLACES: Final = "exception.stacktrace"
 EXCEPTION_TYPE: Final = "exception.type"
@@ -65,6 +66,8 @@ IS_CANCELLED: Final = "gateway.call.cancelled"
 IS_REPLAYED: Final = "gateway.call.replayed"
 LIMIT_KIND: Final = "gateway.limit.kind"
 LOGGER: Final = "gateway.log.logger"
+LOG_ARGUMENTS: Final = "gateway.log.arguments"
+LOG_TEMPLATE: Final = "gateway.log.template"
 OUTCOME: Final = "gateway.outcome"
 POLICY_REVISION: Final = "gateway.policy.revision"
 POLICY_RULE: Final = "gateway.policy.rule"
@@ -83,6 +86,7 @@ UPSTREAM: Final = "gateway.upstream.name"
 ATTRIBUTES: Final[Mapping[str, str]] = {
     CLIENT_ADDRESS: "address of the client that sent the request",
     CLIENT_PORT: "port of the client that sent the request",
+    CPU_MODE: "`user` or `system`",
     ERROR_TYPE: "what failed: a code of the gateway, a class of exceptions, a status code or a word; only on failures",
     EXCEPTION_PLACES: "files, lines and functions of the traceback, without source and without values",
     EXCEPTION_TYPE: "class of the exception",
@@ -129,6 +133,8 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     IS_REPLAYED: "true if the outcome of an earlier call with the same key was returned",
     LIMIT_KIND: "`rate` or `quota`",
     LOGGER: "part of the gateway, or library, that logged",
+    LOG_ARGUMENTS: "arguments of the log call",
+    LOG_TEMPLATE: "message of the log call before its arguments were filled in",
     OUTCOME: "outcome of an operation",
     POLICY_REVISION: "revision of the policies that were in force",
     POLICY_RULE: "rules that decided",
@@ -189,6 +195,7 @@ Instrument = Literal["counter", "updowncounter", "gauge", "histogram"]
 OPERATION_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 EXECUTE_BUCKETS: Final = tuple(0.01 * 2**power for power in range(14))
 HTTP_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+LAG_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 WAIT_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0)
 
 
@@ -286,6 +293,30 @@ REFUSED: Final = Metric(
     "gateway.requests.refused", "counter", "{request}", "requests answered with 4xx or 5xx", (HTTP_STATUS,)
 )
 RUNNING: Final = Metric("gateway.calls.running", "updowncounter", "{call}", "calls that run now")
+CHECKS_FAILED: Final = Metric(
+    "gateway.checks.failed", "counter", "{call}", "calls denied because a check could not be made", (DECISION_REASON,)
+)
+UNKNOWN_OUTCOMES: Final = Metric(
+    "gateway.calls.unknown", "counter", "{call}", "calls whose outcome is unknown, because their process ended"
+)
+UPSTREAM_STATE: Final = Metric(
+    "gateway.upstream.state", "gauge", "{state}", "0 up, 1 not asked yet, 2 down, 3 left out", (UPSTREAM,)
+)
+ADMISSION_QUEUE: Final = Metric(
+    "gateway.admission.queue.length", "updowncounter", "{request}", "requests that wait to be admitted"
+)
+ADMISSION_WAIT: Final = Metric(
+    "gateway.admission.wait", "histogram", "s", "time that waiting requests waited to be admitted", (), HTTP_BUCKETS
+)
+LOOP_LAG: Final = Metric(
+    "gateway.event_loop.lag", "histogram", "s", "how late the event loop is, fifty times a second", (), LAG_BUCKETS
+)
+PROCESS_CPU: Final = Metric("process.cpu.time", "counter", "s", "processor time of the process", (CPU_MODE,))
+PROCESS_MEMORY: Final = Metric("process.memory.usage", "updowncounter", "By", "physical memory in use")
+PROCESS_FILES: Final = Metric(
+    "process.unix.file_descriptor.count", "updowncounter", "{file_descriptor}", "open file descriptors"
+)
+PROCESS_UPTIME: Final = Metric("process.uptime", "gauge", "s", "time since the start of the process")
 SPANS_PROCESSED: Final = Metric(
     "otel.sdk.processor.span.processed",
     "counter",
@@ -301,30 +332,10 @@ LOGS_PROCESSED: Final = Metric(
     (ERROR_TYPE,),
 )
 
-METRICS: Final = (
-    SERVER_DURATION,
-    CLIENT_DURATION,
-    SERVER_SESSION,
-    EXECUTE_DURATION,
-    HTTP_DURATION,
-    DECISIONS,
-    APPROVALS_PENDING,
-    APPROVAL_WAIT,
-    APPROVAL_DECISIONS,
-    SPOOL_BYTES,
-    SPOOL_UNAVAILABLE,
-    RECORDS_DURATION,
-    RECORDS_UNAVAILABLE,
-    CIRCUITS,
-    RELOADS,
-    CONFIG_EXPIRES,
-    DEFINITION_CHANGES,
-    LIMITS,
-    REFUSED,
-    RUNNING,
-    SPANS_PROCESSED,
-    LOGS_PROCESSED,
-)
+METRICS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Metric))
+
+SHARED: Final = frozenset({APPROVALS_PENDING.name})
+"""Metrics of the shared store, the same in every process of a gateway."""
 
 # --- values ---
 
@@ -351,6 +362,12 @@ _ELSEWHERE: Final = frozenset({"http", "mcp", "command"})
 
 QUEUE_FULL: Final = "queue_full"
 """Reason of dropped spans and log records: the queue was full."""
+
+DROP_REASONS: Final = (QUEUE_FULL, "closed", "failed", "rejected", "timeout", "unreachable")
+"""Usual reasons of dropped spans and log records; others are statuses of collectors."""
+
+FAILED_CHECKS: Final = frozenset({"check-failed", "audit-unavailable"})
+"""Reasons of denials that no document intends."""
 
 
 def tool_type(backend: str | None) -> str:

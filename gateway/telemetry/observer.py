@@ -30,7 +30,7 @@ from gateway.storage import StoredCall
 from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import CommonAttributes, ContentHashes, ToolAttributes
 from gateway.telemetry.call_spans import CallSpan
-from gateway.telemetry.export.signal_exporter import Queue
+from gateway.telemetry.export.signal_exporter import Queue, RecordSink
 from gateway.telemetry.export.wire_format import (
     FAILED,
     INTERNAL,
@@ -88,7 +88,7 @@ class TelemetryObserver:
         settings: TelemetrySettings,
         *,
         spans: Queue | None,
-        logs: Queue | None,
+        logs: RecordSink | None,
         hashes: ContentHashes,
         shares: Sharing = _share_nothing,
         contents: Contents = _no_contents,

@@ -58,7 +58,15 @@ class JsonLinesSettings:
     path: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """An exporter or a reader of an installed package, by the name of its entry point."""
+
+    name: str
+
+
 Exporter = OtlpExporterSettings | JsonLinesSettings
+AnyExporter = Exporter | PluginSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +107,12 @@ class TelemetrySettings:
 
     resource: Mapping[str, str]
     traces: Exporter | None = None
-    logs: Exporter | None = None
-    metrics: Exporter | None = None
+    logs: tuple[AnyExporter, ...] = ()
+    metrics: tuple[AnyExporter, ...] = ()
     metrics_every: float = 60.0
     """Seconds."""
+    metrics_timeout: float = 30.0
+    """Seconds that an export may take, with its repetitions."""
     log_lines: bool = False
     """Whether log lines of the gateway are exported, too."""
     start_records: bool = True
@@ -115,7 +125,7 @@ class TelemetrySettings:
 
     @property
     def is_off(self) -> bool:
-        return self.traces is None and self.logs is None and self.metrics is None
+        return self.traces is None and not self.logs and not self.metrics
 
 
 Protocol = Literal["http", "grpc"]
@@ -141,6 +151,33 @@ def exporter_from_environment(signal: Signal, environ: Mapping[str, str]) -> Exp
     if chosen not in ("", "otlp"):
         raise _unreadable(f"OTEL_{signal.upper()}_EXPORTER", "write otlp, console or none")
     return otlp_from_environment(signal, environ)
+
+
+def exporters_from_environment(signal: Signal, environ: Mapping[str, str]) -> tuple[AnyExporter, ...]:
+    """Return the exporters from the environment, those of other packages included."""
+    variable = f"OTEL_{signal.upper()}_EXPORTER"
+    chosen = [name.strip() for name in environ.get(variable, "").split(",") if name.strip()]
+    if not chosen:
+        chosen = ["otlp"] if _of_signal(signal, "ENDPOINT", environ) else []
+    if "none" in chosen and len(chosen) > 1:
+        raise _unreadable(variable, "write none alone")
+    return tuple(_exporter_named(name, signal, environ) for name in chosen if name != "none")
+
+
+def describe_exporter(exporter: AnyExporter) -> str:
+    """Return where an exporter sends, for the log: without credentials and without the path of an address."""
+    if isinstance(exporter, PluginSettings):
+        return f"exporter {exporter.name}"
+    if isinstance(exporter, JsonLinesSettings):
+        return f"JSON lines in {exporter.path}" if exporter.path else "JSON lines on standard error"
+    parts = urlsplit(exporter.endpoint)
+    return f"OTLP over {exporter.protocol} to {parts.hostname}:{parts.port or ''}".rstrip(":")
+
+
+def _exporter_named(name: str, signal: Signal, environ: Mapping[str, str]) -> AnyExporter:
+    if name == "console":
+        return JsonLinesSettings()
+    return otlp_from_environment(signal, environ) if name == "otlp" else PluginSettings(name)
 
 
 def otlp_from_environment(
@@ -200,13 +237,31 @@ def _ratio(variable: str, environ: Mapping[str, str]) -> float:
     return ratio
 
 
-def metric_export_interval(environ: Mapping[str, str]) -> float:
-    """Return the seconds between two exports of metrics."""
-    variable = "OTEL_METRIC_EXPORT_INTERVAL"
-    milliseconds = _number(variable, environ.get(variable, ""), float, 60_000.0)
-    if not milliseconds >= 1:
-        raise _unreadable(variable, "write a number above 0")
-    return milliseconds / 1000
+def read_metric_times(environ: Mapping[str, str]) -> tuple[float, float]:
+    """Return the seconds between two exports of metrics, and those that one may take."""
+    found = []
+    for variable, default in (("OTEL_METRIC_EXPORT_INTERVAL", 60_000.0), ("OTEL_METRIC_EXPORT_TIMEOUT", 30_000.0)):
+        found.append(_number(variable, environ.get(variable, ""), float, default) / 1000)
+        if not found[-1] >= 0.001:
+            raise _unreadable(variable, "write a number above 0")
+    return found[0], found[1]
+
+
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "OTEL_METRICS_EXEMPLAR_FILTER": ("trace_based", "always_on", "always_off"),
+    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": ("cumulative", "delta", "lowmemory"),
+    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": (
+        "explicit_bucket_histogram",
+        "base2_exponential_bucket_histogram",
+    ),
+}
+
+
+def check_choices(environ: Mapping[str, str]) -> None:
+    """Refuse values of variables that the SDK reads itself and would ignore if they are unknown."""
+    for variable, choices in _CHOICES.items():
+        if environ.get(variable, "").strip().lower() not in ("", *choices):
+            raise _unreadable(variable, f"write {', '.join(choices[:-1])} or {choices[-1]}")
 
 
 def read_capture(environ: Mapping[str, str]) -> CaptureSettings:

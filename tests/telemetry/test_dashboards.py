@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.config.kinds.validation import validate_document
-from gateway.telemetry.metrics import label_name, prometheus_name
+from gateway.telemetry.export.prometheus_text import label_name, prometheus_name
 from gateway.telemetry.names import METRICS
 from tests.support.paths import ROOT
 
@@ -116,6 +116,25 @@ def test_prometheus_accepts_the_alerts() -> None:
     )
 
     assert found.returncode == 0, found.stderr
+
+
+def test_every_alert_is_tested_with_series_that_raise_it_and_with_others() -> None:
+    cases = yaml.safe_load((FOLDER / "alerts.test.yaml").read_text(encoding="utf-8"))["tests"]
+
+    found = [(case["alert_rule_test"][0]["alertname"], "exp_alerts" in case["alert_rule_test"][0]) for case in cases]
+    assert found == [(each["alert"], is_raised) for each in alerts() for is_raised in (True, False)]
+
+
+def test_alerts_are_raised_when_they_should_be() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed; Debian's package prometheus has it")
+
+    found = subprocess.run(
+        [promtool, "test", "rules", "alerts.test.yaml"], cwd=FOLDER, capture_output=True, text=True, timeout=60
+    )
+
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 def test_how_to_states_how_many_alerts_there_are() -> None:

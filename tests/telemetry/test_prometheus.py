@@ -3,33 +3,63 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from opentelemetry.sdk.metrics import Histogram as SdkHistogram
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
 from gateway.telemetry import names
-from gateway.telemetry.metric_instruments import Counter, Family, Histogram, gauge_family
-from gateway.telemetry.metrics import format_exposition, label_name, negotiate_format, prometheus_name
+from gateway.telemetry.export.otlp_metrics import to_message
+from gateway.telemetry.export.prometheus_text import (
+    Exposition,
+    Format,
+    Labels,
+    label_name,
+    negotiate_format,
+    parse_metrics,
+    prometheus_name,
+)
+from gateway.telemetry.metric_instruments import Counter, Histogram, observe
 
 SAMPLE = re.compile(r'[a-z_]+(\{([a-zA-Z_][a-zA-Z0-9_]*="(\\.|[^"\\\n])*",?)*\})? [-+0-9.e]+( # .*)?')
+ABOUT = (("service.name", "agent-gateway"),)
 
 
-def some() -> list[Family]:
-    calls = Histogram(names.EXECUTE_DURATION)
-    calls.record(
-        ("execute_tool", "quote", "function", None, "shop", "open"), 0.015, trace_id="a" * 32, span_id="b" * 16
-    )
+def some(*, wiki: str = "wiki", views: Sequence[View] = ()) -> MetricsData:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], views=views, shutdown_on_exit=False)
+    meter = provider.get_meter("gateway")
+    calls = Histogram(names.EXECUTE_DURATION, meter)
+    calls.record(("execute_tool", "quote", "function", None, "shop", "open"), 0.015, ("a" * 32, "b" * 16))
     calls.record(("execute_tool", "quote", "function", "tool_error", "shop", "open"), 100)
-    decisions = Counter(names.DECISIONS)
+    decisions = Counter(names.DECISIONS, meter)
     decisions.add(("deny", "rule-denied", "shop", "open", "no-refunds"))
-    spool = Counter(names.SPOOL_BYTES)
+    spool = Counter(names.SPOOL_BYTES, meter)
     spool.add(("shop",), 1234)
-    return [calls.read(), decisions.read(), spool.read(), gauge_family(names.CIRCUITS, [((None, "wiki"), 2)])]
+    for each in (calls, decisions, spool):
+        each.hand_over()
+    observe(names.CIRCUITS, meter, lambda: [((None, wiki), 2)])
+    observe(names.APPROVALS_PENDING, meter, lambda: [(("leads-agree",), 1)])
+    provider.get_meter("a.tool").create_counter("lookups", "1", 'of "all"\nkinds').add(
+        2, {"2nd": True, "parts": ["a", "b"]}
+    )
+    return to_message(reader.get_metrics_data())
+
+
+def text_of(data: MetricsData, format: Format, about: Labels = ()) -> str:
+    exposition = Exposition(format)
+    exposition.add(data)
+    return exposition.text(about).decode()
 
 
 def test_text_is_what_it_should_be() -> None:
-    lines = format_exposition(some(), "text", about=(("service.name", "agent-gateway"),)).decode().splitlines()
+    lines = text_of(some(), "text", ABOUT).splitlines()
 
     assert lines[:3] == [
         "# TYPE target_info gauge",
@@ -47,29 +77,80 @@ def test_text_is_what_it_should_be() -> None:
     assert 'gateway_spool_bytes_total{gateway_catalogue_name="shop"} 1234' in lines
     assert 'gateway_upstream_circuit_state{gateway_upstream_name="wiki"} 2' in lines
     assert "# TYPE gateway_decisions_total counter" in lines
+    assert "# TYPE gateway_approvals_pending gauge" in lines
     assert "# EOF" not in lines
 
 
 def test_openmetrics_has_examples_units_and_an_end() -> None:
-    text = format_exposition(some(), "openmetrics").decode()
+    text = text_of(some(), "openmetrics")
 
     example = f'# {{trace_id="{"a" * 32}",span_id="{"b" * 16}"}} 0.015 '
-    assert example in text
+    assert [line for line in text.splitlines() if example in line and 'le="0.02"' in line]
     assert "# TYPE gateway_decisions counter\n" in text
     assert "# UNIT gateway_spool_bytes bytes\n" in text
     assert text.endswith("# EOF\n")
-    assert "trace_id" not in format_exposition(some(), "text").decode()
+    assert "trace_id" not in text_of(some(), "text")
 
 
-def test_metric_without_points_is_left_out() -> None:
-    assert format_exposition([Counter(names.LIMITS).read()], "text") == b"\n"
+def test_metrics_of_other_libraries_have_their_scope() -> None:
+    lines = text_of(some(), "text").splitlines()
+
+    assert 'lookups_total{key_2nd="true",parts="[\\"a\\",\\"b\\"]",otel_scope_name="a.tool"} 2' in lines
+    assert '# HELP lookups_total of "all"\\nkinds' in lines
+
+
+def test_metrics_of_several_processes_are_labelled_and_those_of_the_store_are_not() -> None:
+    exposition = Exposition("text")
+    for worker in ("0", "1"):
+        exposition.add(parse_metrics(some().SerializeToString()), (("worker", worker),))
+    lines = exposition.text().decode().splitlines()
+
+    spooled = [line for line in lines if line.startswith("gateway_spool_bytes_total{")]
+    assert spooled == [f'gateway_spool_bytes_total{{gateway_catalogue_name="shop",worker="{n}"}} 1234' for n in (0, 1)]
+    assert lines.count("# TYPE gateway_spool_bytes_total counter") == 1
+    assert [line for line in lines if line.startswith("gateway_approvals_pending{")] == [
+        'gateway_approvals_pending{gateway_gate_name="leads-agree"} 1'
+    ]
+
+
+@pytest.mark.parametrize("content", [b"[]", b"\xff", b'{"no.such": []}'])
+def test_what_is_no_metrics_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="not encoded metrics"):
+        parse_metrics(content)
+
+
+def test_exponential_histogram_has_its_sum_and_count() -> None:
+    view = View(instrument_type=SdkHistogram, aggregation=ExponentialBucketHistogramAggregation())
+
+    lines = text_of(some(views=[view]), "text").splitlines()
+
+    found = [line for line in lines if line.startswith("gen_ai_execute_tool") and "tool_error" in line]
+    assert [line.rpartition(" ")[2] for line in found] == ["1", "100", "1"]
+    assert 'le="+Inf"' in found[0]
+
+
+def test_two_metrics_with_one_name_and_different_types_leave_the_text_readable() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    provider.get_meter("one").create_up_down_counter("load").add(1)
+    provider.get_meter("two").create_histogram("load").record(1)
+
+    text = text_of(to_message(reader.get_metrics_data()), "text")
+
+    assert text.count("# TYPE load ") == 1
+    assert 'load{otel_scope_name="one"} 1' in text
+    assert "two" not in text
 
 
 @given(st.text())
 def test_no_value_breaks_out_of_its_label(value: str) -> None:
-    text = format_exposition([gauge_family(names.CIRCUITS, [((value, None), 1)])], "text").decode()
+    data = some()
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics:
+        if metric.name == names.CIRCUITS.name:
+            metric.gauge.data_points[0].attributes[0].value.string_value = value.encode("utf-8", "replace").decode()
 
-    samples = [line for line in text.split("\n") if line and not line.startswith("#")]
+    samples = [line for line in text_of(data, "text").split("\n") if line.startswith("gateway_upstream_circuit_state")]
+
     assert len(samples) == 1
     assert SAMPLE.fullmatch(samples[0])
 
@@ -93,9 +174,11 @@ def test_prometheus_itself_finds_nothing_wrong() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed; Debian's package prometheus has it")
+    data = some()
+    del data.resource_metrics[0].scope_metrics[1:]  # metrics of others need not follow its advice
 
     found = subprocess.run(
-        [promtool, "check", "metrics"], input=format_exposition(some(), "text"), capture_output=True, timeout=60
+        [promtool, "check", "metrics"], input=text_of(data, "text").encode(), capture_output=True, timeout=60
     )
 
     assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")

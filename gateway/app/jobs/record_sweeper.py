@@ -54,11 +54,14 @@ class RecordSweeper:
         *,
         rhythm: SweepSchedule = SweepSchedule(),  # noqa: B008 - immutable
         clock: Callable[[], datetime] = now,
+        report: Callable[[int], None] = lambda calls: None,
     ) -> None:
+        """`report` is called with the number of calls whose outcome has become unknown."""
         self._store = store
         self._files = files
         self._rhythm = rhythm
         self._clock = clock
+        self._report = report
 
     async def run(self) -> None:
         """Run each kind at its own interval, so that a slow file store does not delay the others."""
@@ -72,7 +75,7 @@ class RecordSweeper:
             await asyncio.sleep(self._rhythm.recover.total_seconds())
             async with _log_errors():
                 at = self._clock()
-                await self._store.close_interrupted_calls(at)
+                self._report(await self._store.close_interrupted_calls(at))
                 await self._store.audit_refusal_counts(to_microseconds(at))
 
     async def _expire_forever(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.server.http.asgi import SCOPE_PRINCIPAL, Scope
 
@@ -23,17 +23,27 @@ _GROW: Final = 1.1
 _MAX_TENANTS: Final = 4096
 
 
+class AdmissionMeter(Protocol):
+    def record_admission_wait(self, seconds: float) -> None: ...
+
+    def record_loop_lag(self, seconds: float) -> None: ...
+
+
 class AdmissionControl:
     """Admission of one process. `active` counts admitted requests, `limit` is how many may be active at present."""
 
-    __slots__ = ("_deadlines", "_lines", "_queue", "_tenants", "_wait", "active", "limit", "most", "queued", "refused")
+    __slots__ = (
+        *("_deadlines", "_lines", "_meter", "_queue", "_tenants", "_wait"),
+        *("active", "limit", "most", "queued", "refused"),
+    )
 
-    def __init__(self, most: int, *, queue: int, wait: float) -> None:
+    def __init__(self, most: int, *, queue: int, wait: float, meter: AdmissionMeter | None = None) -> None:
         """At most `queue` requests wait to be admitted, each for little more than `wait` seconds."""
         self.active = self.queued = self.refused = 0
         self.most = self.limit = most
         self._queue = queue
         self._wait = wait
+        self._meter = meter
         self._lines: OrderedDict[Hashable, deque[asyncio.Future[bool]]] = OrderedDict()
         self._deadlines: dict[asyncio.Future[bool], tuple[float, Hashable]] = {}
         """Deadline and caller of every waiting request of all queues, oldest first."""
@@ -50,7 +60,8 @@ class AdmissionControl:
             return False
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(caller, deque()).append(turn)
-        self._deadlines[turn] = (monotonic() + self._wait, caller)
+        began = monotonic()
+        self._deadlines[turn] = (began + self._wait, caller)
         self.queued += 1
         try:
             return await turn
@@ -60,6 +71,9 @@ class AdmissionControl:
             elif not turn.cancelled() and turn.result():
                 self.release()
             raise
+        finally:
+            if self._meter is not None:
+                self._meter.record_admission_wait(monotonic() - began)
 
     def release(self) -> None:
         self.active -= 1
@@ -79,6 +93,8 @@ class AdmissionControl:
 
     def adapt(self, lateness: float) -> None:
         """Shrink the limit if the loop is late, else let it grow back; then admit waiting requests."""
+        if self._meter is not None:
+            self._meter.record_loop_lag(lateness)
         if lateness > MAX_LOOP_LAG:
             self.limit = max(min(MIN_LIMIT, self.most), int(min(self.limit, self.active) * _SHRINK))
         elif self.limit < self.most:

@@ -53,6 +53,12 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+class RecordSink(Protocol):
+    """Takes encoded log records, from any thread."""
+
+    def put(self, encoded: bytes) -> None: ...
+
+
 class Queue:
     """Items that wait to be sent. Any thread may put items into it; one task takes them.
 
@@ -72,13 +78,13 @@ class Queue:
     def taken(self) -> int:
         return self._given + len(self._items) + self.dropped[QUEUE_FULL]
 
-    def put(self, item: bytes) -> None:
+    def put(self, encoded: bytes) -> None:
         items = self._items
         waiting = len(items)
         if waiting >= self._most:
             self.dropped[QUEUE_FULL] += 1
             return
-        items.append(item)
+        items.append(encoded)
         if waiting + 1 == self._many and self._is_due is not None:
             self._is_due.set()
 

@@ -347,9 +347,9 @@ async def test_metrics_are_sent_to_a_collector_with_traces_as_examples(tmp_path:
 
 
 def find_durations(payloads: Sequence[bytes], requests: Sequence[tuple[str, Any]]) -> Any:
-    """Return the resource and metric of the latest call durations."""
+    """Return the resource and metric of the first call durations: later exports do not repeat their exemplars."""
     sent = [payload for payload, (path, _) in zip(payloads, requests, strict=True) if path == "/v1/metrics"]
-    for payload in reversed(sent):
+    for payload in sent:
         [found] = MetricsData.FromString(payload).resource_metrics
         for metric in found.scope_metrics[0].metrics:
             if metric.name == names.EXECUTE_DURATION.name:

@@ -106,11 +106,14 @@ async def test_a_killed_process_leaves_starts_and_the_next_one_reports_the_rest(
                     await asking
             with start_gateway_process(folder, tmp_path / "data", env=environ(collector)) as again:
                 await collector.until(lambda known: known.events_named(names.CALL_UNKNOWN))
+                async with session.get(f"{again.admin_url}/metrics") as answer:
+                    counted = [line for line in (await answer.text()).splitlines() if "calls_unknown_total" in line]
                 await asyncio.to_thread(again.stop)
         await runner.cleanup()
 
     [start] = collector.events_named(names.CALL_STARTED)
     [unknown] = collector.events_named(names.CALL_UNKNOWN)
+    assert counted[-1] == "gateway_calls_unknown_total 1"
     assert unknown.address == start.address
     assert unknown[names.CALL_ID] == start[names.CALL_ID]
     assert collector.of("execute_tool pay") == []

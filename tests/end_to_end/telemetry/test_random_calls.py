@@ -69,7 +69,7 @@ async def test_every_start_has_an_end_or_is_reported_as_unknown(tmp_path: Path) 
             stored = await _read_records(again)
             telemetry = again.running.observing.telemetry
     assert telemetry is not None
-    for queue in (telemetry.spans, telemetry.logs):
+    for queue in (telemetry.spans, again.running.observing.logs):
         assert queue is not None
         assert not queue.dropped
 

@@ -58,6 +58,8 @@ class Event:
     trace: str
     id: str
     attributes: Mapping[str, Any]
+    body: Any = None
+    severity: int = 0
 
     @property
     def address(self) -> tuple[str, str]:
@@ -171,7 +173,14 @@ def spans_of(body: bytes) -> list[Span]:
 
 def events_of(body: bytes) -> list[Event]:
     return [
-        Event(one.event_name, one.trace_id.hex(), one.span_id.hex(), attributes_of(one.attributes))
+        Event(
+            one.event_name,
+            one.trace_id.hex(),
+            one.span_id.hex(),
+            attributes_of(one.attributes),
+            _value(one.body),
+            one.severity_number,
+        )
         for resource in LogsData.FromString(body).resource_logs
         for scoped in resource.scope_logs
         for one in scoped.log_records
