@@ -58,12 +58,10 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/storage/sql": {"sqlalchemy"},
     "gateway/storage/sql/migrations": {"sqlalchemy", "alembic"},
     "gateway/storage/sql/postgres": {"sqlalchemy", "psycopg", "orjson"},
-    "gateway/telemetry": {"orjson"},
-    "gateway/telemetry/current_span.py": {"opentelemetry"},
+    "gateway/telemetry": {"opentelemetry", "orjson"},
     "gateway/telemetry/export/signal_exporter.py": {"google", "opentelemetry"},
     "gateway/telemetry/export/otlp_grpc.py": {"grpc"},
     "gateway/telemetry/export/otlp_http.py": {"aiohttp", "google", "opentelemetry"},
-    "gateway/telemetry/export/otlp_metrics.py": {"opentelemetry"},
 }
 
 # Which other packages a package may import. `gateway` itself (the version) is open to the command line only.

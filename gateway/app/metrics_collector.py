@@ -23,6 +23,7 @@ from gateway.telemetry import (
     MetricAttributes,
     Point,
     Queue,
+    SpanExport,
     Values,
     format_exposition,
     gauge_family,
@@ -105,7 +106,7 @@ class MetricsCollector:
             gauge_family(names.SPOOL_UNAVAILABLE, [((), int(self._spool.problem is not None))]),
             gauge_family(names.CONFIG_EXPIRES, self._expires()),
             gauge_family(names.DEFINITION_CHANGES, self._changes()),
-            gauge_family(names.SPANS_PROCESSED, _count_processed(telemetry.spans if telemetry else None)),
+            gauge_family(names.SPANS_PROCESSED, _count_processed(self._observing.spans)),
             gauge_family(names.LOGS_PROCESSED, _count_processed(telemetry.logs if telemetry else None)),
         ]
 
@@ -202,7 +203,7 @@ def _label_worker(worker: int, families: Sequence[Family]) -> list[Family]:
     ]
 
 
-def _count_processed(queue: Queue | None) -> Iterator[tuple[Values, float]]:
+def _count_processed(queue: Queue | SpanExport | None) -> Iterator[tuple[Values, float]]:
     """Yield the number of exported items, and of dropped ones by reason."""
     if queue is not None:
         dropped = dict(queue.dropped)

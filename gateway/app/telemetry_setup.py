@@ -52,18 +52,28 @@ from gateway.telemetry import (
     OtlpGrpc,
     OtlpHttp,
     OtlpLogHandler,
+    Propagation,
     Queue,
     SamplingSettings,
     Signal,
     SignalExporter,
+    SpanDestination,
+    SpanExport,
     TelemetryObserver,
     TelemetrySettings,
     TextLogFormatter,
     ToolAttributes,
     Transport,
     Value,
+    check_config_file,
+    configure_by_file,
+    detect_resource,
+    find_process_provider,
+    get_process_propagator,
     grpc_library,
+    load_components,
     names,
+    open_span_export,
 )
 from gateway.telemetry import settings as environment
 
@@ -126,11 +136,13 @@ def telemetry_settings(
     if environment.is_disabled(environ):
         return None
     spec = _without_document(environ) if spec is None else spec
-    traces = _exporter("traces", spec.traces.exporter if spec.traces else None, environ, secrets)
+    uses_process = check_config_file(environ) or find_process_provider() is not None
+    traces = _span_exporters(spec.traces.exporter if spec.traces else None, environ, secrets, uses_process=uses_process)
     logs = spec.logs.exporter if spec.logs and spec.logs.exporter else spec.traces.exporter if spec.traces else None
     settings = TelemetrySettings(
         _resource(spec, environ),
         traces=traces,
+        uses_process=uses_process,
         logs=_exporter("logs", logs, environ, secrets),
         metrics=_exporter("metrics", spec.metrics.exporter if spec.metrics else None, environ, secrets),
         metrics_every=spec.metrics.every.total_seconds()
@@ -147,7 +159,8 @@ def telemetry_settings(
     )
     if settings.is_off:
         return None
-    for exporter in (settings.traces, settings.logs, settings.metrics):
+    load_components(environ)  # raises for what cannot be loaded
+    for exporter in (*settings.traces, settings.logs, settings.metrics):
         if isinstance(exporter, OtlpExporterSettings) and exporter.protocol == "grpc":
             grpc_library()
     return settings
@@ -187,6 +200,16 @@ def _exporter(
             )
 
 
+def _span_exporters(
+    spec: ExporterSpec | None, environ: Mapping[str, str], secrets: Secrets, *, uses_process: bool
+) -> tuple[SpanDestination, ...]:
+    """Return the exporters of spans. Variables about them are those of the process's provider, if there is one."""
+    if spec is None:
+        return () if uses_process else environment.span_exporters_from_environment(environ)
+    one = _exporter("traces", spec, environ, secrets)
+    return () if one is None else (one,)
+
+
 def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> OtlpExporterSettings:
     found = build_auth(auth, secrets)
     if found is None:
@@ -200,18 +223,19 @@ def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> 
     return replace(collector, headers=headers)
 
 
-def _resource(spec: TelemetrySpec, environ: Mapping[str, str]) -> dict[str, str]:
+def _resource(spec: TelemetrySpec, environ: Mapping[str, str]) -> dict[str, Any]:
     version = _version()
     named = {"service.name": spec.service} if "service" in spec.model_fields_set else {}
     return {
+        **detect_resource(environ),
         "service.name": spec.service,
         "service.version": version,
         "service.instance.id": new_id(),
         "host.name": platform.node() or "gateway",
-        "process.pid": str(os.getpid()),
+        "process.pid": os.getpid(),
         "telemetry.sdk.language": "python",
-        "telemetry.sdk.name": names.SCOPE,
-        "telemetry.sdk.version": version,
+        "telemetry.sdk.name": "opentelemetry",
+        "telemetry.sdk.version": version_of("opentelemetry-sdk"),
         **environment.read_resource(environ),
         **named,
         **spec.resource,
@@ -234,10 +258,14 @@ class TelemetryPipeline:
     """The telemetry of a running gateway; without `telemetry`, nothing is observed."""
 
     telemetry: TelemetryObserver | None = None
+    spans: SpanExport | None = None
     exporting: tuple[SignalExporter, ...] = ()
 
     def start(self, closing: AsyncExitStack) -> None:
         """Start the exporters. `closing` ends them after everything that produces telemetry."""
+        if self.spans is not None:
+            self.spans.start()
+            closing.push_async_callback(self.spans.close)
         for each in self.exporting:
             each.start()
             closing.push_async_callback(each.close)
@@ -259,7 +287,7 @@ class TelemetryPipeline:
         """Return how many items were accepted, wait, and were dropped by reason."""
         if self.telemetry is None:
             return {}
-        queues = {"spans": self.telemetry.spans, "logRecords": self.telemetry.logs}
+        queues = {"spans": self.spans, "logRecords": self.telemetry.logs}
         return {
             "telemetry": {
                 name: {"taken": queue.taken, "waiting": len(queue), "dropped": dict(queue.dropped)}
@@ -270,29 +298,37 @@ class TelemetryPipeline:
 
 
 def build_telemetry(
-    settings: TelemetrySettings | None, *, key: ContentKey, published: Callable[[], LiveRevision]
+    settings: TelemetrySettings | None,
+    *,
+    key: ContentKey,
+    published: Callable[[], LiveRevision],
+    environ: Mapping[str, str],
 ) -> TelemetryPipeline:
     """Build the pipeline. `published` is not called before the first call of a tool."""
-    if settings is None or (settings.traces is None and settings.logs is None):
+    if settings is None or not (settings.traces or settings.uses_process or settings.logs is not None):
         return TelemetryPipeline()
-    spans = Queue(settings.spans) if settings.traces is not None else None
+    if settings.uses_process:
+        configure_by_file(environ)
+    components = load_components(environ)
+    spans: SpanExport | None = None
+    if settings.traces or settings.uses_process:
+        spans = open_span_export(settings, components, _version(), _transport)
     logs = Queue(settings.records) if settings.logs is not None else None
-    resource = Attributes(settings.longest_value).all(dict(settings.resource))
-    envelope = OtlpEnvelope(resource, scope=names.SCOPE, version=_version(), schema_url=names.SCHEMA_URL)
     exporting = []
-    if spans is not None and settings.traces is not None:
-        exporting.append(SignalExporter("traces", spans, envelope, _transport(settings.traces)))
     if logs is not None and settings.logs is not None:
+        resource = Attributes(settings.longest_value).all(dict(settings.resource))
+        envelope = OtlpEnvelope(resource, scope=names.SCOPE, version=_version(), schema_url=names.SCHEMA_URL)
         exporting.append(SignalExporter("logs", logs, envelope, _transport(settings.logs)))
     telemetry = TelemetryObserver(
         settings,
-        spans=spans,
+        pipeline=None if spans is None else spans.pipeline,
         logs=logs,
         hashes=key,
+        propagation=Propagation(components.propagator or get_process_propagator(), settings.baggage),
         shares=partial(_tool_policy, published),
         contents=partial(_contents, settings.longest_value),
     )
-    return TelemetryPipeline(telemetry, tuple(exporting))
+    return TelemetryPipeline(telemetry, spans, tuple(exporting))
 
 
 def build_metrics_exporter(
@@ -308,7 +344,7 @@ def build_metrics_exporter(
 def _transport(exporter: Exporter) -> Transport:
     if isinstance(exporter, JsonLinesSettings):
         return JsonLinesExporter(exporter.path)
-    return OtlpHttp(exporter) if exporter.protocol == "http" else OtlpGrpc(exporter)
+    return OtlpGrpc(exporter) if exporter.protocol == "grpc" else OtlpHttp(exporter)
 
 
 def _tool_policy(published: Callable[[], LiveRevision], tool: DeclaredTool) -> tuple[CaptureSettings, tuple[str, ...]]:

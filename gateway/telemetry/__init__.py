@@ -9,11 +9,13 @@ from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from gateway.telemetry.attribute_cache import ToolAttributes
+    from gateway.telemetry.event_spans import EventSpans
     from gateway.telemetry.export.otlp_grpc import OtlpGrpc, grpc_library
     from gateway.telemetry.export.otlp_http import OtlpHttp
     from gateway.telemetry.export.otlp_metrics import MetricExporter
     from gateway.telemetry.export.signal_exporter import JsonLinesExporter, Queue, SignalExporter, Transport
-    from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope, Value
+    from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope
+    from gateway.telemetry.finished_span import Value
     from gateway.telemetry.logs import JsonLogFormatter, OtlpLogHandler, TextLogFormatter
     from gateway.telemetry.metric_instruments import (
         Family,
@@ -31,7 +33,14 @@ if TYPE_CHECKING:
         pack_families,
         unpack_families,
     )
-    from gateway.telemetry.observer import EventSpans, TelemetryObserver
+    from gateway.telemetry.observer import TelemetryObserver
+    from gateway.telemetry.process_provider import find_process_provider
+    from gateway.telemetry.sdk_components import (
+        check_config_file,
+        configure_by_file,
+        detect_resource,
+        load_components,
+    )
     from gateway.telemetry.settings import (
         CAPTURE,
         LONGEST_VALUE,
@@ -43,7 +52,10 @@ if TYPE_CHECKING:
         OtlpExporterSettings,
         SamplingSettings,
         Signal,
+        SpanDestination,
         TelemetrySettings,
     )
+    from gateway.telemetry.span_destinations import SpanExport, open_span_export
+    from gateway.telemetry.trace_context import Propagation, get_process_propagator
 else:
     __getattr__ = lazy_exports(__name__)

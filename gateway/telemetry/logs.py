@@ -18,7 +18,8 @@ from gateway.engine import find_current_call
 from gateway.errors import GatewayError
 from gateway.telemetry import names
 from gateway.telemetry.export.signal_exporter import Queue
-from gateway.telemetry.export.wire_format import Attributes, Value, event_body, log_head, of_log
+from gateway.telemetry.export.wire_format import Attributes, event_body, log_head, of_log
+from gateway.telemetry.finished_span import Value
 
 OURS: Final = "gateway"
 LONGEST: Final = 2_000

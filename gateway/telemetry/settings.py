@@ -6,7 +6,7 @@ An invalid value is an error that names its variable, never the value.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from gateway.errors import ProgramError
@@ -41,7 +41,7 @@ def no_headers() -> Mapping[str, str]:
 class OtlpExporterSettings:
     """A collector. `headers` is called for every request, because secrets in them may be rotated."""
 
-    protocol: Literal["http", "grpc"]
+    protocol: "Protocol"
     endpoint: str
     headers: Callable[[], Mapping[str, str]] = field(default=no_headers, repr=False)
     timeout: float = 10.0
@@ -58,7 +58,15 @@ class JsonLinesSettings:
     path: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """An exporter of another package, by the name of its entry point. It reads its own variables."""
+
+    name: str
+
+
 Exporter = OtlpExporterSettings | JsonLinesSettings
+SpanDestination = Exporter | PluginSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +105,10 @@ class CaptureSettings:
 class TelemetrySettings:
     """All settings. `resource` describes the sender; `baggage` are keys that are accepted and forwarded."""
 
-    resource: Mapping[str, str]
-    traces: Exporter | None = None
+    resource: Mapping[str, Any]
+    traces: tuple[SpanDestination, ...] = ()
+    uses_process: bool = False
+    """Whether spans go to the tracer provider that the process has set, or that its configuration file describes."""
     logs: Exporter | None = None
     metrics: Exporter | None = None
     metrics_every: float = 60.0
@@ -115,20 +125,47 @@ class TelemetrySettings:
 
     @property
     def is_off(self) -> bool:
-        return self.traces is None and self.logs is None and self.metrics is None
+        return not (self.traces or self.uses_process or self.logs or self.metrics)
 
 
-Protocol = Literal["http", "grpc"]
+Protocol = Literal["http", "http/json", "grpc"]
 T = TypeVar("T")
 
-_PROTOCOLS: Final[Mapping[str, Protocol]] = {"http/protobuf": "http", "grpc": "grpc"}
-_PORTS: Final[Mapping[Protocol, int]] = {"http": 4318, "grpc": 4317}
+_PROTOCOLS: Final[Mapping[str, Protocol]] = {
+    "http/protobuf": "http",
+    "http/json": "http/json",
+    "grpc": "grpc",
+}
+_PORTS: Final[Mapping[Protocol, int]] = {"http": 4318, "http/json": 4318, "grpc": 4317}
 _PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
     return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def span_exporters_from_environment(environ: Mapping[str, str]) -> tuple[SpanDestination, ...]:
+    """Return the exporters of spans that the environment names, each once."""
+    named = [each.strip() for each in environ.get("OTEL_TRACES_EXPORTER", "").split(",") if each.strip()]
+    if len(named) > 1 or (named and named[0].lower() not in ("otlp", "console", "none")):
+        return tuple(_span_exporter(each, environ) for each in dict.fromkeys(named) if each.lower() != "none")
+    only = exporter_from_environment("traces", environ)
+    return () if only is None else (only,)
+
+
+def _span_exporter(name: str, environ: Mapping[str, str]) -> SpanDestination:
+    match name.lower():
+        case "otlp":
+            return otlp_from_environment("traces", environ)
+        case "otlp_proto_http":
+            return otlp_from_environment("traces", environ, protocol="http")
+        case "otlp_proto_grpc":
+            return otlp_from_environment("traces", environ, protocol="grpc")
+        case "console":
+            return JsonLinesSettings()
+        case _:
+            return PluginSettings(name)
 
 
 def exporter_from_environment(signal: Signal, environ: Mapping[str, str]) -> Exporter | None:
@@ -150,7 +187,7 @@ def otlp_from_environment(
     spoken = _of_signal(signal, "PROTOCOL", environ)
     if protocol is None:
         if spoken and spoken not in _PROTOCOLS:
-            raise _unreadable(f"{_PREFIX}PROTOCOL", "write http/protobuf or grpc")
+            raise _unreadable(f"{_PREFIX}PROTOCOL", "write http/protobuf, http/json or grpc")
         protocol = _PROTOCOLS.get(spoken, "http")
     headers = _headers(_of_signal(signal, "HEADERS", environ))
     compression = _of_signal(signal, "COMPRESSION", environ)
@@ -179,6 +216,8 @@ def read_resource(environ: Mapping[str, str]) -> dict[str, str]:
 
 def read_sampling(environ: Mapping[str, str]) -> SamplingSettings:
     name = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or "parentbased_always_on"
+    if not is_builtin_sampler(name):  # it decides, and reads its own argument
+        return SamplingSettings(1.0)
     follows = name.startswith("parentbased_")
     ratio = _ratio("OTEL_TRACES_SAMPLER_ARG", environ)
     match name.removeprefix("parentbased_"):
@@ -186,10 +225,13 @@ def read_sampling(environ: Mapping[str, str]) -> SamplingSettings:
             return SamplingSettings(1.0, follows_caller=follows)
         case "always_off":
             return SamplingSettings(0.0, follows_caller=follows)
-        case "traceidratio":
-            return SamplingSettings(ratio, follows_caller=follows)
         case _:
-            raise _unreadable("OTEL_TRACES_SAMPLER", "write always_on, always_off or traceidratio")
+            return SamplingSettings(ratio, follows_caller=follows)
+
+
+def is_builtin_sampler(name: str) -> bool:
+    """Whether the gateway samples as a sampler of the SDK would, at the end of a call instead of at its start."""
+    return name.lower().removeprefix("parentbased_") in ("always_on", "always_off", "traceidratio")
 
 
 def _ratio(variable: str, environ: Mapping[str, str]) -> float:

@@ -108,15 +108,14 @@ def test_contents_are_shown_if_the_environment_enables_it(word: str, results: st
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ("OTEL_LOGS_EXPORTER", "zipkin"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:99999"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/xml"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "brotli"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
         ("OTEL_RESOURCE_ATTRIBUTES", "hunter2"),
-        ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
         ("OTEL_TRACES_SAMPLER_ARG", "2"),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
         ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "some"),
@@ -135,6 +134,7 @@ def test_a_wrong_value_names_its_variable_and_never_itself(variable: str, value:
 
 def _everything(environ: dict[str, str]) -> None:
     environment.exporter_from_environment("traces", environ)
+    environment.exporter_from_environment("logs", environ)
     environment.read_resource(environ)
     environment.read_sampling(environ)
     environment.read_capture(environ)

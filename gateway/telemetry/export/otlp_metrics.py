@@ -24,7 +24,7 @@ def encode_metrics(
 
     data = metrics_pb2.MetricsData()
     told = data.resource_metrics.add(schema_url=names.SCHEMA_URL)
-    told.resource.attributes.extend(_attributes(tuple(resource.items())))
+    told.resource.attributes.extend(_attributes(tuple((key, str(value)) for key, value in resource.items())))
     scoped = told.scope_metrics.add(schema_url=names.SCHEMA_URL)
     scoped.scope.name, scoped.scope.version = names.SCOPE, version
     for family in families:

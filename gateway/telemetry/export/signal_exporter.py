@@ -113,46 +113,19 @@ def suppress_instrumentation() -> None:
     otel_context.attach(otel_context.set_value(otel_context._SUPPRESS_INSTRUMENTATION_KEY, True))
 
 
-class SignalExporter:
-    """The export of one signal."""
+class Delivery:
+    """Sends requests of one signal. It tries again for a while, and counts in `dropped` what did not arrive."""
 
-    def __init__(self, signal: Signal, queue: Queue, envelope: OtlpEnvelope, transport: Transport) -> None:
-        self.queue = queue
+    def __init__(self, signal: Signal, transport: Transport, dropped: Counter[str]) -> None:
         self._signal: Signal = signal
-        self._envelope = envelope
         self._transport = transport
-        self._task: asyncio.Task[None] | None = None
+        self._dropped = dropped
         self._logged_at = float("-inf")
-        self._closing = asyncio.Event()
+        self.closing = asyncio.Event()
+        """Once it is set, nothing is tried again."""
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def close(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Send what is left, for at most `seconds`; the rest is dropped and counted."""
-        self._closing.set()
-        self.queue.wake()
-        if self._task is not None:
-            _, late = await asyncio.wait({self._task}, timeout=seconds)
-            for task in late:
-                task.cancel()
-                await asyncio.wait({task})
-        while len(self.queue):
-            self._drop(self.queue.take(), "closed")
-        await self._transport.close()
-
-    async def _run(self) -> None:
-        suppress_instrumentation()
-        while not self._closing.is_set():
-            await self.queue.due()
-            await self._send(self.queue.take())
-        while len(self.queue):
-            await self._send(self.queue.take())
-
-    async def _send(self, batch: Sequence[bytes]) -> None:
-        if not batch:
-            return
-        payload = self._envelope.around(batch)
+    async def send(self, payload: bytes, count: int) -> bool:
+        """Send a request with so many items. Return whether it arrived."""
         until = monotonic() + FLUSH_SECONDS * 4
         for attempt in range(_ATTEMPTS):
             try:
@@ -160,35 +133,77 @@ class SignalExporter:
             except ExportFailed as error:
                 pause = uniform(0.8, 1.2) * 2**attempt  # noqa: S311 - no secret depends on it
                 wait = pause if error.after is None else error.after
-                is_last = attempt == _ATTEMPTS - 1 or self._closing.is_set() or monotonic() + wait > until
+                is_last = attempt == _ATTEMPTS - 1 or self.closing.is_set() or monotonic() + wait > until
                 if not error.again or is_last:
-                    self._drop(batch, error.reason)
-                    return
+                    self.drop(count, error.reason)
+                    return False
                 await self._sleep(wait)
             except asyncio.CancelledError:
-                self._drop(batch, "closed")
+                self.drop(count, "closed")
                 raise
             except Exception:  # a bug must not end the export
                 _log.exception("telemetry could not be sent")
-                self._drop(batch, "failed")
-                return
+                self.drop(count, "failed")
+                return False
             else:
                 if refused:
-                    self.queue.dropped["rejected"] += refused
-                return
+                    self._dropped["rejected"] += refused
+                return True
+        return False
+
+    async def close(self) -> None:
+        await self._transport.close()
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, or return at once when the export is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._closing.wait()
+                await self.closing.wait()
 
-    def _drop(self, batch: Sequence[bytes], reason: str) -> None:
-        self.queue.dropped[reason] += len(batch)
+    def drop(self, count: int, reason: str) -> None:
+        self._dropped[reason] += count
         if monotonic() - self._logged_at > _LOG_INTERVAL:  # at most one line per minute
             self._logged_at = monotonic()
             what = "spans" if self._signal == "traces" else "log records"
-            _log.warning("%d %s were not sent (%s); calls are not affected", len(batch), what, reason)
+            _log.warning("%d %s were not sent (%s); calls are not affected", count, what, reason)
+
+
+class SignalExporter:
+    """The export of one signal."""
+
+    def __init__(self, signal: Signal, queue: Queue, envelope: OtlpEnvelope, transport: Transport) -> None:
+        self.queue = queue
+        self._envelope = envelope
+        self._delivery = Delivery(signal, transport, queue.dropped)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Send what is left, for at most `seconds`; the rest is dropped and counted."""
+        self._delivery.closing.set()
+        self.queue.wake()
+        if self._task is not None:
+            _, late = await asyncio.wait({self._task}, timeout=seconds)
+            for task in late:
+                task.cancel()
+                await asyncio.wait({task})
+        while len(self.queue):
+            self._delivery.drop(len(self.queue.take()), "closed")
+        await self._delivery.close()
+
+    async def _run(self) -> None:
+        suppress_instrumentation()
+        while not self._delivery.closing.is_set():
+            await self.queue.due()
+            await self._send(self.queue.take())
+        while len(self.queue):
+            await self._send(self.queue.take())
+
+    async def _send(self, batch: Sequence[bytes]) -> None:
+        if batch:
+            await self._delivery.send(self._envelope.around(batch), len(batch))
 
 
 _IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})

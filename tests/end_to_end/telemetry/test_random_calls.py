@@ -67,9 +67,9 @@ async def test_every_start_has_an_end_or_is_reported_as_unknown(tmp_path: Path) 
             ana, liz = again.caller(ANA), again.caller(LIZ)
             made += held + await _make_calls(chance, ana, liz, CALLS - CALLS // 2, cancels=True)
             stored = await _read_records(again)
-            telemetry = again.running.observing.telemetry
-    assert telemetry is not None
-    for queue in (telemetry.spans, telemetry.logs):
+            observing = again.running.observing
+    assert observing.telemetry is not None
+    for queue in (observing.spans, observing.telemetry.logs):
         assert queue is not None
         assert not queue.dropped
 
