@@ -52,6 +52,7 @@ from gateway.telemetry import (
     OtlpGrpc,
     OtlpHttp,
     OtlpLogHandler,
+    PluginSettings,
     Propagation,
     Queue,
     SamplingSettings,
@@ -66,6 +67,7 @@ from gateway.telemetry import (
     Transport,
     Value,
     check_config_file,
+    check_span_exporter,
     configure_by_file,
     detect_resource,
     find_process_provider,
@@ -160,6 +162,9 @@ def telemetry_settings(
     if settings.is_off:
         return None
     load_components(environ)  # raises for what cannot be loaded
+    for each in settings.traces:
+        if isinstance(each, PluginSettings):
+            check_span_exporter(each.name)
     for exporter in (*settings.traces, settings.logs, settings.metrics):
         if isinstance(exporter, OtlpExporterSettings) and exporter.protocol == "grpc":
             grpc_library()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.process_provider import find_process_provider
     from gateway.telemetry.sdk_components import (
         check_config_file,
+        check_span_exporter,
         configure_by_file,
         detect_resource,
         load_components,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         Exporter,
         JsonLinesSettings,
         OtlpExporterSettings,
+        PluginSettings,
         SamplingSettings,
         Signal,
         SpanDestination,

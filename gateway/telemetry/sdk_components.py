@@ -6,7 +6,7 @@ A name that cannot be loaded is an error, so that nothing is ignored silently.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from opentelemetry.propagators.composite import CompositePropagator
@@ -21,6 +21,7 @@ from gateway.telemetry.settings import InvalidTelemetry, is_builtin_sampler
 
 CONFIG_FILE: Final = "OTEL_CONFIG_FILE"
 _DETECTORS: Final = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
+_EXPORTERS: Final = "opentelemetry_traces_exporter"
 _LIMITS: Final = {
     "max_attributes": "OTEL_ATTRIBUTE_COUNT_LIMIT",
     "max_span_attributes": "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
@@ -66,9 +67,14 @@ def load_components(environ: Mapping[str, str]) -> SdkComponents:
     return SdkComponents(made, ids, _load_propagator(propagators), limits, named)
 
 
+def check_span_exporter(name: str) -> None:
+    """Raise `InvalidTelemetry` unless an exporter with that name is installed. It is not made yet: it may connect."""
+    _find("OTEL_TRACES_EXPORTER", _EXPORTERS, name)
+
+
 def load_span_exporter(name: str) -> SpanExporter:
     """Return an exporter by the name of its entry point. It reads its own variables."""
-    exporter: SpanExporter = _make("OTEL_TRACES_EXPORTER", "opentelemetry_traces_exporter", name, SpanExporter)
+    exporter: SpanExporter = _make("OTEL_TRACES_EXPORTER", _EXPORTERS, name, SpanExporter)
     return exporter
 
 
@@ -130,15 +136,9 @@ def _load_propagator(names: str) -> TextMapPropagator | None:
 
 def _make(variable: str, group: str, name: str, kind: type, *args: Any) -> Any:
     """Load an entry point, call what it names and return the result, which must be of that kind."""
-    known = entry_points(group=group)
+    found = _find(variable, group, name)
     try:
-        made = next(iter(known.select(name=name))).load()(*args)
-    except StopIteration:
-        offered = ", ".join(sorted({each.name for each in known})) or "none"
-        raise InvalidTelemetry(
-            f"the environment variable {variable} names something that is not installed",
-            help=f"install its package; there are: {offered}",
-        ) from None
+        made = found.load()(*args)
     except Exception as error:
         raise InvalidTelemetry(
             f"what the environment variable {variable} names cannot be loaded: {type(error).__name__}",
@@ -149,6 +149,16 @@ def _make(variable: str, group: str, name: str, kind: type, *args: Any) -> Any:
             f"what the environment variable {variable} names is no {kind.__name__}", help=f"check the group {group}"
         )
     return made
+
+
+def _find(variable: str, group: str, name: str) -> EntryPoint:
+    known = entry_points(group=group)
+    for found in known.select(name=name):
+        return found
+    raise InvalidTelemetry(
+        f"the environment variable {variable} names something that is not installed",
+        help=f"install its package; there are: {', '.join(sorted({each.name for each in known})) or 'none'}",
+    )
 
 
 def _read_limit(variable: str, environ: Mapping[str, str]) -> int:
