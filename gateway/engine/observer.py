@@ -5,7 +5,7 @@ an observer or meter nothing is measured, and nothing else differs. Times are se
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.approvals import ApprovalRecord
 from gateway.model import OutboundTracer, Principal
@@ -137,6 +137,11 @@ class CallObservation(OutboundTracer, Protocol):
 
 
 class Observer(Protocol):
+    @property
+    def trace_fields(self) -> Mapping[bytes, str]:
+        """The headers that it reads, by their lower-case names in requests."""
+        ...
+
     def start_request(
         self,
         method: str,
@@ -164,14 +169,11 @@ class Observer(Protocol):
         ...
 
 
-def get_trace_headers(headers: Any) -> dict[str, str]:
+def get_trace_headers(headers: Any, names: Mapping[bytes, str]) -> dict[str, str]:
     """Return the trace headers of raw headers; one that occurs twice becomes empty."""
     found: dict[str, str] = {}
     for name, value in headers:
-        if name in _FIELDS:
-            key = name.decode()
+        if name in names:
+            key = names[name]
             found[key] = "" if key in found else value.decode("latin-1")
     return found
-
-
-_FIELDS: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})

@@ -1,107 +1,89 @@
 """The span of a call, from when its tool is known until its record is durable."""
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.trace import SpanKind
 
 from gateway.approvals import ApprovalRecord
 from gateway.engine import Call, CallOutcome
 from gateway.errors import GatewayError
-from gateway.model import new_random_64
 from gateway.storage import StoredResult
 from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import ToolAttributes
 from gateway.telemetry.current_span import CurrentSpan, activate, find_failure, to_values
-from gateway.telemetry.export.wire_format import (
-    CLIENT,
-    FAILED,
-    INFO,
+from gateway.telemetry.finished_span import (
     INTERNAL,
-    WARN,
+    FinishedSpan,
+    KeepReasons,
+    SpanAddress,
+    SpanContent,
+    SpanEvent,
     Value,
-    log_head,
-    span_head,
-    span_name,
-    text,
 )
 from gateway.telemetry.spans import (
     RequestSpan,
-    SpanContext,
+    SpanPosition,
     UpstreamRequestSpan,
     inject_headers,
     log_errors,
     log_telemetry_error,
-    span_links,
+    read_links,
+    start_span,
 )
 
 if TYPE_CHECKING:
     from gateway.telemetry.observer import TelemetryObserver
 
 
-class CallSpan(SpanContext):
+class CallSpan(SpanPosition):
     __slots__ = (
-        *("_call", "_content", "_current", "_failure", "_ids", "_others", "_parts", "_request", "_since", "_telemetry"),
+        *("_call", "_content", "_current", "_failure", "_parts", "_request", "_since", "_telemetry"),
         *("shows_content", "span_id", "trace_id"),
     )
 
     def __init__(
-        self,
-        telemetry: "TelemetryObserver",
-        call: Call,
-        parts: ToolAttributes,
-        request: RequestSpan | None,
-        ids: tuple[bytes, bytes, bool],
+        self, telemetry: "TelemetryObserver", call: Call, parts: ToolAttributes, request: RequestSpan | None
     ) -> None:
         self._since = time_ns()
-        self.trace, self.span, self.is_sampled = ids
         self.is_remote = False
-        self.links = b""
+        self.live = None
         if request is None:
+            (self.trace, self.span), self.group, self.is_sampled = telemetry.new_root()
             self.parent = b""
-            self.state = self.baggage = ""
+            self.state = ""
+            self.baggage = {}
         else:
+            self.trace, self.span = request.trace, telemetry.new_span_id()
+            self.group = request.group
+            self.is_sampled = request.is_sampled
             self.parent = request.span
             self.state = request.state
             self.baggage = request.baggage
+        start_span(telemetry, self, parts.executing, INTERNAL, since=self._since, attributes=parts.execution)
         self._telemetry = telemetry
         self._call = call
         self._parts = parts
         self._request = request
-        self._others: list[bytes] | None = None
-        """Child spans, held until it is decided whether they are exported."""
         self._content: dict[str, Value] | None = None
         self._current: CurrentSpan | None = None
         self._failure: str | None = None
         """Why the tool failed, if it did."""
-        self._ids: tuple[bytes, bytes] | None = None
-        """Encoded ids of the call and its turn. Encoded on first use: spans that are not exported need none."""
         self.trace_id = self.trace.hex()
         self.span_id = self.span.hex()
         self.shows_content = parts.shows_content
 
     def emit_start(self) -> None:
         """Emit the start record at once."""
-        self._record(self._parts.started, self._since, INFO)
-
-    def _record(self, told: bytes, at: int, severity: int) -> None:
-        logs = self._telemetry.logs
-        if logs is not None:
-            own, turn = self._ids or self._encode_ids()
-            before, between, last = self._telemetry.common.before_ids_of_log[len(own), len(turn)]
-            head = log_head(self.trace, self.span, at, severity)
-            logs.put(b"".join((head, told, before, own, between, own, last, turn)))
-
-    def _encode_ids(self) -> tuple[bytes, bytes]:
-        call, limit = self._call, self._telemetry.common.limit
-        self._ids = found = text(call.id, limit), b"" if call.turn is None else text(call.turn.id, limit)
-        return found
+        self._telemetry.log_start(self, self._call, self._parts, self._since)
 
     # --- while the tool runs ---
 
     @property
     def fields(self) -> Mapping[str, str]:
-        return inject_headers(self)
+        return inject_headers(self._telemetry, self)
 
     def activate(self) -> Callable[[], None]:
         if self._current is None:
@@ -144,8 +126,7 @@ class CallSpan(SpanContext):
     @log_errors
     def add_wait(self, rules: str, *, since: int, outcome: str) -> None:
         told: dict[str, Value] = {names.GATE_NAME: rules, names.GATE_OUTCOME: outcome}
-        context = self.child(new_random_64())
-        self._emit_child(context, names.gate_span(rules), told, since, False, kind=INTERNAL)
+        self._end_child(names.gate_span(rules), INTERNAL, told, since)
 
     @log_errors
     def record_dispatch(self, id: str | None, *, since: int, is_acked: bool) -> None:
@@ -155,25 +136,17 @@ class CallSpan(SpanContext):
             told[names.DISPATCH_ID] = id
         if self._call.turn is not None:
             told[names.TURN_ID] = self._call.turn.id
-        context = self.child(new_random_64())
-        self._emit_child(context, names.DISPATCH, told, since, False, kind=INTERNAL)
+        self._end_child(names.DISPATCH, INTERNAL, told, since)
 
     def _start_upstream(self, name: str, told: dict[str, Value]) -> UpstreamRequestSpan:
-        return UpstreamRequestSpan(self.child(new_random_64()), name, told, self._emit_child)
+        told[names.TOOL_CALL_ID] = self._id
+        return UpstreamRequestSpan(self._telemetry, self.child(self._telemetry.new_span_id()), name, told)
 
-    def _emit_child(
-        self, context: SpanContext, name: str, told: dict[str, Value], since: int, is_error: bool, *, kind: int = CLIENT
-    ) -> None:
-        telemetry = self._telemetry
-        named = span_name(name, telemetry.settings.longest_value)
-        attributes = telemetry.attributes_of({**told, names.TOOL_CALL_ID: self._id})
-        encoded = b"".join((context.head(kind, since), named, attributes, FAILED if is_error else b""))
-        if self.is_sampled:
-            telemetry.spans_out(encoded)
-        elif self._others is None:
-            self._others = [encoded]
-        else:
-            self._others.append(encoded)
+    def _end_child(self, name: str, kind: SpanKind, told: dict[str, Value], since: int) -> None:
+        telemetry, at = self._telemetry, self.child(self._telemetry.new_span_id())
+        told[names.TOOL_CALL_ID] = self._id
+        start_span(telemetry, at, name, kind, since=since, attributes=told)
+        telemetry.end_span(at, name, kind, (since, time_ns()), SpanContent([told]))
 
     # --- end ---
 
@@ -209,7 +182,7 @@ class CallSpan(SpanContext):
         decision = call.decision or ""
         if isinstance(error, CancelledError):
             if call.is_unknown:
-                self._record(self._parts.ended_unseen, time_ns(), WARN)
+                self._telemetry.log_unknown(self, call, self._parts)
             self._end(decision, call.reason, None, names.IS_CANCELLED)
         elif isinstance(error, GatewayError):
             self._end(decision, call.reason, error.code if error.status >= 500 else None)
@@ -217,27 +190,29 @@ class CallSpan(SpanContext):
             self._end(decision, call.reason, type(error).__name__)
 
     def _end(self, decision: str, reason: str, error: str | None, flag: str | None = None) -> None:
-        telemetry, request = self._telemetry, self._request
-        decided = telemetry.common.decisions[decision, reason] if decision else b""
+        telemetry, request, pipeline = self._telemetry, self._request, self._telemetry.pipeline
+        decided = telemetry.common.decisions[decision, reason] if decision else None
         if request is not None:
             request.decision = decided
             if error is not None:
                 request.error = names.TOOL_ERROR
-        if not (self.is_sampled or flag == names.IS_CANCELLED or telemetry.is_sampled(decision, error)):
+        why = _find_reasons(decision, error, flag)
+        if pipeline is None or not pipeline.keeps(self.group, why):
+            self.group.waiting.clear()
             return
-        if request is not None:
-            request.is_kept = True
-        for each in self._others or ():
-            telemetry.spans_out(each)
-        told = self._span_parts(decided)
-        if flag is not None:
-            told.append(telemetry.attribute(flag, True))
-        if error is not None:
-            told.append(telemetry.attribute(names.ERROR_TYPE, error))
-        told.append(self.links)
-        if error is not None:
-            told.append(FAILED)
-        telemetry.spans_out(b"".join(told))
+
+        def build() -> SpanContent:
+            own: dict[str, Value] = {}
+            if flag is not None:
+                own[flag] = True
+            if error is not None:
+                own[names.ERROR_TYPE] = error
+            return self._build_content(decided, own)
+
+        times = self._since, time_ns()
+        failed = error is not None
+        name = self._parts.executing
+        pipeline.end(FinishedSpan(pipeline, self, name, INTERNAL, times, build, is_error=failed, why=why), self.live)
 
     @property
     def _id(self) -> str:
@@ -245,60 +220,39 @@ class CallSpan(SpanContext):
         approvals = self._call.approvals
         return (approvals[0].request.call_id if approvals else None) or self._call.id
 
-    def _span_parts(self, decided: bytes) -> list[bytes]:
-        call, parts, common = self._call, self._parts, self._telemetry.common
-        own, turn = self._ids or self._encode_ids()
-        before, between, last = common.before_ids_of_span[len(own), len(turn)]
-        digest = self._argument_digest()
-        told = [
-            span_head(self, INTERNAL, self._since, time_ns()),
-            parts.executing,
-            decided,
-            before,
-            own,
-            between,
-            own,
-            last,
-            turn,
-            common.standings[call.principal.subject, call.principal.tenant, call.definition, call.rules],
-            common.argument_bytes[_size(call)],
-            parts.argument_keys[tuple(call.args)],
-            common.argument_digest[len(digest)],
-            digest,
-        ]
+    def _build_content(self, decided: Mapping[str, Any] | None, own: dict[str, Value]) -> SpanContent:
+        call, common = self._call, self._telemetry.common
+        own[names.CALL_ID] = call.id
+        own[names.TOOL_CALL_ID] = self._id
+        own[names.ARGUMENT_BYTES] = _size(call)
+        if call.turn is not None:
+            own[names.TURN_ID] = call.turn.id
+        if call.is_logged and call.fingerprint:
+            own[names.ARGUMENT_DIGEST] = self._telemetry.hashes.arguments(call.fingerprint.encode())
+        links: tuple[SpanAddress, ...] = ()
         if call.approvals:
-            told[5:9] = [last, turn, self._telemetry.attribute(names.TOOL_CALL_ID, self._id)]
-            told.insert(9, self._link_approvals(call.approvals))
+            own[names.APPROVAL_ID] = [each.id for each in call.approvals]
+            links = self._link_approvals(call.approvals)
         if call.stored is not None:
-            told += self._results(call.stored.results)
+            self._add_results(own, call.stored.results)
         if self._content:
-            told.append(common.all(self._content))
+            own |= self._content
+        events: tuple[SpanEvent, ...] = ()
         if self._current is not None:
             self._current.close()
-            told += self._of_tool(self._current)
-        return told
+            own = {**to_values(self._current.attributes), **own}
+            events = tuple(SpanEvent(each.name, each.at, to_values(each.attributes)) for each in self._current.events)
+        standing = common.standings[call.principal.subject, call.principal.tenant, call.definition, call.rules]
+        parts = [self._parts.execution, own, standing, self._parts.argument_keys[tuple(call.args)]]
+        if decided is not None:
+            parts.append(decided)
+        return SpanContent(parts, events, links)
 
-    def _of_tool(self, current: CurrentSpan) -> Iterator[bytes]:
-        """Yield what the tool has set on its current span."""
-        common = self._telemetry.common
-        if current.attributes:
-            yield common.all(to_values(current.attributes))
-        for event in current.events:
-            yield common.event(event.name, event.at, to_values(event.attributes))
-
-    def _link_approvals(self, approvals: Sequence[ApprovalRecord]) -> bytes:
-        """Link to the spans of the approvals; return their ids as an attribute."""
+    def _link_approvals(self, approvals: Sequence[ApprovalRecord]) -> tuple[SpanAddress, ...]:
         traces = [trace for each in approvals for trace in (each.request.trace, *(one.trace for one in each.entries))]
-        self.links += span_links(traces, but=self.span)
-        return self._telemetry.attribute(names.APPROVAL_ID, [each.id for each in approvals])
+        return read_links(*traces, but=self.span)
 
-    def _argument_digest(self) -> bytes:
-        call, telemetry = self._call, self._telemetry
-        if not (call.is_logged and call.fingerprint):
-            return b""
-        return telemetry.hashes.arguments(call.fingerprint.encode()).encode()[: telemetry.common.limit]
-
-    def _results(self, results: Sequence[StoredResult]) -> tuple[bytes, ...]:
+    def _add_results(self, own: dict[str, Value], results: Sequence[StoredResult]) -> None:
         size, key, is_spooled, content = 0, "", False, None
         for piece in results:
             size += piece.byte_length or 0
@@ -307,18 +261,22 @@ class CallSpan(SpanContext):
                 is_spooled = is_spooled or piece.content is None
             if content is None:
                 content = piece.content
-        common = self._telemetry.common
-        artifact, digest = text(key, common.limit), b""
+        own[names.RESULT_BYTES] = size
+        own[names.RESULT_SPOOLED] = is_spooled
+        if key:
+            own[names.ARTIFACT_ID] = key
         if content is not None and self._call.is_logged:
-            digest = self._telemetry.hashes.result(content).encode()[: common.limit]
-        return (
-            common.result_bytes[size],
-            common.spooled[is_spooled],
-            common.artifact_id[len(artifact)],
-            artifact,
-            common.result_digest[len(digest)],
-            digest,
-        )
+            own[names.RESULT_DIGEST] = self._telemetry.hashes.result(content)
+
+
+def _find_reasons(decision: str, error: str | None, flag: str | None) -> KeepReasons:
+    if flag is None and error is None and decision == "allow":
+        return ()
+    return (
+        *(("cancelled",) if flag == names.IS_CANCELLED else ()),
+        *(("error",) if error is not None else ()),
+        *(("held",) if decision == "hold" else ("denied",) if decision == "deny" else ()),
+    )
 
 
 def _size(call: Call) -> int:

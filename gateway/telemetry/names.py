@@ -156,6 +156,8 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
 EXECUTE_TOOL: Final = "execute_tool"
 TOOLS_CALL: Final = "tools/call"
 DISPATCH: Final = "dispatch"
+DECIDE: Final = "approval decide"
+GATE: Final = "gate"
 TOOL_ERROR: Final = "tool_error"
 OTHER: Final = "_other"
 """Replaces names that callers invent: labels must be bounded."""
@@ -423,8 +425,8 @@ def execute_span(tool: str) -> str:
 
 
 def decide_span(gate: str) -> str:
-    return f"approval decide {gate}"
+    return f"{DECIDE} {gate}"
 
 
 def gate_span(rules: str) -> str:
-    return f"gate {rules}"
+    return f"{GATE} {rules}"

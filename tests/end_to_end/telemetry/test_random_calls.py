@@ -67,9 +67,8 @@ async def test_every_start_has_an_end_or_is_reported_as_unknown(tmp_path: Path) 
             ana, liz = again.caller(ANA), again.caller(LIZ)
             made += held + await _make_calls(chance, ana, liz, CALLS - CALLS // 2, cancels=True)
             stored = await _read_records(again)
-            telemetry = again.running.observing.telemetry
-    assert telemetry is not None
-    for queue in (telemetry.spans, again.running.observing.logs):
+            observing = again.running.observing
+    for queue in (observing.spans, observing.logs):
         assert queue is not None
         assert not queue.dropped
 
