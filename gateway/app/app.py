@@ -304,6 +304,7 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     metering = MetricsCollector(
         measuring, meters, service, shared=shared, controlled=controlled, observing=observed, spool=spool
     )
+    closing.callback(meters.close)
     closing.push_async_callback(measuring.close)  # the last values are read before what they are about is closed
     revisions.start(service, metering)
     expiring = BundleExpiryMonitor(controlled.validity)

@@ -32,6 +32,7 @@ class GatewayMetrics:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
+        self._is_closed = False
         self._calls = Histogram(names.EXECUTE_DURATION, meter)
         self._requests = Histogram(names.SERVER_DURATION, meter)
         self._hops = Histogram(names.CLIENT_DURATION, meter)
@@ -58,6 +59,8 @@ class GatewayMetrics:
         """Let `read` supply the values of a metric whenever a reader collects."""
 
         def hand_over_and_read() -> Iterable[tuple[Values, float]]:
+            if self._is_closed:
+                return ()
             for each in self._instruments:
                 each.hand_over()
             return read()
@@ -79,6 +82,12 @@ class GatewayMetrics:
         for gate in gates:
             for ending in _ENDINGS:
                 self._approvals.add((gate, ending), 0)
+
+    def close(self) -> None:
+        """Hand over what waits, and read nothing any more: a provider of the process goes on collecting."""
+        for each in self._instruments:
+            each.hand_over()
+        self._is_closed = True
 
     # --- calls ---
 

@@ -174,8 +174,10 @@ async def test_provider_of_the_process_is_used_again_and_again(tmp_path: Path, m
                 texts.append((await gateway.running.metering.render(""))[0])
                 running = [each for each in metrics_of(reader) if each.name == names.RUNNING.name]
 
-    calls = [each for each in metrics_of(reader) if each.name == "calls"]
+    after = metrics_of(reader)
+    calls = [each for each in after if each.name == "calls"]
     assert [each.data.data_points[0].count for each in calls] == [3, 3]
     assert running
+    assert [each for each in after if each.name == names.PROCESS_UPTIME.name] == []  # nothing is read after the end
     assert all(b"calls_seconds_count{" in each for each in texts)
     assert "/v1/metrics" not in {path for path, _ in collector.requests}
