@@ -159,6 +159,7 @@ def telemetry_settings(
         log_lines=spec.logs is not None,
         start_records=spec.start_records,
         sampling=_build_sampling(spec, environ),
+        detail=spec.traces.detail if spec.traces else "normal",
         capture=_capture(spec.capture, environ),
         baggage=frozenset(spec.baggage),
         longest_value=environment.attribute_length_limit(environ, LONGEST_VALUE),

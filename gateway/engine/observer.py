@@ -123,10 +123,21 @@ class CallObservation(OutboundTracer, Protocol):
         """Record a wait for approvers, from `since` (nanoseconds since 1970) until now."""
         ...
 
+    @property
+    def has_dispatch(self) -> bool:
+        """Whether the dispatch of the call is observed: it is one among others of its turn, or stages run around it."""
+        ...
+
+    def record_execution(self, since: int, until: int) -> None:
+        """Record when the tool was executed, in nanoseconds since 1970."""
+        ...
+
     def record_dispatch(self, id: str | None, *, since: int, is_acked: bool) -> None:
-        """Record that the call was one dispatch among others of its turn, or that stages ran around it, from `since`
-        (nanoseconds since 1970) on. `id` is `None` if a stage refused it.
-        """
+        """Record the dispatch of the call, which ends now. `id` is `None` if a stage refused it."""
+        ...
+
+    def end_read(self, error: BaseException | None = None) -> None:
+        """End the observation of a read."""
         ...
 
     def end(self, settled: "CallOutcome") -> None: ...
@@ -163,6 +174,10 @@ class Observer(Protocol):
     def start_call(
         self, call: "Call", tool: "DeclaredTool | None", request: RequestObservation | None
     ) -> CallObservation | None: ...
+
+    def start_read(self, call: "Call") -> CallObservation | None:
+        """Start observing a read that is no call, in the request that is being served."""
+        ...
 
     def report_abandoned(self, call: StoredCall) -> None:
         """Report a call whose process is gone. Called from the thread that writes."""

@@ -100,12 +100,10 @@ class ToolAttributes:
         schema = {} if tool is None or capture.arguments == "none" else tool.input_schema or {}
         self._shown = frozenset(schema.get("properties", ()))
         self.argument_keys = BoundedCache(self._of_keys, most=_MOST_KEYS)
-        common: dict[str, Value] = {
+        common: dict[str, Value] = {names.TOOL: name, names.CATALOGUE: catalogue}
+        more: dict[str, Value] = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: name,
-            names.CATALOGUE: catalogue,
-        }
-        more: dict[str, Value] = {
             names.TOOL_TYPE: names.tool_type(None if tool is None else tool.backend),
             names.CONFIG_REVISION: revision,
             names.POLICY_REVISION: revision,

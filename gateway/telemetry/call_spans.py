@@ -3,12 +3,12 @@
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import SpanKind
 
 from gateway.approvals import ApprovalRecord
-from gateway.engine import Call, CallOutcome
+from gateway.engine import Call, CallOutcome, Turn
 from gateway.errors import GatewayError
 from gateway.storage import StoredResult
 from gateway.telemetry import names
@@ -38,16 +38,27 @@ if TYPE_CHECKING:
     from gateway.telemetry.observer import TelemetryObserver
 
 
+_DISPATCH: Final = (names.DISPATCH, names.ITERATION)
+
+
 class CallSpan(SpanPosition):
     __slots__ = (
-        *("_call", "_content", "_current", "_failure", "_parts", "_request", "_since", "_telemetry"),
-        *("shows_content", "span_id", "trace_id"),
+        *("_call", "_content", "_current", "_failure", "_is_read", "_outer", "_parts", "_request", "_since"),
+        *("_events", "_telemetry", "_times", "has_dispatch", "shows_content", "span_id", "trace_id"),
     )
 
     def __init__(
-        self, telemetry: "TelemetryObserver", call: Call, parts: ToolAttributes, request: RequestSpan | None
+        self,
+        telemetry: "TelemetryObserver",
+        call: Call,
+        parts: ToolAttributes,
+        request: RequestSpan | None,
+        *,
+        is_read: bool = False,
     ) -> None:
         self._since = time_ns()
+        self._times: tuple[int, int] | None = None
+        """When the tool was executed."""
         self.is_remote = False
         self.live = None
         if request is None:
@@ -62,9 +73,19 @@ class CallSpan(SpanPosition):
             self.parent = request.span
             self.state = request.state
             self.baggage = request.baggage
-        start_span(telemetry, self, parts.executing, INTERNAL, since=self._since, attributes=parts.execution)
+        self._is_read = is_read
         self._telemetry = telemetry
         self._call = call
+        turn = None if is_read else call.turn
+        is_full = telemetry.detail == "full"
+        self._outer: list[tuple[str, SpanPosition]] = []
+        """The spans around it that are still to be ended, the outermost first."""
+        self.has_dispatch = turn is not None and (is_full or not _is_alone(turn))
+        if self.has_dispatch and turn is not None:
+            has_turn = is_full and turn.is_single_call and turn.is_unused
+            self._open_outer((names.TURN, names.DISPATCH, names.ITERATION) if has_turn else _DISPATCH)
+        self._events: list[SpanEvent] = []
+        start_span(telemetry, self, parts.executing, INTERNAL, since=self._since, attributes=parts.execution)
         self._parts = parts
         self._request = request
         self._content: dict[str, Value] | None = None
@@ -74,6 +95,20 @@ class CallSpan(SpanPosition):
         self.trace_id = self.trace.hex()
         self.span_id = self.span.hex()
         self.shows_content = parts.shows_content
+
+    def _open_outer(self, found: Sequence[str]) -> None:
+        telemetry = self._telemetry
+        for name in found:
+            at = SpanPosition(
+                (self.trace, telemetry.new_span_id()),
+                self.group,
+                self.parent,
+                is_sampled=self.is_sampled,
+                state=self.state,
+            )
+            start_span(telemetry, at, name, INTERNAL, since=self._since, attributes={})
+            self._outer.append((name, at))
+            self.trace, self.parent = at.trace, at.span
 
     def emit_start(self) -> None:
         """Emit the start record at once."""
@@ -89,6 +124,24 @@ class CallSpan(SpanPosition):
         if self._current is None:
             self._current = CurrentSpan(self)
         return activate(self._current)
+
+    def record_execution(self, since: int, until: int) -> None:
+        self._times = since, until
+
+    @log_errors
+    def record_step(self, name: str, *, since: int, told: Mapping[str, str | bool] | None = None) -> None:
+        telemetry, until = self._telemetry, time_ns()
+        if telemetry.detail == "minimal":
+            return
+        is_outside = self._times is not None  # the tool was executed
+        if telemetry.detail == "full":
+            self._end_child(name, INTERNAL, dict(told or {}), since, is_beside=is_outside)
+            return
+        event = SpanEvent(name, since, {**(told or {}), names.STEP_SECONDS: (until - since) / 1e9})
+        if is_outside and self._request is not None:
+            self._request.events.append(event)
+        else:
+            self._events.append(event)
 
     @log_errors
     def record_failure(self, error: BaseException) -> None:
@@ -113,9 +166,7 @@ class CallSpan(SpanPosition):
     def mcp(
         self, method: str, *, tool: str, upstream: str, host: str | None = None, port: int | None = None
     ) -> UpstreamRequestSpan:
-        told: dict[str, Value] = {names.MCP_METHOD: method, names.TOOL_NAME: tool, names.UPSTREAM: upstream}
-        if method == names.TOOLS_CALL:
-            told[names.OPERATION] = names.EXECUTE_TOOL
+        told: dict[str, Value] = {names.MCP_METHOD: method, names.TOOL: tool, names.UPSTREAM: upstream}
         told[names.NETWORK_TRANSPORT] = "pipe" if host is None else "tcp"
         if host is not None:
             told[names.SERVER_ADDRESS] = host
@@ -126,27 +177,48 @@ class CallSpan(SpanPosition):
     @log_errors
     def add_wait(self, rules: str, *, since: int, outcome: str) -> None:
         told: dict[str, Value] = {names.GATE_NAME: rules, names.GATE_OUTCOME: outcome}
-        self._end_child(names.gate_span(rules), INTERNAL, told, since)
+        decided = read_links(*(entry.trace for each in self._call.approvals for entry in each.entries))
+        self._end_child(names.gate_span(rules), INTERNAL, told, since, links=decided)
 
     @log_errors
     def record_dispatch(self, id: str | None, *, since: int, is_acked: bool) -> None:
-        told: dict[str, Value] = {names.DISPATCH_STATUS: "ack" if is_acked else "aborted"}
-        told[names.DISPATCH_ITERATIONS] = int(is_acked)
+        told: dict[str, Value] = {names.CALL_ID: self._call.id}
         if id is not None:
             told[names.DISPATCH_ID] = id
         if self._call.turn is not None:
             told[names.TURN_ID] = self._call.turn.id
-        self._end_child(names.DISPATCH, INTERNAL, told, since)
+        times = since, time_ns()
+        self._end_outer(names.ITERATION, times, dict(told))
+        told[names.DISPATCH_STATUS] = "ack" if is_acked else "aborted"
+        told[names.DISPATCH_ITERATIONS] = int(is_acked)
+        self._end_outer(names.DISPATCH, times, told)
+
+    def _end_outer(self, name: str, times: tuple[int, int], told: dict[str, Value]) -> None:
+        found, at = self._outer.pop()
+        assert found == name, "the innermost span ends first"  # noqa: S101 - they are opened together
+        self._telemetry.end_span(at, name, INTERNAL, times, SpanContent([told]))
 
     def _start_upstream(self, name: str, told: dict[str, Value]) -> UpstreamRequestSpan:
-        told[names.TOOL_CALL_ID] = self._id
+        told[names.CALL_ID] = self._call.id
         return UpstreamRequestSpan(self._telemetry, self.child(self._telemetry.new_span_id()), name, told)
 
-    def _end_child(self, name: str, kind: SpanKind, told: dict[str, Value], since: int) -> None:
+    def _end_child(
+        self,
+        name: str,
+        kind: SpanKind,
+        told: dict[str, Value],
+        since: int,
+        *,
+        links: tuple[SpanAddress, ...] = (),
+        is_beside: bool = False,
+    ) -> None:
+        """End a span below this one, or with `is_beside` next to it."""
         telemetry, at = self._telemetry, self.child(self._telemetry.new_span_id())
-        told[names.TOOL_CALL_ID] = self._id
-        start_span(telemetry, at, name, kind, since=since, attributes=told)
-        telemetry.end_span(at, name, kind, (since, time_ns()), SpanContent([told]))
+        if is_beside and self.parent:
+            at.parent, at.is_remote = self.parent, self.is_remote
+        told[names.CALL_ID] = self._call.id
+        start_span(telemetry, at, name, kind, since=since, attributes=told, links=links)
+        telemetry.end_span(at, name, kind, (since, time_ns()), SpanContent([told], links=links))
 
     # --- end ---
 
@@ -189,6 +261,16 @@ class CallSpan(SpanPosition):
         else:
             self._end(decision, call.reason, type(error).__name__)
 
+    @log_errors
+    def end_read(self, error: BaseException | None = None) -> None:
+        request = self._request
+        if request is not None and request.read is self:
+            request.read = None  # breaks a reference cycle
+            call, code = self._call, None
+            if isinstance(error, GatewayError) and error.status >= 500:
+                code = error.code
+            self._end(call.decision or "", call.reason, code, names.READ)
+
     def _end(self, decision: str, reason: str, error: str | None, flag: str | None = None) -> None:
         telemetry, request, pipeline = self._telemetry, self._request, self._telemetry.pipeline
         decided = telemetry.common.decisions[decision, reason] if decision else None
@@ -196,6 +278,7 @@ class CallSpan(SpanPosition):
             request.decision = decided
             if error is not None:
                 request.error = names.TOOL_ERROR
+        self._close_outer()
         why = _find_reasons(decision, error, flag)
         if pipeline is None or not pipeline.keeps(self.group, why):
             self.group.waiting.clear()
@@ -209,10 +292,21 @@ class CallSpan(SpanPosition):
                 own[names.ERROR_TYPE] = error
             return self._build_content(decided, own)
 
-        times = self._since, time_ns()
+        times = self._times or (self._since, time_ns())
         failed = error is not None
         name = self._parts.executing
         pipeline.end(FinishedSpan(pipeline, self, name, INTERNAL, times, build, is_error=failed, why=why), self.live)
+
+    def _close_outer(self) -> None:
+        """End the span of the turn, and leave those out that did not begin: the outcome was that of an earlier call."""
+        if self._outer and self._outer[-1][0] != names.TURN:
+            if self.live is None:
+                self.parent = self._outer[0][1].parent
+                self._outer.clear()
+            while len(self._outer) > 1:
+                self._end_outer(self._outer[-1][0], (self._since, time_ns()), {})
+        if self._outer and self._call.turn is not None:
+            self._end_outer(self._outer[0][0], (self._since, time_ns()), {names.TURN_ID: self._call.turn.id})
 
     @property
     def _id(self) -> str:
@@ -227,6 +321,10 @@ class CallSpan(SpanPosition):
         own[names.ARGUMENT_BYTES] = _size(call)
         if call.turn is not None:
             own[names.TURN_ID] = call.turn.id
+        if call.checksum and self._parts.capture.arguments != "none":
+            own[names.CHECKSUM] = call.checksum
+        if call.row is not None:
+            own[names.POLICY_ROW] = call.row
         if call.is_logged and call.fingerprint:
             own[names.ARGUMENT_DIGEST] = self._telemetry.hashes.arguments(call.fingerprint.encode())
         links: tuple[SpanAddress, ...] = ()
@@ -237,12 +335,14 @@ class CallSpan(SpanPosition):
             self._add_results(own, call.stored.results)
         if self._content:
             own |= self._content
-        events: tuple[SpanEvent, ...] = ()
+        events = self._events
         if self._current is not None:
             self._current.close()
             own = {**to_values(self._current.attributes), **own}
-            events = tuple(SpanEvent(each.name, each.at, to_values(each.attributes)) for each in self._current.events)
-        standing = common.standings[call.principal.subject, call.principal.tenant, call.definition, call.rules]
+            theirs = [SpanEvent(each.name, each.at, to_values(each.attributes)) for each in self._current.events]
+            events = sorted([*events, *theirs], key=_at) if theirs else events
+        rules = call.rules or call.checked
+        standing = common.standings[call.principal.subject, call.principal.tenant, call.definition, rules]
         parts = [self._parts.execution, own, standing, self._parts.argument_keys[tuple(call.args)]]
         if decided is not None:
             parts.append(decided)
@@ -267,6 +367,15 @@ class CallSpan(SpanPosition):
             own[names.ARTIFACT_ID] = key
         if content is not None and self._call.is_logged:
             own[names.RESULT_DIGEST] = self._telemetry.hashes.result(content)
+
+
+def _is_alone(turn: Turn) -> bool:
+    """Whether a call has its turn to itself, and no stages run around it."""
+    return turn.is_unused and not turn.is_stored and turn.catalogue.has_no_stages
+
+
+def _at(event: SpanEvent) -> int:
+    return event.at
 
 
 def _find_reasons(decision: str, error: str | None, flag: str | None) -> KeepReasons:

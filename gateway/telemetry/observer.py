@@ -18,7 +18,7 @@ from gateway.telemetry.export.wire_format import INFO, WARN, Attributes, event_b
 from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanContent, SpanGroup, Value
 from gateway.telemetry.settings import CaptureSettings, TelemetrySettings
 from gateway.telemetry.span_pipeline import SpanPipeline
-from gateway.telemetry.spans import RequestSpan, SpanPosition, log_errors, log_telemetry_error
+from gateway.telemetry.spans import CURRENT_REQUEST, RequestSpan, SpanPosition, log_errors, log_telemetry_error
 from gateway.telemetry.trace_context import Propagation, RemoteContext, RemoteSpanContext, get_process_propagator
 
 Contents = Callable[[dict[str, Any], Any, ToolAttributes], Awaitable[dict[str, Value]]]
@@ -71,6 +71,7 @@ class TelemetryObserver:
         self._parts: dict[tuple[str, str, str], ToolAttributes] = {}
         self._bound = round(settings.sampling.ratio * 2**64)
         self._keeps_all = self._bound == 2**64
+        self.detail = settings.detail
         self._follows = settings.sampling.follows_caller
         self._tells_starts = settings.start_records and logs is not None
         uses_own_ids = pipeline is not None and pipeline.makes_ids
@@ -110,6 +111,8 @@ class TelemetryObserver:
             parts = self._parts.get((call.catalogue, call.tool, call.revision)) or self._build_attributes(call, tool)
             if isinstance(request, RequestSpan):
                 request.parts = parts
+                if request.is_in_turn and call.turn is not None:
+                    request.enter_turn(call.turn.id)
             else:
                 request = None
             span = CallSpan(self, call, parts, request)
@@ -119,6 +122,16 @@ class TelemetryObserver:
             log_telemetry_error(error, "TelemetryObserver.start_call")
             return None
         return span
+
+    @log_errors
+    def start_read(self, call: Call) -> CallSpan | None:
+        request = CURRENT_REQUEST.get()
+        if request is None or request.is_over:
+            return None
+        kind = call.tool.partition(":")[0]  # what follows is chosen by a server or a caller
+        parts = self._parts.get((call.catalogue, kind, call.revision)) or self._build_attributes(call, None, kind)
+        request.read = CallSpan(self, call, parts, request, is_read=True)
+        return request.read
 
     @log_errors
     def report_abandoned(self, call: StoredCall) -> None:
@@ -162,8 +175,14 @@ class TelemetryObserver:
     def new_root(self) -> tuple[SpanAddress, SpanGroup, bool]:
         """Return new ids of a trace and a span, their group, and whether the ratio samples the trace."""
         ids = self._ids()
-        is_sampled = self._keeps_all or self._is_in_ratio(ids[0])
-        return ids, KEPT if is_sampled else SpanGroup(), is_sampled
+        is_sampled, group = self.sample(ids[0])
+        return ids, group, is_sampled
+
+    def sample(self, trace_id: bytes) -> tuple[bool, SpanGroup]:
+        """Return whether the ratio samples a trace, and the group of spans that begins with its root."""
+        if self._keeps_all or self._is_in_ratio(trace_id):
+            return True, KEPT
+        return False, SpanGroup()
 
     def samples(self, caller: RemoteSpanContext) -> bool:
         """Whether a trace of a caller is sampled."""
@@ -193,10 +212,11 @@ class TelemetryObserver:
 
     # --- cached attributes ---
 
-    def _build_attributes(self, call: Call, tool: DeclaredTool | None) -> ToolAttributes:
+    def _build_attributes(self, call: Call, tool: DeclaredTool | None, name: str = "") -> ToolAttributes:
+        name = name or call.tool
         allowed, redact = (CaptureSettings("none", "none"), ()) if tool is None else self._shares(tool)
         made = ToolAttributes(
-            call.tool,
+            name,
             tool,
             catalogue=call.catalogue,
             revision=call.revision,
@@ -205,7 +225,7 @@ class TelemetryObserver:
         )
         if len(self._parts) >= _MOST_TOOLS:
             self._parts.clear()
-        self._parts[call.catalogue, call.tool, call.revision] = made
+        self._parts[call.catalogue, name, call.revision] = made
         return made
 
 

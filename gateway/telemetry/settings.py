@@ -15,6 +15,7 @@ Signal = Literal["traces", "logs", "metrics"]
 Kept = Literal["error", "denied", "held"]
 ArgumentCapture = Literal["none", "keys", "values"]
 ResultCapture = Literal["none", "values"]
+Detail = Literal["minimal", "normal", "full"]
 
 ALWAYS: Final[frozenset[Kept]] = frozenset({"error", "denied", "held"})
 ARGUMENT_ORDER: Final[tuple[ArgumentCapture, ...]] = ("none", "keys", "values")
@@ -119,6 +120,8 @@ class TelemetrySettings:
     """Whether log lines of the gateway are exported, too."""
     start_records: bool = True
     sampling: SamplingSettings = SamplingSettings()
+    detail: Detail = "normal"
+    """How stages and waits of a call are exported: not at all, as events of its span, or as spans."""
     capture: CaptureSettings = CaptureSettings()
     baggage: frozenset[str] = frozenset()
     longest_value: int = LONGEST_VALUE

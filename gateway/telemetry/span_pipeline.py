@@ -193,7 +193,5 @@ def _each_processor(processor: SpanProcessor) -> Iterable[SpanProcessor]:
 
 def _sees_starts(processor: SpanProcessor) -> bool:
     """Whether a processor does something when a span starts, or before it ends. Those of the SDK do not."""
-    if type(processor).__module__.startswith("opentelemetry.sdk."):
-        return False
     kind = type(processor)
-    return kind.on_start is not SpanProcessor.on_start or kind._on_ending is not SpanProcessor._on_ending
+    return not all(each.__module__.startswith("opentelemetry.sdk.") for each in (kind.on_start, kind._on_ending))

@@ -5,7 +5,9 @@ Errors of the observation never affect a call; they go to the operator's log onl
 
 import logging
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import wraps
+from hashlib import blake2b
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
@@ -24,18 +26,22 @@ from gateway.telemetry.finished_span import (
     KeepReasons,
     SpanAddress,
     SpanContent,
+    SpanEvent,
     SpanGroup,
     Value,
 )
 from gateway.telemetry.trace_context import RemoteContext, format_traceparent, parse_traceparent, to_otel
 
 if TYPE_CHECKING:
+    from gateway.telemetry.call_spans import CallSpan
     from gateway.telemetry.observer import TelemetryObserver
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _log: Final = logging.getLogger(__name__)
+CALL_IN_TURN: Final = "/v1/turns/{turn}/calls"
+"""The route of calls in a turn that a client has opened."""
 _NO_BAGGAGE: Final[Mapping[str, str]] = {}
 
 
@@ -99,6 +105,12 @@ class SpanPosition:
         )
 
 
+def find_turn_address(turn_id: str) -> SpanAddress:
+    """Return the address of the span of a turn. Every process finds the same one."""
+    digest = blake2b(turn_id.encode(), digest_size=24).digest()
+    return digest[:16], digest[16:]
+
+
 def start_span(
     telemetry: "TelemetryObserver",
     at: SpanPosition,
@@ -129,8 +141,8 @@ class RequestSpan(SpanPosition):
     """The span of a received request. It starts a trace, unless it joins that of its caller."""
 
     __slots__ = (
-        *("_id", "_is_over", "_kind", "_peer", "_session", "_telemetry", "_until"),
-        *("decision", "error", "links", "parts", "principal", "since"),
+        *("_id", "_kind", "_peer", "_session", "_telemetry"),
+        *("decision", "error", "events", "is_over", "links", "parts", "principal", "read", "since"),
     )
 
     def __init__(
@@ -147,9 +159,12 @@ class RequestSpan(SpanPosition):
         self.parent = b""
         self.state = ""
         self.baggage = _NO_BAGGAGE
-        self.is_remote = self._is_over = False
+        self.is_remote = self.is_over = False
         self.live = None
         self.links: tuple[SpanAddress, ...] = ()
+        self.events: list[SpanEvent] = []
+        self.read: CallSpan | None = None
+        """A read that is no call, until it ends."""
         self.decision: Mapping[str, Any] | None = None
         """That about its call."""
         self.principal = principal
@@ -160,7 +175,6 @@ class RequestSpan(SpanPosition):
         self._peer = peer
         self._id = id
         self._session = session
-        self._until = 0
         self.since = time_ns()
 
     def join(self, inside: RemoteContext, outside: RemoteContext) -> None:
@@ -184,8 +198,25 @@ class RequestSpan(SpanPosition):
         self.is_sampled = self._telemetry.samples(caller)
         self.group = KEPT if self.is_sampled else SpanGroup()
 
+    def enter_turn(self, turn_id: str) -> None:
+        """Become a child of the turn that a client has opened, or link to it if the client has a trace of its own."""
+        if self.live is not None:  # the SDK has given it a place, and gives one to the turn
+            return
+        trace, span = find_turn_address(turn_id)
+        if self.parent:
+            self.links = (*self.links, (trace, span))
+            return
+        self.trace, self.parent = trace, span
+        self.is_sampled, self.group = self._telemetry.sample(trace)
+
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether its client has opened a turn before, which it names."""
+        return self._kind[2] == CALL_IN_TURN
+
     def begin(self) -> None:
         """Start the span once it is known which trace it belongs to."""
+        CURRENT_REQUEST.set(self)
         common = self._telemetry.common
         start_span(
             *(self._telemetry, self, self._name(), SERVER),
@@ -205,9 +236,11 @@ class RequestSpan(SpanPosition):
         self._finish(None, None, is_cancelled=True)
 
     def _finish(self, code: int | None, status: int | None, *, is_cancelled: bool = False) -> None:
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over = True
+        self.is_over = True
+        if self.read is not None:
+            self.read.end_read()
         if code is not None and code not in names.CALLER_FAULTS:
             self.error = str(code)
         elif status is not None and status >= 500:
@@ -217,10 +250,11 @@ class RequestSpan(SpanPosition):
         if pipeline is None or not pipeline.keeps(self.group, why):
             self.group.waiting.clear()
             return
-        name = self._name() if self.parts is None else self.parts.receiving
+        is_call = self.parts is not None and self._kind[2] is None
+        name = self.parts.receiving if self.parts is not None and is_call else self._name()
 
         def build() -> SpanContent:
-            return SpanContent(self._list_attributes(code, status, is_cancelled), links=self.links)
+            return SpanContent(self._list_attributes(code, status, is_cancelled), self.events, self.links)
 
         failed = self.error is not None
         times = self.since, time_ns()
@@ -258,6 +292,10 @@ class RequestSpan(SpanPosition):
         return method if route is None else f"{method} {route}"
 
 
+CURRENT_REQUEST: Final[ContextVar[RequestSpan | None]] = ContextVar("observed_request", default=None)
+"""The request that is being served. It may be over: a connection has one context for all its requests."""
+
+
 class DecisionSpan:
     """The span of a decision about a held call, in the trace of the approver's request."""
 
@@ -284,9 +322,9 @@ class DecisionSpan:
             names.GATE_OUTCOME: record.entries[-1].decision,
             names.APPROVAL_ID: [record.id],
             names.APPROVAL_STATE: record.state,
-            names.TOOL_NAME: request.advertised,
+            names.TOOL: request.advertised,
             names.CATALOGUE: request.action.catalogue,
-            **({names.TOOL_CALL_ID: request.call_id} if request.call_id is not None else {}),
+            **({names.CALL_ID: request.call_id} if request.call_id is not None else {}),
             **({names.TURN_ID: request.turn_id} if request.turn_id is not None else {}),
         }
         by = self._request.principal
@@ -311,6 +349,11 @@ class UpstreamRequestSpan:
         self._is_over = False
         start_span(telemetry, at, name, CLIENT, since=self._since, attributes=told)
         self.fields = inject_headers(telemetry, at)
+
+    def identify(self, id: int, version: str | None) -> None:
+        self._attributes[names.REQUEST_ID] = str(id)
+        if version is not None:
+            self._attributes[names.MCP_VERSION] = version
 
     @log_errors
     def end(self, *, status: int | None = None, error: str | None = None, code: int | None = None) -> None:

@@ -3,6 +3,7 @@
 import logging
 import sys
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,17 @@ from opentelemetry.trace import StatusCode
 
 from gateway.engine.call import Call
 from gateway.model.caller import Principal
-from gateway.model.turns.events import DispatchEnd, DispatchStart, EventBuses, ToolExecutionEnd, TurnEnd, TurnStart
+from gateway.model.turns.events import (
+    DispatchEnd,
+    DispatchStart,
+    EventBuses,
+    IterationEnd,
+    IterationStart,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    TurnEnd,
+    TurnStart,
+)
 from gateway.telemetry import names
 from gateway.telemetry.event_spans import EventSpans
 from gateway.telemetry.export.otlp_grpc import grpc_library
@@ -34,16 +45,26 @@ def test_a_dispatch_and_its_tool_are_spans_of_one_trace() -> None:
 
     buses.emit(TurnStart("t", NOON))
     buses.emit(DispatchStart("d", NOON))
+    buses.emit(IterationStart("d", 0, NOON))
+    buses.emit(ToolExecutionStart("echo", "t", "d", "c", {}, NOON))
     buses.emit(ToolExecutionEnd("echo", "t", "d", "c", NOON, LATER, 250.0, is_error=True))
+    buses.emit(IterationEnd("d", 0, NOON, LATER, 250.0))
     buses.emit(DispatchEnd("d", "nack", 2, NOON, LATER, 250.0, error=ValueError("hunter2")))
     buses.emit(TurnEnd("t", NOON, LATER, 250.0))
     stop()
+    stop_turns = EventSpans(observer).listen_to_turns(buses)
+    buses.emit(TurnEnd("t", NOON, LATER, 250.0))  # as in another process
+    stop_turns()
     buses.emit(TurnEnd("t", NOON, LATER, 250.0))
 
-    tool, dispatch, turn = kept.get_finished_spans()
-    assert [each.name for each in (tool, dispatch, turn)] == ["execute_tool echo", "dispatch", "turn"]
-    assert tool.parent is not None
-    assert (tool.parent.trace_id, tool.parent.span_id) == (dispatch.context.trace_id, dispatch.context.span_id)
+    spans = kept.get_finished_spans()
+    tool, iteration, dispatch, turn, alone = spans
+    assert [each.name for each in spans] == ["execute_tool echo", "iteration", "dispatch", "turn", "turn"]
+    for span, above in pairwise((tool, iteration, dispatch, turn)):
+        assert span.parent is not None
+        assert (span.parent.trace_id, span.parent.span_id) == (above.context.trace_id, above.context.span_id)
+    assert alone.context == turn.context
+    assert alone.attributes == {names.TURN_ID: "t"}
     assert (turn.end_time or 0) - (turn.start_time or 0) == 250_000_000
     assert dispatch.attributes == {
         names.DISPATCH_ID: "d",

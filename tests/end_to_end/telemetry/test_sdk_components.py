@@ -46,6 +46,7 @@ prefixed = {MODULE}:PrefixedIds
 [opentelemetry_tracer_provider]
 stamped = {MODULE}:StampedProvider
 """
+REST_CALL = "POST /v1/catalogues/{catalogue}/tools/{name}/call"
 CALL = {"tools/call plain", "execute_tool plain", "POST"}
 
 
@@ -125,7 +126,7 @@ async def test_a_propagator_reads_and_writes_the_trace_context(tmp_path: Path, p
         ]
         await caller.modern_call("desk", "plain", {"text": "x"})
         await caller.rest_call("desk", "plain", {"text": "x"})
-        servers = await collector.named("tools/call plain", 2)
+        servers = [*await collector.named("tools/call plain"), *await collector.named(REST_CALL)]
         hops = await collector.named("POST", 2)
 
     assert {each.links for each in servers} == {(("a" * 32, "b" * 16),)}
@@ -163,11 +164,11 @@ async def test_the_provider_of_the_process_and_its_processors_are_used(tmp_path:
         sent = backend.requests[0][1]["traceparent"]
 
     lines = {each["name"]: each for each in read_lines(path)}
-    assert lines.keys() == CALL
+    assert lines.keys() == {REST_CALL, "execute_tool plain", "POST"}
     assert {each["attributes"]["vendor.stamp"] for each in lines.values()} == {"as it started"}
     assert {each["resource"]["attributes"]["service.name"] for each in lines.values()} == {"of the process"}
     assert lines["execute_tool plain"]["attributes"]["gateway.decision"] == "allow"
-    assert lines["execute_tool plain"]["parent_id"] == lines["tools/call plain"]["context"]["span_id"]
+    assert lines["execute_tool plain"]["parent_id"] == lines[REST_CALL]["context"]["span_id"]
     assert sent.split("-")[1:3] == [lines["POST"]["context"][each][2:] for each in ("trace_id", "span_id")]
 
 
