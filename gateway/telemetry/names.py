@@ -368,40 +368,7 @@ LOGS_PROCESSED: Final = Metric(
     (ERROR_TYPE,),
 )
 
-METRICS: Final = (
-    SERVER_DURATION,
-    CLIENT_DURATION,
-    SERVER_SESSION,
-    EXECUTE_DURATION,
-    HTTP_DURATION,
-    DECISIONS,
-    APPROVALS_PENDING,
-    APPROVAL_WAIT,
-    APPROVAL_DECISIONS,
-    SPOOL_BYTES,
-    SPOOL_UNAVAILABLE,
-    RECORDS_DURATION,
-    RECORDS_UNAVAILABLE,
-    CIRCUITS,
-    RELOADS,
-    CONFIG_EXPIRES,
-    DEFINITION_CHANGES,
-    LIMITS,
-    REFUSED,
-    RUNNING,
-    CHECKS_FAILED,
-    UNKNOWN_OUTCOMES,
-    UPSTREAM_STATE,
-    ADMISSION_QUEUE,
-    ADMISSION_WAIT,
-    LOOP_LAG,
-    PROCESS_CPU,
-    PROCESS_MEMORY,
-    PROCESS_FILES,
-    PROCESS_UPTIME,
-    SPANS_PROCESSED,
-    LOGS_PROCESSED,
-)
+METRICS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Metric))
 
 SHARED: Final = frozenset({APPROVALS_PENDING.name})
 """Metrics of the shared store, the same in every process of a gateway."""
