@@ -14,8 +14,10 @@ def create_exporter(signal: Signal, name: str, kinds: tuple[type[Any], ...]) -> 
         made = found() if callable(found) else found
         if isinstance(made, kinds):
             return made
-        raise InvalidTelemetry(f"{word} is no exporter of {signal}", help=f"check {variable}")
-    raise InvalidTelemetry(f"no installed package has the {signal} exporter {name}", help=f"check {variable}")
+        raise InvalidTelemetry(f"the environment variable {variable} cannot be used", help=f"{word} is no exporter")
+    raise InvalidTelemetry(
+        f"the environment variable {variable} names something that is not installed", help="install its package"
+    )
 
 
 def load_all(group: str, name: str | None = None) -> Iterator[tuple[str, Any]]:
