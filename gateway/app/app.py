@@ -247,7 +247,12 @@ async def start_app(prepared: AppInputs) -> AsyncIterator[App]:
 async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     settings, assembled, kept = prepared.settings, prepared.assembled, prepared.kept
     set_value_limit(settings.max_json_values)
-    observed = build_telemetry(prepared.telemetry, key=prepared.auditing.key, published=lambda: service.published)
+    observed = build_telemetry(
+        prepared.telemetry,
+        key=prepared.auditing.key,
+        published=lambda: service.published,
+        environ=prepared.environ,
+    )
     observed.start(closing)
     observed.attach_logs(closing)
     engine = await _open(open_database(kept.database, prepared.secrets), closing)

@@ -23,7 +23,7 @@ from gateway.telemetry import (
     GatewayMetrics,
     LogPipeline,
     MeterPipeline,
-    Queue,
+    SpanExport,
     Values,
     names,
     negotiate_format,
@@ -83,7 +83,7 @@ class MetricsCollector:
         self._observe_all()
 
     def _observe_all(self) -> None:
-        telemetry, observe = self._observing.telemetry, self.meters.observe
+        observe = self.meters.observe
         observe(names.RUNNING, lambda: [((), len(self._service.running))])
         observe(names.CIRCUITS, self._circuits)
         observe(names.UPSTREAM_STATE, self._read_upstreams)
@@ -91,7 +91,7 @@ class MetricsCollector:
         observe(names.CONFIG_EXPIRES, self._expires)
         observe(names.DEFINITION_CHANGES, self._changes)
         observe(names.APPROVALS_PENDING, self._read_pending)
-        observe(names.SPANS_PROCESSED, lambda: _count_processed(telemetry.spans if telemetry else None))
+        observe(names.SPANS_PROCESSED, lambda: _count_processed(self._observing.spans))
         observe(names.LOGS_PROCESSED, lambda: _count_processed(self._observing.logs))
         observe_process(self.meters)
         self._start_series()
@@ -237,7 +237,7 @@ def _locate(connection: UpstreamConnection) -> Place:
     return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), ("tcp", "http", None)
 
 
-def _count_processed(queue: Queue | LogPipeline | None) -> Iterator[tuple[Values, float]]:
+def _count_processed(queue: SpanExport | LogPipeline | None) -> Iterator[tuple[Values, float]]:
     """Yield the number of exported items, and of dropped ones by reason."""
     if queue is not None:
         dropped = dict(queue.dropped)

@@ -38,7 +38,6 @@ from gateway.telemetry import (
     LONGEST_VALUE,
     SOON,
     AnyExporter,
-    Attributes,
     BatchSettings,
     CaptureSettings,
     EventSpans,
@@ -48,25 +47,33 @@ from gateway.telemetry import (
     JsonLogFormatter,
     LogPipeline,
     MeterPipeline,
-    OtlpEnvelope,
     OtlpExporterSettings,
     OtlpGrpc,
     OtlpHttp,
     OtlpLogHandler,
-    Queue,
+    PluginSettings,
+    Propagation,
     SamplingSettings,
     Signal,
-    SignalExporter,
+    SpanExport,
     TelemetryObserver,
     TelemetrySettings,
     TextLogFormatter,
     ToolAttributes,
     Transport,
     Value,
+    check_config_file,
+    check_exporter,
+    configure_by_file,
+    detect_resource,
+    find_process_provider,
+    get_process_propagator,
     grpc_library,
     has_logger_provider,
     has_meter_provider,
+    load_components,
     names,
+    open_span_export,
 )
 from gateway.telemetry import settings as environment
 
@@ -131,24 +138,28 @@ def telemetry_settings(
     spec = _without_document(environ) if spec is None else spec
     environment.check_choices(environ)
     every, timeout = environment.read_metric_times(environ)
-    traces = _exporter("traces", spec.traces.exporter if spec.traces else None, environ, secrets)
+    has_file = check_config_file(environ)
+    uses_process = has_file or find_process_provider() is not None
+    traces = _exporters("traces", spec.traces.exporter if spec.traces else None, environ, secrets, uses_process)
     logs = spec.logs.exporter if spec.logs and spec.logs.exporter else spec.traces.exporter if spec.traces else None
     settings = TelemetrySettings(
         _resource(spec, environ),
         traces=traces,
-        logs=_exporters("logs", logs, environ, secrets, is_in_use=has_logger_provider()),
+        uses_process=uses_process,
+        logs=_exporters("logs", logs, environ, secrets, has_file or has_logger_provider()),
         metrics=_exporters(
             "metrics",
             spec.metrics.exporter if spec.metrics else None,
             environ,
             secrets,
-            is_in_use=has_meter_provider(),
+            has_file or has_meter_provider(),
         ),
         metrics_every=spec.metrics.every.total_seconds() if spec.metrics else every,
         metrics_timeout=timeout,
         log_lines=spec.logs is not None,
         start_records=spec.start_records,
         sampling=_build_sampling(spec, environ),
+        detail=spec.traces.detail if spec.traces else "normal",
         capture=_capture(spec.capture, environ),
         baggage=frozenset(spec.baggage),
         longest_value=environment.attribute_length_limit(environ, LONGEST_VALUE),
@@ -157,9 +168,18 @@ def telemetry_settings(
     )
     if settings.is_off and not has_logger_provider():
         return None
-    for exporter in (settings.traces, *settings.logs, *settings.metrics):
-        if isinstance(exporter, OtlpExporterSettings) and exporter.protocol == "grpc":
-            grpc_library()
+    load_components(environ)  # raises for what cannot be loaded
+    exporters: Mapping[Signal, tuple[AnyExporter, ...]] = {
+        "traces": settings.traces,
+        "logs": settings.logs,
+        "metrics": settings.metrics,
+    }
+    for signal, some in exporters.items():
+        for each in some:
+            if isinstance(each, PluginSettings):
+                check_exporter(signal, each.name)
+            elif isinstance(each, OtlpExporterSettings) and each.protocol == "grpc":
+                grpc_library()
     return settings
 
 
@@ -175,12 +195,8 @@ def _without_document(environ: Mapping[str, str]) -> TelemetrySpec:
     return TelemetrySpec.model_validate({"capture": {}})
 
 
-def _exporter(
-    signal: Signal, spec: ExporterSpec | None, environ: Mapping[str, str], secrets: Secrets
-) -> Exporter | None:
+def _exporter(signal: Signal, spec: ExporterSpec, environ: Mapping[str, str], secrets: Secrets) -> Exporter | None:
     match spec:
-        case None:
-            return environment.exporter_from_environment(signal, environ)
         case NoneExporter():
             return None
         case ConsoleExporter():
@@ -198,13 +214,13 @@ def _exporter(
 
 
 def _exporters(
-    signal: Signal, spec: ExporterSpec | None, environ: Mapping[str, str], secrets: Secrets, *, is_in_use: bool
+    signal: Signal, spec: ExporterSpec | None, environ: Mapping[str, str], secrets: Secrets, is_in_use: bool
 ) -> tuple[AnyExporter, ...]:
     """Return the exporters. A provider that is in use in the process has read the variables already."""
-    if spec is not None:
-        found = _exporter(signal, spec, environ, secrets)
-        return () if found is None else (found,)
-    return () if is_in_use else environment.exporters_from_environment(signal, environ)
+    if spec is None:
+        return () if is_in_use else environment.exporters_from_environment(signal, environ)
+    one = _exporter(signal, spec, environ, secrets)
+    return () if one is None else (one,)
 
 
 def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> OtlpExporterSettings:
@@ -220,18 +236,19 @@ def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> 
     return replace(collector, headers=headers)
 
 
-def _resource(spec: TelemetrySpec, environ: Mapping[str, str]) -> dict[str, str]:
+def _resource(spec: TelemetrySpec, environ: Mapping[str, str]) -> dict[str, Any]:
     version = _version()
     named = {"service.name": spec.service} if "service" in spec.model_fields_set else {}
     return {
+        **detect_resource(environ),
         "service.name": spec.service,
         "service.version": version,
         "service.instance.id": new_id(),
         "host.name": platform.node() or "gateway",
-        "process.pid": str(os.getpid()),
+        "process.pid": os.getpid(),
         "telemetry.sdk.language": "python",
-        "telemetry.sdk.name": names.SCOPE,
-        "telemetry.sdk.version": version,
+        "telemetry.sdk.name": "opentelemetry",
+        "telemetry.sdk.version": version_of("opentelemetry-sdk"),
         **environment.read_resource(environ),
         **named,
         **spec.resource,
@@ -254,16 +271,16 @@ class TelemetryPipeline:
     """The telemetry of a running gateway; without `telemetry`, nothing is observed."""
 
     telemetry: TelemetryObserver | None = None
-    exporting: tuple[SignalExporter, ...] = ()
+    spans: SpanExport | None = None
     logs: LogPipeline | None = None
     captures: Callable[[], bool] = lambda: False
     """Whether contents of the current call may be exported."""
 
     def start(self, closing: AsyncExitStack) -> None:
         """Start the exporters. `closing` ends them after everything that produces telemetry."""
-        for each in self.exporting:
-            each.start()
-            closing.push_async_callback(each.close)
+        if self.spans is not None:
+            self.spans.start()
+            closing.push_async_callback(self.spans.close)
         if self.logs is not None:
             closing.push_async_callback(self.logs.close)
 
@@ -283,7 +300,7 @@ class TelemetryPipeline:
         """Return how many items were accepted, wait, and were dropped by reason."""
         if self.telemetry is None:
             return {}
-        queues = {"spans": self.telemetry.spans, "logRecords": self.logs}
+        queues = {"spans": self.spans, "logRecords": self.logs}
         return {
             "telemetry": {
                 name: {"taken": queue.taken, "waiting": len(queue), "dropped": dict(queue.dropped)}
@@ -294,29 +311,34 @@ class TelemetryPipeline:
 
 
 def build_telemetry(
-    settings: TelemetrySettings | None, *, key: ContentKey, published: Callable[[], LiveRevision]
+    settings: TelemetrySettings | None,
+    *,
+    key: ContentKey,
+    published: Callable[[], LiveRevision],
+    environ: Mapping[str, str],
 ) -> TelemetryPipeline:
     """Build the pipeline. `published` is not called before the first call of a tool."""
-    if settings is None or (settings.traces is None and not settings.logs and not has_logger_provider()):
+    if settings is None or not (settings.traces or settings.uses_process or settings.logs or has_logger_provider()):
         return TelemetryPipeline()
-    spans = Queue(settings.spans) if settings.traces is not None else None
+    if settings.uses_process:
+        configure_by_file(environ)
+    components = load_components(environ)
+    spans: SpanExport | None = None
+    if settings.traces or settings.uses_process:
+        spans = open_span_export(settings, components, _version(), _transport)
     sends_logs = bool(settings.logs) or has_logger_provider()
     logs = LogPipeline(settings, transport=_transport, version=_version()) if sends_logs else None
-    resource = Attributes(settings.longest_value).all(dict(settings.resource))
-    envelope = OtlpEnvelope(resource, scope=names.SCOPE, version=_version(), schema_url=names.SCHEMA_URL)
-    exporting = []
-    if spans is not None and settings.traces is not None:
-        exporting.append(SignalExporter("traces", spans, envelope, _transport(settings.traces)))
     telemetry = TelemetryObserver(
         settings,
-        spans=spans,
+        pipeline=None if spans is None else spans.pipeline,
         logs=logs,
         hashes=key,
+        propagation=Propagation(components.propagator or get_process_propagator(), settings.baggage),
         shares=partial(_tool_policy, published),
         contents=partial(_contents, settings.longest_value),
     )
     captures = partial(_captures_current_call, settings.capture, partial(_tool_policy, published))
-    return TelemetryPipeline(telemetry, tuple(exporting), logs, captures)
+    return TelemetryPipeline(telemetry, spans, logs, captures)
 
 
 def _captures_current_call(
@@ -340,7 +362,7 @@ def build_meter_pipeline(settings: TelemetrySettings | None) -> MeterPipeline:
 def _transport(exporter: Exporter) -> Transport:
     if isinstance(exporter, JsonLinesSettings):
         return JsonLinesExporter(exporter.path)
-    return OtlpHttp(exporter) if exporter.protocol == "http" else OtlpGrpc(exporter)
+    return OtlpGrpc(exporter) if exporter.protocol == "grpc" else OtlpHttp(exporter)
 
 
 def _tool_policy(published: Callable[[], LiveRevision], tool: DeclaredTool) -> tuple[CaptureSettings, tuple[str, ...]]:

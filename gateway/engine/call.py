@@ -165,6 +165,10 @@ class Call:
     because: str | None = None
     rules: tuple[str, ...] = ()
     position: str | None = None
+    row: str | None = None
+    """The place of the policy row that decided, if one did."""
+    checked: tuple[str, ...] = ()
+    """Rules that allowed the call."""
     observed: tuple[str, ...] = ()
     """Rules that only observe and would have refused."""
     approvals: Sequence[ApprovalRecord] = ()

@@ -9,6 +9,7 @@ from time import time_ns
 from typing import Any, Final
 
 from gateway.engine.call import Call, call_context, reset_current_call, set_current_call
+from gateway.engine.observer import CallObservation
 from gateway.engine.stages.turn_stages import EARLIER_CALLS, PROPOSED_CALLS
 from gateway.engine.turn_pipeline.dispatch_loop import forge_into, run_dispatch_stages, to_executor_error
 from gateway.engine.turn_pipeline.tool_execution import (
@@ -109,12 +110,13 @@ class ServedDispatch:
     plug-in stages and some handlers use.
     """
 
-    __slots__ = ("_context", "_id", "_turn", "emit", "has_listener", "turn_id")
+    __slots__ = ("_context", "_id", "_turn", "emit", "has_listener", "record_execution", "turn_id")
 
     iteration: Final = 0
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, seen: CallObservation | None) -> None:
         self._turn = turn
+        self.record_execution = None if seen is None else seen.record_execution
         self._context: DispatchContext | None = None
         self._id: str | None = None
         self.turn_id = turn.id
@@ -182,9 +184,9 @@ async def execute(turn: Turn, call: Call, *, inline: InlinePolicy) -> ToolCall:
     The steps: the loop guard, the input stages, the tool with its guard inside its handler, the durable record, the
     output stages. A call that a stage refuses has a record, too.
     """
-    catalogue, ctx = turn.catalogue, ServedDispatch(turn)
+    catalogue, ctx = turn.catalogue, ServedDispatch(turn, call.seen)
     events = DispatchEvents(ctx, call) if turn.has_any_listener(_OF_A_DISPATCH) else None
-    is_observed = call.seen is not None and not (turn.is_unused and not turn.is_stored and catalogue.has_no_stages)
+    is_observed = call.seen is not None and call.seen.has_dispatch
     began = time_ns() if is_observed else 0
     record: ToolCall | None = None
     reached: str | None = None
@@ -256,7 +258,10 @@ async def _run_tool(
     )
     if events is not None:
         events.end_call(record)
+    since = time_ns()
     await turn.store(record)
+    if call.seen is not None:
+        call.seen.record_step("record", since=since)
     ctx.add_record(record, call.fingerprint)
     return record
 

@@ -5,7 +5,7 @@ an observer or meter nothing is measured, and nothing else differs. Times are se
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.approvals import ApprovalRecord
 from gateway.model import OutboundTracer, Principal
@@ -123,10 +123,21 @@ class CallObservation(OutboundTracer, Protocol):
         """Record a wait for approvers, from `since` (nanoseconds since 1970) until now."""
         ...
 
+    @property
+    def has_dispatch(self) -> bool:
+        """Whether the dispatch of the call is observed: it is one among others of its turn, or stages run around it."""
+        ...
+
+    def record_execution(self, since: int, until: int) -> None:
+        """Record when the tool was executed, in nanoseconds since 1970."""
+        ...
+
     def record_dispatch(self, id: str | None, *, since: int, is_acked: bool) -> None:
-        """Record that the call was one dispatch among others of its turn, or that stages ran around it, from `since`
-        (nanoseconds since 1970) on. `id` is `None` if a stage refused it.
-        """
+        """Record the dispatch of the call, which ends now. `id` is `None` if a stage refused it."""
+        ...
+
+    def end_read(self, error: BaseException | None = None) -> None:
+        """End the observation of a read."""
         ...
 
     def end(self, settled: "CallOutcome") -> None: ...
@@ -137,6 +148,11 @@ class CallObservation(OutboundTracer, Protocol):
 
 
 class Observer(Protocol):
+    @property
+    def trace_fields(self) -> Mapping[bytes, str]:
+        """The headers that it reads, by their lower-case names in requests."""
+        ...
+
     def start_request(
         self,
         method: str,
@@ -159,19 +175,20 @@ class Observer(Protocol):
         self, call: "Call", tool: "DeclaredTool | None", request: RequestObservation | None
     ) -> CallObservation | None: ...
 
+    def start_read(self, call: "Call") -> CallObservation | None:
+        """Start observing a read that is no call, in the request that is being served."""
+        ...
+
     def report_abandoned(self, call: StoredCall) -> None:
         """Report a call whose process is gone. Called from the thread that writes."""
         ...
 
 
-def get_trace_headers(headers: Any) -> dict[str, str]:
+def get_trace_headers(headers: Any, names: Mapping[bytes, str]) -> dict[str, str]:
     """Return the trace headers of raw headers; one that occurs twice becomes empty."""
     found: dict[str, str] = {}
     for name, value in headers:
-        if name in _FIELDS:
-            key = name.decode()
+        if name in names:
+            key = names[name]
             found[key] = "" if key in found else value.decode("latin-1")
     return found
-
-
-_FIELDS: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})

@@ -81,7 +81,11 @@ class Service:
         self.journal = writing.record_start
         """Makes it durable that a call is about to run."""
         self.resource_audit = ResourceAudit(
-            store, auditor, remember=writing.record_turn_state, write_down=writing.record_refusal
+            store,
+            auditor,
+            remember=writing.record_turn_state,
+            write_down=writing.record_refusal,
+            observer=observer,
         )
         dependencies = TurnDependencies(writing, self.buses, spool)
         self.turns = TurnStore(published, store, dependencies, most=open_turns, are_shared=shares_turns, lives=lives)

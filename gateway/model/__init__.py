@@ -149,6 +149,7 @@ if TYPE_CHECKING:
         Listener,
         ToolCallEvent,
         ToolExecutionEnd,
+        ToolExecutionStart,
         TurnEnd,
         TurnEvent,
         TurnGateClosed,

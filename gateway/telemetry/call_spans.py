@@ -1,48 +1,50 @@
 """The span of a call, from when its tool is known until its record is durable."""
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import SpanKind
 
 from gateway.approvals import ApprovalRecord
-from gateway.engine import Call, CallOutcome
+from gateway.engine import Call, CallOutcome, Turn
 from gateway.errors import GatewayError
-from gateway.model import new_random_64
 from gateway.storage import StoredResult
 from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import ToolAttributes
 from gateway.telemetry.current_span import CurrentSpan, activate, find_failure, to_values
-from gateway.telemetry.export.wire_format import (
-    CLIENT,
-    FAILED,
-    INFO,
+from gateway.telemetry.finished_span import (
     INTERNAL,
-    WARN,
+    FinishedSpan,
+    KeepReasons,
+    SpanAddress,
+    SpanContent,
+    SpanEvent,
     Value,
-    log_head,
-    span_head,
-    span_name,
-    text,
 )
 from gateway.telemetry.spans import (
     RequestSpan,
-    SpanContext,
+    SpanPosition,
     UpstreamRequestSpan,
     inject_headers,
     log_errors,
     log_telemetry_error,
-    span_links,
+    read_links,
+    start_span,
 )
 
 if TYPE_CHECKING:
     from gateway.telemetry.observer import TelemetryObserver
 
 
-class CallSpan(SpanContext):
+_DISPATCH: Final = (names.DISPATCH, names.ITERATION)
+
+
+class CallSpan(SpanPosition):
     __slots__ = (
-        *("_call", "_content", "_current", "_failure", "_ids", "_others", "_parts", "_request", "_since", "_telemetry"),
-        *("shows_content", "span_id", "trace_id"),
+        *("_call", "_content", "_current", "_failure", "_is_read", "_outer", "_parts", "_request", "_since"),
+        *("_events", "_telemetry", "_times", "has_dispatch", "shows_content", "span_id", "trace_id"),
     )
 
     def __init__(
@@ -51,62 +53,95 @@ class CallSpan(SpanContext):
         call: Call,
         parts: ToolAttributes,
         request: RequestSpan | None,
-        ids: tuple[bytes, bytes, bool],
+        *,
+        is_read: bool = False,
     ) -> None:
         self._since = time_ns()
-        self.trace, self.span, self.is_sampled = ids
+        self._times: tuple[int, int] | None = None
+        """When the tool was executed."""
         self.is_remote = False
-        self.links = b""
+        self.live = None
         if request is None:
+            (self.trace, self.span), self.group, self.is_sampled = telemetry.new_root()
             self.parent = b""
-            self.state = self.baggage = ""
+            self.state = ""
+            self.baggage = {}
         else:
+            self.trace, self.span = request.trace, telemetry.new_span_id()
+            self.group = request.group
+            self.is_sampled = request.is_sampled
             self.parent = request.span
             self.state = request.state
             self.baggage = request.baggage
+        self._is_read = is_read
         self._telemetry = telemetry
         self._call = call
+        turn = None if is_read else call.turn
+        is_full = telemetry.detail == "full"
+        self._outer: list[tuple[str, SpanPosition]] = []
+        """The spans around it that are still to be ended, the outermost first."""
+        self.has_dispatch = turn is not None and (is_full or not _is_alone(turn))
+        if self.has_dispatch and turn is not None:
+            has_turn = is_full and turn.is_single_call and turn.is_unused
+            self._open_outer((names.TURN, names.DISPATCH, names.ITERATION) if has_turn else _DISPATCH)
+        self._events: list[SpanEvent] = []
+        start_span(telemetry, self, parts.executing, INTERNAL, since=self._since, attributes=parts.execution)
         self._parts = parts
         self._request = request
-        self._others: list[bytes] | None = None
-        """Child spans, held until it is decided whether they are exported."""
         self._content: dict[str, Value] | None = None
         self._current: CurrentSpan | None = None
         self._failure: str | None = None
         """Why the tool failed, if it did."""
-        self._ids: tuple[bytes, bytes] | None = None
-        """Encoded ids of the call and its turn. Encoded on first use: spans that are not exported need none."""
         self.trace_id = self.trace.hex()
         self.span_id = self.span.hex()
         self.shows_content = parts.shows_content
 
+    def _open_outer(self, found: Sequence[str]) -> None:
+        telemetry = self._telemetry
+        for name in found:
+            at = SpanPosition(
+                (self.trace, telemetry.new_span_id()),
+                self.group,
+                self.parent,
+                is_sampled=self.is_sampled,
+                state=self.state,
+            )
+            start_span(telemetry, at, name, INTERNAL, since=self._since, attributes={})
+            self._outer.append((name, at))
+            self.trace, self.parent = at.trace, at.span
+
     def emit_start(self) -> None:
         """Emit the start record at once."""
-        self._record(self._parts.started, self._since, INFO)
-
-    def _record(self, told: bytes, at: int, severity: int) -> None:
-        logs = self._telemetry.logs
-        if logs is not None:
-            own, turn = self._ids or self._encode_ids()
-            before, between, last = self._telemetry.common.before_ids_of_log[len(own), len(turn)]
-            head = log_head(self.trace, self.span, at, severity)
-            logs.put(b"".join((head, told, before, own, between, own, last, turn)))
-
-    def _encode_ids(self) -> tuple[bytes, bytes]:
-        call, limit = self._call, self._telemetry.common.limit
-        self._ids = found = text(call.id, limit), b"" if call.turn is None else text(call.turn.id, limit)
-        return found
+        self._telemetry.log_start(self, self._call, self._parts, self._since)
 
     # --- while the tool runs ---
 
     @property
     def fields(self) -> Mapping[str, str]:
-        return inject_headers(self)
+        return inject_headers(self._telemetry, self)
 
     def activate(self) -> Callable[[], None]:
         if self._current is None:
             self._current = CurrentSpan(self)
         return activate(self._current)
+
+    def record_execution(self, since: int, until: int) -> None:
+        self._times = since, until
+
+    @log_errors
+    def record_step(self, name: str, *, since: int, told: Mapping[str, str | bool] | None = None) -> None:
+        telemetry, until = self._telemetry, time_ns()
+        if telemetry.detail == "minimal":
+            return
+        is_outside = self._times is not None  # the tool was executed
+        if telemetry.detail == "full":
+            self._end_child(name, INTERNAL, dict(told or {}), since, is_beside=is_outside)
+            return
+        event = SpanEvent(name, since, {**(told or {}), names.STEP_SECONDS: (until - since) / 1e9})
+        if is_outside and self._request is not None:
+            self._request.events.append(event)
+        else:
+            self._events.append(event)
 
     @log_errors
     def record_failure(self, error: BaseException) -> None:
@@ -131,9 +166,7 @@ class CallSpan(SpanContext):
     def mcp(
         self, method: str, *, tool: str, upstream: str, host: str | None = None, port: int | None = None
     ) -> UpstreamRequestSpan:
-        told: dict[str, Value] = {names.MCP_METHOD: method, names.TOOL_NAME: tool, names.UPSTREAM: upstream}
-        if method == names.TOOLS_CALL:
-            told[names.OPERATION] = names.EXECUTE_TOOL
+        told: dict[str, Value] = {names.MCP_METHOD: method, names.TOOL: tool, names.UPSTREAM: upstream}
         told[names.NETWORK_TRANSPORT] = "pipe" if host is None else "tcp"
         if host is not None:
             told[names.SERVER_ADDRESS] = host
@@ -144,36 +177,48 @@ class CallSpan(SpanContext):
     @log_errors
     def add_wait(self, rules: str, *, since: int, outcome: str) -> None:
         told: dict[str, Value] = {names.GATE_NAME: rules, names.GATE_OUTCOME: outcome}
-        context = self.child(new_random_64())
-        self._emit_child(context, names.gate_span(rules), told, since, False, kind=INTERNAL)
+        decided = read_links(*(entry.trace for each in self._call.approvals for entry in each.entries))
+        self._end_child(names.gate_span(rules), INTERNAL, told, since, links=decided)
 
     @log_errors
     def record_dispatch(self, id: str | None, *, since: int, is_acked: bool) -> None:
-        told: dict[str, Value] = {names.DISPATCH_STATUS: "ack" if is_acked else "aborted"}
-        told[names.DISPATCH_ITERATIONS] = int(is_acked)
+        told: dict[str, Value] = {names.CALL_ID: self._call.id}
         if id is not None:
             told[names.DISPATCH_ID] = id
         if self._call.turn is not None:
             told[names.TURN_ID] = self._call.turn.id
-        context = self.child(new_random_64())
-        self._emit_child(context, names.DISPATCH, told, since, False, kind=INTERNAL)
+        times = since, time_ns()
+        self._end_outer(names.ITERATION, times, dict(told))
+        told[names.DISPATCH_STATUS] = "ack" if is_acked else "aborted"
+        told[names.DISPATCH_ITERATIONS] = int(is_acked)
+        self._end_outer(names.DISPATCH, times, told)
+
+    def _end_outer(self, name: str, times: tuple[int, int], told: dict[str, Value]) -> None:
+        found, at = self._outer.pop()
+        assert found == name, "the innermost span ends first"  # noqa: S101 - they are opened together
+        self._telemetry.end_span(at, name, INTERNAL, times, SpanContent([told]))
 
     def _start_upstream(self, name: str, told: dict[str, Value]) -> UpstreamRequestSpan:
-        return UpstreamRequestSpan(self.child(new_random_64()), name, told, self._emit_child)
+        told[names.CALL_ID] = self._call.id
+        return UpstreamRequestSpan(self._telemetry, self.child(self._telemetry.new_span_id()), name, told)
 
-    def _emit_child(
-        self, context: SpanContext, name: str, told: dict[str, Value], since: int, is_error: bool, *, kind: int = CLIENT
+    def _end_child(
+        self,
+        name: str,
+        kind: SpanKind,
+        told: dict[str, Value],
+        since: int,
+        *,
+        links: tuple[SpanAddress, ...] = (),
+        is_beside: bool = False,
     ) -> None:
-        telemetry = self._telemetry
-        named = span_name(name, telemetry.settings.longest_value)
-        attributes = telemetry.attributes_of({**told, names.TOOL_CALL_ID: self._id})
-        encoded = b"".join((context.head(kind, since), named, attributes, FAILED if is_error else b""))
-        if self.is_sampled:
-            telemetry.spans_out(encoded)
-        elif self._others is None:
-            self._others = [encoded]
-        else:
-            self._others.append(encoded)
+        """End a span below this one, or with `is_beside` next to it."""
+        telemetry, at = self._telemetry, self.child(self._telemetry.new_span_id())
+        if is_beside and self.parent:
+            at.parent, at.is_remote = self.parent, self.is_remote
+        told[names.CALL_ID] = self._call.id
+        start_span(telemetry, at, name, kind, since=since, attributes=told, links=links)
+        telemetry.end_span(at, name, kind, (since, time_ns()), SpanContent([told], links=links))
 
     # --- end ---
 
@@ -209,35 +254,59 @@ class CallSpan(SpanContext):
         decision = call.decision or ""
         if isinstance(error, CancelledError):
             if call.is_unknown:
-                self._record(self._parts.ended_unseen, time_ns(), WARN)
+                self._telemetry.log_unknown(self, call, self._parts)
             self._end(decision, call.reason, None, names.IS_CANCELLED)
         elif isinstance(error, GatewayError):
             self._end(decision, call.reason, error.code if error.status >= 500 else None)
         else:
             self._end(decision, call.reason, type(error).__name__)
 
+    @log_errors
+    def end_read(self, error: BaseException | None = None) -> None:
+        request = self._request
+        if request is not None and request.read is self:
+            request.read = None  # breaks a reference cycle
+            call, code = self._call, None
+            if isinstance(error, GatewayError) and error.status >= 500:
+                code = error.code
+            self._end(call.decision or "", call.reason, code, names.READ)
+
     def _end(self, decision: str, reason: str, error: str | None, flag: str | None = None) -> None:
-        telemetry, request = self._telemetry, self._request
-        decided = telemetry.common.decisions[decision, reason] if decision else b""
+        telemetry, request, pipeline = self._telemetry, self._request, self._telemetry.pipeline
+        decided = telemetry.common.decisions[decision, reason] if decision else None
         if request is not None:
             request.decision = decided
             if error is not None:
                 request.error = names.TOOL_ERROR
-        if not (self.is_sampled or flag == names.IS_CANCELLED or telemetry.is_sampled(decision, error)):
+        self._close_outer()
+        why = _find_reasons(decision, error, flag)
+        if pipeline is None or not pipeline.keeps(self.group, why):
+            self.group.waiting.clear()
             return
-        if request is not None:
-            request.is_kept = True
-        for each in self._others or ():
-            telemetry.spans_out(each)
-        told = self._span_parts(decided)
-        if flag is not None:
-            told.append(telemetry.attribute(flag, True))
-        if error is not None:
-            told.append(telemetry.attribute(names.ERROR_TYPE, error))
-        told.append(self.links)
-        if error is not None:
-            told.append(FAILED)
-        telemetry.spans_out(b"".join(told))
+
+        def build() -> SpanContent:
+            own: dict[str, Value] = {}
+            if flag is not None:
+                own[flag] = True
+            if error is not None:
+                own[names.ERROR_TYPE] = error
+            return self._build_content(decided, own)
+
+        times = self._times or (self._since, time_ns())
+        failed = error is not None
+        name = self._parts.executing
+        pipeline.end(FinishedSpan(pipeline, self, name, INTERNAL, times, build, is_error=failed, why=why), self.live)
+
+    def _close_outer(self) -> None:
+        """End the span of the turn, and leave those out that did not begin: the outcome was that of an earlier call."""
+        if self._outer and self._outer[-1][0] != names.TURN:
+            if self.live is None:
+                self.parent = self._outer[0][1].parent
+                self._outer.clear()
+            while len(self._outer) > 1:
+                self._end_outer(self._outer[-1][0], (self._since, time_ns()), {})
+        if self._outer and self._call.turn is not None:
+            self._end_outer(self._outer[0][0], (self._since, time_ns()), {names.TURN_ID: self._call.turn.id})
 
     @property
     def _id(self) -> str:
@@ -245,60 +314,45 @@ class CallSpan(SpanContext):
         approvals = self._call.approvals
         return (approvals[0].request.call_id if approvals else None) or self._call.id
 
-    def _span_parts(self, decided: bytes) -> list[bytes]:
-        call, parts, common = self._call, self._parts, self._telemetry.common
-        own, turn = self._ids or self._encode_ids()
-        before, between, last = common.before_ids_of_span[len(own), len(turn)]
-        digest = self._argument_digest()
-        told = [
-            span_head(self, INTERNAL, self._since, time_ns()),
-            parts.executing,
-            decided,
-            before,
-            own,
-            between,
-            own,
-            last,
-            turn,
-            common.standings[call.principal.subject, call.principal.tenant, call.definition, call.rules],
-            common.argument_bytes[_size(call)],
-            parts.argument_keys[tuple(call.args)],
-            common.argument_digest[len(digest)],
-            digest,
-        ]
+    def _build_content(self, decided: Mapping[str, Any] | None, own: dict[str, Value]) -> SpanContent:
+        call, common = self._call, self._telemetry.common
+        own[names.CALL_ID] = call.id
+        own[names.TOOL_CALL_ID] = self._id
+        own[names.ARGUMENT_BYTES] = _size(call)
+        if call.turn is not None:
+            own[names.TURN_ID] = call.turn.id
+        if call.checksum and self._parts.capture.arguments != "none":
+            own[names.CHECKSUM] = call.checksum
+        if call.row is not None:
+            own[names.POLICY_ROW] = call.row
+        if call.is_logged and call.fingerprint:
+            own[names.ARGUMENT_DIGEST] = self._telemetry.hashes.arguments(call.fingerprint.encode())
+        links: tuple[SpanAddress, ...] = ()
         if call.approvals:
-            told[5:9] = [last, turn, self._telemetry.attribute(names.TOOL_CALL_ID, self._id)]
-            told.insert(9, self._link_approvals(call.approvals))
+            own[names.APPROVAL_ID] = [each.id for each in call.approvals]
+            links = self._link_approvals(call.approvals)
         if call.stored is not None:
-            told += self._results(call.stored.results)
+            self._add_results(own, call.stored.results)
         if self._content:
-            told.append(common.all(self._content))
+            own |= self._content
+        events = self._events
         if self._current is not None:
             self._current.close()
-            told += self._of_tool(self._current)
-        return told
+            own = {**to_values(self._current.attributes), **own}
+            theirs = [SpanEvent(each.name, each.at, to_values(each.attributes)) for each in self._current.events]
+            events = sorted([*events, *theirs], key=_at) if theirs else events
+        rules = call.rules or call.checked
+        standing = common.standings[call.principal.subject, call.principal.tenant, call.definition, rules]
+        parts = [self._parts.execution, own, standing, self._parts.argument_keys[tuple(call.args)]]
+        if decided is not None:
+            parts.append(decided)
+        return SpanContent(parts, events, links)
 
-    def _of_tool(self, current: CurrentSpan) -> Iterator[bytes]:
-        """Yield what the tool has set on its current span."""
-        common = self._telemetry.common
-        if current.attributes:
-            yield common.all(to_values(current.attributes))
-        for event in current.events:
-            yield common.event(event.name, event.at, to_values(event.attributes))
-
-    def _link_approvals(self, approvals: Sequence[ApprovalRecord]) -> bytes:
-        """Link to the spans of the approvals; return their ids as an attribute."""
+    def _link_approvals(self, approvals: Sequence[ApprovalRecord]) -> tuple[SpanAddress, ...]:
         traces = [trace for each in approvals for trace in (each.request.trace, *(one.trace for one in each.entries))]
-        self.links += span_links(traces, but=self.span)
-        return self._telemetry.attribute(names.APPROVAL_ID, [each.id for each in approvals])
+        return read_links(*traces, but=self.span)
 
-    def _argument_digest(self) -> bytes:
-        call, telemetry = self._call, self._telemetry
-        if not (call.is_logged and call.fingerprint):
-            return b""
-        return telemetry.hashes.arguments(call.fingerprint.encode()).encode()[: telemetry.common.limit]
-
-    def _results(self, results: Sequence[StoredResult]) -> tuple[bytes, ...]:
+    def _add_results(self, own: dict[str, Value], results: Sequence[StoredResult]) -> None:
         size, key, is_spooled, content = 0, "", False, None
         for piece in results:
             size += piece.byte_length or 0
@@ -307,18 +361,31 @@ class CallSpan(SpanContext):
                 is_spooled = is_spooled or piece.content is None
             if content is None:
                 content = piece.content
-        common = self._telemetry.common
-        artifact, digest = text(key, common.limit), b""
+        own[names.RESULT_BYTES] = size
+        own[names.RESULT_SPOOLED] = is_spooled
+        if key:
+            own[names.ARTIFACT_ID] = key
         if content is not None and self._call.is_logged:
-            digest = self._telemetry.hashes.result(content).encode()[: common.limit]
-        return (
-            common.result_bytes[size],
-            common.spooled[is_spooled],
-            common.artifact_id[len(artifact)],
-            artifact,
-            common.result_digest[len(digest)],
-            digest,
-        )
+            own[names.RESULT_DIGEST] = self._telemetry.hashes.result(content)
+
+
+def _is_alone(turn: Turn) -> bool:
+    """Whether a call has its turn to itself, and no stages run around it."""
+    return turn.is_unused and not turn.is_stored and turn.catalogue.has_no_stages
+
+
+def _at(event: SpanEvent) -> int:
+    return event.at
+
+
+def _find_reasons(decision: str, error: str | None, flag: str | None) -> KeepReasons:
+    if flag is None and error is None and decision == "allow":
+        return ()
+    return (
+        *(("cancelled",) if flag == names.IS_CANCELLED else ()),
+        *(("error",) if error is not None else ()),
+        *(("held",) if decision == "hold" else ("denied",) if decision == "deny" else ()),
+    )
 
 
 def _size(call: Call) -> int:

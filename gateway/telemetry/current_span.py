@@ -10,16 +10,17 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
-from opentelemetry.trace import Span, SpanContext, TraceFlags, TraceState, set_span_in_context
+from opentelemetry.trace import Span, SpanContext, set_span_in_context
 from opentelemetry.trace.status import Status, StatusCode
 
 from gateway.errors import GatewayError
 from gateway.model import BackendError
 from gateway.telemetry import names
-from gateway.telemetry.export.wire_format import Value
+from gateway.telemetry.finished_span import SpanEvent, Value
+from gateway.telemetry.trace_context import to_otel
 
 if TYPE_CHECKING:
-    from gateway.telemetry.call_spans import CallSpan
+    from gateway.telemetry.spans import SpanPosition
 
 MOST_ATTRIBUTES: Final = 128
 """Of a tool, on one span, and on one of its events: the default of OpenTelemetry."""
@@ -30,21 +31,10 @@ _MOST_CAUSES: Final = 8
 _LARGE: Final = 1 << 63
 
 
-class SpanEvent:
-    """Something that happened during a span: a name, a time in nanoseconds, and attributes."""
-
-    __slots__ = ("at", "attributes", "name")
-
-    def __init__(self, name: str, at: int, attributes: Mapping[str, Any]) -> None:
-        self.name = name
-        self.at = at
-        self.attributes = attributes
-
-
 class CurrentSpan(Span):
     """A view of the span of a call for the code that runs in it."""
 
-    def __init__(self, at: "CallSpan") -> None:
+    def __init__(self, at: "SpanPosition") -> None:
         # Not the span itself: each would refer to the other.
         self._position = at.trace, at.span, at.state, at.is_sampled
         self._context: SpanContext | None = None
@@ -55,10 +45,7 @@ class CurrentSpan(Span):
     def get_span_context(self) -> SpanContext:
         if self._context is None:
             trace, span, state, is_sampled = self._position
-            flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
-            states = TraceState.from_header([state]) if state else None
-            ids = int.from_bytes(trace, "big"), int.from_bytes(span, "big")
-            self._context = SpanContext(*ids, is_remote=False, trace_flags=flags, trace_state=states)
+            self._context = to_otel(trace, span, is_sampled=is_sampled, is_remote=False, state=state)
         return self._context
 
     def is_recording(self) -> bool:

@@ -19,11 +19,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from gateway.telemetry import names
-from gateway.telemetry.export.blocking_sender import BlockingSender
 from gateway.telemetry.export.otlp_logs import EncodedRecord, OtlpLogExporter, RecordSource, decode_record
 from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, Transport
 from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope
-from gateway.telemetry.plugins import create_exporter
+from gateway.telemetry.sdk_components import load_exporter
 from gateway.telemetry.settings import (
     AnyExporter,
     BatchSettings,
@@ -48,10 +47,9 @@ class LogPipeline:
     def __init__(
         self, settings: TelemetrySettings, *, transport: Callable[[Exporter], Transport], version: str
     ) -> None:
-        """Raises `InvalidTelemetry` for exporters that cannot be used. Needs a running event loop."""
+        """Raises `InvalidTelemetry` for exporters that cannot be used."""
         self._settings = settings
         self._transport = transport
-        self._senders: list[BlockingSender] = []
         self.taken = 0
         self.dropped: Counter[str] = Counter()
         self._source = RecordSource(
@@ -60,6 +58,7 @@ class LogPipeline:
             LogRecordLimits(max_log_record_attribute_length=settings.longest_value),
         )
         exporters = [self._create_exporter(each) for each in settings.logs]
+        self._limited = [each for each in exporters if isinstance(each, OtlpLogExporter)]
         self._processors = [_BatchProcessor(each, settings.records, self.dropped) for each in exporters]
         found = get_logger_provider()
         self._is_own = not (isinstance(found, LoggerProvider) and has_logger_provider())
@@ -92,11 +91,9 @@ class LogPipeline:
 
     async def close(self) -> None:
         """Send what waits, for at most `FLUSH_SECONDS`; the rest is dropped and counted."""
-        for sender in self._senders:
-            sender.closing.set()
+        for each in self._limited:
+            each.limit()
         await asyncio.to_thread(self._shut_down)
-        for sender in self._senders:
-            await sender.close()
 
     def _shut_down(self) -> None:
         until = monotonic() + FLUSH_SECONDS
@@ -105,14 +102,12 @@ class LogPipeline:
 
     def _create_exporter(self, settings: AnyExporter) -> LogRecordExporter:
         if isinstance(settings, PluginSettings):
-            made: LogRecordExporter = create_exporter("logs", settings.name, (LogRecordExporter,))
+            made: LogRecordExporter = load_exporter("logs", settings.name, LogRecordExporter)
             return made
-        sender = BlockingSender("logs", self._transport(settings), asyncio.get_running_loop())
-        self._senders.append(sender)
         resource = Attributes(self._settings.longest_value).all(dict(self._settings.resource))
         version = self._source.instrumentation_scope.version or ""
         envelope = OtlpEnvelope(resource, scope=names.SCOPE, version=version, schema_url=names.SCHEMA_URL)
-        return OtlpLogExporter(sender, envelope, self.dropped)
+        return OtlpLogExporter(self._transport(settings), envelope, self.dropped)
 
 
 class _BatchProcessor(BatchLogRecordProcessor):

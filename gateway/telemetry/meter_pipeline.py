@@ -8,7 +8,7 @@ Views are entry points in the group `gateway_metric_views`: a view, a list of th
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Final
 
@@ -25,10 +25,9 @@ from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import Resource
 
 from gateway.telemetry import names
-from gateway.telemetry.export.blocking_sender import BlockingSender
 from gateway.telemetry.export.otlp_metrics import OtlpMetricExporter
 from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, Transport
-from gateway.telemetry.plugins import create_exporter, load_all
+from gateway.telemetry.sdk_components import find_views, load_exporter
 from gateway.telemetry.settings import (
     AnyExporter,
     Exporter,
@@ -37,8 +36,6 @@ from gateway.telemetry.settings import (
     TelemetrySettings,
     describe_exporter,
 )
-
-VIEWS: Final = "gateway_metric_views"
 
 _log: Final = logging.getLogger(__name__)
 
@@ -49,14 +46,14 @@ class MeterPipeline:
     def __init__(
         self, settings: TelemetrySettings, *, transport: Callable[[Exporter], Transport], instance: str, version: str
     ) -> None:
-        """Raises `InvalidTelemetry` for exporters and views that cannot be used. Needs a running event loop."""
+        """Raises `InvalidTelemetry` for exporters and views that cannot be used."""
         self._settings = settings
         self._transport = transport
-        self._senders: list[BlockingSender] = []
+        self._exporters: list[OtlpMetricExporter] = []
         self._served: InMemoryMetricReader | None = None
-        found, views = get_meter_provider(), list(_find_views())
+        found, views = get_meter_provider(), find_views()
         made = {
-            each: create_exporter("metrics", each.name, (MetricExporter, MetricReader))
+            each: load_exporter("metrics", each.name, MetricExporter, MetricReader)
             for each in settings.metrics
             if isinstance(each, PluginSettings)
         }
@@ -91,13 +88,10 @@ class MeterPipeline:
 
     async def close(self) -> None:
         """Send the last values, for at most `FLUSH_SECONDS`. Later calls do nothing."""
-        for sender in self._senders:
-            sender.closing.set()
-        readers, self._readers, self._served = self._readers, [], None
+        for exporter in self._exporters:
+            exporter.limit()
+        readers, self._readers, self._exporters, self._served = self._readers, [], [], None
         await asyncio.to_thread(self._shut_down, readers)
-        for sender in self._senders:
-            await sender.close()
-        self._senders.clear()
 
     def _shut_down(self, readers: Sequence[MetricReader]) -> None:
         until = monotonic() + FLUSH_SECONDS
@@ -118,9 +112,8 @@ class MeterPipeline:
         if isinstance(settings, PluginSettings):
             made = plugins[settings]
         else:
-            sender = BlockingSender("metrics", self._transport(settings), asyncio.get_running_loop())
-            self._senders.append(sender)
-            made = OtlpMetricExporter(sender)
+            made = OtlpMetricExporter(self._transport(settings))
+            self._exporters.append(made)
         if isinstance(made, MetricReader):
             return made
         every, timeout = self._settings.metrics_every, self._settings.metrics_timeout
@@ -142,12 +135,3 @@ def _create_provider(
         raise InvalidTelemetry("metrics cannot be set up", help="check OTEL_METRICS_EXEMPLAR_FILTER") from error
     provider._disabled = False  # OTEL_SDK_DISABLED stops exporters, not the metrics that the gateway serves itself
     return provider
-
-
-def _find_views() -> Iterator[View]:
-    for word, found in load_all(VIEWS):
-        views = found() if callable(found) else found
-        for each in views if isinstance(views, list | tuple) else [views]:
-            if not isinstance(each, View):
-                raise InvalidTelemetry(f"{word} is no view of metrics", help="check the package that has it")
-            yield each

@@ -51,6 +51,7 @@ ARGUMENT_KEYS: Final = "gateway.arguments.keys"
 ARTIFACT_CLASS: Final = "gateway.artifact.class"
 ARTIFACT_ID: Final = "gateway.artifact.id"
 CALL_ID: Final = "gateway.call.id"
+CHECKSUM: Final = "gateway.call.checksum"
 CATALOGUE: Final = "gateway.catalogue.name"
 CONFIG_REVISION: Final = "gateway.config.revision"
 DECISION: Final = "gateway.decision"
@@ -70,13 +71,17 @@ LOG_ARGUMENTS: Final = "gateway.log.arguments"
 LOG_TEMPLATE: Final = "gateway.log.template"
 OUTCOME: Final = "gateway.outcome"
 POLICY_REVISION: Final = "gateway.policy.revision"
+POLICY_ROW: Final = "gateway.policy.row"
 POLICY_RULE: Final = "gateway.policy.rule"
 PRINCIPAL: Final = "gateway.principal.hash"
+READ: Final = "gateway.read"
 RESULT_BYTES: Final = "gateway.result.bytes"
 RESULT_DIGEST: Final = "gateway.result.digest"
 RESULT_SPOOLED: Final = "gateway.result.spooled"
+STEP_SECONDS: Final = "gateway.step.duration"
 TENANT: Final = "gateway.tenant.hash"
 TIER: Final = "gateway.trust.tier"
+TOOL: Final = "gateway.tool.name"
 TOOL_FLAGS: Final = "gateway.tool.flags"
 TOOL_KIND: Final = "gateway.tool.kind"
 TURN_ENDING: Final = "gateway.turn.ending"
@@ -99,13 +104,13 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     NETWORK_PROTOCOL: "protocol under the request",
     NETWORK_PROTOCOL_VERSION: "version of that protocol",
     NETWORK_TRANSPORT: "transport under that protocol",
-    OPERATION: "always `execute_tool`; on tool calls only",
+    OPERATION: "always `execute_tool`; on the spans of that name only",
     REQUEST_ID: "id of the JSON-RPC request",
     RESPONSE_CODE: "code of a JSON-RPC error in the response",
     SERVER_ADDRESS: "host of a service that is called",
     SERVER_PORT: "port of a service that is called",
     TOOL_ARGUMENTS: "arguments, masked; only where capture is opted in",
-    TOOL_CALL_ID: "id of the call, unique in its turn; the same on every span of the call",
+    TOOL_CALL_ID: "id of the call; that of the held call if an approval let it run",
     TOOL_NAME: "name of the tool as it is published",
     TOOL_RESULT: "result as its artifact class shows it; only where capture is opted in",
     TOOL_TYPE: "`function` for tools that run here, `extension` for those elsewhere, `datastore` for query tools",
@@ -118,6 +123,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     ARTIFACT_CLASS: "artifact class of the tool's results",
     ARTIFACT_ID: "where the result is stored",
     CALL_ID: "id of the call in the decision log",
+    CHECKSUM: "id of the call by its contents, as in the model: a hash of tool and arguments",
     CATALOGUE: "catalogue that the tool was called in",
     CONFIG_REVISION: "revision of the configuration that was in force",
     DECISION: "`allow`, `hold` or `deny`",
@@ -137,13 +143,17 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     LOG_TEMPLATE: "message of the log call before its arguments were filled in",
     OUTCOME: "outcome of an operation",
     POLICY_REVISION: "revision of the policies that were in force",
+    POLICY_ROW: "place of the policy row that decided, as FILE:LINE",
     POLICY_RULE: "rules that decided",
     PRINCIPAL: "keyed hash of the principal that called",
+    READ: "true if a stored result, a resource or a prompt was read, without a call",
     RESULT_BYTES: "size of the result",
     RESULT_DIGEST: "keyed hash of the result, the one in the decision log",
     RESULT_SPOOLED: "true if the result is stored separately from its record",
+    STEP_SECONDS: "seconds that a stage or wait took",
     TENANT: "keyed hash of the tenant of the principal",
     TIER: "trust tier of the tool",
+    TOOL: "name of the tool as it is published",
     TOOL_FLAGS: "flags of the tool",
     TOOL_KIND: "`python`, `command`, `http` or `mcp`",
     TURN_ENDING: "how the turn ended",
@@ -156,22 +166,47 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
 EXECUTE_TOOL: Final = "execute_tool"
 TOOLS_CALL: Final = "tools/call"
 DISPATCH: Final = "dispatch"
+ITERATION: Final = "iteration"
+TURN: Final = "turn"
+DECIDE: Final = "approval decide"
+GATE: Final = "gate"
 TOOL_ERROR: Final = "tool_error"
 OTHER: Final = "_other"
 """Replaces names that callers invent: labels must be bounded."""
 
+AUTHORISE: Final = "authorise"
+RULES: Final = "rules"
+QUEUE: Final = "queue"
+RETRY: Final = "retry"
+BACKEND_PYTHON: Final = "backend python"
+BACKEND_COMMAND: Final = "backend command"
+RECORD: Final = "record"
+
+STEPS: Final[Mapping[str, str]] = {
+    AUTHORISE: "the policy decides about a call",
+    RULES: "gate rules decide about a call",
+    QUEUE: "a call waits until its tool has a free slot",
+    RETRY: "a call pauses before its next attempt",
+    BACKEND_PYTHON: "the function of a Python tool",
+    BACKEND_COMMAND: "the process of a command",
+    RECORD: "the record of a call is written",
+}
+"""Stages and waits of a call: events of its span with normal detail, spans with full detail."""
+
 SPANS: Final[Mapping[str, str]] = {
-    "tools/call {tool}": "SERVER: a call as it was received, over MCP or REST",
+    "tools/call {tool}": "SERVER: a call as it was received over MCP",
     "{mcp.method.name}": "SERVER: any other request of MCP",
-    "{http.request.method} {http.route}": "SERVER: any other request of REST",
-    "execute_tool {tool}": "INTERNAL: the call from its decision to its record",
+    "{http.request.method} {http.route}": "SERVER: a request of REST",
+    "execute_tool {tool}": "INTERNAL: the execution of a tool, with the decision about it; also of a read",
     "{http.request.method}": "CLIENT: one HTTP request of a tool to its service",
     "{mcp.method.name} {tool}": "CLIENT: one MCP request to an upstream server",
     "gate {rule}": "INTERNAL: the call waited for approvers",
     "approval decide {gate}": "INTERNAL: an approver decided about a held call; linked to it",
-    "turn": "INTERNAL: a turn that was opened and ended as such",
-    DISPATCH: "INTERNAL: a call as one of its turn, or with stages around it",
-    "gate": "INTERNAL: a gate of a turn, from its opening to its end",
+    TURN: "INTERNAL: a turn, above the requests for it; of a single call only with full detail",
+    DISPATCH: "INTERNAL: a call as one of its turn, or with stages around it; with full detail always",
+    ITERATION: "INTERNAL: an iteration of a dispatch, around the execution of its tool",
+    GATE: "INTERNAL: a gate that a tool opened, from its opening to its end",
+    **{step: f"INTERNAL: {meaning}; with full detail" for step, meaning in STEPS.items()},
 }
 
 EXCEPTION: Final = "exception"
@@ -184,6 +219,7 @@ CALL_UNKNOWN: Final = "gateway.call.outcome_unknown"
 
 EVENTS: Final[Mapping[str, str]] = {
     EXCEPTION: "a tool failed; an event of the call's span, with type and place",
+    **{step: f"{meaning}; an event of the call's span" for step, meaning in STEPS.items()},
     CALL_STARTED: "a call begins; sent at once, so that it is visible even if the process is killed",
     CALL_UNKNOWN: "a call was started and its end was not recorded; with the trace of its start",
 }
@@ -390,8 +426,8 @@ def execute_span(tool: str) -> str:
 
 
 def decide_span(gate: str) -> str:
-    return f"approval decide {gate}"
+    return f"{DECIDE} {gate}"
 
 
 def gate_span(rules: str) -> str:
-    return f"gate {rules}"
+    return f"{GATE} {rules}"

@@ -6,7 +6,7 @@ An invalid value is an error that names its variable, never the value.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from gateway.errors import ProgramError
@@ -15,6 +15,7 @@ Signal = Literal["traces", "logs", "metrics"]
 Kept = Literal["error", "denied", "held"]
 ArgumentCapture = Literal["none", "keys", "values"]
 ResultCapture = Literal["none", "values"]
+Detail = Literal["minimal", "normal", "full"]
 
 ALWAYS: Final[frozenset[Kept]] = frozenset({"error", "denied", "held"})
 ARGUMENT_ORDER: Final[tuple[ArgumentCapture, ...]] = ("none", "keys", "values")
@@ -41,7 +42,7 @@ def no_headers() -> Mapping[str, str]:
 class OtlpExporterSettings:
     """A collector. `headers` is called for every request, because secrets in them may be rotated."""
 
-    protocol: Literal["http", "grpc"]
+    protocol: "Protocol"
     endpoint: str
     headers: Callable[[], Mapping[str, str]] = field(default=no_headers, repr=False)
     timeout: float = 10.0
@@ -60,7 +61,7 @@ class JsonLinesSettings:
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """An exporter or a reader of an installed package, by the name of its entry point."""
+    """An exporter of another package, by the name of its entry point. It reads its own variables."""
 
     name: str
 
@@ -105,8 +106,10 @@ class CaptureSettings:
 class TelemetrySettings:
     """All settings. `resource` describes the sender; `baggage` are keys that are accepted and forwarded."""
 
-    resource: Mapping[str, str]
-    traces: Exporter | None = None
+    resource: Mapping[str, Any]
+    traces: tuple[AnyExporter, ...] = ()
+    uses_process: bool = False
+    """Whether spans go to the tracer provider that the process has set, or that its configuration file describes."""
     logs: tuple[AnyExporter, ...] = ()
     metrics: tuple[AnyExporter, ...] = ()
     metrics_every: float = 60.0
@@ -117,6 +120,8 @@ class TelemetrySettings:
     """Whether log lines of the gateway are exported, too."""
     start_records: bool = True
     sampling: SamplingSettings = SamplingSettings()
+    detail: Detail = "normal"
+    """How stages and waits of a call are exported: not at all, as events of its span, or as spans."""
     capture: CaptureSettings = CaptureSettings()
     baggage: frozenset[str] = frozenset()
     longest_value: int = LONGEST_VALUE
@@ -125,14 +130,18 @@ class TelemetrySettings:
 
     @property
     def is_off(self) -> bool:
-        return self.traces is None and not self.logs and not self.metrics
+        return not (self.traces or self.uses_process or self.logs or self.metrics)
 
 
-Protocol = Literal["http", "grpc"]
+Protocol = Literal["http", "http/json", "grpc"]
 T = TypeVar("T")
 
-_PROTOCOLS: Final[Mapping[str, Protocol]] = {"http/protobuf": "http", "grpc": "grpc"}
-_PORTS: Final[Mapping[Protocol, int]] = {"http": 4318, "grpc": 4317}
+_PROTOCOLS: Final[Mapping[str, Protocol]] = {
+    "http/protobuf": "http",
+    "http/json": "http/json",
+    "grpc": "grpc",
+}
+_PORTS: Final[Mapping[Protocol, int]] = {"http": 4318, "http/json": 4318, "grpc": 4317}
 _PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
@@ -141,27 +150,15 @@ def is_disabled(environ: Mapping[str, str]) -> bool:
     return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def exporter_from_environment(signal: Signal, environ: Mapping[str, str]) -> Exporter | None:
-    """Return the exporter from the environment; `None` unless it names an exporter or a collector."""
-    chosen = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip().lower()
-    if chosen == "console":
-        return JsonLinesSettings()
-    if chosen == "none" or (not chosen and not _of_signal(signal, "ENDPOINT", environ)):
-        return None
-    if chosen not in ("", "otlp"):
-        raise _unreadable(f"OTEL_{signal.upper()}_EXPORTER", "write otlp, console or none")
-    return otlp_from_environment(signal, environ)
-
-
 def exporters_from_environment(signal: Signal, environ: Mapping[str, str]) -> tuple[AnyExporter, ...]:
-    """Return the exporters from the environment, those of other packages included."""
+    """Return the exporters that the environment names, each once; a collector alone names `otlp`."""
     variable = f"OTEL_{signal.upper()}_EXPORTER"
-    chosen = [name.strip() for name in environ.get(variable, "").split(",") if name.strip()]
-    if not chosen:
-        chosen = ["otlp"] if _of_signal(signal, "ENDPOINT", environ) else []
-    if "none" in chosen and len(chosen) > 1:
+    named = [each.strip() for each in environ.get(variable, "").split(",") if each.strip()]
+    if not named and _of_signal(signal, "ENDPOINT", environ):
+        named = ["otlp"]
+    if len(named) > 1 and "none" in map(str.lower, named):
         raise _unreadable(variable, "write none alone")
-    return tuple(_exporter_named(name, signal, environ) for name in chosen if name != "none")
+    return tuple(_exporter_named(each, signal, environ) for each in dict.fromkeys(named) if each.lower() != "none")
 
 
 def describe_exporter(exporter: AnyExporter) -> str:
@@ -175,9 +172,17 @@ def describe_exporter(exporter: AnyExporter) -> str:
 
 
 def _exporter_named(name: str, signal: Signal, environ: Mapping[str, str]) -> AnyExporter:
-    if name == "console":
-        return JsonLinesSettings()
-    return otlp_from_environment(signal, environ) if name == "otlp" else PluginSettings(name)
+    match name.lower():
+        case "otlp":
+            return otlp_from_environment(signal, environ)
+        case "otlp_proto_http":
+            return otlp_from_environment(signal, environ, protocol="http")
+        case "otlp_proto_grpc":
+            return otlp_from_environment(signal, environ, protocol="grpc")
+        case "console":
+            return JsonLinesSettings()
+        case _:
+            return PluginSettings(name)
 
 
 def otlp_from_environment(
@@ -187,7 +192,7 @@ def otlp_from_environment(
     spoken = _of_signal(signal, "PROTOCOL", environ)
     if protocol is None:
         if spoken and spoken not in _PROTOCOLS:
-            raise _unreadable(f"{_PREFIX}PROTOCOL", "write http/protobuf or grpc")
+            raise _unreadable(f"{_PREFIX}PROTOCOL", "write http/protobuf, http/json or grpc")
         protocol = _PROTOCOLS.get(spoken, "http")
     headers = _headers(_of_signal(signal, "HEADERS", environ))
     compression = _of_signal(signal, "COMPRESSION", environ)
@@ -216,6 +221,8 @@ def read_resource(environ: Mapping[str, str]) -> dict[str, str]:
 
 def read_sampling(environ: Mapping[str, str]) -> SamplingSettings:
     name = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or "parentbased_always_on"
+    if not is_builtin_sampler(name):  # it decides, and reads its own argument
+        return SamplingSettings(1.0)
     follows = name.startswith("parentbased_")
     ratio = _ratio("OTEL_TRACES_SAMPLER_ARG", environ)
     match name.removeprefix("parentbased_"):
@@ -223,10 +230,13 @@ def read_sampling(environ: Mapping[str, str]) -> SamplingSettings:
             return SamplingSettings(1.0, follows_caller=follows)
         case "always_off":
             return SamplingSettings(0.0, follows_caller=follows)
-        case "traceidratio":
-            return SamplingSettings(ratio, follows_caller=follows)
         case _:
-            raise _unreadable("OTEL_TRACES_SAMPLER", "write always_on, always_off or traceidratio")
+            return SamplingSettings(ratio, follows_caller=follows)
+
+
+def is_builtin_sampler(name: str) -> bool:
+    """Whether the gateway samples as a sampler of the SDK would, at the end of a call instead of at its start."""
+    return name.lower().removeprefix("parentbased_") in ("always_on", "always_off", "traceidratio")
 
 
 def _ratio(variable: str, environ: Mapping[str, str]) -> float:

@@ -1,106 +1,48 @@
-"""Lightweight spans of requests and calls, encoded once at their end, and W3C trace context and baggage.
-
-Spans that are not exported are not encoded. The end of a call decides whether it is exported: by the ratio or by its
-outcome. Malformed trace context is ignored; only listed keys of baggage are accepted, and only a limited amount.
+"""Lightweight spans of requests, decisions and requests to services. They become spans of the SDK when they end.
 
 Errors of the observation never affect a call; they go to the operator's log only.
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextvars import ContextVar
 from functools import wraps
+from hashlib import blake2b
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from opentelemetry.trace import Span, SpanKind
+
 from gateway.approvals import ApprovalRecord
-from gateway.model import Principal, new_random_64
+from gateway.model import Principal
 from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import ToolAttributes
-from gateway.telemetry.export.wire_format import FAILED, INTERNAL, SERVER, Value, link, span_head, span_name, text
+from gateway.telemetry.finished_span import (
+    CLIENT,
+    INTERNAL,
+    KEPT,
+    SERVER,
+    FinishedSpan,
+    KeepReasons,
+    SpanAddress,
+    SpanContent,
+    SpanEvent,
+    SpanGroup,
+    Value,
+)
+from gateway.telemetry.trace_context import RemoteContext, format_traceparent, parse_traceparent, to_otel
 
 if TYPE_CHECKING:
+    from gateway.telemetry.call_spans import CallSpan
     from gateway.telemetry.observer import TelemetryObserver
-
-MOST_BAGGAGE: Final = 32
-LARGEST_BAGGAGE: Final = 8 << 10
-_LARGEST_STATE: Final = 512
-_MOST_STATES: Final = 32
-
-_PARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_VALUE: Final = r"\x21-\x2b\x2d-\x3c\x3e-\x7e"
-_STATE: Final = re.compile(rf"[a-z0-9][a-z0-9_\-*/@]{{0,255}}=[\x20{_VALUE}]{{0,255}}[{_VALUE}]")
-_MEMBER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+=[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
-_NOWHERE: Final = ("0" * 32, "0" * 16)
-
-
-@dataclass(slots=True)
-class RemoteSpanContext:
-    """The context of a caller's span."""
-
-    trace_id: bytes
-    span_id: bytes
-    is_sampled: bool
-    state: str = ""
-
-
-def parse_traceparent(traceparent: object, tracestate: object = None) -> RemoteSpanContext | None:
-    """Parse a trace context; `None` if it is invalid."""
-    if not isinstance(traceparent, str) or len(traceparent) > _LARGEST_STATE:
-        return None
-    found = _PARENT.fullmatch(traceparent)
-    if found is None:
-        return None
-    version, trace_id, span_id, flags, more = found.groups()
-    if version == "ff" or (version == "00" and more) or trace_id == _NOWHERE[0] or span_id == _NOWHERE[1]:
-        return None
-    return RemoteSpanContext(
-        bytes.fromhex(trace_id), bytes.fromhex(span_id), bool(int(flags, 16) & 1), _state(tracestate)
-    )
-
-
-def format_traceparent(trace_id: bytes, span_id: bytes, *, is_sampled: bool) -> str:
-    return f"00-{trace_id.hex()}-{span_id.hex()}-{'01' if is_sampled else '00'}"
-
-
-def filter_baggage(given: object, allowed: frozenset[str]) -> str:
-    """Return the allowed members without their properties; "" if the baggage is too large."""
-    if not allowed or not isinstance(given, str) or len(given) > LARGEST_BAGGAGE:
-        return ""
-    members = given.split(",")
-    if len(members) > MOST_BAGGAGE:
-        return ""
-    kept = {}
-    for member in members:
-        pair = member.partition(";")[0].strip(" \t")
-        key, _, value = pair.partition("=")
-        name = key.strip(" \t")
-        if name in allowed and _MEMBER.fullmatch(f"{name}={value.strip(' ')}"):
-            kept[name] = value.strip(" \t")
-    return ",".join(f"{name}={value}" for name, value in kept.items())
-
-
-def extract_trace_headers(fields: Mapping[str, object]) -> tuple[object, object]:
-    """Return traceparent and tracestate of a mapping."""
-    return fields.get("traceparent"), fields.get("tracestate")
-
-
-def _state(given: object) -> str:
-    """Return the trace state; "" if any part is invalid, because a part alone could have another meaning."""
-    if not isinstance(given, str) or len(given) > _LARGEST_STATE:
-        return ""
-    members = [each.strip(" \t") for each in given.split(",")]
-    members = [each for each in members if each]
-    if len(members) > _MOST_STATES or not all(_STATE.fullmatch(each) for each in members):
-        return ""
-    return ",".join(members)
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _log: Final = logging.getLogger(__name__)
+CALL_IN_TURN: Final = "/v1/turns/{turn}/calls"
+"""The route of calls in a turn that a client has opened."""
+_NO_BAGGAGE: Final[Mapping[str, str]] = {}
 
 
 def log_errors(observe: Callable[P, R]) -> Callable[P, R]:
@@ -123,55 +65,84 @@ def log_telemetry_error(error: Exception, where: str) -> None:
     _log.error("an observer failed: %s in %s", type(error).__name__, where)
 
 
-class SpanContext:
-    """The position of a span in a trace."""
+class SpanPosition:
+    """Where in which trace a span is. With `live`, it is a span of the SDK already."""
 
-    __slots__ = ("baggage", "is_remote", "is_sampled", "links", "parent", "span", "state", "trace")
+    __slots__ = ("baggage", "group", "is_remote", "is_sampled", "live", "parent", "span", "state", "trace")
 
     def __init__(
         self,
-        trace: bytes,
-        span: bytes,
+        ids: SpanAddress,
+        group: SpanGroup,
         parent: bytes = b"",
+        *,
         is_sampled: bool = True,
         state: str = "",
-        baggage: str = "",
-        links: bytes = b"",
+        baggage: Mapping[str, str] = _NO_BAGGAGE,
     ) -> None:
-        self.trace = trace
-        self.span = span
+        self.trace, self.span = ids
+        self.group = group
         self.parent = parent
         self.is_remote = False
+        """Whether the parent is a span of another party."""
         self.is_sampled = is_sampled
         self.state = state
         self.baggage = baggage
-        self.links = links
+        self.live: Span | None = None
 
     @property
     def traceparent(self) -> str:
         return format_traceparent(self.trace, self.span, is_sampled=self.is_sampled)
 
-    def child(self, span: bytes) -> "SpanContext":
-        return SpanContext(self.trace, span, self.span, self.is_sampled, self.state, self.baggage)
-
-    def joins(self, caller: RemoteSpanContext) -> None:
-        """Become a child of the caller's span."""
-        self.trace = caller.trace_id
-        self.parent = caller.span_id
-        self.is_remote = True
-        self.state = caller.state
-
-    def head(self, kind: int, since: int, until: int = 0) -> bytes:
-        """Return the first fields of the span; it ends now unless `until` is given."""
-        return span_head(self, kind, since, until or time_ns())
+    def child(self, span: bytes) -> "SpanPosition":
+        return SpanPosition(
+            (self.trace, span),
+            self.group,
+            self.span,
+            is_sampled=self.is_sampled,
+            state=self.state,
+            baggage=self.baggage,
+        )
 
 
-class RequestSpan(SpanContext):
-    """The span of a received request. It starts a trace, unless it `joins` one."""
+def find_turn_address(turn_id: str) -> SpanAddress:
+    """Return the address of the span of a turn. Every process finds the same one."""
+    digest = blake2b(turn_id.encode(), digest_size=24).digest()
+    return digest[:16], digest[16:]
+
+
+def start_span(
+    telemetry: "TelemetryObserver",
+    at: SpanPosition,
+    name: str,
+    kind: SpanKind,
+    *,
+    since: int,
+    attributes: Mapping[str, Any],
+    links: tuple[SpanAddress, ...] = (),
+) -> None:
+    """Make `at` a span of the SDK if something has to see spans when they start."""
+    pipeline = telemetry.pipeline
+    if pipeline is not None and pipeline.is_live:
+        at.live, is_sampled = pipeline.open(
+            at,
+            name,
+            kind,
+            since=since,
+            attributes=attributes,
+            links=links,
+            is_parent_sampled=at.is_sampled,
+        )
+        if not pipeline.samples_at_end:
+            at.is_sampled = is_sampled
+
+
+class RequestSpan(SpanPosition):
+    """The span of a received request. It starts a trace, unless it joins that of its caller."""
 
     __slots__ = (
-        *("_id", "_is_over", "_kind", "_peer", "_session", "_telemetry"),
-        *("decision", "error", "is_kept", "parts", "principal", "since"),
+        *("_id", "_kind", "_peer", "_session", "_telemetry"),
+        *("decision", "error", "events", "is_over", "links", "parts", "principal", "read", "since"),
     )
 
     def __init__(
@@ -179,17 +150,23 @@ class RequestSpan(SpanContext):
         telemetry: "TelemetryObserver",
         kind: tuple[str, str | None, str | None],
         principal: Principal,
-        ids: tuple[bytes, bytes, bool],
         peer: tuple[str, int] | None,
         id: object,
         session: str | None,
     ) -> None:
         """`kind`: its method, the version of MCP, and the route of REST."""
-        self.trace, self.span, self.is_sampled = ids
-        self.parent = self.links = self.decision = b""
-        """`decision` is that about its call."""
-        self.state = self.baggage = ""
-        self.is_remote = self.is_kept = self._is_over = False
+        (self.trace, self.span), self.group, self.is_sampled = telemetry.new_root()
+        self.parent = b""
+        self.state = ""
+        self.baggage = _NO_BAGGAGE
+        self.is_remote = self.is_over = False
+        self.live = None
+        self.links: tuple[SpanAddress, ...] = ()
+        self.events: list[SpanEvent] = []
+        self.read: CallSpan | None = None
+        """A read that is no call, until it ends."""
+        self.decision: Mapping[str, Any] | None = None
+        """That about its call."""
         self.principal = principal
         self.parts: ToolAttributes | None = None
         self.error: str | None = None
@@ -200,77 +177,142 @@ class RequestSpan(SpanContext):
         self._session = session
         self.since = time_ns()
 
+    def join(self, inside: RemoteContext, outside: RemoteContext) -> None:
+        """Join the caller's trace. That of the body precedes that of the headers, which then becomes a link.
+
+        Callers that may not continue traces, because their provider does not allow it, are only linked: they could name
+        any trace.
+        """
+        self.baggage = inside.baggage or outside.baggage
+        caller = inside.span or outside.span
+        if caller is None:
+            return
+        if inside.span is not None and outside.span is not None and outside.span.span_id != inside.span.span_id:
+            self.links = ((outside.span.trace_id, outside.span.span_id),)
+        if not self.principal.joins_traces:
+            self.links = ((caller.trace_id, caller.span_id), *self.links)
+            return
+        self.trace, self.parent = caller.trace_id, caller.span_id
+        self.is_remote = True
+        self.state = caller.state
+        self.is_sampled = self._telemetry.samples(caller)
+        self.group = KEPT if self.is_sampled else SpanGroup()
+
+    def enter_turn(self, turn_id: str) -> None:
+        """Become a child of the turn that a client has opened, or link to it if the client has a trace of its own."""
+        if self.live is not None:  # the SDK has given it a place, and gives one to the turn
+            return
+        trace, span = find_turn_address(turn_id)
+        if self.parent:
+            self.links = (*self.links, (trace, span))
+            return
+        self.trace, self.parent = trace, span
+        self.is_sampled, self.group = self._telemetry.sample(trace)
+
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether its client has opened a turn before, which it names."""
+        return self._kind[2] == CALL_IN_TURN
+
+    def begin(self) -> None:
+        """Start the span once it is known which trace it belongs to."""
+        CURRENT_REQUEST.set(self)
+        common = self._telemetry.common
+        start_span(
+            *(self._telemetry, self, self._name(), SERVER),
+            since=self.since,
+            attributes=common.requests[self._kind],
+            links=self.links,
+        )
+
     def end(self, *, code: int | None = None, status: int | None = None) -> None:
         try:
-            self._finish(code, status, b"")
+            self._finish(code, status)
         except Exception as error:
             log_telemetry_error(error, "RequestSpan.end")
 
-    def _finish(self, code: int | None, status: int | None, more: bytes) -> None:
-        if self._is_over:
+    @log_errors
+    def abandon(self) -> None:
+        self._finish(None, None, is_cancelled=True)
+
+    def _finish(self, code: int | None, status: int | None, *, is_cancelled: bool = False) -> None:
+        if self.is_over:
             return
-        self._is_over = True
+        self.is_over = True
+        if self.read is not None:
+            self.read.end_read()
         if code is not None and code not in names.CALLER_FAULTS:
             self.error = str(code)
         elif status is not None and status >= 500:
             self.error = str(status)
-        if self.is_sampled or self.is_kept or (self.error is not None and self._telemetry.keeps_errors):
-            self._telemetry.spans_out(b"".join(self._span_parts(code, status, more)))
+        pipeline = self._telemetry.pipeline
+        why: KeepReasons = () if self.error is None else ("error",)
+        if pipeline is None or not pipeline.keeps(self.group, why):
+            self.group.waiting.clear()
+            return
+        is_call = self.parts is not None and self._kind[2] is None
+        name = self.parts.receiving if self.parts is not None and is_call else self._name()
 
-    @log_errors
-    def abandon(self) -> None:
-        self._finish(None, None, self._telemetry.attribute(names.IS_CANCELLED, True))
+        def build() -> SpanContent:
+            return SpanContent(self._list_attributes(code, status, is_cancelled), self.events, self.links)
+
+        failed = self.error is not None
+        times = self.since, time_ns()
+        pipeline.end(FinishedSpan(pipeline, self, name, SERVER, times, build, is_error=failed, why=why), self.live)
 
     @log_errors
     def observe_decision(self) -> "DecisionSpan":
         return DecisionSpan(self._telemetry, self)
 
-    def _span_parts(self, code: int | None, status: int | None, more: bytes) -> list[bytes]:
-        telemetry, parts = self._telemetry, self.parts
-        attribute, common = telemetry.attribute, telemetry.common
-        head = span_head(self, SERVER, self.since, time_ns())
-        of_kind = common.requests[self._kind]
-        if parts is None:
-            told = [head, self._name(), of_kind, self.decision, more]
-        else:
-            told = [head, parts.receiving, of_kind, self.decision, more, parts.of_request]
-        if self._id is not None:
-            id = text(str(self._id), common.longest_id)
-            told += (common.request_id[len(id)], id)
-        if self._session is not None:
-            told.append(attribute(names.MCP_SESSION, self._session))
+    def _list_attributes(self, code: int | None, status: int | None, is_cancelled: bool) -> list[Mapping[str, Any]]:
+        common, own = self._telemetry.common, dict[str, Value]()
+        parts: list[Mapping[str, Any]] = [common.requests[self._kind], own]
+        if self.parts is not None:
+            parts.append(self.parts.of_request)
+        if self.decision is not None:
+            parts.append(self.decision)
         if self._peer is not None:
-            told.append(common.peers[self._peer])
+            parts.append(common.peers[self._peer])
+        if self._id is not None:
+            own[names.REQUEST_ID] = str(self._id)[: common.longest_id]
+        if self._session is not None:
+            own[names.MCP_SESSION] = self._session
         if code is not None:
-            told.append(attribute(names.RESPONSE_CODE, str(code)))
+            own[names.RESPONSE_CODE] = str(code)
         if status is not None:
-            told.append(attribute(names.HTTP_STATUS, status))
+            own[names.HTTP_STATUS] = status
+        if is_cancelled:
+            own[names.IS_CANCELLED] = True
         if self.error is not None:
-            told += (attribute(names.ERROR_TYPE, self.error), self.links, FAILED)
-        else:
-            told.append(self.links)
-        return told
+            own[names.ERROR_TYPE] = self.error
+        return parts
 
-    def _name(self) -> bytes:
+    def _name(self) -> str:
         method, _, route = self._kind
-        return span_name(method if route is None else f"{method} {route}", self._telemetry.settings.longest_value)
+        return method if route is None else f"{method} {route}"
+
+
+CURRENT_REQUEST: Final[ContextVar[RequestSpan | None]] = ContextVar("observed_request", default=None)
+"""The request that is being served. It may be over: a connection has one context for all its requests."""
 
 
 class DecisionSpan:
     """The span of a decision about a held call, in the trace of the approver's request."""
 
-    __slots__ = ("_context", "_request", "_since", "_telemetry")
+    __slots__ = ("_at", "_request", "_since", "_telemetry")
 
     def __init__(self, telemetry: "TelemetryObserver", request: RequestSpan) -> None:
         self._telemetry = telemetry
         self._request = request
-        self._context = request.child(new_random_64())
-        self._context.is_sampled = request.is_sampled = True  # decisions of approvers are always exported
         self._since = time_ns()
+        request.is_sampled = True  # decisions of approvers are always exported
+        request.group.is_kept = True
+        self._at = request.child(telemetry.new_span_id())
+        start_span(telemetry, self._at, names.DECIDE, INTERNAL, since=self._since, attributes={})
 
     @property
     def traceparent(self) -> str:
-        return self._context.traceparent
+        return self._at.traceparent
 
     @log_errors
     def end(self, record: ApprovalRecord) -> None:
@@ -280,62 +322,64 @@ class DecisionSpan:
             names.GATE_OUTCOME: record.entries[-1].decision,
             names.APPROVAL_ID: [record.id],
             names.APPROVAL_STATE: record.state,
-            names.TOOL_NAME: request.advertised,
+            names.TOOL: request.advertised,
             names.CATALOGUE: request.action.catalogue,
-            **({names.TOOL_CALL_ID: request.call_id} if request.call_id is not None else {}),
+            **({names.CALL_ID: request.call_id} if request.call_id is not None else {}),
             **({names.TURN_ID: request.turn_id} if request.turn_id is not None else {}),
         }
-        name = span_name(names.decide_span(request.rule), telemetry.settings.longest_value)
         by = self._request.principal
-        attributes = telemetry.attributes_of(told) + telemetry.common.principals[by.subject, by.tenant]
-        telemetry.spans_out(self._context.head(INTERNAL, self._since) + name + attributes + span_links([request.trace]))
+        content = SpanContent(
+            [told, telemetry.common.principals[by.subject, by.tenant]], links=read_links(request.trace)
+        )
+        name, times = names.decide_span(request.rule), (self._since, time_ns())
+        telemetry.end_span(self._at, name, INTERNAL, times, content, why=("decided",))
 
 
 class UpstreamRequestSpan:
     """The span of a request to an upstream service. It is exported if its call is."""
 
-    __slots__ = ("_attributes", "_context", "_is_over", "_name", "_since", "_wait", "fields")
+    __slots__ = ("_at", "_attributes", "_is_over", "_name", "_since", "_telemetry", "fields")
 
-    def __init__(self, context: SpanContext, name: str, told: dict[str, Value], wait: Any) -> None:
-        self._context = context
+    def __init__(self, telemetry: "TelemetryObserver", at: SpanPosition, name: str, told: dict[str, Value]) -> None:
+        self._telemetry = telemetry
+        self._at = at
         self._name = name
         self._attributes = told
-        self._wait = wait
         self._since = time_ns()
         self._is_over = False
-        self.fields = inject_headers(context)
+        start_span(telemetry, at, name, CLIENT, since=self._since, attributes=told)
+        self.fields = inject_headers(telemetry, at)
+
+    def identify(self, id: int, version: str | None) -> None:
+        self._attributes[names.REQUEST_ID] = str(id)
+        if version is not None:
+            self._attributes[names.MCP_VERSION] = version
 
     @log_errors
     def end(self, *, status: int | None = None, error: str | None = None, code: int | None = None) -> None:
         if self._is_over:
             return
         self._is_over = True
+        told = self._attributes
         if code is not None:
-            error = self._attributes[names.RESPONSE_CODE] = names.code_word(code)
+            error = told[names.RESPONSE_CODE] = names.code_word(code)
         if status is not None:
-            self._attributes[names.HTTP_STATUS] = status
+            told[names.HTTP_STATUS] = status
             if status >= 400:
                 error = error or str(status)
         if error is not None:
-            self._attributes[names.ERROR_TYPE] = error
-        self._wait(self._context, self._name, self._attributes, self._since, error is not None)
+            told[names.ERROR_TYPE] = error
+        times = self._since, time_ns()
+        self._telemetry.end_span(self._at, self._name, CLIENT, times, SpanContent([told]), is_error=error is not None)
 
 
-def inject_headers(context: SpanContext) -> Mapping[str, str]:
-    """Return the trace headers of a request to an upstream service."""
-    fields = {"traceparent": context.traceparent}
-    if context.state:
-        fields["tracestate"] = context.state
-    if context.baggage:
-        fields["baggage"] = context.baggage
-    return fields
+def inject_headers(telemetry: "TelemetryObserver", at: SpanPosition) -> Mapping[str, str]:
+    """Return the trace headers of a request that the span sends."""
+    context = to_otel(at.trace, at.span, is_sampled=at.is_sampled, is_remote=False, state=at.state)
+    return telemetry.propagation.inject(context, at.baggage)
 
 
-def span_links(traceparents: list[str | None], *, but: bytes = b"") -> bytes:
+def read_links(*traceparents: str | None, but: bytes = b"") -> tuple[SpanAddress, ...]:
     """Return links to the spans of the given traceparents, except to the span `but`."""
-    found: dict[tuple[bytes, bytes], None] = {}
-    for each in traceparents:
-        known = parse_traceparent(each)
-        if known is not None and known.span_id != but:
-            found[known.trace_id, known.span_id] = None
-    return b"".join(link(*each) for each in found)
+    found = (parse_traceparent(each) for each in traceparents)
+    return tuple({(each.trace_id, each.span_id): None for each in found if each is not None and each.span_id != but})

@@ -7,28 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit.content_hash import ContentKey
 from gateway.engine.turns.turn import Turn
 from gateway.errors import UnknownTool
 from gateway.model.tools.backend import Invocation
-from gateway.telemetry.export.signal_exporter import Queue
-from gateway.telemetry.observer import TelemetryObserver
-from gateway.telemetry.settings import BatchSettings, SamplingSettings, TelemetrySettings
+from gateway.telemetry.settings import SamplingSettings, TelemetrySettings
 from tests.engine.service_gateway import ANA, Gateway, Plan, running, trust
+from tests.support.finished_spans import observe
 
 pytestmark = pytest.mark.anyio
 
 CALLS = 20
 MANY_CALLS = 200
-KEY = ContentKey(bytes(range(160, 192)))
 
 
 @pytest.mark.parametrize("is_observed", [False, True])
 async def test_call_leaves_no_cycles(tmp_path: Path, is_observed: bool) -> None:
-    spans = Queue(BatchSettings())
-    observer = TelemetryObserver(
-        TelemetrySettings({}, sampling=SamplingSettings(ratio=1.0)), spans=spans, logs=None, hashes=KEY
-    )
+    observer, kept = observe(TelemetrySettings({}, sampling=SamplingSettings(ratio=1.0)))
     async with running(tmp_path, Plan().tool("echo", "x"), observer=observer if is_observed else None) as gateway:
         await gateway.service.call_tool(ANA, "desk", "echo", {})
         gc.collect()
@@ -39,7 +33,7 @@ async def test_call_leaves_no_cycles(tmp_path: Path, is_observed: bool) -> None:
             assert gc.collect() < CALLS
         finally:
             gc.enable()
-    assert bool(spans.taken) is is_observed
+    assert bool(kept.get_finished_spans()) is is_observed
 
 
 async def call_in_a_turn(gateway: Gateway, turn: Turn) -> None:

@@ -4,19 +4,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from gateway.audit.content_hash import ContentKey
 from gateway.engine.call import Call
 from gateway.model.caller import Principal
 from gateway.model.primitives.clock import to_microseconds
 from gateway.storage.call_store import StoredCall, StoredResult
 from gateway.telemetry import names
-from gateway.telemetry.export.signal_exporter import Queue
-from gateway.telemetry.observer import TelemetryObserver
-from gateway.telemetry.settings import BatchSettings, Kept, SamplingSettings, TelemetrySettings
+from gateway.telemetry.settings import Kept, SamplingSettings, TelemetrySettings
+from tests.support.finished_spans import KEY, observe
 
-KEY = ContentKey(bytes(range(160, 192)))
 NOON = to_microseconds(datetime(2026, 11, 16, 12, tzinfo=UTC))
 ADA = Principal("user:ada")
 CHECKSUM = "5e" * 32
@@ -46,26 +42,19 @@ def read_failed_spans(
     call: Call, hashes: Hashing, *, ratio: float = 1.0, always: frozenset[Kept] = frozenset()
 ) -> list[Any]:
     """The spans of a call that did not finish."""
-    spans = Queue(BatchSettings())
-    observer = TelemetryObserver(
-        TelemetrySettings({}, sampling=SamplingSettings(ratio, always)), spans=spans, logs=None, hashes=hashes
-    )
+    observer, kept = observe(TelemetrySettings({}, sampling=SamplingSettings(ratio, always)), hashes)
     seen = observer.start_call(call, None, None)
     assert seen is not None
     seen.end_with_error(ValueError("hunter2"))
-    return [Span.FromString(each) for each in spans.take()]
-
-
-def read_attributes(span: Any) -> dict[str, str]:
-    return {each.key: each.value.string_value for each in span.attributes}
+    return list(kept.get_finished_spans())
 
 
 def test_span_has_the_keyed_hashes_of_the_decision_log() -> None:
     call = Call("c", "pay", {}, ADA, "desk", "r", checksum=CHECKSUM, stored=STORED, is_logged=True)
     (span,) = read_failed_spans(call, Hashing())
 
-    assert read_attributes(span)[names.ARGUMENT_DIGEST] == KEY.arguments(CHECKSUM.encode())
-    assert read_attributes(span)[names.RESULT_DIGEST] == KEY.result(b"1")
+    assert span.attributes[names.ARGUMENT_DIGEST] == KEY.arguments(CHECKSUM.encode())
+    assert span.attributes[names.RESULT_DIGEST] == KEY.result(b"1")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +64,7 @@ def test_what_the_log_does_not_have_is_not_hashed(more: dict[str, Any]) -> None:
     hashes = Hashing()
     (span,) = read_failed_spans(Call("c", "pay", {}, ADA, "desk", "r", **{"checksum": CHECKSUM, **more}), hashes)
 
-    assert read_attributes(span).keys().isdisjoint({names.ARGUMENT_DIGEST, names.RESULT_DIGEST})
+    assert span.attributes.keys().isdisjoint({names.ARGUMENT_DIGEST, names.RESULT_DIGEST})
     assert hashes.asked == []
 
 

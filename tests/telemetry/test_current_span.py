@@ -1,7 +1,6 @@
 """What a tool may do with the current span, and how failures are named."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -19,12 +18,12 @@ from gateway.telemetry.current_span import (
     format_places,
     to_values,
 )
-from gateway.telemetry.spans import SpanContext
+from gateway.telemetry.finished_span import KEPT
+from gateway.telemetry.spans import SpanPosition
 
 
 def current_span(*, is_sampled: bool = True, state: str = "") -> CurrentSpan:
-    of: Any = SpanContext(b"\1" * 16, b"\2" * 8, is_sampled=is_sampled, state=state)
-    return CurrentSpan(of)
+    return CurrentSpan(SpanPosition((b"\1" * 16, b"\2" * 8), KEPT, is_sampled=is_sampled, state=state))
 
 
 @pytest.mark.parametrize("is_sampled", [True, False])

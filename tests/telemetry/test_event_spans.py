@@ -3,77 +3,86 @@
 import logging
 import sys
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
-from gateway.audit.content_hash import ContentKey
 from gateway.engine.call import Call
 from gateway.model.caller import Principal
-from gateway.model.turns.events import DispatchEnd, DispatchStart, EventBuses, ToolExecutionEnd, TurnEnd, TurnStart
-from gateway.telemetry import names
-from gateway.telemetry.export.otlp_grpc import grpc_library
-from gateway.telemetry.export.signal_exporter import Queue
-from gateway.telemetry.observer import EventSpans, TelemetryObserver
-from gateway.telemetry.settings import (
-    BatchSettings,
-    CaptureSettings,
-    InvalidTelemetry,
-    SamplingSettings,
-    TelemetrySettings,
+from gateway.model.turns.events import (
+    DispatchEnd,
+    DispatchStart,
+    EventBuses,
+    IterationEnd,
+    IterationStart,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    TurnEnd,
+    TurnStart,
 )
+from gateway.telemetry import names
+from gateway.telemetry.event_spans import EventSpans
+from gateway.telemetry.export.otlp_grpc import grpc_library
+from gateway.telemetry.observer import TelemetryObserver
+from gateway.telemetry.settings import CaptureSettings, InvalidTelemetry, SamplingSettings, TelemetrySettings
 from gateway.telemetry.spans import log_errors
+from tests.support.finished_spans import observe
 
-KEY = ContentKey(bytes(range(160, 192)))
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 LATER = NOON + timedelta(milliseconds=250)
 
 
-def telemetry(ratio: float = 1.0) -> TelemetryObserver:
-    settings = TelemetrySettings({}, sampling=SamplingSettings(ratio))
-    return TelemetryObserver(settings, spans=Queue(BatchSettings()), logs=None, hashes=KEY)
-
-
-def take_spans(observer: TelemetryObserver) -> list[Any]:
-    assert observer.spans is not None
-    return [Span.FromString(each) for each in observer.spans.take()]
+def telemetry(ratio: float = 1.0) -> tuple[TelemetryObserver, InMemorySpanExporter]:
+    return observe(TelemetrySettings({}, sampling=SamplingSettings(ratio)))
 
 
 def test_a_dispatch_and_its_tool_are_spans_of_one_trace() -> None:
-    observer, buses = telemetry(), EventBuses()
+    (observer, kept), buses = telemetry(), EventBuses()
     stop = EventSpans(observer).listen(buses)
 
     buses.emit(TurnStart("t", NOON))
     buses.emit(DispatchStart("d", NOON))
+    buses.emit(IterationStart("d", 0, NOON))
+    buses.emit(ToolExecutionStart("echo", "t", "d", "c", {}, NOON))
     buses.emit(ToolExecutionEnd("echo", "t", "d", "c", NOON, LATER, 250.0, is_error=True))
+    buses.emit(IterationEnd("d", 0, NOON, LATER, 250.0))
     buses.emit(DispatchEnd("d", "nack", 2, NOON, LATER, 250.0, error=ValueError("hunter2")))
     buses.emit(TurnEnd("t", NOON, LATER, 250.0))
     stop()
+    stop_turns = EventSpans(observer).listen_to_turns(buses)
+    buses.emit(TurnEnd("t", NOON, LATER, 250.0))  # as in another process
+    stop_turns()
     buses.emit(TurnEnd("t", NOON, LATER, 250.0))
 
-    tool, dispatch, turn = take_spans(observer)
-    assert [each.name for each in (tool, dispatch, turn)] == ["execute_tool echo", "dispatch", "turn"]
-    assert (tool.trace_id, tool.parent_span_id) == (dispatch.trace_id, dispatch.span_id)
-    assert turn.end_time_unix_nano - turn.start_time_unix_nano == 250_000_000
-    attributes = {each.key: each.value.string_value or each.value.int_value for each in dispatch.attributes}
-    assert attributes == {
+    spans = kept.get_finished_spans()
+    tool, iteration, dispatch, turn, alone = spans
+    assert [each.name for each in spans] == ["execute_tool echo", "iteration", "dispatch", "turn", "turn"]
+    for span, above in pairwise((tool, iteration, dispatch, turn)):
+        assert span.parent is not None
+        assert (span.parent.trace_id, span.parent.span_id) == (above.context.trace_id, above.context.span_id)
+    assert alone.context == turn.context
+    assert alone.attributes == {names.TURN_ID: "t"}
+    assert (turn.end_time or 0) - (turn.start_time or 0) == 250_000_000
+    assert dispatch.attributes == {
         names.DISPATCH_ID: "d",
         names.DISPATCH_STATUS: "nack",
         names.DISPATCH_ITERATIONS: 2,
         names.ERROR_TYPE: "ValueError",
     }
-    assert tool.status.code == 2
+    assert tool.status.status_code is StatusCode.ERROR
 
 
 def test_of_what_is_not_sampled_only_errors_are_kept() -> None:
-    observer, buses = telemetry(ratio=0.0), EventBuses()
+    (observer, kept), buses = telemetry(ratio=0.0), EventBuses()
     EventSpans(observer).listen(buses)
 
     buses.emit(ToolExecutionEnd("good", "t", "d", "c", NOON, LATER, 250.0, is_error=False))
     buses.emit(ToolExecutionEnd("bad", "t", "d", "c", NOON, LATER, 250.0, is_error=True))
 
-    assert [each.name for each in take_spans(observer)] == ["execute_tool bad"]
+    assert [each.name for each in kept.get_finished_spans()] == ["execute_tool bad"]
 
 
 def test_an_observer_that_fails_is_on_the_log_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
@@ -89,7 +98,7 @@ def test_an_observer_that_fails_is_on_the_log_without_its_text(caplog: pytest.Lo
 
 
 def test_broken_values_never_raise_into_the_observed_call(caplog: pytest.LogCaptureFixture) -> None:
-    observer = telemetry()
+    observer, kept = telemetry()
     broken: Any = object()
 
     with caplog.at_level(logging.ERROR):
@@ -111,7 +120,7 @@ def test_broken_values_never_raise_into_the_observed_call(caplog: pytest.LogCapt
         "RequestSpan.end",
     ]
     assert "hunter2" not in caplog.text
-    assert take_spans(observer) == []
+    assert kept.get_finished_spans() == ()
 
 
 @pytest.mark.parametrize(

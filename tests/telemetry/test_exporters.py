@@ -14,22 +14,37 @@ from opentelemetry import context as otel_context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from gateway.telemetry.export import wire_format as wire
 from gateway.telemetry.export.otlp_grpc import OtlpGrpc
 from gateway.telemetry.export.otlp_http import OtlpHttp
-from gateway.telemetry.export.signal_exporter import ExportFailed, JsonLinesExporter, Queue, SignalExporter, Transport
-from gateway.telemetry.settings import BatchSettings, InvalidTelemetry, OtlpExporterSettings, Signal
-from gateway.telemetry.spans import SpanContext
+from gateway.telemetry.export.otlp_spans import OtlpSpanExporter, SpanEncoder, SpanQueue
+from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, ExportFailed, JsonLinesExporter, Transport
+from gateway.telemetry.finished_span import INTERNAL, KEPT, FinishedSpan, SpanContent
+from gateway.telemetry.settings import (
+    BatchSettings,
+    InvalidTelemetry,
+    OtlpExporterSettings,
+    Signal,
+    TelemetrySettings,
+)
+from gateway.telemetry.spans import SpanPosition
+from tests.support.finished_spans import open_pipeline
 
 pytestmark = pytest.mark.anyio
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ENVELOPE = wire.OtlpEnvelope((), scope="gateway", version="1", schema_url="https://schema")
 FAST = BatchSettings(queue=1_000, batch=100, delay=0.01)
 
 
-def a_span(name: str = "s") -> bytes:
-    return SpanContext(b"\1" * 16, b"\2" * 8).head(wire.INTERNAL, 1, 2) + wire.span_name(name, 100)
+PIPELINE = open_pipeline(TelemetrySettings({}))
+
+
+def a_span(name: str = "s") -> FinishedSpan:
+    at = SpanPosition((b"\1" * 16, b"\2" * 8), KEPT)
+    return FinishedSpan(PIPELINE, at, name, INTERNAL, (1, 2), lambda: SpanContent([{}]))
+
+
+def a_request(name: str = "s") -> bytes:
+    return SpanEncoder(PIPELINE).encode([a_span(name)])
 
 
 @asynccontextmanager
@@ -45,8 +60,15 @@ async def serve_collector(answer: Answer) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def make_exporter(transport: Transport, batching: BatchSettings = FAST) -> SignalExporter:
-    return SignalExporter("traces", Queue(batching), ENVELOPE, transport)
+def make_queue(transport: Transport, batching: BatchSettings = FAST) -> SpanQueue:
+    return SpanQueue(OtlpSpanExporter(transport), batching)
+
+
+async def close(queue: SpanQueue, seconds: float = FLUSH_SECONDS) -> None:
+    exporter = queue.span_exporter
+    assert isinstance(exporter, OtlpSpanExporter)
+    exporter.limit(seconds)
+    await asyncio.to_thread(queue.shutdown)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -65,16 +87,15 @@ async def test_everything_that_was_put_arrives_once(compression: Any) -> None:
 
     async with serve_collector(answer) as url:
         output = OtlpExporterSettings("http", url, lambda: {"authorization": "Bearer x"}, compression=compression)
-        sending = make_exporter(OtlpHttp(output))
-        sending.start()
+        sending = make_queue(OtlpHttp(output))
         for number in range(250):
-            sending.queue.put(a_span(str(number)))
-        await sending.close()
+            sending.on_end(a_span(str(number)))
+        await close(sending)
 
     assert came == [str(number) for number in range(250)]
     assert set(headers) == {"Bearer x"}
-    assert sending.queue.taken == 250
-    assert not sending.queue.dropped
+    assert sending.taken == 250
+    assert not sending.dropped
 
 
 async def test_a_busy_collector_is_retried_after_its_delay() -> None:
@@ -85,13 +106,13 @@ async def test_a_busy_collector_is_retried_after_its_delay() -> None:
         return web.Response(status=statuses.pop(0), headers={"retry-after": "0"})
 
     async with serve_collector(answer) as url:
-        sending = make_exporter(OtlpHttp(OtlpExporterSettings("http", url)))
-        sending.queue.put(a_span())
-        await sending._send(sending.queue.take())
-        await sending.close()
+        sending = make_queue(OtlpHttp(OtlpExporterSettings("http", url)))
+        sending.on_end(a_span())
+        await asyncio.to_thread(sending.force_flush)
+        await close(sending)
 
     assert statuses == []
-    assert not sending.queue.dropped
+    assert not sending.dropped
 
 
 async def test_what_a_collector_refuses_for_good_is_counted() -> None:
@@ -100,12 +121,11 @@ async def test_what_a_collector_refuses_for_good_is_counted() -> None:
         return web.Response(status=400)
 
     async with serve_collector(answer) as url:
-        sending = make_exporter(OtlpHttp(OtlpExporterSettings("http", url)))
-        sending.start()
-        sending.queue.put(a_span())
-        await sending.close()
+        sending = make_queue(OtlpHttp(OtlpExporterSettings("http", url)))
+        sending.on_end(a_span())
+        await close(sending)
 
-    assert sending.queue.dropped == {"http_400": 1}
+    assert sending.dropped == {"http_400": 1}
 
 
 async def test_what_a_collector_takes_only_in_part_is_counted() -> None:
@@ -117,13 +137,12 @@ async def test_what_a_collector_takes_only_in_part_is_counted() -> None:
         return web.Response(body=partly.SerializeToString())
 
     async with serve_collector(answer) as url:
-        sending = make_exporter(OtlpHttp(OtlpExporterSettings("http", url)))
-        sending.start()
+        sending = make_queue(OtlpHttp(OtlpExporterSettings("http", url)))
         for _ in range(5):
-            sending.queue.put(a_span())
-        await sending.close()
+            sending.on_end(a_span())
+        await close(sending)
 
-    assert sending.queue.dropped == {"rejected": 3}
+    assert sending.dropped == {"rejected": 3}
 
 
 async def test_an_answer_without_end_is_not_read_to_its_end() -> None:
@@ -141,7 +160,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end() -> None:
 
     async with serve_collector(answer) as url:
         transport = OtlpHttp(OtlpExporterSettings("http", url, timeout=20))
-        rejected = await transport.send("traces", ENVELOPE.around([a_span()]))
+        rejected = await transport.send("traces", a_request())
         await transport.close()
 
     assert rejected == 0
@@ -157,30 +176,28 @@ async def test_a_slow_collector_delays_no_call_and_the_rest_is_counted() -> None
         return web.Response()
 
     async with serve_collector(answer) as url:
-        sending = make_exporter(
+        sending = make_queue(
             OtlpHttp(OtlpExporterSettings("http", url, timeout=60)), BatchSettings(queue=50, batch=10, delay=0.001)
         )
-        sending.start()
-        sending.queue.put(a_span())
+        sending.on_end(a_span())
         await arrived.wait()
         for _ in range(80):
-            sending.queue.put(a_span())
-        assert sending.queue.dropped == {"queue_full": 30}
-        await sending.close(0.05)
+            sending.on_end(a_span())
+        assert sending.dropped == {"queue_full": 30}
+        await close(sending, 0.05)
         leave.set()
 
-    assert sending.queue.taken == 81
-    assert sending.queue.dropped == {"queue_full": 30, "closed": 51}
+    assert sending.taken == 81
+    assert sending.dropped == {"queue_full": 30, "closed": 51}
 
 
 async def test_a_collector_that_is_gone_is_given_up_at_the_end() -> None:
-    sending = make_exporter(OtlpHttp(OtlpExporterSettings("http", "http://127.0.0.1:9/v1/traces")))
-    sending.start()
-    sending.queue.put(a_span())
+    sending = make_queue(OtlpHttp(OtlpExporterSettings("http", "http://127.0.0.1:9/v1/traces")))
+    sending.on_end(a_span())
 
-    await sending.close()
+    await close(sending)
 
-    assert sending.queue.dropped == {"unreachable": 1}
+    assert sending.dropped == {"unreachable": 1}
 
 
 async def test_a_fault_of_ours_ends_one_batch_and_not_the_sending(caplog: pytest.LogCaptureFixture) -> None:
@@ -195,21 +212,19 @@ async def test_a_fault_of_ours_ends_one_batch_and_not_the_sending(caplog: pytest
 
         async def close(self) -> None: ...
 
-    sending = make_exporter(Broken(), BatchSettings(queue=10, batch=1, delay=0.001))
-    sending.start()
-    sending.queue.put(a_span())
-    sending.queue.put(a_span())
-    await sending.close()
+    sending = make_queue(Broken(), BatchSettings(queue=10, batch=1, delay=0.001))
+    sending.on_end(a_span())
+    sending.on_end(a_span())
+    await close(sending)
 
-    assert sending.queue.dropped == {"failed": 1}
+    assert sending.dropped == {"failed": 1}
 
 
 async def test_lines_of_a_file_are_requests_in_json(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "spans.jsonl"
-    sending = make_exporter(JsonLinesExporter(path))
-    sending.start()
-    sending.queue.put(a_span("hello"))
-    await sending.close()
+    sending = make_queue(JsonLinesExporter(path))
+    sending.on_end(a_span("hello"))
+    await close(sending)
 
     [line] = path.read_text(encoding="utf-8").splitlines()
     [span] = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -218,7 +233,7 @@ async def test_lines_of_a_file_are_requests_in_json(tmp_path: Path) -> None:
 
 
 async def test_the_console_is_the_standard_error_output(capsys: pytest.CaptureFixture[str]) -> None:
-    await JsonLinesExporter(None).send("traces", ENVELOPE.around([a_span("hello")]))
+    await JsonLinesExporter(None).send("traces", a_request("hello"))
 
     output = capsys.readouterr()
     assert '"hello"' in output.err
@@ -248,7 +263,7 @@ async def test_the_same_bytes_go_over_grpc() -> None:
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    payload = ENVELOPE.around([a_span()])
+    payload = a_request()
     transport = OtlpGrpc(OtlpExporterSettings("grpc", f"http://127.0.0.1:{port}", lambda: {"Api-Key": "x"}))
 
     assert await transport.send("traces", payload) == 0
@@ -272,10 +287,9 @@ async def test_exports_are_not_instrumented_themselves() -> None:
             is_suppressed.append(otel_context.get_value(otel_context._SUPPRESS_INSTRUMENTATION_KEY))
             return 0
 
-    exporter = make_exporter(Watched(OtlpExporterSettings("http", "http://127.0.0.1:9/v1/traces")))
-    exporter.start()
-    exporter.queue.put(a_span())
-    await exporter.close()
+    exporter = make_queue(Watched(OtlpExporterSettings("http", "http://127.0.0.1:9/v1/traces")))
+    exporter.on_end(a_span())
+    await close(exporter)
 
     assert is_suppressed == [True]
     assert otel_context.get_value(otel_context._SUPPRESS_INSTRUMENTATION_KEY) is None

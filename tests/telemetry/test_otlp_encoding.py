@@ -2,11 +2,18 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from gateway.telemetry.export import wire_format as wire
-from gateway.telemetry.spans import SpanContext
+from gateway.telemetry.export.otlp_spans import SpanEncoder
+from gateway.telemetry.finished_span import KEPT, SERVER, FinishedSpan, SharedAttributes, SpanContent, SpanEvent, Value
+from gateway.telemetry.settings import LONGEST_VALUE
+from gateway.telemetry.spans import SpanPosition
 
 TEXTS = st.text(max_size=300)
 VALUES = st.one_of(
@@ -33,30 +40,48 @@ def as_sent(value: object, limit: int) -> object:
     return value[:limit].encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
+class Source:
+    """What spans have in common, with a limit of the length of texts."""
+
+    resource = Resource({"service.name": "gateway"})
+    scope = InstrumentationScope("gateway", "1", "https://schema")
+
+    def __init__(self, limit: int) -> None:
+        self.limits = SpanLimits(max_span_attribute_length=limit, max_attribute_length=limit)
+
+
 def around(item: bytes) -> bytes:
     attributes = wire.Attributes(100)
     resource = attributes.all({"service.name": "gateway"})
     return wire.OtlpEnvelope(resource, scope="gateway", version="1", schema_url="https://schema").around([item, item])
 
 
-@given(IDS, IDS, TIMES, TIMES, st.dictionaries(KEYS, VALUES, max_size=8), TEXTS, st.booleans(), st.integers(4, 200))
+@given(
+    *(IDS, IDS, TIMES, TIMES, st.dictionaries(KEYS, VALUES, max_size=8), st.dictionaries(KEYS, VALUES, max_size=4)),
+    *(TEXTS, st.booleans(), st.integers(4, 200)),
+)
 def test_a_span_is_read_as_it_was_written(
     ids: tuple[bytes, bytes],
     other: tuple[bytes, bytes],
     start: int,
     end: int,
-    values: dict[str, wire.Value],
+    values: dict[str, Value],
+    more: dict[str, Value],
     name: str,
     is_error: bool,
     limit: int,
 ) -> None:
-    encoder = wire.Attributes(limit)
-    for _ in range(2):  # the second time, keys are known and short texts take another path
-        rest = wire.of_span(encoder.all(values)) + wire.link(*other)
-    context = SpanContext(*ids, parent=other[1], state="a=b")
+    context = SpanPosition(ids, KEPT, other[1], state="a=b")
     context.is_remote = True
-    head = wire.span_head(context, wire.SERVER, start, end)
-    payload = around(head + wire.span_name(name, limit) + rest + (wire.FAILED if is_error else b""))
+    own = {key: value for key, value in more.items() if key not in values}
+    content = SpanContent([SharedAttributes(values), own], [SpanEvent("e", start, more)], [other])
+    source = Source(limit)
+
+    def make() -> FinishedSpan:
+        return FinishedSpan(source, context, name, SERVER, (start, end), lambda: content, is_error=is_error)
+
+    # The second time, keys are known, and short texts and shared attributes take another path.
+    payload = SpanEncoder(source).encode([make(), make()])
 
     [resource] = TracesData.FromString(payload).resource_spans
     [scoped] = resource.scope_spans
@@ -66,19 +91,22 @@ def test_a_span_is_read_as_it_was_written(
     assert resource.schema_url == "https://schema"
     assert [each.key for each in resource.resource.attributes] == ["service.name"]
     assert (span.trace_id, span.span_id, span.parent_span_id, span.trace_state) == (*ids, other[1], "a=b")
-    assert (span.name, span.kind) == (as_sent(name, limit), 2)
+    assert (span.name, span.kind) == (as_sent(name, LONGEST_VALUE), 2)
     assert (span.start_time_unix_nano, span.end_time_unix_nano) == (start, max(start, end))
     assert {each.key: decode(each.value) for each in span.attributes} == {
-        key: as_sent(value, limit) for key, value in values.items()
+        key: as_sent(value, limit) for key, value in {**values, **own}.items()
+    }
+    [event] = span.events
+    assert (event.name, event.time_unix_nano) == ("e", start)
+    assert {each.key: decode(each.value) for each in event.attributes} == {
+        key: as_sent(value, limit) for key, value in more.items()
     }
     assert [(each.trace_id, each.span_id) for each in span.links] == [other]
     assert (span.status.code, span.flags) == (2 if is_error else 0, 0x301)
 
 
 @given(IDS, TIMES, st.dictionaries(KEYS, VALUES, max_size=4))
-def test_a_log_record_is_read_as_it_was_written(
-    ids: tuple[bytes, bytes], at: int, values: dict[str, wire.Value]
-) -> None:
+def test_a_log_record_is_read_as_it_was_written(ids: tuple[bytes, bytes], at: int, values: dict[str, Value]) -> None:
     encoder = wire.Attributes(300)
     words = wire.event_name("gateway.call.started") + wire.event_body("echo was called", 100)
     payload = around(wire.log_head(*ids, at, wire.INFO) + words + wire.of_log(encoder.all(values)))
@@ -106,3 +134,34 @@ def test_half_a_character_is_written_as_a_question_mark(text: str) -> None:
     encoder.encode("key", "once")
 
     assert encoder.encode("key", text).endswith(b"?" * len(text))
+
+
+def test_the_sdk_encodes_a_span_of_the_gateway_alike() -> None:
+    """Exporters of other packages read the same span as the gateway's own."""
+    source = Source(20)
+    context = SpanPosition((b"\1" * 16, b"\2" * 8), KEPT, b"\3" * 8, state="a=b")
+    values = {"text": "x" * 30, "number": 7, "flag": True, "share": 0.5, "names": ("a", "b")}
+    content = SpanContent(
+        [SharedAttributes(values), {"own": "1"}], [SpanEvent("e", 5, {"k": "v"})], [(b"\4" * 16, b"\5" * 8)]
+    )
+    span = FinishedSpan(source, context, "name", SERVER, (3, 9), lambda: content, is_error=True)
+
+    ours = TracesData.FromString(SpanEncoder(source).encode([span]))
+    theirs = TracesData.FromString(encode_spans([span]).SerializeToString())
+
+    for each in (ours, theirs):
+        each.resource_spans[0].schema_url = ""  # the SDK repeats that of the scope
+        each.resource_spans[0].scope_spans[0].spans[0].flags &= ~1  # the SDK leaves out whether a span is sampled
+    assert ours == theirs
+    assert span.to_json()
+
+
+def test_more_attributes_than_the_limit_are_dropped() -> None:
+    source = Source(100)
+    source.limits = SpanLimits(max_span_attributes=3)
+    content = SpanContent([SharedAttributes({"a": "1", "b": "2"}), {"c": "3", "d": "4"}])
+    span = FinishedSpan(source, SpanPosition((b"\1" * 16, b"\2" * 8), KEPT), "n", SERVER, (1, 2), lambda: content)
+
+    [encoded] = TracesData.FromString(SpanEncoder(source).encode([span])).resource_spans[0].scope_spans[0].spans
+    assert len(encoded.attributes) == 3
+    assert span.dropped_attributes == 1

@@ -20,6 +20,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from time import time_ns
 from typing import Any, Final, Literal
 
 from gateway.backends.command.child_process import ChildProcess, Confinement, HostControls, read_prefix, start_child
@@ -149,6 +150,14 @@ class CommandBackend:
         self._running: set[ChildProcess] = set()
 
     async def run(self, call: Invocation) -> Any:
+        since = time_ns()
+        try:
+            return await self._run(call)
+        finally:
+            if call.hops is not None:
+                call.hops.record_step("backend command", since=since)
+
+    async def _run(self, call: Invocation) -> Any:
         command = self._command
         argv = fill_argv(command.argv, call.args, schema=command.schema)
         environment, secrets = build_environment(command.environment)

@@ -225,9 +225,9 @@ class McpBackend:
         client = call.call.client if call.call is not None else None
         outer = current_deadline()
         if outer is not None and outer.remaining_seconds <= self._seconds:  # the outer deadline ends the call earlier
-            result = await self._send_call(params, CallerRelay(client, call.principal, outer))
+            result = await self._send_call(params, CallerRelay(client, call.principal, outer), hop)
         else:
-            result = await self._call_in_time(call, params, client, outer)
+            result = await self._call_in_time(call, params, client, outer, hop)
         try:
             blocks = parse_blocks(result)
             if result.get("isError") is True:
@@ -256,13 +256,18 @@ class McpBackend:
         return await run_in_json_thread(convert) if is_large else convert()
 
     async def _call_in_time(
-        self, call: Invocation, params: dict[str, Any], client: CallerChannel | None, outer: Deadline | None
+        self,
+        call: Invocation,
+        params: dict[str, Any],
+        client: CallerChannel | None,
+        outer: Deadline | None,
+        hop: OutboundRequest | None,
     ) -> Json:
         deadline = Deadline(monotonic() + self._seconds, monotonic, outer)
         try:
             async with asyncio.timeout(self._seconds) as scope:
                 deadline.scope = scope
-                return await self._send_call(params, CallerRelay(client, call.principal, deadline))
+                return await self._send_call(params, CallerRelay(client, call.principal, deadline), hop)
         except TimeoutError as error:
             if not scope.expired():
                 raise
@@ -270,7 +275,8 @@ class McpBackend:
         finally:
             deadline.scope = None
 
-    def _send_call(self, params: dict[str, Any], relay: CallerRelay) -> Awaitable[Json]:
+    def _send_call(self, params: dict[str, Any], relay: CallerRelay, hop: OutboundRequest | None) -> Awaitable[Json]:
+        relay.hop = hop
         if meta := relay.meta:
             params["_meta"] = {**meta, **params.get("_meta", {})}
         if self._tool.as_task and supports_legacy_tasks(self._connection):

@@ -29,7 +29,7 @@ from gateway.mcp import (
     Era,
     Json,
 )
-from gateway.model import BackendError, Principal
+from gateway.model import BackendError, OutboundRequest, Principal
 
 DEFAULT_CONCURRENCY: Final = 32
 MAX_QUEUE: Final = 64
@@ -354,6 +354,9 @@ class UpstreamConnection(ABC):
     def _message(
         self, id: int, method: str, params: Mapping[str, Any], exchange: ServerRequestHandler | None, *, era: Era
     ) -> dict[str, Any]:
+        hop: OutboundRequest | None = getattr(exchange, "hop", None)  # of a traced call
+        if hop is not None:
+            hop.identify(id, None if self.introduction is None else self.introduction.version)
         meta = self._meta(params, id, exchange, era=era)
         full_params = {**params, "_meta": meta} if meta else params
         return {"jsonrpc": "2.0", "id": id, "method": method, "params": full_params}

@@ -26,7 +26,16 @@ from gateway.mcp import (
     ProtocolError,
     filter_foreign_meta,
 )
-from gateway.model import BackendError, CallerChannel, Deadline, LogLevel, Principal, Question, QuestionMethod
+from gateway.model import (
+    BackendError,
+    CallerChannel,
+    Deadline,
+    LogLevel,
+    OutboundRequest,
+    Principal,
+    Question,
+    QuestionMethod,
+)
 
 CANCELLED_NOTIFICATION: Final = "notifications/cancelled"
 
@@ -165,7 +174,7 @@ _NOT_PASSED_ON: Final = frozenset({"progressToken", "traceparent", "tracestate",
 class CallerRelay:
     """The `ServerRequestHandler` of one call. Without a client, notifications are dropped."""
 
-    __slots__ = ("_client", "_context", "_deadline", "capabilities", "log_level", "principal", "wants_progress")
+    __slots__ = ("_client", "_context", "_deadline", "capabilities", "hop", "log_level", "principal", "wants_progress")
 
     def __init__(
         self, client: CallerChannel | None, principal: Principal | None, deadline: Deadline | None = None
@@ -173,6 +182,7 @@ class CallerRelay:
         """`deadline` is paused while the caller is asked."""
         self._client = client
         self._deadline = deadline
+        self.hop: OutboundRequest | None = None
         self.principal = principal
         self.capabilities = _NOTHING if client is None else filter_capabilities(client.capabilities)
         self.wants_progress = client is not None and client.wants_progress

@@ -20,7 +20,7 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from inspect import Parameter, Signature
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Final, Literal, NoReturn
 
 from gateway.backends.python.executors import ProcessExecutor, ThreadExecutor, WorkerReply, reply_too_large
@@ -166,10 +166,18 @@ class PythonBackend:
 
     def run(self, call: Invocation) -> Awaitable[Any]:
         arguments = self._bind_arguments(call)
+        return self._run(arguments, call.hops) if call.hops is None else self._run_traced(arguments, call.hops)
+
+    async def _run_traced(self, arguments: dict[str, Any], tracer: OutboundTracer) -> Any:
+        since = time_ns()
+        try:
+            return await self._run(arguments, tracer)
+        finally:
+            tracer.record_step("backend python", since=since)
+
+    def _run(self, arguments: dict[str, Any], tracer: OutboundTracer | None) -> Awaitable[Any]:
         timeout = self._tool.timeout
-        if timeout is None:
-            return self._start(arguments, call.hops)
-        return self._run_with_timeout(arguments, timeout, call.hops)
+        return self._start(arguments, tracer) if timeout is None else self._run_with_timeout(arguments, timeout, tracer)
 
     async def _run_with_timeout(
         self, arguments: dict[str, Any], timeout: timedelta, tracer: OutboundTracer | None

@@ -370,6 +370,9 @@ class TracesSpec(SpecModel):
         None, description="Destination of spans; by default, from OTEL_* variables."
     )
     sample: OptionalField[SamplingSpec] = Field(None, description="Which traces are recorded.")
+    detail: Literal["minimal", "normal", "full"] = Field(
+        "normal", description="Whether stages and waits of a call are left out, events of its span, or spans."
+    )
 
 
 class MetricsSpec(SpecModel):

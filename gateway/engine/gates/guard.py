@@ -146,8 +146,11 @@ class CallGuard:
         `refuse` raises while the backend must not be called.
         """
         call.definition = self.definition
+        since = time_ns()
         try:
             self.authorize(call)
+            if call.seen is not None:
+                call.seen.record_step("authorise", since=since)
             if self.remote_name is not None:
                 await self.wait_for_comparison(call)
             if refuse is not None:
@@ -177,6 +180,7 @@ class CallGuard:
         if self.remote_name is not None:
             self._refuse_blocked(call, self.remote_name)
         decision = self.access.permits(call.principal, self.catalogue, target)
+        call.row = None if decision.row is None else str(decision.row)
         if not decision.allowed:
             call.set_decision("deny", "not-permitted", decision.reason)
             raise NotPermitted()
@@ -196,7 +200,10 @@ class CallGuard:
 
     async def check(self, call: Call, args: Mapping[str, Any]) -> LimitClaim | None:
         """Allow the call or raise. It is counted in the turn from the moment the rules were evaluated."""
+        since = time_ns()
         outcome = await self._reserve(call, args)
+        if call.seen is not None and self.rules:
+            call.seen.record_step("rules", since=since)
         memory = call.turn_state
         counted: LimitClaim | None = None
         try:
@@ -205,6 +212,7 @@ class CallGuard:
             if outcome.decision == "hold" or over or call.holding.approvals:
                 await self._hold(call, outcome, args, over)
             elif outcome.verdicts:
+                call.checked = tuple(each.rule.name for each in outcome.verdicts)
                 call.set_decision("allow", "rule-allowed", call.because)
             return counted
         except BaseException:

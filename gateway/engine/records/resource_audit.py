@@ -11,6 +11,7 @@ from gateway.audit import Reason
 from gateway.engine.call import DEFAULT_HOLD_POLICY, Call, HoldPolicy
 from gateway.engine.gates.read_guard import make_read_call
 from gateway.engine.live_revision import LiveRevision
+from gateway.engine.observer import Observer
 from gateway.engine.records.auditor import Auditor
 from gateway.engine.turns.turn import Turn
 from gateway.model import CallerChannel, Principal
@@ -59,7 +60,9 @@ class ResourceAudit:
         *,
         remember: Remember,
         write_down: Callable[[Call, Reason], Awaitable[None]],
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer
         self._store = store
         self._auditor = auditor
         self._remember = remember
@@ -67,9 +70,12 @@ class ResourceAudit:
 
     async def decide(self, published: LiveRevision, call: Call, target: Query | DeclaredDefinition) -> None:
         """Let the guard decide. Record a refusal and raise it."""
+        if self._observer is not None:
+            call.seen = self._observer.start_read(call)
         try:
             await published.guard.decide(call, target, call.args)
-        except Exception:
+        except Exception as error:
+            _end_observation(call, error)
             reason: Any = call.reason or "check-failed"  # the guard sets only words of the vocabulary
             await self._write_down(call, reason)
             raise
@@ -77,14 +83,23 @@ class ResourceAudit:
     async def record_read(self, call: Call, target: Query | DeclaredDefinition, *, into: Turn | None) -> None:
         """Write the audit entry and the turn state durably, before the content is sent."""
         audit = [] if self._auditor is None else [self._auditor.read_entry(call, target)]
-        if into is not None:
-            into.state.record_read(into.published.access.taint_of_tool(target))
-            if into.remembers.is_stored:
-                await self._remember(into, audit)
-                return
-        if audit:
-            await self._store.note(audit)
+        try:
+            if into is not None:
+                into.state.record_read(into.published.access.taint_of_tool(target))
+                if into.remembers.is_stored:
+                    await self._remember(into, audit)
+                    return
+            if audit:
+                await self._store.note(audit)
+        finally:
+            _end_observation(call)
 
     async def record_refusal(self, request: ResourceRequest, reason: Reason) -> None:
         """Record a request for something that does not exist for this caller."""
         await self._write_down(request.to_call(), reason)
+
+
+def _end_observation(call: Call, error: Exception | None = None) -> None:
+    seen, call.seen = call.seen, None  # breaks a reference cycle
+    if seen is not None:
+        seen.end_read(error)

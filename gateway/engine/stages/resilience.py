@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from datetime import timedelta
+from time import time_ns
 from types import CoroutineType
 from typing import Any, Final, Literal
 
@@ -131,7 +132,10 @@ class Retry:
                 pause = self._pause(attempt)
                 if has_kept or not self._may_help(failure) or not self._is_in_time(pause):
                     raise
+            since = time_ns()
             await self._sleep(pause)
+            if call.hops is not None:
+                call.hops.record_step("retry", since=since)
         return await run(watched)
 
     def _may_help(self, failure: BackendError) -> bool:
@@ -243,7 +247,10 @@ class Bulkhead:
         return len(self._line)
 
     async def __call__(self, call: Invocation, run: CallPipeline) -> Any:
+        since = 0 if self._free else time_ns()
         await self._enter()
+        if since and call.hops is not None:
+            call.hops.record_step("queue", since=since)
         try:
             return await run(call)
         finally:

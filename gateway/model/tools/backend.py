@@ -26,6 +26,10 @@ class OutboundRequest(Protocol):
     @property
     def fields(self) -> Mapping[str, str]: ...
 
+    def identify(self, id: int, version: str | None) -> None:
+        """Record the id of a JSON-RPC request, and the revision of MCP."""
+        ...
+
     def end(self, *, status: int | None = None, error: str | None = None, code: int | None = None) -> None:
         """Record the response: its HTTP `status` or JSON-RPC error `code`; `error` is one word for a failure.
 
@@ -44,6 +48,10 @@ class OutboundTracer(Protocol):
 
     def activate(self) -> Callable[[], None]:
         """Make the call the current span of this context. The returned function undoes that."""
+        ...
+
+    def record_step(self, name: str, *, since: int, told: Mapping[str, str | bool] | None = None) -> None:
+        """Record a stage or a wait of the call that ends now. `since` is in nanoseconds since 1970."""
         ...
 
     def record_failure(self, error: BaseException) -> None:

@@ -29,7 +29,6 @@ from gateway.model.turns.events import (
     TurnEvent,
     elapsed_milliseconds,
     from_time_ns,
-    now,
 )
 
 OnCollision = Literal["throw", "replace", "keep"]
@@ -175,8 +174,12 @@ class Tool(Immutable):
         except Exception as error:  # cancellation and interpreter exit pass through unwrapped
             raise ToolDownstreamError() from error
         finally:
+            ended = time_ns()
+            record = getattr(ctx, "record_execution", None)
+            if record is not None:
+                record(started, ended)
             if has_listener is None or has_listener(ToolExecutionEnd):
-                started_at, ended_at = from_time_ns(started), now()
+                started_at, ended_at = from_time_ns(started), from_time_ns(ended)
                 took = elapsed_milliseconds(started_at, ended_at)
                 names = (self.name, ctx.turn_id, ctx.dispatch_id, id)
                 ctx.emit(ToolExecutionEnd(*names, started_at, ended_at, took, is_error))

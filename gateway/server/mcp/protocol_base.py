@@ -369,7 +369,7 @@ def observe_request(
     """Start the observation of a request, valid or not."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
-    fields, peer = headers.trace_headers(), headers.peer
+    fields, peer = headers.trace_headers(observer.trace_fields), headers.peer
     return observer.start_request(message["method"], principal, fields, meta, peer, message["id"], version, session)
 
 

@@ -5,6 +5,7 @@ copy would disagree.
 """
 
 import asyncio
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +15,6 @@ from gateway.server.http.asgi import HeaderFields
 _JSON: Final = b"application/json"
 NO_JSON: Final = (415, "the content type must be application/json")
 _ROUTING: Final = frozenset({b"mcp-protocol-version", b"mcp-method", b"mcp-name"})
-_TRACE: Final = {name.encode(): name for name in ("traceparent", "tracestate", "baggage")}
 
 
 class MediaTypes(NamedTuple):
@@ -55,12 +55,12 @@ class McpHeaders:
         """The name of a repeated routing header, if any."""
         return next((name.decode() for name in self.repeated & _ROUTING), None)
 
-    def trace_headers(self) -> dict[str, str]:
-        """Return the trace context headers, without repeated ones."""
-        if b"traceparent" not in self._by_name and b"baggage" not in self._by_name:  # true for most callers
+    def trace_headers(self, known: Mapping[bytes, str]) -> dict[str, str]:
+        """Return the headers of trace context, without repeated ones."""
+        if known.keys().isdisjoint(self._by_name):  # true for most callers
             return {}
-        names = self._by_name.keys() & _TRACE.keys() - self.repeated
-        return {_TRACE[name]: self.get(name) or "" for name in names}
+        names = self._by_name.keys() & known.keys() - self.repeated
+        return {known[name]: self.get(name) or "" for name in names}
 
 
 @lru_cache(maxsize=256)

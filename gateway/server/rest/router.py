@@ -74,7 +74,7 @@ class RestEndpoint:
         return observer.start_request(
             method,
             caller,
-            fields=get_trace_headers(scope["headers"]),
+            fields=get_trace_headers(scope["headers"], observer.trace_fields),
             peer=scope.get("client"),
             route=self._ready[method].operation.path,
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import ssl
 from contextlib import suppress
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import aiohttp
 
 from gateway.http_client import HttpPolicy, HttpSession, ResponseTooLarge, create_tls_context, find_proxy
-from gateway.telemetry.export.signal_exporter import ExportFailed
+from gateway.telemetry.export.signal_exporter import ExportFailed, as_json
 from gateway.telemetry.settings import InvalidTelemetry, OtlpExporterSettings, Signal
 
 
@@ -55,6 +56,9 @@ class OtlpHttp:
 
     async def send(self, signal: Signal, payload: bytes) -> int:
         headers = {**self._otlp.headers(), "content-type": "application/x-protobuf"}
+        if self._otlp.protocol == "http/json":
+            payload = await asyncio.to_thread(lambda: json.dumps(as_json(signal, payload)).encode())
+            headers["content-type"] = "application/json"
         if self._otlp.compression == "gzip":
             payload = await asyncio.to_thread(gzip.compress, payload, 5)
             headers["content-encoding"] = "gzip"

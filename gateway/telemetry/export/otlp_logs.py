@@ -4,11 +4,9 @@ A start record is made for every call. It is encoded once, with what calls have 
 exporters of other packages.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
@@ -19,16 +17,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from gateway.telemetry.export.blocking_sender import BlockingSender
-from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, ExportFailed
+from gateway.telemetry.export.blocking_delivery import BlockingDelivery
+from gateway.telemetry.export.signal_exporter import Transport
 from gateway.telemetry.export.wire_format import OtlpEnvelope
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-
-_LOG_INTERVAL: Final = 60.0
-
-_log: Final = logging.getLogger(__name__)
 
 
 class RecordSource(NamedTuple):
@@ -85,11 +79,10 @@ def _value_of(value: "AnyValue") -> Any:
 class OtlpLogExporter(LogRecordExporter):
     """Sends log records. What does not arrive is counted in `dropped`, by reason."""
 
-    def __init__(self, sender: BlockingSender, envelope: OtlpEnvelope, dropped: Counter[str]) -> None:
-        self.sender = sender
+    def __init__(self, transport: Transport, envelope: OtlpEnvelope, dropped: Counter[str]) -> None:
+        self._delivery = BlockingDelivery("logs", transport, dropped)
         self._envelope = envelope
-        self._dropped = dropped
-        self._logged_at = float("-inf")
+        self.limit = self._delivery.limit
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
         encoded = [vars(each)["encoded"] for each in batch if type(each) is EncodedRecord]
@@ -97,24 +90,11 @@ class OtlpLogExporter(LogRecordExporter):
         payload = self._envelope.around(encoded) if encoded else b""
         if others:  # messages of one type can be joined
             payload += encode_logs(others).SerializeToString()
-        try:
-            refused = self.sender.send(payload, FLUSH_SECONDS * 4)
-        except ExportFailed as error:
-            self._drop(len(batch), error.reason)
-            return LogRecordExportResult.FAILURE
-        if refused:
-            self._dropped["rejected"] += refused
-        return LogRecordExportResult.SUCCESS
+        arrived = self._delivery.send(payload, len(batch))
+        return LogRecordExportResult.SUCCESS if arrived else LogRecordExportResult.FAILURE
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return True
 
     def shutdown(self) -> None:
-        """Give up a request that is under way. The owner of the sender closes it."""
-        self.sender.cancel()
-
-    def _drop(self, count: int, reason: str) -> None:
-        self._dropped[reason] += count
-        if monotonic() - self._logged_at > _LOG_INTERVAL:  # at most one line per minute
-            self._logged_at = monotonic()
-            _log.warning("%d log records were not sent (%s); calls are not affected", count, reason)
+        self._delivery.close()

@@ -1,19 +1,17 @@
 """Metrics as OTLP: an exporter for readers of the SDK."""
 
-import logging
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING
 
 from opentelemetry.exporter.otlp.proto.common._internal.metrics_encoder import OTLPMetricExporterMixin
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
 
-from gateway.telemetry.export.blocking_sender import BlockingSender
-from gateway.telemetry.export.signal_exporter import ExportFailed
+from gateway.telemetry.export.blocking_delivery import BlockingDelivery
+from gateway.telemetry.export.signal_exporter import Transport
 
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1 import metrics_pb2
-
-_log: Final = logging.getLogger(__name__)
 
 
 def to_message(data: MetricsData | None) -> "metrics_pb2.MetricsData":
@@ -26,25 +24,19 @@ def to_message(data: MetricsData | None) -> "metrics_pb2.MetricsData":
 class OtlpMetricExporter(OTLPMetricExporterMixin, MetricExporter):
     """Sends metrics. Temporality and default aggregation are those of the variables."""
 
-    def __init__(self, sender: BlockingSender) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._common_configuration()
-        self.sender = sender
-        self._was_sent = True
+        self._delivery = BlockingDelivery("metrics", transport, Counter())
+        self.limit = self._delivery.limit
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: object) -> MetricExportResult:
-        try:
-            self.sender.send(to_message(metrics_data).SerializeToString(), timeout_millis / 1000)
-        except ExportFailed as error:
-            if self._was_sent:  # logged once, until an export succeeds
-                _log.warning("metrics were not sent (%s); calls are not affected", error.reason)
-            self._was_sent = False
-            return MetricExportResult.FAILURE
-        self._was_sent = True
-        return MetricExportResult.SUCCESS
+        message = to_message(metrics_data)
+        count = sum(len(scoped.metrics) for each in message.resource_metrics for scoped in each.scope_metrics)
+        arrived = self._delivery.send(message.SerializeToString(), count, within=timeout_millis / 1000)
+        return MetricExportResult.SUCCESS if arrived else MetricExportResult.FAILURE
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: object) -> None:
-        """Give up a request that is under way. The owner of the sender closes it."""
-        self.sender.cancel()
+        self._delivery.close()

@@ -13,7 +13,7 @@ import os
 import sys
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import uniform
@@ -22,15 +22,14 @@ from typing import Any, Final, Protocol
 
 from opentelemetry import context as otel_context
 
-from gateway.telemetry.export.wire_format import OtlpEnvelope
-from gateway.telemetry.names import QUEUE_FULL
-from gateway.telemetry.settings import BatchSettings, InvalidTelemetry, Signal
+from gateway.telemetry.settings import InvalidTelemetry, Signal
 
 FLUSH_SECONDS: Final = 5.0
 """Seconds that a shutdown waits for unsent items."""
 
 _ATTEMPTS: Final = 5
 _LOG_INTERVAL: Final = 60.0
+_WORDS: Final[Mapping[Signal, str]] = {"traces": "spans", "logs": "log records", "metrics": "metrics"}
 
 _log: Final = logging.getLogger(__name__)
 
@@ -59,142 +58,64 @@ class RecordSink(Protocol):
     def put(self, encoded: bytes) -> None: ...
 
 
-class Queue:
-    """Items that wait to be sent. Any thread may put items into it; one task takes them.
-
-    `taken` counts all items, `dropped` those that were dropped, by reason; both only grow.
-    """
-
-    def __init__(self, batching: BatchSettings) -> None:
-        self.batching = batching
-        self.dropped: Counter[str] = Counter()
-        self._items: list[bytes] = []
-        self._given = 0
-        self._most = batching.queue
-        self._many = batching.batch
-        self._is_due: asyncio.Event | None = None
-
-    @property
-    def taken(self) -> int:
-        return self._given + len(self._items) + self.dropped[QUEUE_FULL]
-
-    def put(self, encoded: bytes) -> None:
-        items = self._items
-        waiting = len(items)
-        if waiting >= self._most:
-            self.dropped[QUEUE_FULL] += 1
-            return
-        items.append(encoded)
-        if waiting + 1 == self._many and self._is_due is not None:
-            self._is_due.set()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def take(self) -> list[bytes]:
-        """Remove and return the oldest items, at most one batch."""
-        given = self._items[: self._many]
-        del self._items[: len(given)]
-        self._given += len(given)
-        return given
-
-    async def due(self) -> None:
-        """Wait until there is a full batch, or until the delay is over."""
-        self._is_due = event = asyncio.Event()
-        if len(self._items) >= self._many:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.batching.delay):
-                await event.wait()
-
-    def wake(self) -> None:
-        """End the wait of `due`."""
-        if self._is_due is not None:
-            self._is_due.set()
-
-
 def suppress_instrumentation() -> None:
     """Make no spans of what the current task does from now on: the export would be traced, and its trace exported."""
     # The key that the SDK's own exporters use; it has no public name.
     otel_context.attach(otel_context.set_value(otel_context._SUPPRESS_INSTRUMENTATION_KEY, True))
 
 
-class SignalExporter:
-    """The export of one signal."""
+class Delivery:
+    """Sends requests of one signal. It tries again for a while, and counts in `dropped` what did not arrive."""
 
-    def __init__(self, signal: Signal, queue: Queue, envelope: OtlpEnvelope, transport: Transport) -> None:
-        self.queue = queue
+    def __init__(self, signal: Signal, transport: Transport, dropped: Counter[str]) -> None:
         self._signal: Signal = signal
-        self._envelope = envelope
         self._transport = transport
-        self._task: asyncio.Task[None] | None = None
+        self._dropped = dropped
         self._logged_at = float("-inf")
-        self._closing = asyncio.Event()
+        self.closing = asyncio.Event()
+        """Once it is set, nothing is tried again."""
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def close(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Send what is left, for at most `seconds`; the rest is dropped and counted."""
-        self._closing.set()
-        self.queue.wake()
-        if self._task is not None:
-            _, late = await asyncio.wait({self._task}, timeout=seconds)
-            for task in late:
-                task.cancel()
-                await asyncio.wait({task})
-        while len(self.queue):
-            self._drop(self.queue.take(), "closed")
-        await self._transport.close()
-
-    async def _run(self) -> None:
-        suppress_instrumentation()
-        while not self._closing.is_set():
-            await self.queue.due()
-            await self._send(self.queue.take())
-        while len(self.queue):
-            await self._send(self.queue.take())
-
-    async def _send(self, batch: Sequence[bytes]) -> None:
-        if not batch:
-            return
-        payload = self._envelope.around(batch)
-        until = monotonic() + FLUSH_SECONDS * 4
+    async def send(self, payload: bytes, count: int, *, within: float) -> bool:
+        """Send a request with so many items. Return whether it arrived."""
+        until = monotonic() + within
         for attempt in range(_ATTEMPTS):
             try:
                 refused = await self._transport.send(self._signal, payload)
             except ExportFailed as error:
                 pause = uniform(0.8, 1.2) * 2**attempt  # noqa: S311 - no secret depends on it
                 wait = pause if error.after is None else error.after
-                is_last = attempt == _ATTEMPTS - 1 or self._closing.is_set() or monotonic() + wait > until
+                is_last = attempt == _ATTEMPTS - 1 or self.closing.is_set() or monotonic() + wait > until
                 if not error.again or is_last:
-                    self._drop(batch, error.reason)
-                    return
+                    self.drop(count, error.reason)
+                    return False
                 await self._sleep(wait)
             except asyncio.CancelledError:
-                self._drop(batch, "closed")
+                self.drop(count, "closed")
                 raise
             except Exception:  # a bug must not end the export
                 _log.exception("telemetry could not be sent")
-                self._drop(batch, "failed")
-                return
+                self.drop(count, "failed")
+                return False
             else:
                 if refused:
-                    self.queue.dropped["rejected"] += refused
-                return
+                    self._dropped["rejected"] += refused
+                return True
+        return False
+
+    async def close(self) -> None:
+        await self._transport.close()
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep, or return at once when the export is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._closing.wait()
+                await self.closing.wait()
 
-    def _drop(self, batch: Sequence[bytes], reason: str) -> None:
-        self.queue.dropped[reason] += len(batch)
+    def drop(self, count: int, reason: str) -> None:
+        self._dropped[reason] += count
         if monotonic() - self._logged_at > _LOG_INTERVAL:  # at most one line per minute
             self._logged_at = monotonic()
-            what = "spans" if self._signal == "traces" else "log records"
-            _log.warning("%d %s were not sent (%s); calls are not affected", len(batch), what, reason)
+            _log.warning("%d %s were not sent (%s); calls are not affected", count, _WORDS[self._signal], reason)
 
 
 _IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})

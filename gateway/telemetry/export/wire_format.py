@@ -7,15 +7,12 @@ It knows the field numbers of `opentelemetry.proto`, which never change, and not
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from struct import Struct
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+from opentelemetry.trace import SpanKind
 
 from gateway.telemetry.metric_instruments import BoundedCache
 
-Value = str | bool | int | float | Sequence[str]
-
-SERVER: Final = 2
-CLIENT: Final = 3
-INTERNAL: Final = 1
 INFO: Final = 9
 WARN: Final = 13
 
@@ -32,7 +29,7 @@ _EVENT: Final = Struct("<1sQ")
 _LARGE: Final = 1 << 64
 
 _SMALL: Final = tuple(bytes([number]) for number in range(128))
-_KINDS: Final = {kind: bytes([0x30, kind, 0x39]) for kind in (INTERNAL, SERVER, CLIENT)}
+_KINDS: Final = {kind: bytes([0x30, kind.value + 1, 0x39]) for kind in SpanKind}
 _ALONE: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE).to_bytes(4, "little")
 _BELOW: Final = _ALONE + b"\x22\x08"
 _BELOW_ANOTHER: Final = b"\x85\x01" + (_SAMPLED | _KNOWS_REMOTE | _IS_REMOTE).to_bytes(4, "little") + b"\x22\x08"
@@ -83,7 +80,7 @@ class Attributes:
         self._numbers = BoundedCache(self._number)
         self._flags = BoundedCache(self._flag)
 
-    def encode(self, key: str, value: Value) -> bytes:
+    def encode(self, key: str, value: Any) -> bytes:
         """Encode one attribute, with its length before it."""
         if type(value) is str:
             content = text(value, self.limit)
@@ -94,7 +91,7 @@ class Attributes:
             return self._flags[key, value]
         return self._tag + _attribute(key, _other(value, self.limit))
 
-    def all(self, values: Mapping[str, Value]) -> tuple[bytes, ...]:
+    def all(self, values: Mapping[str, Any]) -> tuple[bytes, ...]:
         return tuple([self.encode(key, value) for key, value in values.items()])
 
     def _number(self, of: tuple[str, int]) -> bytes:
@@ -111,11 +108,11 @@ def _attribute(key: str, value: bytes) -> bytes:
     return varint(len(content)) + content
 
 
-def _other(value: Value, limit: int) -> bytes:
+def _other(value: Any, limit: int) -> bytes:
     if isinstance(value, float):
         return _DOUBLE.pack(b"\x21", value)
     assert isinstance(value, Sequence)  # noqa: S101 - there is nothing else
-    texts = (delimit(b"\x0a", text(each, limit)) for each in value)
+    texts = (delimit(b"\x0a", text(str(each), limit)) for each in value)
     return delimit(b"\x2a", b"".join(delimit(b"\x0a", each) for each in texts))
 
 
@@ -141,27 +138,31 @@ def span_event(name: str, at: int, attributes: Iterable[bytes], limit: int) -> b
     return delimit(b"\x5a", fields + b"\x1a".join((b"", *attributes)))
 
 
-class SpanPosition(Protocol):
-    """Where in which trace a span is; `state` is that of the trace."""
+class EndedSpan(Protocol):
+    """Where in which trace a span is, and when it was; `state` is that of the trace."""
 
     trace: bytes
     span: bytes
-    parent: bytes
-    is_remote: bool
+    above: bytes
+    is_below_remote: bool
     state: str
 
+    @property
+    def kind(self) -> SpanKind: ...
 
-def span_head(at: SpanPosition, kind: int, since: int, until: int) -> bytes:
-    """Return the first fields of a span. Its name, attributes, links and status follow."""
-    told, parent = _KINDS[kind], at.parent
-    if until < since:  # a clock may be set back in between
-        until = since
+    since: int
+    until: int
+
+
+def span_head(of: EndedSpan) -> bytes:
+    """Return the first fields of a span. Its name, attributes, events, links and status follow."""
+    told, parent, since, until = _KINDS[of.kind], of.above, of.since, of.until
     if parent:
-        flags = _BELOW_ANOTHER if at.is_remote else _BELOW
-        head = _CHILD.pack(b"\x0a\x10", at.trace, b"\x12\x08", at.span, told, since, b"\x41", until, flags, parent)
+        flags = _BELOW_ANOTHER if of.is_below_remote else _BELOW
+        head = _CHILD.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, told, since, b"\x41", until, flags, parent)
     else:
-        head = _ROOT.pack(b"\x0a\x10", at.trace, b"\x12\x08", at.span, told, since, b"\x41", until, _ALONE)
-    return head + delimit(b"\x1a", at.state.encode()) if at.state else head
+        head = _ROOT.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, told, since, b"\x41", until, _ALONE)
+    return head + delimit(b"\x1a", of.state.encode()) if of.state else head
 
 
 def span_name(name: str, limit: int) -> bytes:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import View
 
 from gateway.telemetry import names
-from gateway.telemetry.meter_pipeline import VIEWS
+from gateway.telemetry.sdk_components import VIEWS
 from gateway.telemetry.settings import InvalidTelemetry
 from tests.support.gateways.gate_projects import ANA, PEOPLE, approval_client, write
 from tests.support.gateways.projects import GatewayUnderTest, start_call_counter, start_gateway

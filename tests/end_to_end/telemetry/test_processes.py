@@ -143,7 +143,8 @@ async def test_what_waits_at_the_end_is_sent(tmp_path: Path) -> None:
             await collector.named("execute_tool plain")
             assert await stopping == 0
 
-    assert sorted(each.name for each in collector.spans) == ["POST", "execute_tool plain", "tools/call plain"]
+    route = "POST /v1/catalogues/{catalogue}/tools/{name}/call"
+    assert sorted(each.name for each in collector.spans) == ["POST", route, "execute_tool plain"]
 
 
 def _caller(session: aiohttp.ClientSession, gateway: GatewayProcess) -> Caller:

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.anyio
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 NEVER = {"type": "arguments", "require": "args.text == 'no'", "message": "not here"}
+REST_CALL = "POST /v1/catalogues/{catalogue}/tools/{name}/call"
 OTHER = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
@@ -89,8 +90,7 @@ async def test_a_call_is_a_server_span_an_execution_and_its_hop(tmp_path: Path) 
         names.MCP_VERSION: "2026-07-28",
         names.NETWORK_TRANSPORT: "tcp",
         names.NETWORK_PROTOCOL: "http",
-        names.OPERATION: "execute_tool",
-        names.TOOL_NAME: "plain",
+        names.TOOL: "plain",
         names.CATALOGUE: "desk",
         names.TIER: "internal",
         names.REQUEST_ID: "7",
@@ -99,10 +99,11 @@ async def test_a_call_is_a_server_span_an_execution_and_its_hop(tmp_path: Path) 
     }
     attributes = dict(execution.attributes)
     keyed = (names.PRINCIPAL, names.ARGUMENT_DIGEST, names.RESULT_DIGEST, names.DEFINITION, names.TURN_ID)
-    unique = (names.TOOL_CALL_ID, names.CALL_ID, names.ARTIFACT_ID)
+    unique = (names.TOOL_CALL_ID, names.CALL_ID, names.ARTIFACT_ID, names.CHECKSUM, names.POLICY_ROW)
     assert all(attributes.pop(name) for name in (*keyed, *unique))
     assert attributes == {
         names.OPERATION: "execute_tool",
+        names.TOOL: "plain",
         names.TOOL_NAME: "plain",
         names.CATALOGUE: "desk",
         names.TIER: "internal",
@@ -124,7 +125,7 @@ async def test_a_call_is_a_server_span_an_execution_and_its_hop(tmp_path: Path) 
         names.URL_SCHEME: "http",
         names.SERVER_ADDRESS: "127.0.0.1",
         names.SERVER_PORT: backend.port,
-        names.TOOL_CALL_ID: execution[names.TOOL_CALL_ID],
+        names.CALL_ID: execution[names.CALL_ID],
     }
 
 
@@ -190,7 +191,7 @@ async def test_headers_alone_count_on_every_wire(tmp_path: Path, wire: str) -> N
             await caller.rest_call("desk", "plain", {"text": "x"})
         else:
             await caller.modern_call("desk", "plain", {"text": "x"})
-        [server] = await collector.named("tools/call plain")
+        [server] = await collector.named(REST_CALL if wire == "rest" else "tools/call plain")
 
     assert (server.trace, server.parent) == (TRACE, "00f067aa0ba902b7")
     versions = {"legacy": "2025-11-25", "modern": "2026-07-28"}
@@ -241,6 +242,7 @@ async def test_a_denial_is_a_decision_and_no_error(tmp_path: Path) -> None:
         assert (span.is_error, span[names.ERROR_TYPE], span[names.DECISION]) == (False, None, "deny")
         assert span[names.DECISION_REASON] == "rule-denied"
     assert execution[names.POLICY_RULE] == ["never"]
+    assert execution[names.POLICY_ROW]
 
 
 async def test_invalid_arguments_and_unknown_tools_are_the_callers_fault(tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ async def test_a_held_call_its_decision_and_what_goes_on_are_linked(tmp_path: Pa
         [decided] = await collector.named("approval decide money")
         assert (await pay(ana)).status == 200
         [_, resumed] = await collector.named("execute_tool pay", 2)
-        servers = await collector.named("tools/call pay", 2)
+        servers = await collector.named(REST_CALL, 2)
         [asked] = await collector.named("POST /v1/approvals/{approval}/resolve")
         waits = await collector.named("gate money", 2)
 
@@ -281,7 +283,8 @@ async def test_a_held_call_its_decision_and_what_goes_on_are_linked(tmp_path: Pa
     assert (decided[names.GATE_OUTCOME], decided[names.APPROVAL_STATE]) == ("grant", "granted")
     assert set(resumed.links) == {held.address, decided.address}
     assert (resumed[names.DECISION], resumed[names.DECISION_REASON]) == ("allow", "approval-approved")
-    assert {each[names.TOOL_CALL_ID] for each in (held, decided, resumed)} == {held[names.CALL_ID]}
+    assert {held[names.TOOL_CALL_ID], decided[names.CALL_ID], resumed[names.TOOL_CALL_ID]} == {held[names.CALL_ID]}
+    assert waits[1].links == (decided.address,)
     assert held[names.CALL_ID] != resumed[names.CALL_ID]
     assert [each[names.GATE_OUTCOME] for each in waits] == ["pending", "taken"]
 
@@ -306,11 +309,15 @@ async def test_call_is_a_dispatch_where_its_turn_has_more_or_stages_stand_around
                     await ana.legacy("desk", "tools/call", called, session=session)
 
     executions, dispatches = collector.of("execute_tool plain"), collector.of("dispatch")
+    iterations, servers = collector.of("iteration"), collector.of("tools/call plain")
     assert len(executions) == 4
-    among_others = executions[1:]  # the first one had its turn to itself
-    assert [(each.trace, each.parent) for each in dispatches] == [each.address for each in among_others]
+    assert (executions[0].trace, executions[0].parent) == servers[0].address  # it had its turn to itself
+    among_others = executions[1:]
+    assert [(each.trace, each.parent) for each in among_others] == [each.address for each in iterations]
+    assert [(each.trace, each.parent) for each in iterations] == [each.address for each in dispatches]
+    assert [(each.trace, each.parent) for each in dispatches] == [each.address for each in servers[1:]]
     assert [each[names.DISPATCH_STATUS] for each in dispatches] == ["ack", "ack", "aborted"]
-    assert [each[names.TOOL_CALL_ID] for each in dispatches] == [each[names.CALL_ID] for each in among_others]
+    assert [each[names.CALL_ID] for each in dispatches] == [each[names.CALL_ID] for each in among_others]
     assert [each[names.TURN_ID] for each in dispatches] == [each[names.TURN_ID] for each in among_others]
     assert [each[names.DISPATCH_ID] is None for each in dispatches] == [False, False, True]
     assert [each[names.DISPATCH_ITERATIONS] for each in dispatches] == [1, 1, 0]
@@ -351,7 +358,7 @@ async def test_a_ratio_keeps_about_that_many_whole_traces(tmp_path: Path) -> Non
         found = running.running.observing.telemetry
     assert found is not None
 
-    per_name = {name: len(collector.of(name)) for name in ("tools/call plain", "execute_tool plain", "POST")}
+    per_name = {name: len(collector.of(name)) for name in (REST_CALL, "execute_tool plain", "POST")}
     assert len(set(per_name.values())) == 1
     assert 10 < per_name["POST"] < 55
 

@@ -1,0 +1,197 @@
+"""The way of spans to the processors of an SDK: lazily at their end, or as spans of the SDK from their start.
+
+Spans of the SDK cost ten times as much. They are made only where something has to see a span when it starts: a sampler
+that decides then, or a processor with `on_start`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import (
+    ConcurrentMultiSpanProcessor,
+    ReadableSpan,
+    SpanLimits,
+    SpanProcessor,
+    SynchronousMultiSpanProcessor,
+)
+from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, DEFAULT_ON, Sampler
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, StatusCode, TracerProvider, set_span_in_context
+
+from gateway.model import new_random_64, new_random_128
+from gateway.telemetry import names
+from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanAt, SpanGroup
+from gateway.telemetry.settings import SamplingSettings
+from gateway.telemetry.trace_context import to_otel
+
+_EMPTY: Final = Context()
+
+
+class TailSampling(SynchronousMultiSpanProcessor):
+    """Passes on spans that the ratio samples, and those of requests that end as listed in `always`.
+
+    The spans of a request that the ratio does not sample wait until one of them decides.
+    """
+
+    def __init__(self, sampling: SamplingSettings) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._always = frozenset({"cancelled", "decided", *sampling.always})
+        self.live: dict[int, FinishedSpan] = {}
+        """What spans of the SDK that end now stand for."""
+
+    def keeps(self, group: SpanGroup, why: KeepReasons) -> bool:
+        """Whether a span that decides about its group is kept; if not, it need not be made."""
+        return group.is_kept or not self._always.isdisjoint(why)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        ours = span if type(span) is FinishedSpan else self._find_live(span)
+        if ours is not None and not ours.group.is_kept:
+            group = ours.group
+            if self._always.isdisjoint(ours.why):
+                group.waiting.append(span)
+                return
+            group.is_kept = True
+            for each in group.waiting:
+                self._pass_on(each)
+            group.waiting.clear()
+        self._pass_on(span)
+
+    def _find_live(self, span: ReadableSpan) -> FinishedSpan | None:
+        context = span.get_span_context()
+        return None if context is None else self.live.pop(context.span_id, None)
+
+    def _pass_on(self, span: ReadableSpan) -> None:
+        if type(span) is FinishedSpan:
+            span.settle()
+        for each in self._span_processors:
+            each.on_end(span)
+
+
+class SpanPipeline:
+    """The spans of one gateway. `provider` is that of the process, or the gateway's own.
+
+    `sampling` is the processor that decides at the end of a call; without one, the provider's sampler has decided at
+    the start.
+    """
+
+    def __init__(self, provider: TracerProvider, version: str, sampling: SamplingSettings) -> None:
+        self.provider = provider
+        self.scope = InstrumentationScope(names.SCOPE, version, names.SCHEMA_URL)
+        self.resource = Resource.get_empty()
+        self.limits = SpanLimits()
+        self._tracer = provider.get_tracer(names.SCOPE, version, names.SCHEMA_URL)
+        self._ids: IdGenerator | None = None
+        processors: tuple[SpanProcessor, ...] = ()
+        sampler: Sampler | None = None
+        if isinstance(provider, SdkTracerProvider):
+            self.resource, self.limits, sampler = provider.resource, provider._span_limits, provider.sampler
+            self._ids = None if type(provider.id_generator) is RandomIdGenerator else provider.id_generator
+            processors = tuple(_each_processor(provider._active_span_processor))
+        self.samples_at_end = sampler is ALWAYS_ON or sampler is DEFAULT_ON
+        """Whether the gateway decides at the end of a call which spans are exported, and not a sampler at its start."""
+        self.is_live = not self.samples_at_end or any(_sees_starts(each) for each in processors)
+        """Whether spans are spans of the SDK from their start."""
+        if isinstance(provider, SdkTracerProvider) and isinstance(provider._active_span_processor, TailSampling):
+            self._tail = provider._active_span_processor
+        else:
+            self._tail = TailSampling(sampling)
+            if isinstance(provider, SdkTracerProvider):
+                self._tail.add_span_processor(provider._active_span_processor)
+        self.keeps = self._tail.keeps
+
+    def add_queues(self, queues: Iterable[SpanProcessor]) -> None:
+        """Also pass spans to queues that are not the provider's."""
+        for each in queues:
+            self._tail.add_span_processor(each)
+
+    @property
+    def makes_ids(self) -> bool:
+        """Whether a generator of the provider makes ids, and not the gateway."""
+        return self._ids is not None
+
+    def new_ids(self) -> tuple[bytes, bytes]:
+        """Return new ids of a trace and of a span."""
+        if self._ids is None:
+            return new_random_128(), new_random_64()
+        return self._ids.generate_trace_id().to_bytes(16), self._ids.generate_span_id().to_bytes(8)
+
+    def new_span_id(self) -> bytes:
+        return new_random_64() if self._ids is None else self._ids.generate_span_id().to_bytes(8)
+
+    def open(
+        self,
+        at: SpanAt,
+        name: str,
+        kind: SpanKind,
+        *,
+        since: int,
+        attributes: Mapping[str, Any],
+        links: Iterable[SpanAddress] = (),
+        is_parent_sampled: bool = True,
+    ) -> tuple[Span, bool]:
+        """Start a span of the SDK below the parent of `at`, and give `at` its ids. Return it and whether it is sampled.
+
+        Only if spans are `is_live`.
+        """
+        context = _EMPTY
+        if at.parent:
+            is_sampled = is_parent_sampled or self.samples_at_end
+            above = to_otel(at.trace, at.parent, is_sampled=is_sampled, is_remote=at.is_remote, state=at.state)
+            context = set_span_in_context(NonRecordingSpan(above), _EMPTY)
+        linked = [Link(to_otel(*each, is_sampled=True, is_remote=True)) for each in links]
+        live = self._tracer.start_span(name, context, kind, attributes, linked, since)
+        found = live.get_span_context()
+        if found.is_valid:
+            at.trace, at.span = found.trace_id.to_bytes(16), found.span_id.to_bytes(8)
+            at.state = found.trace_state.to_header()
+        if not self.samples_at_end:
+            at.group = KEPT
+        return live, found.trace_flags.sampled
+
+    def end(self, span: FinishedSpan, live: Span | None = None) -> None:
+        if live is None:
+            if not self.is_live:
+                self._tail.on_end(span)
+            return
+        if not live.is_recording():
+            return
+        known = live.get_span_context().span_id
+        self._tail.live[known] = span
+        try:
+            _copy(span, live)
+            live.end(span.end_time)
+        finally:
+            self._tail.live.pop(known, None)
+
+
+def _copy(span: FinishedSpan, live: Span) -> None:
+    content = span.content
+    live.update_name(span.name)
+    for part in content.parts:
+        live.set_attributes(part)
+    for event in content.events:
+        live.add_event(event.name, dict(event.attributes), event.at)
+    known = {each.context.span_id for each in getattr(live, "links", ())}
+    for trace_id, span_id in content.links:
+        if int.from_bytes(span_id) not in known:
+            live.add_link(to_otel(trace_id, span_id, is_sampled=True, is_remote=True))
+    if span.is_error:
+        live.set_status(StatusCode.ERROR)
+
+
+def _each_processor(processor: SpanProcessor) -> Iterable[SpanProcessor]:
+    if isinstance(processor, SynchronousMultiSpanProcessor | ConcurrentMultiSpanProcessor):
+        for each in processor._span_processors:
+            yield from _each_processor(each)
+    else:
+        yield processor
+
+
+def _sees_starts(processor: SpanProcessor) -> bool:
+    """Whether a processor does something when a span starts, or before it ends. Those of the SDK do not."""
+    kind = type(processor)
+    return not all(each.__module__.startswith("opentelemetry.sdk.") for each in (kind.on_start, kind._on_ending))
