@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import typer
 
-from gateway.app.bundle_archive import Bundle, BundleManifest, InvalidBundle
+from gateway.app.bundle import Bundle, BundleManifest, InvalidBundle
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.app.jobs.record_sweeper import RecordSweeper
 from gateway.app.project_source import BundleSequence, write_atomic

@@ -2,15 +2,18 @@
 
 The manifest has the files, the number of the bundle, and the time in which it is valid. Reading is strict: regular
 files with plain names, each once, within limits; nothing is written. The Ed25519 signature covers the manifest, which
-lists the digest of every file.
+lists the digest of every file. `BundleExpiryMonitor` logs when the served bundle expires.
 """
 
+import asyncio
 import base64
 import binascii
 import io
 import json
+import logging
 import tarfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -20,10 +23,15 @@ from typing import Any, Final
 from gateway.app.project_files import MAX_BYTES, MAX_FILES, ProjectFiles
 from gateway.audit import SigningKey, VerifyKey
 from gateway.errors import ProgramError
+from gateway.policy import Validity, ValidityState
 
 FORMAT: Final = "gateway-bundle/1"
 MOST_NUMBER: Final = 2**53 - 1
 _FIELDS: Final = frozenset({"format", "number", "created", "notBefore", "expires", "commit", "revision", "files"})
+_CHECK_EVERY: Final = 1.0
+"""Seconds between two checks. The clock may be set and the bundle replaced, so one long sleep would not do."""
+
+_log: Final = logging.getLogger(__name__)
 
 
 class InvalidBundle(ProgramError):
@@ -278,3 +286,33 @@ def _parse_signature(content: bytes) -> tuple[str, bytes] | None:
         return str(data["key"]), base64.b64decode(data["signature"], validate=True)
     except (ValueError, TypeError, KeyError, binascii.Error, RecursionError):
         return None
+
+
+class BundleExpiryMonitor:
+    """Logs once that the served bundle expires soon, and once that it has expired."""
+
+    def __init__(self, validity: Validity) -> None:
+        self._validity = validity
+        self._logged: ValidityState = "current"
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def check(self) -> None:
+        """Log the state if it changed. A replaced bundle starts again as current."""
+        state = self._validity.state
+        if state != self._logged and (problem := self._validity.problem) is not None:
+            _log.log(logging.WARNING if state == "ending" else logging.ERROR, "%s", problem)
+        self._logged = state
+
+    async def _run(self) -> None:
+        while True:
+            self.check()
+            await asyncio.sleep(_CHECK_EVERY)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.audit_options import build_audit_settings, load_content_key
+from gateway.app.audit_settings import build_audit_settings, load_content_key
 from gateway.app.secrets import SecretMissing, Secrets
 from gateway.audit.content_hash import ContentKey, WeakKey
 from gateway.audit.signing_keys import SigningKey

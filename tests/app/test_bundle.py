@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.app.bundle_archive import (
+from gateway.app.bundle import (
     LARGEST,
     Bundle,
     BundleManifest,

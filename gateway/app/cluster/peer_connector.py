@@ -31,7 +31,7 @@ class ChannelSilent(aiohttp.ClientConnectionError):
     """The other process accepts connections but does not answer in time. Nothing was sent."""
 
 
-class ChannelConnector(aiohttp.BaseConnector):
+class PeerConnector(aiohttp.BaseConnector):
     """Connects only to the processes that `locate` finds for the host of a URL.
 
     Connections are not reused: a request on a connection to a process that died would be lost.

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.app.jobs.bundle_expiry import BundleExpiryMonitor
+from gateway.app.bundle import BundleExpiryMonitor
 from gateway.policy.config_expiry import EXPIRY_WARNING_PERIOD, Validity
 
 HOUR = timedelta(hours=1)

@@ -46,7 +46,7 @@ from gateway.server import NotStrictJson, strict_json
 _KINDS: Final[Mapping[str, MediaKind]] = {"image": "image", "audio": "audio", "video": "video"}
 
 
-def build_operation_backend(
+def build_openapi_backend(
     tool: DeclaredTool,
     upstream: UpstreamSpec,
     spec: ToolSpec | None,

@@ -14,7 +14,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from gateway.app.audit_options import AuditSettings
+from gateway.app.audit_settings import AuditSettings
 from gateway.app.jobs.audit_anchors import AnchorWriter
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.app.jobs.webhook_job import WebhookJob
@@ -69,7 +69,7 @@ class RetentionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessControls:
+class Governance:
     """The controls of a process, and their background jobs."""
 
     engine: Database
@@ -144,7 +144,7 @@ def open_controls(
     observer: Observer | None = None,
     validity: Validity | None = None,
     retained: RetentionPolicy = RetentionPolicy(),  # noqa: B008 - immutable
-) -> ProcessControls:
+) -> Governance:
     """Open all controls. `published` returns the live revision; it is first called with the first call."""
     store = engine.store
     notices = engine.notices()
@@ -188,7 +188,7 @@ def open_controls(
     shortening = None
     if retained.audit is not None:
         shortening = AuditRetention(store, auditor, anchoring[0] if anchoring else None, retain=retained.audit)
-    return ProcessControls(
+    return Governance(
         *(engine, controls, auditor, approvals, stops, limits, notifying, validity),
         anchoring,
         retained,
@@ -251,7 +251,7 @@ def _audit_hook(log: AuditLog, auditor: Auditor) -> AuditHook:
     return lambda connection, change, record: log.append(connection, [auditor.approval_entry(change, record)])
 
 
-async def _sweep_forever(controls: ProcessControls) -> None:
+async def _sweep_forever(controls: Governance) -> None:
     while True:
         try:
             await controls.sweep()

@@ -1,6 +1,6 @@
 """The other members of a cluster: workers of this host, and gateways of the same database.
 
-`ClusterMembers` connects this process to them: it inserts the routers to them into the data plane, and opens the
+`ClusterSetup` connects this process to them: it inserts the routers to them into the data plane, and opens the
 listeners for their requests.
 """
 
@@ -58,7 +58,7 @@ def load_peer_key(settings: Settings) -> ChannelKey | None:
 
 
 @dataclass(slots=True)
-class ClusterMembers:
+class ClusterSetup:
     settings: Settings
     among: RouterFactory | None = None
     terms: PeerSettings | None = None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.cluster.members import load_peer_key
+from gateway.app.cluster.cluster_setup import load_peer_key
 from gateway.app.settings import Settings
 from gateway.app.startup_checks import StartRefused
 

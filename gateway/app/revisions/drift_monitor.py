@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from gateway.app.call_controls import ProcessControls
+from gateway.app.governance import Governance
 from gateway.app.project import LoadedProject
 from gateway.backends import Upstreams
 from gateway.config import HealthSpec, UpstreamDocument
@@ -81,7 +81,7 @@ class AuditWriter(Protocol):
 
 
 @dataclass(slots=True)
-class LockMonitor:
+class DriftMonitor:
     """Monitor of one revision. `every` has the interval in seconds by upstream; others are not compared."""
 
     service: Service
@@ -207,15 +207,15 @@ class LockMonitor:
             _log.exception("changed definitions of an upstream could not be recorded in the decision log")
 
 
-def start_lock_monitor(
+def start_drift_monitor(
     assembled: LoadedProject,
     service: Service,
     upstreams: Upstreams,
-    controlled: ProcessControls,
+    controlled: Governance,
     *,
     published: LiveRevision,
     documents: Iterable[DefinitionLister] = (),
-) -> LockMonitor:
+) -> DriftMonitor:
     """Start a monitor of all upstreams whose terms do not accept changes. Unlocked definitions are withheld at once."""
     definition_guard = published.definition_guard
     assert definition_guard is not None, "a running gateway has one"  # noqa: S101 - every revision gets one
@@ -225,7 +225,7 @@ def start_lock_monitor(
     documents = list(documents)
     every |= {each.name: max(every[each.name], DOCUMENTS_EVERY) for each in documents if each.name in every}
     confirmed = {name: each.confirmed for name, each in assembled.lock.upstreams.items()}
-    monitor = LockMonitor(
+    monitor = DriftMonitor(
         service, published.snapshot, definition_guard, controlled.store, controlled.auditor, every, confirmed
     )
     monitor.start(upstreams, documents)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.app.project import LoadedProject
-from gateway.app.revisions.lock_monitor import LIST_NOTIFICATIONS
+from gateway.app.revisions.drift_monitor import LIST_NOTIFICATIONS
 from gateway.backends import Definitions, ListKind, RemoteError, UpstreamConnection, Upstreams
 from gateway.config import HealthSpec, ImportSpec, UpstreamDocument, is_selected, list_upstreams
 from gateway.engine import DefinitionAccepted
