@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 
-from gateway.artifacts.spool_readers import FileStore
+from gateway.artifacts.spool_stores import FileStore
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
 from gateway.model.primitives.clock import now_microseconds

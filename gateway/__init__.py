@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
     from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
     from gateway.artifacts.javascript_regex import Pattern
-    from gateway.artifacts.spool_readers import FileReader, FileStore, InMemoryReader, InMemoryStore
-    from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
+    from gateway.artifacts.query_tools import ToolMethod
+    from gateway.artifacts.spool_stores import FileReader, FileStore, InMemoryReader, InMemoryStore
+    from gateway.artifacts.spooled_artifact import SpooledArtifact
     from gateway.engine.caller_messages import (
         CallerCannotAnswer,
         ask_caller,

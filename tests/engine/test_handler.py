@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
-from gateway.artifacts.line_index import IndexedReader
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.indexed_reader import IndexedReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.call import Call, call_context, get_current_call
 from gateway.engine.handler import CONSEQUENTIAL_FLAGS, Handler, HandlerDependencies, build_handler

@@ -16,7 +16,7 @@ from uuid import UUID
 import anyio
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryReader, InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryReader, InMemoryStore
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import dispatch
 from gateway.engine.turn_pipeline.tool_execution import ProposedCall, settle_call

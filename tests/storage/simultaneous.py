@@ -20,7 +20,7 @@ from gateway.app.bundle import Bundle, BundleManifest, InvalidBundle
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.app.jobs.record_sweeper import RecordSweeper
 from gateway.app.project_source import BundleSequence, write_atomic
-from gateway.artifacts.spool_readers import FileStore
+from gateway.artifacts.spool_stores import FileStore
 from gateway.audit.anchors import AnchorFile
 from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditEntry, AuditOrigin

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any
 
-from gateway.artifacts.spool_readers import InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryStore
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.model.caller import Principal
 from gateway.model.primitives.dotted_dict import DottedDict

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryReader, InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryReader, InMemoryStore
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.stages.result_redaction import InlineSmallResults, SizeLimit, measure_results
 from gateway.engine.stages.stage_protocol import chain_stages

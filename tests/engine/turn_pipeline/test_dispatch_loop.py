@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryReader
-from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
+from gateway.artifacts.query_tools import ToolMethod
+from gateway.artifacts.spool_stores import InMemoryReader
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import Executor, dispatch, in_memory_callbacks
 from gateway.errors import (
     AbortError,

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryStore
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.engine.turn_pipeline.tool_execution import ProposedCall, settle_call

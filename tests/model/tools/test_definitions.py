@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod, build_query_tool
+from gateway.artifacts.query_tools import ToolMethod, build_query_tool
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.tool import Tool
 from gateway.model.tools.tool_registry import ProviderName, ToolRegistry, definition, definitions

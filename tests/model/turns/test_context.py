@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.errors import (
     GatewayError,

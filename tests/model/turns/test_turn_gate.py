@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel
 
-from gateway.artifacts.spool_readers import InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryStore
 from gateway.engine.turn_pipeline.dispatch_loop import dispatch, in_memory_callbacks
 from gateway.engine.turn_pipeline.tool_execution import ProposedCall, settle_call
 from gateway.errors import (

@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.artifacts.line_index import BLOCK
-from gateway.artifacts.spool_readers import (
+from gateway.artifacts.indexed_reader import BLOCK
+from gateway.artifacts.spool_stores import (
     FileReader,
     FileStore,
     InMemoryReader,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from uuid import uuid4
 
-from gateway.artifacts.line_index import IndexedReader, LineIndex, decode_utf8, encode_utf8
+from gateway.artifacts.indexed_reader import IndexedReader, LineIndex, decode_utf8, encode_utf8
 from gateway.errors import ArtifactGone, NoReaderResolver, ReaderNotDescribable
 from gateway.model import ContentStream, SpoolContent
 

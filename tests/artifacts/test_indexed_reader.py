@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.artifacts.javascript_regex import Pattern
-from gateway.artifacts.line_index import (
+from gateway.artifacts.indexed_reader import (
     BLOCK,
     ByteBudget,
     IndexedReader,
@@ -21,8 +20,9 @@ from gateway.artifacts.line_index import (
     encode_utf8,
     limit_answer,
 )
+from gateway.artifacts.javascript_regex import Pattern
 from gateway.artifacts.search import MAX_GREP_LINE, WINDOW
-from gateway.artifacts.spool_readers import FileReader, FileStore, InMemoryReader, InMemoryStore
+from gateway.artifacts.spool_stores import FileReader, FileStore, InMemoryReader, InMemoryStore
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import AnswerTooLarge, ArtifactGone
 
