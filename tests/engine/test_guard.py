@@ -24,7 +24,7 @@ from gateway.approvals.errors import (
 )
 from gateway.approvals.service import ApprovalService
 from gateway.engine.call import Call, HoldPolicy, call_context
-from gateway.engine.caller_messages import CallerCannotAnswer
+from gateway.engine.caller_interaction import CallerCannotAnswer
 from gateway.engine.gates.definition_guard import DefinitionChanged, DefinitionGuard
 from gateway.engine.gates.guard import GuardDependencies
 from gateway.engine.handler import HandlerDependencies, build_handler
@@ -33,7 +33,7 @@ from gateway.engine.turns.turn import Turn
 from gateway.engine.turns.turn_store import SharedTurnState
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.model.caller import Principal
-from gateway.model.primitives.dotted_dict import DottedDict
+from gateway.model.primitives.containers import DottedDict
 from gateway.model.turns.events import now
 from gateway.policy.config_expiry import ConfigExpired, Validity
 from gateway.policy.limits import Limiter, LimitExceeded, LimitKey

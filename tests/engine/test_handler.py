@@ -17,7 +17,7 @@ from gateway.engine.call import Call, call_context, get_current_call
 from gateway.engine.handler import CONSEQUENTIAL_FLAGS, Handler, HandlerDependencies, build_handler
 from gateway.errors import NotPermitted, UnknownTool
 from gateway.model.caller import Principal
-from gateway.model.primitives.dotted_dict import DottedDict
+from gateway.model.primitives.containers import DottedDict
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.backend import BackendError, Invocation
 from gateway.policy.rules.gate_checks import GateCheck, Judgement

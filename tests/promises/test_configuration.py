@@ -10,7 +10,7 @@ import pytest
 from gateway import Registry, Schema, SpooledArtifact, Tool, definition
 from gateway.app.project import LoadedProject
 from gateway.model.caller import Principal
-from gateway.model.tools.tool_registry import ProviderName
+from gateway.model.provider_formats import ProviderName
 from gateway.policy.access import AccessQuestion
 from gateway.registries.snapshot import DeclaredTool, compute_revision
 from gateway.registries.upstream_definition import build_tool_definition

@@ -27,7 +27,7 @@ from gateway.audit.entries import AuditEntry, AuditOrigin
 from gateway.cli.operations.audit import write_all
 from gateway.engine.records.auditor import Auditor
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.policy.limits import LimitKey, RateLimit
 from gateway.storage.blobs.disk_store import BlobFolder, DiskSpool
 from gateway.storage.call_store import AuditBody, StoredCall

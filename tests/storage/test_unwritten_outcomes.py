@@ -17,7 +17,7 @@ import pytest
 
 from gateway.audit.entries import AuditOrigin
 from gateway.errors import StoreUnavailable
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.policy.rules.turn_state import TurnState
 from gateway.storage.call_store import StoredCall, StoredResult
 from gateway.storage.refusal_store import HeldKey, LateOutcome, Refusal

@@ -9,7 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from gateway.audit.content_hash import ContentKey
 from gateway.engine.call import Call
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.storage.call_store import StoredCall, StoredResult
 from gateway.telemetry import names
 from gateway.telemetry.export.signal_exporter import Queue

@@ -12,10 +12,10 @@ from datetime import timedelta
 from types import CoroutineType
 from typing import Any, Final, Literal
 
-from gateway.engine.stages.stage_protocol import CallPipeline
 from gateway.model import (
     BackendError,
     BackendErrorKind,
+    CallPipeline,
     CompletedAwaitable,
     Deadline,
     EagerCoroutine,

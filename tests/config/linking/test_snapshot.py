@@ -9,9 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.config.linking.linker import FrozenDict, FrozenList, freeze
 from gateway.model.primitives.canonical_json import canonical
-from gateway.model.primitives.dotted_dict import deep_copy_containers
+from gateway.model.primitives.containers import FrozenDict, FrozenList, deep_copy_containers, freeze
 from gateway.model.schema.schema import Schema
 from gateway.policy.rules.conditions import Condition, ConditionScope, compile_condition
 from gateway.policy.rules.turn_state import TurnState

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from gateway.app.project import LoadedProject, ProjectFolders, load_project
-from gateway.engine.stages.factory import StageState, call_stages
-from gateway.engine.stages.stage_protocol import InvalidStage, chain_stages, load_call_stage, load_phase_stage
+from gateway.engine.stages.factory import (
+    InvalidStage,
+    StageState,
+    call_stages,
+    chain_stages,
+    load_call_stage,
+    load_phase_stage,
+)
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import DeclaredTool

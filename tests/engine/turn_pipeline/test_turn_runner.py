@@ -25,14 +25,14 @@ from gateway.errors import (
     PipelineShortCircuited,
     ValidationException,
 )
-from gateway.model.primitives.cancellation import AbortController
+from gateway.model.primitives.concurrency import AbortController
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.tool import Tool
 from gateway.model.tools.tool_call import ToolCall
 from gateway.model.turns.context import CallContext, DispatchContext
 from gateway.model.turns.conversation_records import CALLBACKS, Message
 from gateway.model.turns.events import ErrorEvent, TurnEnd, TurnEvent, TurnGateOpen
-from gateway.model.turns.pipeline import Next
+from gateway.model.turns.middleware_pipeline import Next
 from gateway.model.turns.progress_reporter import Reporter
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from gateway.errors import (
     ValidationException,
 )
 from gateway.model.media import InMemoryMediaReader
-from gateway.model.primitives.cancellation import AbortController
+from gateway.model.primitives.concurrency import AbortController
 from gateway.model.schema.schema import Schema
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.tool import Tool

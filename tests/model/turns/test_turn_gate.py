@@ -22,8 +22,8 @@ from gateway.errors import (
     TurnGateTimeout,
     ValidationException,
 )
-from gateway.model.primitives.cancellation import AbortController
-from gateway.model.primitives.clock import Deadline, reset_deadline, set_deadline
+from gateway.model.primitives.concurrency import AbortController
+from gateway.model.primitives.deadline import Deadline, reset_deadline, set_deadline
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.tool import Tool
 from gateway.model.tools.tool_call import ToolCall

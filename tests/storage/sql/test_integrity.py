@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gateway.app.stores.sqlite import SqliteDatabase
 from gateway.cli.main import app
 from gateway.errors import StoreUnavailable
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.storage.blobs.blob_keys import BlobKey, parse_key
 from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import StoredResult

@@ -14,7 +14,7 @@ import pytest
 from gateway.audit.entries import AuditOrigin
 from gateway.errors import StoreUnavailable
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.storage.call_store import ArgumentExcerpt, CallFilter
 from gateway.storage.refusal_store import KEPT_FOR, WINDOW, Refusal
 from gateway.storage.sql.audit_log import AuditLog

@@ -26,11 +26,11 @@ from gateway.artifacts import (
     to_handle,
 )
 from gateway.engine.stages.result_cache import measure_bytes
-from gateway.engine.stages.stage_protocol import CallPipeline
 from gateway.errors import ArtifactError, PeerMissing
 from gateway.model import (
     BackendError,
     CallContext,
+    CallPipeline,
     Invocation,
     Next,
     SpoolReader,

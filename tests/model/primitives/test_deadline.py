@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.model.primitives.clock import MAX_PAUSE_SECONDS, Deadline
+from gateway.model.primitives.deadline import MAX_PAUSE_SECONDS, Deadline
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidInitialRegistryValue
 from gateway.model.primitives.canonical_json import MAX_DEPTH
-from gateway.model.primitives.dotted_dict import MAX_LIST_INDEX, DottedDict, deep_copy_containers
+from gateway.model.primitives.containers import MAX_LIST_INDEX, DottedDict, deep_copy_containers
 
 Pair = namedtuple("Pair", "left right")
 

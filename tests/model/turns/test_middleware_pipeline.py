@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import AbortError, TurnGateAborted
-from gateway.model.primitives.cancellation import AbortController
-from gateway.model.turns.pipeline import (
+from gateway.model.primitives.concurrency import AbortController
+from gateway.model.turns.middleware_pipeline import (
     Middleware,
     Next,
     PipelineRun,

@@ -3,6 +3,9 @@
 All state of a task is in its approvals, so that any process can answer for it. The first status request after approvers
 have decided makes the call: then its caller is present and known, the caller's current rights apply, and no process has
 to stay alive for it. An idempotency key ensures that it is made once.
+
+A confirmation is valid for its caller only. Its proof is a signature with the secret of the turn in which the question
+was asked, which every process knows.
 """
 
 import asyncio
@@ -11,6 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final, Literal
 
 from gateway.approvals import (
@@ -20,7 +24,6 @@ from gateway.approvals import (
     HoldStatus,
     UnknownApproval,
     outcome_error,
-    sign_confirmation,
 )
 from gateway.engine.call import HoldPolicy, OutcomeLost
 from gateway.engine.records.idempotency import CALL_RUNNING_CODE
@@ -47,6 +50,7 @@ MAX_APPROVALS: Final = 16
 _BETWEEN: Final = "."
 _CONFIRMED: Final = "~"
 """Precedes the proof that the caller has confirmed the call: a rule may require both."""
+_CONFIRMATION: Final = b"confirmed"
 _FOR_GOOD: Final = (UnknownTool, UnknownTurn, UnknownCatalogue, IdempotencyConflict, OutcomeLost)
 """Errors that another status request would return again."""
 
@@ -230,3 +234,8 @@ def _call_id(records: Sequence[ApprovalRecord]) -> str:
 
 def _turn_of(records: Sequence[ApprovalRecord]) -> str:
     return records[0].request.turn_id or ""
+
+
+def sign_confirmation(secret: bytes, digest: str) -> str:
+    """Prove that the caller has confirmed the action of that digest, in the turn of that secret."""
+    return hmac.new(secret, _CONFIRMATION + b"\0" + digest.encode(), sha256).hexdigest()[:32]

@@ -1,12 +1,18 @@
-"""`DottedDict`, a key-value store addressed by dotted paths, and `Immutable`, a base class.
+"""Containers: `DottedDict`, addressed by dotted paths, immutable dicts and lists, and `Immutable`, a base class.
 
 `DottedDict` holds `meta`, `stash` and media stashes. It copies containers on `set` and on `get`, so neither side can
 change the other's data; a subclass of dict or list becomes a plain one. Objects that are not containers (a connection,
 a Media) are stored by reference.
+
+`freeze` makes values immutable that all requests share. Mappings and lists remain `dict` and `list` subclasses for
+readers (JSON writers, schemas, CEL); every mutating method raises `TypeError`. Use `dict(mapping)` for a mutable copy
+of one level.
 """
 
+from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
-from typing import Any, Final, NoReturn, Self
+from operator import is_
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 from gateway.errors import InvalidInitialRegistryValue
 from gateway.model.primitives.canonical_json import MAX_DEPTH
@@ -215,3 +221,93 @@ def _leaf_paths(data: dict[Any, Any], prefix: str, trail: set[int]) -> list[str]
             paths.append(f"{prefix}{key}")
     trail.discard(id(data))
     return paths
+
+
+T = TypeVar("T")
+
+_UNCHANGEABLE: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None), frozenset, type})
+
+
+def _refuse(self: object, *_: object, **__: object) -> NoReturn:
+    raise TypeError("this object belongs to a snapshot and cannot be changed; change a copy")
+
+
+class FrozenDict(dict[Any, Any]):
+    """An immutable mapping."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __copy__(self) -> "FrozenDict":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "FrozenDict":
+        return self
+
+
+class FrozenList(list[Any]):
+    """An immutable list."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __copy__(self) -> "FrozenList":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "FrozenList":
+        return self
+
+
+def freeze(value: T, *, unchangeable: frozenset[type] = frozenset()) -> T:
+    """Return the value with every mapping and list in it frozen, also inside tuples and frozen dataclasses.
+
+    Objects of the `unchangeable` classes hold neither, so they are not searched.
+    """
+    done: T = _Freezer(_UNCHANGEABLE | unchangeable).freeze_value(value)
+    return done
+
+
+class _Freezer:
+    """One pass. Shared values stay shared, so that a tier is frozen once and not once per tool."""
+
+    def __init__(self, unchangeable: frozenset[type]) -> None:
+        self._unchangeable = unchangeable
+        self._done: dict[int, tuple[object, Any]] = {}
+        """Frozen values by identity. Each entry holds the original, so that its identity is not reused."""
+        self._fields: dict[type, tuple[str, ...]] = {}
+        """Field names by class; empty for classes that are no dataclass."""
+
+    def freeze_value(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in self._unchangeable:  # most of a snapshot
+            return value
+        if id(value) not in self._done:
+            self._done[id(value)] = (value, self._copy(value, kind))
+        return self._done[id(value)][1]
+
+    def _copy(self, value: Any, kind: type) -> Any:
+        if issubclass(kind, dict):
+            freeze, unchangeable = self.freeze_value, self._unchangeable
+            return FrozenDict(
+                {key: each if type(each) in unchangeable else freeze(each) for key, each in value.items()}
+            )
+        if issubclass(kind, list):
+            return FrozenList(map(self.freeze_value, value))
+        if kind is tuple:
+            copies = tuple(map(self.freeze_value, value))
+            return value if all(map(is_, value, copies)) else copies
+        changed = {}
+        for name in self._names(kind):
+            before = getattr(value, name)
+            after = self.freeze_value(before)
+            if after is not before:
+                changed[name] = after
+        return replace(value, **changed) if changed else value
+
+    def _names(self, kind: type) -> tuple[str, ...]:
+        if kind not in self._fields:
+            names = (field.name for field in fields(kind) if field.init) if is_dataclass(kind) else ()
+            self._fields[kind] = tuple(names)
+        return self._fields[kind]
