@@ -9,7 +9,7 @@ from gateway.app.audit_settings import build_audit_settings, load_content_key
 from gateway.app.secrets import SecretMissing, Secrets
 from gateway.audit.content_hash import ContentKey, WeakKey
 from gateway.audit.signing_keys import SigningKey
-from gateway.config.kinds.gateway import AuditSpec
+from gateway.config.kinds.installation import AuditSpec
 
 KEY = SigningKey.generate()
 HEX = "0123456789abcdeffedcba98765432100f1e2d3c4b5a69788796a5b4c3d2e1f0"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     CREDENTIAL_HEADERS,
     DocumentModel,
     JsonValue,

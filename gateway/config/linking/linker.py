@@ -6,35 +6,31 @@ Checks that depend on the date use the given day, never the clock.
 The snapshot is frozen, because all requests share it.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
-from pathlib import PurePosixPath
-from posixpath import normpath
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gateway.config.kinds.base import SpecModel
-from gateway.config.kinds.gateway import GatewayDocument, S3BlobsSpec, SqliteStorageSpec, StorageDocument
+from gateway.config.kinds.common_specs import SpecModel
+from gateway.config.kinds.installation import GatewayDocument
 from gateway.config.kinds.pipelines import PipelineDocument, parse_stage_options
-from gateway.config.kinds.upstreams import PLAIN_HTTP
 from gateway.config.linking.advertised_names import import_prefix, link_collision_policies
 from gateway.config.linking.artifact_classes import link_artifacts, link_queries, list_query_names
 from gateway.config.linking.catalogues import CatalogueInputs, link_catalogues, link_pipelines
 from gateway.config.linking.document_index import DocumentIndex, index_documents
-from gateway.config.linking.gate_rules import (
-    check_case_tools,
+from gateway.config.linking.gate_rules import check_case_tools, link_cases, link_gate_rules
+from gateway.config.linking.installation_checks import check_anchors, check_store_encryption, find_exposing_programs
+from gateway.config.linking.policy_checks import (
     check_token_expiry,
     find_known_callers,
-    link_cases,
-    link_gate_rules,
+    find_resettable_rules,
+    find_unreached_rules,
 )
-from gateway.config.linking.rule_checks import find_resettable_rules, find_unreached_rules
 from gateway.config.linking.tools import build_placeholder_tools, link_tools
 from gateway.config.linking.trust import link_trust_vocabulary
-from gateway.config.linking.upstream_backends import find_exposing_programs
-from gateway.config.linking.upstream_definitions import check_tool_references, link_definitions, review_definitions
+from gateway.config.linking.upstream_imports import check_tool_references, link_definitions, review_definitions
 from gateway.config.loader import ConfigDocuments
 from gateway.model import freeze
 from gateway.registries import (
@@ -48,44 +44,6 @@ from gateway.registries import (
     UpstreamDefinition,
     sort_diagnostics,
 )
-
-
-def check_anchors(entries: DocumentIndex) -> Iterator[Diagnostic]:
-    """Warn if the anchors are in the folder of the decision log. Links and mounts are not resolved."""
-    gateway = entries.get_single(GatewayDocument)
-    anchors = gateway.document.spec.audit.anchors if gateway and gateway.document.spec.audit else None
-    if gateway is None or anchors is None:
-        return
-    storage = entries.of(StorageDocument).get(gateway.document.spec.storage)
-    if storage is None or not isinstance(storage.document.spec, SqliteStorageSpec):
-        return
-    if _is_below(anchors.path, f"{storage.document.spec.path}/.."):
-        yield gateway.problem(
-            "anchors-beside-log",
-            "the anchors are stored in the folder of the log that they confirm",
-            ("spec", "audit", "anchors", "path"),
-            help="name a file on another mount, preferably one that is append-only",
-            severity="warning",
-            related=[("the log", storage.position_at("spec", "path"))],
-        )
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return PurePosixPath(normpath(path)).is_relative_to(normpath(folder))
-
-
-def check_store_encryption(entries: DocumentIndex) -> Iterator[Diagnostic]:
-    for storage in entries.of(StorageDocument).values():
-        blobs = storage.document.spec.blobs
-        if isinstance(blobs, S3BlobsSpec) and blobs.endpoint and PLAIN_HTTP.match(blobs.endpoint):
-            yield storage.problem(
-                "store-in-clear",
-                "results are sent to the object store unencrypted",
-                ("spec", "blobs", "endpoint"),
-                help="write https://, unless the connection is encrypted by other means",
-                severity="warning",
-            )
-
 
 _NOT_LINKED: Final = frozenset({"Overlay", "PolicyTest"})
 

@@ -1,4 +1,4 @@
-"""Warn about gate rules without effect, and about required roles that nothing grants (often misspelled).
+"""Warn about gate rules without effect, about required roles that nothing grants (often misspelled), and about tokens.
 
 Gate rules: those that match no call, conditions that do not fit the tools of their rule, and rules about earlier calls
 that a caller can reset by opening a new session.
@@ -22,7 +22,12 @@ from gateway.config.kinds.gate_rules import (
     LoopCheckSpec,
     QuotaCheckSpec,
 )
-from gateway.config.kinds.gateway import IdentityProviderDocument
+from gateway.config.kinds.installation import (
+    AnonymousProviderSpec,
+    IdentityProviderDocument,
+    JwtProviderSpec,
+    TokenProviderSpec,
+)
 from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
 from gateway.config.linking.tools import could_match
 from gateway.config.loader import CheckedDocument, ConfigDocuments
@@ -362,3 +367,30 @@ def _problem(entry: DocumentEntry[Any], name: str, path: DocumentPath, granted: 
         return entry.problem("unknown-role", message, path, severity="warning")
     help = granted.suggest(name) or "grant it in an identity provider, or link it in policies/roles.csv"
     return entry.problem("unknown-role", f"nothing grants the role {name!r}", path, help=help, severity="warning")
+
+
+def find_known_callers(entries: DocumentIndex) -> tuple[frozenset[str], frozenset[str]]:
+    """Return all roles that identity providers can grant, and all subjects that they name."""
+    roles: set[str] = set()
+    subjects: set[str] = set()
+    for entry in entries.of(IdentityProviderDocument).values():
+        match entry.document.spec:
+            case JwtProviderSpec(roles=claim):
+                roles |= set(claim.map.values()) if claim else set()
+            case TokenProviderSpec(tokens=tokens):
+                subjects |= {token.subject for token in tokens}
+                roles |= {role for token in tokens for role in token.roles}
+            case AnonymousProviderSpec(subject=subject, roles=given):
+                subjects.add(subject)
+                roles |= set(given)
+    return frozenset(roles), frozenset(subjects)
+
+
+def check_token_expiry(entries: DocumentIndex) -> Iterator[Diagnostic]:
+    for entry in entries.of(IdentityProviderDocument).values():
+        spec = entry.document.spec
+        for index, token in enumerate(spec.tokens) if isinstance(spec, TokenProviderSpec) else ():
+            if token.expires < entries.today:
+                message = f"the token's last day was {token.expires}"
+                place = ("spec", "tokens", index, "expires")
+                yield entry.problem("token-expired", message, place, help="remove or renew it", severity="warning")

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, LockSource, render_lock
-from gateway.config.lock.pins import list_upstreams, lock_source
+from gateway.config.lock.pin_resolution import list_upstreams, lock_source
 from gateway.registries.upstream_definition import UpstreamDefinition
 from tests.support.paths import ROOT
 

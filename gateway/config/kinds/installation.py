@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     AuthSpec,
     DocumentModel,
     ListOf,

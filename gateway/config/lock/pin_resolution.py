@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gateway.config.kinds.tools import McpBackendSpec, ToolDocument, UpstreamBackendSpec
 from gateway.config.kinds.upstreams import OpenApiTransport, StdioTransport, StreamableHttpTransport, UpstreamDocument
-from gateway.config.linking.upstream_definitions import matches_import_filter
+from gateway.config.linking.upstream_imports import matches_import_filter
 from gateway.config.loader import CheckedDocument, ConfigDocuments
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockSource
 from gateway.config.yaml.document import YamlDocument
