@@ -54,8 +54,8 @@ from gateway.policy.rules.turn_state import CallBounds, InvalidTurnState, load_t
 from gateway.policy.stop_list import CallQuarantined, Stop, StopTarget
 from gateway.registries.catalogue_selection import Selector
 from gateway.registries.snapshot import DeclaredTool
+from gateway.storage.cache_invalidation import FileChangeSignal
 from gateway.storage.call_store import CallReservation
-from gateway.storage.change_signal import FileChangeSignal
 from gateway.storage.rate_table import RateTable
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.quotas import SqlQuotas

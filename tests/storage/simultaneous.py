@@ -36,9 +36,9 @@ from gateway.storage.rate_table import RateTable
 from gateway.storage.refusal_store import Refusal, RefusalCount
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.audit_log import AuditLog
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import open_postgres_store
-from gateway.storage.sql.postgres.migration import migrate_postgres
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.storage.sample_records import settled, turn
 

@@ -15,7 +15,7 @@ from gateway.backends.mcp.http_transport import StreamableHttpConnection
 from gateway.backends.mcp.responses import RemoteError
 from gateway.backends.mcp.server_process import ServerProgram
 from gateway.backends.mcp.stdio_transport import StdioConnection
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.caller import Principal
 from tests.backends.mcp.servers.asgi_host import App, Era, legacy_only, reference, serve_app
 from tests.backends.mcp.servers.reference_server import server

@@ -24,7 +24,7 @@ from gateway.backends.openapi.tool_definitions import (
     import_operations,
     to_definition,
 )
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.schema.schema import Schema
 from gateway.registries.upstream_definition import UpstreamDefinition
 from tests.backends.invocations import invocation

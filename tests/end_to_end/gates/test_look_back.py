@@ -16,7 +16,7 @@ import pytest
 
 from gateway.engine.turns.implicit_turns import implicit_id
 from gateway.model.caller import Credential, Principal
-from gateway.storage.sql.postgres.migration import migrate_postgres
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from tests.support.gateways.forkserver import ForkServer
 from tests.support.gateways.gate_projects import approval_client, rule, write
 from tests.support.gateways.projects import (

@@ -19,11 +19,11 @@ from gateway.app.stores.sqlite import SqliteDatabase
 from gateway.cli.main import app
 from gateway.errors import StoreUnavailable
 from gateway.model.primitives.deadline import to_microseconds
-from gateway.storage.blobs.blob_keys import BlobKey, parse_key
+from gateway.storage.blobs.blob_store import BlobKey, parse_key
 from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import StoredResult
+from gateway.storage.sql.postgres.database_setup import postgres_findings
 from gateway.storage.sql.postgres.engine import open_postgres_store
-from gateway.storage.sql.postgres.migration import postgres_findings
 from gateway.storage.sql.sqlite import integrity
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.sqlite.integrity import check_quickly, iter_named_results, result_findings, sqlite_findings

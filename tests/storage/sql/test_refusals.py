@@ -21,8 +21,8 @@ from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import open_postgres_store
 from gateway.storage.sql.refusals import count_by_reason
+from gateway.storage.sql.sqlite.database_setup import migrate_sqlite
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
-from gateway.storage.sql.sqlite.migration import migrate_sqlite
 from tests.storage import simultaneous as steps
 from tests.storage.sample_records import ADA, BOB, NOON, Clock, call, settled, turn
 from tests.storage.simultaneous import Pair, summed

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.app.stores.sqlite import SqliteDatabase
 from gateway.errors import StoreUnavailable
-from gateway.storage.sql.sqlite.migration import (
+from gateway.storage.sql.sqlite.database_setup import (
     SCRIPTS,
     list_schema_versions,
     migrate_sqlite,

@@ -1,4 +1,4 @@
-"""Signals between processes that invalidate values cached in memory.
+"""Values cached in memory, and the signals between processes that invalidate them.
 
 After a change is committed, a new random number is written into a small file beside the database. Processes look at the
 number before they use a cached value. Besides, every process reads the value again every few seconds.

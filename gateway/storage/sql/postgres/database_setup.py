@@ -26,9 +26,15 @@ from gateway.storage.sql.lock_keys import NOTHING_SHARED
 from gateway.storage.sql.postgres.connection import PostgresConnection, to_postgres_store_error
 from gateway.storage.sql.postgres.dialect import replace_nul
 from gateway.storage.sql.read_only_store import open_read_only
+from gateway.storage.sql.sqlite.database_setup import (
+    MIGRATION_LOCK,
+    SCRIPTS,
+    VERSION_TABLE,
+    is_served,
+    list_schema_versions,
+)
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.sqlite.integrity import Finding, Told
-from gateway.storage.sql.sqlite.migration import MIGRATION_LOCK, SCRIPTS, VERSION_TABLE, is_served, list_schema_versions
 from gateway.storage.sql.tables import METADATA
 
 _HERE: Final = "(SELECT relnamespace FROM pg_class WHERE oid = to_regclass('turns'))"

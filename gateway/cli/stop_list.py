@@ -3,7 +3,6 @@
 These commands also work while the configuration has errors, and without a configuration if the store is named.
 """
 
-import asyncio
 import os
 import pwd
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gateway.app import AuditedStopList, PostgresUrl, locate_storage, open_stop_list
-from gateway.cli.output import fail, print_json, print_note, print_table, stdout
+from gateway.cli.output import fail, print_json, print_note, print_table, run_or_fail, stdout
 from gateway.cli.project_loader import find_project, load_with_environ, project_secrets
 from gateway.errors import GatewayError
 from gateway.registries import Snapshot
@@ -68,14 +67,6 @@ def operator_name(name: str | None) -> str:
     except KeyError:  # a container's user may have no name
         user = str(os.getuid())
     return f"os:{user}" if name is None else f"os:{user} as {name}"
-
-
-def run_or_fail(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the coroutine; end the command with code 1 if it raises a `GatewayError`."""
-    try:
-        return asyncio.run(work)
-    except GatewayError as error:
-        fail(error.message, error.help, code=1)
 
 
 def parse_stop(parse: Callable[[], T]) -> T:

@@ -262,7 +262,7 @@ def _size(path: Path) -> int:
 async def upgrade_in_child(path: Path) -> None:
     if "alembic" in sys.modules or await asyncio.to_thread(_is_current, path):
         return
-    command = (sys.executable, "-m", "gateway.storage.sql.sqlite.migration", str(path))
+    command = (sys.executable, "-m", "gateway.storage.sql.sqlite.database_setup", str(path))
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     except OSError:  # no process can be started: this one does it

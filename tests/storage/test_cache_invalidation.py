@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.change_signal import REFRESH_INTERVAL, TRUST_SECONDS, FileCachedValue, FileChangeSignal
+from gateway.storage.cache_invalidation import REFRESH_INTERVAL, TRUST_SECONDS, FileCachedValue, FileChangeSignal
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 
 pytestmark = pytest.mark.anyio
