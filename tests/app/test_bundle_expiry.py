@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gateway.app.bundle import BundleExpiryMonitor
-from gateway.policy.config_expiry import EXPIRY_WARNING_PERIOD, Validity
+from gateway.policy.bundle_validity import EXPIRY_WARNING_PERIOD, Validity
 
 HOUR = timedelta(hours=1)
 

@@ -35,7 +35,7 @@ from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.model.caller import Principal
 from gateway.model.primitives.containers import DottedDict
 from gateway.model.turns.events import now
-from gateway.policy.config_expiry import ConfigExpired, Validity
+from gateway.policy.bundle_validity import ConfigExpired, Validity
 from gateway.policy.limits import Limiter, LimitExceeded, LimitKey
 from gateway.policy.rules.conditions import compile_condition
 from gateway.policy.rules.gate_checks import (
@@ -52,8 +52,8 @@ from gateway.policy.rules.gate_checks import (
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.rules.turn_state import CallBounds, InvalidTurnState, load_turn_state
 from gateway.policy.stop_list import CallQuarantined, Stop, StopTarget
-from gateway.registries.catalogue_selection import Selector
 from gateway.registries.snapshot import DeclaredTool
+from gateway.registries.tool_selection import Selector
 from gateway.storage.cache_invalidation import FileChangeSignal
 from gateway.storage.call_store import CallReservation
 from gateway.storage.rate_table import RateTable

@@ -22,8 +22,8 @@ from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.backend import BackendError, Invocation
 from gateway.policy.rules.gate_checks import GateCheck, Judgement
 from gateway.policy.rules.gate_rules import GateRule
-from gateway.registries.catalogue_selection import Selector
 from gateway.registries.snapshot import ArtifactClass, Deprecation
+from gateway.registries.tool_selection import Selector
 from gateway.storage.call_store import CallFilter, StoredCall
 from tests.engine.service_gateway import ANA, EVE, HERE, Gateway, Plan, Run, running, trust
 

@@ -96,7 +96,7 @@ def older(project: Path) -> None:
     """A lock from before the server changed, written by hand with a matching digest."""
     found, _ = read_lock(project / "configs")
     from gateway.config.lock.lock_file import render_lock
-    from gateway.registries.upstream_definition import UpstreamDefinition
+    from gateway.registries.imported_definition import UpstreamDefinition
 
     definitions = [
         UpstreamDefinition.read("wiki", {**each.given, "description": "Finds pages."})

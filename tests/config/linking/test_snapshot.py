@@ -14,8 +14,8 @@ from gateway.model.primitives.containers import FrozenDict, FrozenList, deep_cop
 from gateway.model.schema.schema import Schema
 from gateway.policy.rules.conditions import Condition, ConditionScope, compile_condition
 from gateway.policy.rules.turn_state import TurnState
+from gateway.registries.imported_definition import build_tool_definition
 from gateway.registries.snapshot import Snapshot
-from gateway.registries.upstream_definition import build_tool_definition
 from tests.config.linking.projects import catalogue, document, linked, pipeline, snapshot_of, tool, upstream
 
 UNCHANGEABLE = (str, int, float, bool, type(None), date, time, timedelta, type, frozenset, ZoneInfo)

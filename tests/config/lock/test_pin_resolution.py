@@ -11,7 +11,7 @@ import pytest
 from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, LockSource, render_lock
 from gateway.config.lock.pin_resolution import list_upstreams, lock_source
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from tests.support.paths import ROOT
 
 SMALL = ROOT / "tests" / "projects" / "small"

@@ -28,7 +28,7 @@ from gateway.model.primitives.deadline import now_microseconds, to_microseconds
 from gateway.policy.rules.gate_checks import GateCheck, Judgement
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.stop_list import Stop, StopChange, StopTarget
-from gateway.registries.catalogue_selection import Selector
+from gateway.registries.tool_selection import Selector
 from gateway.storage.call_store import AuditBody, StoredCall, StoredResult
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.read_only_store import SqliteAuditReader

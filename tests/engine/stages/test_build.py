@@ -26,8 +26,8 @@ from gateway.model.tools.backend import BackendError, CallPipeline
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
+from gateway.registries.pipeline_stages import Phase
 from gateway.registries.snapshot import DeclaredTool, Pipeline, PipelineStage
-from gateway.registries.stage_order import Phase
 from tests.engine.stages.sample_calls import Backend, Clock, HangingBackend, a_call, a_dispatch, settled, started
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from gateway.engine.stages.factory import (
 )
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
+from gateway.registries.pipeline_stages import BUILT_IN_STAGES, Phase, add_plug_in_stages, check_stage_order
 from gateway.registries.snapshot import DeclaredTool
-from gateway.registries.stage_order import BUILT_IN_STAGES, Phase, add_plug_in_stages, check_stage_order
 from tests.engine.stages.sample_calls import Backend, a_call
 from tests.support.paths import ROOT
 from tests.support.stage_packages import FOOTER, StagePackages

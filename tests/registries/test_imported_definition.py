@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.registries.upstream_definition import (
+from gateway.registries.imported_definition import (
     MAX_DEPTH,
     MAX_SIZE,
     InvalidDefinition,

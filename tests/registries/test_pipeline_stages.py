@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from gateway.registries.stage_order import BUILT_IN_STAGES, PHASES, Phase, check_stage_order
+from gateway.registries.pipeline_stages import BUILT_IN_STAGES, PHASES, Phase, check_stage_order
 
 IN_ORDER = ["gates", "cache", "idempotency", "timeout", "retry", "circuit-breaker", "concurrency"]
 

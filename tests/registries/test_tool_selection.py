@@ -5,16 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.registries.catalogue_selection import (
-    CatalogueSelection,
-    Combination,
-    GovernedTool,
-    Selector,
-    ToolIndex,
-    Waiver,
-    find_forbidden_combinations,
-    select_tools,
-)
+from gateway.registries.tool_flags import Combination, Waiver, find_forbidden_combinations
+from gateway.registries.tool_selection import CatalogueSelection, GovernedTool, Selector, ToolIndex, select_tools
 
 TODAY = date(2026, 11, 16)
 TRIFECTA = frozenset({"private-data", "untrusted-output", "egress"})

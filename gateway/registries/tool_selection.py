@@ -1,14 +1,8 @@
-"""Selection of the tools of a catalogue, and forbidden combinations of their flags.
-
-Tools are selected by name, label, flag, upstream and tier. Forbidden combinations are a static analysis of the selected
-tools: private data, untrusted text and egress in one catalogue allow data to leak. A waiver names who accepted a
-combination, why, and until when.
-"""
+"""Selection of the tools of a catalogue, by name, label, flag, upstream and tier."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from itertools import islice
 from typing import Final, Literal
 
@@ -77,25 +71,6 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiver:
-    """Accepts one forbidden combination until the end of a day."""
-
-    flags: frozenset[str]
-    until: date
-    by: str
-    because: str
-
-
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """A forbidden combination in a catalogue, with the tools that have each flag."""
-
-    flags: frozenset[str]
-    tools_by_flag: Mapping[str, tuple[str, ...]]
-    waiver: Waiver | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CatalogueSelection:
     """The tools of a catalogue, and the indexes of selectors that match nothing."""
 
@@ -136,27 +111,6 @@ def select_tools(index: ToolIndex, include: Sequence[Selector], exclude: Sequenc
     excluded = [index.select(selector) & included for selector in exclude]
     remaining = sorted(included.difference(*excluded))
     return CatalogueSelection(tuple(index.tools[number] for number in remaining), _empty(chosen), _empty(excluded))
-
-
-def find_forbidden_combinations(
-    tools: Iterable[GovernedTool],
-    forbidden: Iterable[frozenset[str]],
-    waivers: Sequence[Waiver] = (),
-    *,
-    today: date,
-) -> list[Combination]:
-    """Return the forbidden combinations that the tools have together. An expired waiver is ignored."""
-    listed = list(tools)
-    found = []
-    for flags in forbidden:
-        tools_by_flag = {flag: tuple(tool.name for tool in listed if flag in tool.flags) for flag in sorted(flags)}
-        if all(tools_by_flag.values()):
-            found.append(Combination(flags, tools_by_flag, _waiver_for(flags, waivers, today)))
-    return found
-
-
-def _waiver_for(flags: frozenset[str], waivers: Sequence[Waiver], today: date) -> Waiver | None:
-    return next((waiver for waiver in waivers if waiver.flags == flags and today <= waiver.until), None)
 
 
 def _empty(choices: Sequence[set[int]]) -> tuple[int, ...]:
