@@ -31,8 +31,8 @@ from gateway.mcp import INVALID_PARAMS, MISSING_CAPABILITY, ProtocolError
 from gateway.model import Principal, Question, now
 from gateway.server.mcp.call_results import dump_json
 from gateway.server.mcp.caller_channel import McpCallerChannel, validate_answer
-from gateway.server.mcp.protocol_base import McpServer, to_protocol_error
-from gateway.server.mcp.stateless_request import StatelessRequest
+from gateway.server.mcp.mcp_request import StatelessRequest
+from gateway.server.mcp.mcp_server import McpServer, to_protocol_error
 
 SUSPEND_SECONDS: Final = 600.0
 """Seconds that a call waits for an answer."""

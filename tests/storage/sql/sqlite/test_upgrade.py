@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.stores.sqlite import SqliteDatabase
+from gateway.app.stores.databases import SqliteDatabase
 from gateway.errors import StoreUnavailable
 from gateway.storage.sql.sqlite.database_setup import (
     SCRIPTS,
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 OPENING = """
 import asyncio, sys
 from pathlib import Path
-from gateway.app.stores.sqlite import SqliteDatabase
+from gateway.app.stores.databases import SqliteDatabase
 
 async def opened():
     engine = await SqliteDatabase.open(Path(sys.argv[1]))

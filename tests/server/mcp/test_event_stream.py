@@ -14,7 +14,7 @@ from gateway import (
     report_progress,
 )
 from gateway.server.mcp.caller_channel import find_missing_capabilities
-from gateway.server.mcp.streams import EventStream, parse_event_id
+from gateway.server.mcp.responses import EventStream, parse_event_id
 
 FORM = Question.form("Who?", {"type": "object", "properties": {}})
 PAGE = Question.url("Sign in", "https://example.com/", id="1")

@@ -1,4 +1,4 @@
-"""The company's wiki as an MCP server over stdio: `python -m gateway.examples.wiki`, one JSON-RPC message per line.
+"""The company's wiki as an MCP server over stdio: `python -m gateway.examples.wiki_server`, a JSON-RPC message a line.
 
 It uses only the standard library and stays small: it supports tools, but no resources, prompts, batches or requests to
 the client.

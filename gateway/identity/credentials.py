@@ -20,8 +20,7 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 
 from gateway.errors import CredentialUnknown, InvalidIdentityProvider, StoreUnavailable, Unauthenticated
-from gateway.identity.key_cache import KeyCache, MonotonicClock
-from gateway.identity.key_sets import parse_strict_object
+from gateway.identity.key_sets import KeyCache, MonotonicClock, parse_strict_object
 from gateway.identity.provider_settings import ApiToken, JwtProvider
 from gateway.model import NAME_REGEX, SUBJECT_KINDS, SUBJECT_NAME_REGEX, Credential, Principal
 from gateway.policy import RevocationList

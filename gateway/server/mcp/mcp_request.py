@@ -1,14 +1,32 @@
-"""The headers of an MCP request: routing, trace context, and the media types of both sides.
+"""An MCP request over HTTP: its headers, and the checks of a request that belongs to no session.
 
 A repeated header is neither joined nor chosen from, because parsers that take the first and parsers that take the last
 copy would disagree.
+
+The checks have a fixed order, and the first error is reported. Whether a tool, capability or argument exists for the
+caller is checked later.
 """
 
 import asyncio
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from gateway.mcp import HANDSHAKE_DATES, decode_value
+from gateway.mcp import (
+    HANDSHAKE_DATES,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    LOG_LEVELS,
+    META_CAPABILITIES,
+    META_LOG_LEVEL,
+    META_VERSION,
+    METHOD_NOT_FOUND,
+    STATELESS_VERSIONS,
+    UNSUPPORTED_VERSION,
+    ProtocolError,
+    RequestId,
+    decode_value,
+)
 from gateway.server.http.asgi import HeaderFields
 
 _JSON: Final = b"application/json"
@@ -95,3 +113,64 @@ def _accepts(accept: bytes | None, type: bytes) -> bool:
         return True
     wanted = {each.partition(b";")[0].strip(b" \t").lower() for each in accept.split(b",")}
     return not wanted.isdisjoint({b"*/*", b"%b/*" % type.partition(b"/")[0], type})
+
+
+NAMED_METHODS: Final = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""The parameter that `Mcp-Name` repeats, by method."""
+
+
+@dataclass(slots=True)
+class StatelessRequest:
+    id: RequestId
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Any]
+    capabilities: dict[str, Any]
+    headers: McpHeaders
+
+
+def validate_request(
+    message: dict[str, Any], headers: McpHeaders, methods: frozenset[str] | dict[str, Any]
+) -> StatelessRequest:
+    """Return the request if it passes all checks. Raises `ProtocolError`."""
+    if headers.repeated and (twice := headers.duplicate_routing_header):
+        raise ProtocolError(HEADER_MISMATCH, f"the header {twice!r} is given twice")
+    params = message.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    if not isinstance(params, dict) or not isinstance(meta, dict):
+        raise ProtocolError(
+            INVALID_PARAMS, f"params._meta must be an object with {META_VERSION} and {META_CAPABILITIES}"
+        )
+    try:
+        version, capabilities = meta[META_VERSION], meta[META_CAPABILITIES]
+    except KeyError as lacking:
+        raise ProtocolError(INVALID_PARAMS, f"params._meta lacks {lacking.args[0]}") from None
+    method: str = message["method"]
+    if headers.version is None or headers.version != version:
+        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-protocol-version' does not match {META_VERSION}")
+    if headers.method != method:
+        raise ProtocolError(HEADER_MISMATCH, "the header 'mcp-method' does not match the method")
+    key = NAMED_METHODS.get(method)
+    if key is not None and headers.name != params.get(key) and params.get(key) is not None:
+        raise ProtocolError(HEADER_MISMATCH, f"the header 'mcp-name' does not match params.{key}")
+    if version not in STATELESS_VERSIONS:
+        data = {"supported": list(STATELESS_VERSIONS), "requested": version}
+        raise ProtocolError(UNSUPPORTED_VERSION, "this protocol version is not served", data)
+    if method not in methods:
+        raise ProtocolError(METHOD_NOT_FOUND, "there is no such method")
+    if not isinstance(capabilities, dict):
+        raise ProtocolError(INVALID_PARAMS, f"{META_CAPABILITIES} must be an object")
+    if META_LOG_LEVEL in meta and not _is_level(meta[META_LOG_LEVEL]):
+        raise ProtocolError(INVALID_PARAMS, f"{META_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
+    return StatelessRequest(message["id"], method, params, meta, capabilities, headers)
+
+
+def _is_level(level: Any) -> bool:
+    return isinstance(level, str) and level in LOG_LEVELS

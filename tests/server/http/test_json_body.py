@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server.http.request_body import (
+from gateway.server.http.json_body import (
     MAX_DEPTH,
     BodyTooLarge,
     BodyTooSlow,

@@ -56,8 +56,8 @@ from gateway.registries import DeclaredTool, describe_tool
 from gateway.server.http.asgi import retry_after
 from gateway.server.mcp.call_results import build_call_result, build_lost_result
 from gateway.server.mcp.caller_channel import McpCallerChannel
+from gateway.server.mcp.mcp_request import McpHeaders
 from gateway.server.mcp.prompts_and_resources import PromptAndResourceMethods
-from gateway.server.mcp.request_headers import McpHeaders
 
 PAGE: Final = 500
 CACHED_CALLERS: Final = 512

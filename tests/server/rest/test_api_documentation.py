@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 from starlette.routing import Route
 
-from gateway.server.rest.openapi import REQUESTS, build_openapi, render_page
+from gateway.server.rest.api_documentation import REQUESTS, build_openapi, render_page
 from gateway.server.rest.operation_table import OPEN_PATHS, OPERATIONS
 from gateway.server.rest.router import MAX_BODY, RestEndpoint, build_routes
 from tests.server.rest.gateway import Gateway, running, sent_to

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.examples.wiki import MAX_LINE, PAGES, VERSIONS, serve
+from gateway.examples.wiki_server import MAX_LINE, PAGES, VERSIONS, serve
 
-COMMAND = [sys.executable, "-m", "gateway.examples.wiki"]
+COMMAND = [sys.executable, "-m", "gateway.examples.wiki_server"]
 
 
 class Client:

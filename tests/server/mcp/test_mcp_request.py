@@ -23,8 +23,7 @@ from gateway.mcp.argument_headers import check_param_headers, decode_value, find
 from gateway.mcp.messages import HTTP_STATUS, ProtocolError
 from gateway.server.http.asgi import HeaderFields
 from gateway.server.mcp.endpoint import McpEndpoint
-from gateway.server.mcp.request_headers import McpHeaders
-from gateway.server.mcp.stateless_request import validate_request
+from gateway.server.mcp.mcp_request import McpHeaders, validate_request
 from tests.server.mcp.asgi_client import META, MODERN, Wire
 from tests.server.mcp.project import BOSS, small_service
 

@@ -16,6 +16,7 @@ from gateway.model import Schema
 from gateway.server.http.asgi import PROBLEM_TYPE, Response, build_problem, bytes_response
 from gateway.server.rest import approvals
 from gateway.server.rest import schemas as components
+from gateway.server.rest.calls_and_turns import Outcome
 from gateway.server.rest.operation import (
     OperationHandler,
     OperationParameter,
@@ -24,7 +25,7 @@ from gateway.server.rest.operation import (
     RestRequest,
     SuccessResponse,
 )
-from gateway.server.rest.responses import NO_STORE, Outcome, encode_json
+from gateway.server.rest.responses import NO_STORE, encode_json
 from gateway.server.rest.schemas import Document, ref
 
 _HREF: Final = "/v1/{}/call_5b1c?turn=turn_Zk3v"
