@@ -18,8 +18,14 @@ import casbin
 
 from gateway.policy.authoriser import AccessRequest
 from gateway.policy.casbin.enforcer import CasbinAuthoriser
-from gateway.policy.casbin.matcher import has_role, is_within_tier, matches_action, matches_catalogue, matches_object
 from gateway.policy.casbin.policy_files import MODEL_TEXT, PermissionRow, PolicyCell, PolicySet
+from gateway.policy.casbin.policy_index import (
+    has_role,
+    is_within_tier,
+    matches_action,
+    matches_catalogue,
+    matches_object,
+)
 from gateway.registries.diagnostics import Position
 
 RANKS = {"internal": 0, "partner": 1, "quarantine": 2}

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.model.llm_prompt import Renderer

@@ -26,7 +26,7 @@ from gateway.approvals.lifecycle import HoldStatus
 from gateway.approvals.service import ApprovalService, present_approval
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.primitives.clock import now_microseconds
+from gateway.model.primitives.deadline import now_microseconds
 from gateway.storage.call_store import StoredCall, StoredTurn
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store

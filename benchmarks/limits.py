@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from gateway.model.caller import Principal
 from gateway.policy.limits import Limiter, LimitKey, QuotaLimit, RateLimit
 from gateway.policy.stop_list import Stop, StopTarget
-from gateway.storage.change_signal import FileChangeSignal
+from gateway.storage.cache_invalidation import FileChangeSignal
 from gateway.storage.rate_table import RateTable
 from gateway.storage.sql.quotas import SqlQuotas
 from gateway.storage.sql.sqlite.engine import open_sqlite_store

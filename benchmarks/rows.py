@@ -179,7 +179,7 @@ def serve_observed(command: Sequence[str] = COMMAND) -> Iterator[Served]:
 @contextmanager
 def serve_on_postgres(command: Sequence[str] = COMMAND) -> Iterator[Served]:
     try:
-        from gateway.storage.sql.postgres.migration import migrate_postgres
+        from gateway.storage.sql.postgres.database_setup import migrate_postgres
         from tests.support.servers.postgres_server import start_postgres
     except ImportError as error:
         raise NotAvailable(f"PostgreSQL: {error}") from error

@@ -81,7 +81,7 @@ async def measure_stops(folder: Path) -> None:
     from gateway.app import Settings, start_app
     from gateway.app.app import prepare_app
     from gateway.model import Principal
-    from gateway.server.mcp.protocol_base import McpServer
+    from gateway.server.mcp.mcp_server import McpServer
 
     os.chdir(folder)
     principal = Principal(*PRINCIPAL)

@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 
-from gateway.artifacts.spool_readers import FileStore
+from gateway.artifacts.spool_stores import FileStore
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.primitives.clock import now_microseconds
+from gateway.model.primitives.deadline import now_microseconds
+from gateway.storage.blobs.blob_store import Reader
 from gateway.storage.blobs.disk_store import DiskSpool
-from gateway.storage.blobs.result_spool import Reader
 from gateway.storage.call_store import StoredCall, StoredResult, StoredTurn
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 

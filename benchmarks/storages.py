@@ -113,7 +113,7 @@ def start_storages(folder: Path, servers: ExitStack) -> Iterator[tuple[str, tupl
     """Yield the name of each storage with process and port of the gateway and the process of the database."""
     yield SQLITE, (*servers.enter_context(gateway(10, more=TOOLS)), None)
     try:
-        from gateway.storage.sql.postgres.migration import migrate_postgres
+        from gateway.storage.sql.postgres.database_setup import migrate_postgres
         from tests.support.servers.postgres_server import start_postgres
 
         cluster = servers.enter_context(start_postgres(fsync="on", full_page_writes="on", shared_buffers="128MB"))

@@ -22,7 +22,7 @@ from benchmarks.telemetry_backends import compare
 from gateway.engine.call import Call
 from gateway.engine.result_content import CallOutcome
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import now_microseconds
+from gateway.model.primitives.deadline import now_microseconds
 from gateway.model.primitives.identifiers import new_id
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.tool_call import ToolCall

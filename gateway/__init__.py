@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
     from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
     from gateway.artifacts.javascript_regex import Pattern
-    from gateway.artifacts.spool_readers import FileReader, FileStore, InMemoryReader, InMemoryStore
-    from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
-    from gateway.engine.caller_messages import (
+    from gateway.artifacts.query_tools import ToolMethod
+    from gateway.artifacts.spool_stores import FileReader, FileStore, InMemoryReader, InMemoryStore
+    from gateway.artifacts.spooled_artifact import SpooledArtifact
+    from gateway.engine.caller_interaction import (
         CallerCannotAnswer,
         ask_caller,
         ask_caller_blocking,
@@ -34,14 +35,15 @@ if TYPE_CHECKING:
     from gateway.model.caller import Question
     from gateway.model.llm_prompt import Renderer, assemble_prompt
     from gateway.model.media import FileMediaReader, InMemoryMediaReader, Media, OpenedMediaReader
-    from gateway.model.primitives.cancellation import AbortController, AbortSignal
     from gateway.model.primitives.canonical_json import UNDEFINED, call_id, canonical
-    from gateway.model.primitives.dotted_dict import DottedDict as Registry
+    from gateway.model.primitives.concurrency import AbortController, AbortSignal
+    from gateway.model.primitives.containers import DottedDict as Registry
+    from gateway.model.provider_formats import definition, definitions
     from gateway.model.schema.schema import Schema
     from gateway.model.tokenizer import Tokenizable
     from gateway.model.tools.tool import ArtifactTool, Tool
     from gateway.model.tools.tool_call import ToolCall
-    from gateway.model.tools.tool_registry import ToolRegistry, definition, definitions
+    from gateway.model.tools.tool_registry import ToolRegistry
     from gateway.model.turns.context import DispatchContext, TurnContext
     from gateway.model.turns.conversation_records import Memory, Message, Retrievable, Thought
     from gateway.model.turns.events import EventBus

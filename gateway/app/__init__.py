@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gateway.app.app import App, AppInputs, ConfigInvalid, start_app
     from gateway.app.asgi_apps import build_asgi_apps
     from gateway.app.backend_factory import probe_upstreams
-    from gateway.app.bundle_archive import (
+    from gateway.app.bundle import (
         MOST_NUMBER,
         Bundle,
         BundleManifest,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         signer_key_id,
         verify_bundle,
     )
-    from gateway.app.cluster.members import ClusterMembers, PeerSettings, RouterFactory, load_peer_key
+    from gateway.app.cluster.cluster_setup import ClusterSetup, PeerSettings, RouterFactory, load_peer_key
     from gateway.app.cluster.worker_router import WorkerRouter
     from gateway.app.cluster.worker_supervisor import WorkerConfig, WorkerSupervisor
     from gateway.app.project import PYTHON_VARIABLES, LoadedProject, ProjectFolders, load_project

@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from gateway.app.audit_options import AuditSettings, build_audit_settings
-from gateway.app.call_controls import ProcessControls, RetentionPolicy, open_controls, retry_store
+from gateway.app.audit_settings import AuditSettings, build_audit_settings
+from gateway.app.bundle import BundleExpiryMonitor
+from gateway.app.governance import Governance, RetentionPolicy, open_controls, retry_store
 from gateway.app.identity_providers import build_providers
-from gateway.app.jobs.bundle_expiry import BundleExpiryMonitor
 from gateway.app.jobs.record_sweeper import RecordSweeper
 from gateway.app.jobs.webhook_job import build_webhooks
 from gateway.app.metrics_collector import MetricsCollector
 from gateway.app.project import LoadedProject, load_project
 from gateway.app.project_source import ProjectCopy
-from gateway.app.revisions.accepted_definitions import Reassemble
 from gateway.app.revisions.builder import UnavailableTool
+from gateway.app.revisions.definition_refresh import Reassemble
 from gateway.app.revisions.manager import RevisionInputs, RevisionManager
 from gateway.app.secrets import Secrets, find_missing_secrets
 from gateway.app.settings import Settings
@@ -76,7 +76,7 @@ class App:
     recovered: int
     kept: StorageLocation
     spool: ResultSpool
-    controlled: ProcessControls
+    controlled: Governance
     metering: MetricsCollector
     observing: TelemetryPipeline
     told: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from gateway.app.operation_backend import build_operation_backend
+from gateway.app.openapi_backend import build_openapi_backend
 from gateway.app.secrets import Secrets
 from gateway.artifacts import JsonPath, SpooledJsonArtifact
 from gateway.backends import (
@@ -181,7 +181,7 @@ class BackendFactory:
         if isinstance(upstream.auth, GrantedAuthSpec) and name not in self._proofs:
             networks = upstream.transport.networks if isinstance(upstream.transport, OpenApiTransport) else ()
             self._proofs[name] = self._credentials(upstream.auth, tuple(map(ip_network, networks)))
-        backend = build_operation_backend(
+        backend = build_openapi_backend(
             tool,
             upstream,
             spec,

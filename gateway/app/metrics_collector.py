@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gateway.app.call_controls import ProcessControls
+from gateway.app.governance import Governance
 from gateway.app.telemetry_setup import TelemetryPipeline
 from gateway.backends import RemoteError, UpstreamConnection, Upstreams
 from gateway.engine import CircuitState, Service, StageState
@@ -60,7 +60,7 @@ class MetricsCollector:
         service: Service,
         *,
         shared: StageState,
-        controlled: ProcessControls,
+        controlled: Governance,
         observing: TelemetryPipeline,
         spool: ResultSpool,
     ) -> None:

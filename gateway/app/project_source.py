@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from gateway.app.bundle_archive import (
+from gateway.app.bundle import (
     LARGEST,
     Bundle,
     BundleManifest,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         UnknownApproval,
     )
     from gateway.approvals.lifecycle import HoldState, HoldStatus
-    from gateway.approvals.presentation import escape_invisible, format_question, sign_confirmation, sign_question
+    from gateway.approvals.presentation import escape_invisible, format_question
     from gateway.approvals.service import (
         MAX_NOTE,
         ApprovalEventRecord,

@@ -4,17 +4,13 @@ Arguments are shown as JSON in which every character that a screen would obey, r
 text is still JSON for the same value, so it can be neither mistaken nor forged. All of it came from the caller, who may
 be repeating a stranger's text: it is marked as such.
 
-This module also builds confirmations: the question to the caller of a call, and the proof that exactly this call was
-confirmed. A confirmation is not an approval: the requester confirms it, and it is valid for that caller only. The
-proof is a signature with the secret of the turn in which the question was asked, which every process knows.
+`format_question` asks the caller of a call for a confirmation. That is not an approval: the requester confirms it.
 """
 
-import hmac
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Final, Literal
 
 from gateway.approvals.approval_store import ApprovalRecord, ApprovalSubject, hash_text
@@ -144,9 +140,6 @@ def _texts(value: Any) -> Iterator[str]:
 LONGEST_TEXT: Final = 32 << 10
 """Characters of a question: people do not read longer ones before they agree."""
 
-_CONFIRMED: Final = b"confirmed"
-_ASKED: Final = b"asked"
-
 
 def format_question(
     action: ApprovalSubject, *, advertised: str, reasons: Sequence[str], show: Sequence[str]
@@ -166,13 +159,3 @@ def format_question(
         lines.append(f"({left_out} more arguments are not shown)")
     text = "\n".join(lines)
     return text if len(text) <= LONGEST_TEXT else None
-
-
-def sign_question(secret: bytes, content: bytes) -> bytes:
-    """Sign the state that a client carries from a question to its answer."""
-    return hmac.new(secret, _ASKED + b"\0" + content, sha256).digest()
-
-
-def sign_confirmation(secret: bytes, digest: str) -> str:
-    """Prove that the caller has confirmed the action of that digest, in the turn of that secret."""
-    return hmac.new(secret, _CONFIRMED + b"\0" + digest.encode(), sha256).hexdigest()[:32]

@@ -6,31 +6,25 @@ de-duplicate or limit anything; the handler of a query tool calls the guard of i
 """
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import zip_longest
 from typing import Any, ClassVar, Final, TypeGuard, TypeVar
 
+from gateway.artifacts.indexed_reader import ByteBudget, IndexedReader
 from gateway.artifacts.javascript_regex import Pattern
-from gateway.artifacts.line_index import ByteBudget, IndexedReader, encode_utf8, limit_answer
+from gateway.artifacts.query_tools import ToolMethod, build_query_tool, collect_artifacts, ids_offering, resolve
 from gateway.artifacts.search import (
     CHUNK_WORK,
     PAGE_ARGUMENTS,
     MatchCollector,
-    PageRequest,
     SearchLimits,
     SearchPage,
     current_page_request,
     search_lines,
-    use_page_request,
 )
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import (
     AnswerTooLarge,
-    ArtifactIdCollision,
-    InvalidInitialToolValue,
     NotASpoolReader,
     TokenEstimateUnavailable,
 )
@@ -38,91 +32,20 @@ from gateway.model import (
     BUILTIN_ENCODINGS,
     ESTIMATORS,
     TIKTOKEN_ENCODINGS,
-    UNDEFINED,
     Artifact,
     ArtifactTool,
-    Schema,
     SpoolReader,
     ToolRegistry,
-    candidate_call_ids,
-    format_js_number,
     is_artifact_class,
     is_spool_reader,
-    pieces_of,
     run_in_thread,
-    to_pretty_json,
-    warn_into,
 )
-
-MAX_QUERY_ANSWER: Final = 4 << 20
-"""Bytes that one query tool may collect or return; calls from Python are not limited.
-
-Memory holds several copies of an answer, and one emoji makes each of its characters take four bytes.
-"""
 
 _THREAD_ABOVE: Final = 1 << 20
 _SEARCHED_ABOVE: Final = 64 << 10
 _LINES_AT_ONCE: Final = 256
-_CALL_ID: Final = {"type": "string", "description": "The id of the call whose result is queried."}
 
 QueryAnswer = TypeVar("QueryAnswer")
-
-
-@dataclass(frozen=True)
-class ToolMethod:
-    """Describes one query tool: the method it calls and its arguments besides `callId`.
-
-    Arguments are passed by position, in the order of `args_schema`'s properties; an omitted argument
-    has the method's default. `serialise` replaces the default conversion of the result to text. A
-    tool of `grep` that has the arguments `PAGE_ARGUMENTS` returns a page at a time; the method does
-    not receive these. An invalid descriptor raises `InvalidInitialToolValue` at once.
-    """
-
-    name: str
-    method: str
-    description: str
-    args_schema: dict[str, Any] | None = None
-    serialise: Callable[[Any], str] | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            self.schema([])
-        except (TypeError, ValueError) as error:
-            raise InvalidInitialToolValue(f"the query tool {self.name!r} is invalid: {error}") from error
-
-    @property
-    def arguments(self) -> list[str]:
-        """The names of the arguments besides `callId`, in the order of the method's parameters."""
-        return [name for name in self._properties if not (self.is_paged and name in PAGE_ARGUMENTS)]
-
-    @property
-    def is_paged(self) -> bool:
-        return self.method == "grep" and PAGE_ARGUMENTS.keys() <= set(self._properties)
-
-    @property
-    def _properties(self) -> list[str]:
-        return list((self.args_schema or {}).get("properties", ()))
-
-    def schema(self, ids: Sequence[str]) -> Schema:
-        """Return the input schema of the tool: one of `ids`, and the arguments of the method."""
-        return self.template.with_enum("callId", ids)
-
-    @cached_property
-    def template(self) -> Schema:
-        """The input schema without ids. Compiled once; `schema` only adds the ids."""
-        return _template_of(self)
-
-
-def _template_of(descriptor: ToolMethod) -> Schema:
-    for name in ("name", "method", "description"):
-        if not isinstance(value := getattr(descriptor, name), str) or not value:
-            raise ValueError(f"{name!r} must be a non-empty string")
-    document = {"type": "object", "properties": {}, **(descriptor.args_schema or {})}
-    if document["type"] != "object" or "callId" in document["properties"]:
-        raise ValueError("'args_schema' must describe an object without callId")
-    document["properties"] = {"callId": _CALL_ID, **document["properties"]}
-    document["required"] = ["callId", *document.get("required", ())]
-    return Schema(document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +167,11 @@ class SpooledArtifact(Artifact):
         if hint is not None:
             return hint
         size = self.reader.byte_length()
-        return size if type(size) is int else await _resolve(size)
+        return size if type(size) is int else await resolve(size)
 
     async def line_count(self) -> int:
         hint = self._sizes.line_count
-        return await _resolve(self.reader.line_count()) if hint is None else hint
+        return await resolve(self.reader.line_count()) if hint is None else hint
 
     async def estimate_tokens(self, encoding: str) -> int:
         """Return the tokens of the whole text, including line ends."""
@@ -269,7 +192,7 @@ class SpooledArtifact(Artifact):
         if is_in_memory and reader.byte_length() <= _THREAD_ABOVE:
             return str(reader.read_all())
         read = reader.read_all
-        text: str = await _resolve(await self._run_off_loop(read) if isinstance(reader, IndexedReader) else read())
+        text: str = await resolve(await self._run_off_loop(read) if isinstance(reader, IndexedReader) else read())
         return text
 
     @classmethod
@@ -283,7 +206,7 @@ class SpooledArtifact(Artifact):
         for owner in reversed(cls.__mro__):
             descriptors = owner.__dict__.get("tool_methods", ())
             holders = collect_artifacts(ctx, owner) if descriptors else {}
-            offered = {each.method: _ids_offering(holders, each.method) for each in descriptors}
+            offered = {each.method: ids_offering(holders, each.method) for each in descriptors}
             # The tool of a parent class keeps its name: it accepts more artifacts.
             forged |= {
                 each.name: build_query_tool(each, offered[each.method], owner)
@@ -339,101 +262,9 @@ class SpooledArtifact(Artifact):
         for index in range(start, end):
             if index % _LINES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            line: str | None = await _resolve(self.reader.line(index))
+            line: str | None = await resolve(self.reader.line(index))
             if line is not None:
                 yield index, line
-
-
-def collect_artifacts(ctx: Any, owner: type = SpooledArtifact) -> dict[str, Any]:
-    """Return the artifacts of class `owner` that can be queried, by id, in the order of the records."""
-    calls = {
-        id: artifact
-        for call in ctx.turn_tool_calls
-        if not call.from_artifact_tool
-        for id, artifact in pieces_of(call.id, call.results)
-        if isinstance(artifact, owner)
-    }
-    retrieved = {record.id: record.content for record in _retrievables(ctx) if isinstance(record.content, owner)}
-    if shared := calls.keys() & retrieved.keys():
-        raise ArtifactIdCollision(f"a tool call and a retrieved record share the id {min(shared)!r}")
-    return calls | retrieved
-
-
-def find_artifact(ctx: Any, id: str, owner: type = SpooledArtifact) -> Any:
-    """Return the artifact of class `owner` with that id in this turn, or `None`. Searches this turn only."""
-    names = candidate_call_ids(id)
-    calls = [call for call in ctx.turn_tool_calls if call.id in names and not call.from_artifact_tool]
-    for call in sorted(calls, key=lambda each: names.index(each.id)):
-        found = dict(pieces_of(call.id, call.results)).get(id)
-        if isinstance(found, owner):
-            return found
-    for record in _retrievables(ctx):
-        if record.id == id and isinstance(record.content, owner):
-            return record.content
-    return None
-
-
-def build_query_tool(descriptor: ToolMethod, ids: Sequence[str] | None, owner: type) -> ArtifactTool:
-    """Create one query tool, with an enum of `ids` unless they are `None`. It queries the context it is called in."""
-
-    async def handle(args: dict[str, Any], ctx: Any, meta: object) -> str:
-        guard = getattr(ctx, "query_guard", None)
-        if guard is not None:
-            await guard(descriptor.name, args)
-        artifact = find_artifact(ctx, args["callId"], owner)
-        if artifact is None or not _offers(artifact, descriptor.method):
-            return "Error: no artifact with this id is available in this turn."
-        method = getattr(artifact, descriptor.method, None)
-        if not callable(method):
-            return f"Error: the artifact has no method {descriptor.method!r}."
-        query = PageRequest(args.get("limit"), args.get("fromLine", 0)) if descriptor.is_paged else None
-        with limit_answer(MAX_QUERY_ANSWER), warn_into(ctx), use_page_request(query):
-            answer = await _resolve(method(*_positional_arguments(method, descriptor.arguments, args)))
-            text = _check_size((descriptor.serialise or to_text)(answer))
-        if query is None:
-            return text
-        return query.append_continuation(text, tool=descriptor.name, line_count=await artifact.line_count())
-
-    return ArtifactTool(
-        name=descriptor.name,
-        description=descriptor.description,
-        input_schema=descriptor.schema(ids) if ids is not None else descriptor.template,
-        handler=handle,
-        ephemeral=True,
-        on_collision="replace",
-    )
-
-
-def to_text(answer: Any) -> str:
-    """Convert the answer of a query to its default text."""
-    if answer is UNDEFINED:
-        return "(undefined)"
-    if isinstance(answer, str):
-        return answer
-    if isinstance(answer, list | tuple):
-        if not answer:
-            return "(empty list)"
-        if all(isinstance(item, str) for item in answer):
-            return "\n".join(answer)
-    elif isinstance(answer, int | float) and not isinstance(answer, bool):
-        return _number_text(answer)
-    return to_pretty_json(answer)
-
-
-def _number_text(number: int | float) -> str:
-    text = format_js_number(number)
-    if text != "null":
-        return text
-    if number != number:
-        return "NaN"
-    return "Infinity" if number > 0 else "-Infinity"
-
-
-def _check_size(text: str) -> str:
-    """Raise `AnswerTooLarge` if the text is too large. A custom `serialise` may return anything, even no text."""
-    if isinstance(text, str) and len(text) > MAX_QUERY_ANSWER // 4 and len(encode_utf8(text)) > MAX_QUERY_ANSWER:
-        raise AnswerTooLarge(f"the answer is larger than {MAX_QUERY_ANSWER} bytes", help="ask for less at once")
-    return text
 
 
 def _refuse_uncountable(size: int) -> None:
@@ -444,33 +275,3 @@ def _refuse_uncountable(size: int) -> None:
             f"the text has {size} bytes, too many to count its tokens in one query",
             help="divide its size by 3.5 for an estimate",
         ) from error
-
-
-def _ids_offering(holders: dict[str, Any], method: str) -> list[str]:
-    return [id for id, artifact in holders.items() if _offers(artifact, method)]
-
-
-def _offers(artifact: Any, method: str) -> bool:
-    queries = getattr(type(artifact), "queries", None)
-    return queries is None or method in queries
-
-
-def _retrievables(ctx: Any) -> list[Any]:
-    return [record for record in getattr(ctx, "turn_retrievables", ()) if not getattr(record, "inline", True)]
-
-
-def _positional_arguments(method: Callable[..., Any], order: Sequence[str], args: dict[str, Any]) -> list[Any]:
-    """Return the arguments in declared order; an omitted one has the method's default."""
-    values = [args.get(name, UNDEFINED) for name in order]
-    while values and values[-1] is UNDEFINED:
-        values.pop()
-    if all(value is not UNDEFINED for value in values):
-        return values
-    parameters = inspect.signature(method).parameters.values()
-    defaults = [None if each.default is each.empty else each.default for each in parameters]
-    filled = zip_longest(values, defaults[: len(values)])
-    return [default if value is UNDEFINED else value for value, default in filled]
-
-
-async def _resolve(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value

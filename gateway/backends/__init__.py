@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from gateway.backends.mcp.http_client import UpstreamEndpoint
     from gateway.backends.mcp.http_transport import StreamableHttpConnection
-    from gateway.backends.mcp.responses import RemoteError
+    from gateway.backends.mcp.rpc_responses import RemoteError
     from gateway.backends.mcp.server_process import ServerProgram
     from gateway.backends.mcp.stdio_transport import StdioConnection
     from gateway.backends.mcp.upstreams import HealthPolicy, UpstreamResources, Upstreams

@@ -6,16 +6,17 @@ interpreted as markup, and control characters in it are escaped before they reac
 A server must not block on its output: `nonblocking_output` discards what a full pipe does not accept in time.
 """
 
+import asyncio
 import io
 import json
 import os
 import re
 import select
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TextIO
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TextIO, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -24,10 +25,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gateway.errors import GatewayError
 from gateway.registries import Diagnostic, sort_diagnostics
 
 if TYPE_CHECKING:
     from gateway.config import SourceLines
+
+T = TypeVar("T")
 
 _UNSEEN: Final = re.compile(r"[^\n\r\t\x20-\x7e]")
 _UNLIMITED: Final = 1_000_000
@@ -323,3 +327,11 @@ class _NonblockingWriter(io.RawIOBase):
         has_room = bool(self._room.poll(self._patience))
         self._patience = _PATIENCE if has_room else 0
         return has_room
+
+
+def run_or_fail(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of the coroutine; end the command with code 1 if it raises a `GatewayError`."""
+    try:
+        return asyncio.run(work)
+    except GatewayError as error:
+        fail(error.message, error.help, code=1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         substitute_environment,
     )
     from gateway.config.field_docs import UnknownField, build_editor_schema, explain_schema_field
-    from gateway.config.kinds.base import (
+    from gateway.config.kinds.common_specs import (
         AuthSpec,
         BasicAuthSpec,
         BearerAuthSpec,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         SecretSpec,
         ToolLimitsSpec,
     )
-    from gateway.config.kinds.gateway import (
+    from gateway.config.kinds.installation import (
         AnonymousProviderSpec,
         AuditSpec,
         CaptureSpec,
@@ -86,10 +86,10 @@ if TYPE_CHECKING:
         import_object,
     )
     from gateway.config.linking.linker import link_documents
-    from gateway.config.linking.rule_checks import find_ungranted_roles
+    from gateway.config.linking.policy_checks import find_ungranted_roles
     from gateway.config.linking.tool_effects import propose_import_flags
-    from gateway.config.linking.upstream_backends import build_argument_mapping
-    from gateway.config.linking.upstream_definitions import imports_tool
+    from gateway.config.linking.upstream_imports import imports_tool
+    from gateway.config.linking.upstream_schema_checks import build_argument_mapping
     from gateway.config.loader import CheckedDocument, ConfigDocuments, load_documents
     from gateway.config.lock.lock_file import ANY_SOURCE, LOCK_FILE, Lock, LockedUpstream, read_lock, render_lock
     from gateway.config.lock.openapi_files import (
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         read_openapi_files,
         select_definitions,
     )
-    from gateway.config.lock.pins import is_selected, is_url, list_upstreams, lock_source, resolve_pins
+    from gateway.config.lock.pin_resolution import is_selected, is_url, list_upstreams, lock_source, resolve_pins
     from gateway.config.overlays import OverlayDocument, apply_overlays, is_overlay
     from gateway.config.reports.diagnostic_codes import CODES
     from gateway.config.reports.renderers import (

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from gateway.artifacts import JsonPath as JsonPath
 from gateway.config.field_introspection import FieldType, MapField, ObjectField, ScalarField
-from gateway.config.kinds.base import BaseArtifact
+from gateway.config.kinds.common_specs import BaseArtifact
 from gateway.config.kinds.pipelines import STAGE_OPTIONS, parse_stage_options
 from gateway.config.kinds.validation import ShapeProblem, find_shape_problems, redact
 from gateway.config.yaml.document import DocumentPath, YamlDocument

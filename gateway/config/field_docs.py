@@ -25,7 +25,7 @@ from gateway.config.field_introspection import (
     describe_type,
     list_fields,
 )
-from gateway.config.kinds.base import API_VERSION, SpecModel
+from gateway.config.kinds.common_specs import API_VERSION, SpecModel
 from gateway.config.kinds.scalars import ENV_REFERENCE
 from gateway.config.kinds.validation import KINDS
 from gateway.errors import GatewayError

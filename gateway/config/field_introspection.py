@@ -13,7 +13,7 @@ from pydantic import Tag
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from gateway.config.kinds.base import SpecModel, drop_none
+from gateway.config.kinds.common_specs import SpecModel, drop_none
 from gateway.config.kinds.scalars import TextScalar
 
 Type = Literal["string", "boolean", "integer", "number", "any"]

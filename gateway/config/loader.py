@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gateway.config.document_checks import check_embedded_code, check_references, document_identity
 from gateway.config.environment_variables import EnvUse, substitute_environment
-from gateway.config.kinds.base import DocumentModel as Spec
+from gateway.config.kinds.common_specs import DocumentModel as Spec
 from gateway.config.kinds.validation import ShapeProblem, validate_document
 from gateway.config.overlays import apply_overlays, is_overlay
 from gateway.config.yaml.document import YamlDocument

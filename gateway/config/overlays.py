@@ -11,7 +11,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from gateway.config.kinds.base import DocumentModel, JsonValue, NonEmptyListOf, OwnedMetadata, RuleViolation, SpecModel
+from gateway.config.kinds.common_specs import (
+    DocumentModel,
+    JsonValue,
+    NonEmptyListOf,
+    OwnedMetadata,
+    RuleViolation,
+    SpecModel,
+)
 from gateway.config.kinds.scalars import Name
 from gateway.config.yaml.document import DocumentPath, YamlDocument, truncate_line
 from gateway.registries import Diagnostic, Position, suggest_name

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         set_client_info,
         set_request_origin,
     )
-    from gateway.engine.caller_messages import CONFIRM, CallerCannotAnswer, log_message
+    from gateway.engine.caller_interaction import CONFIRM, CallerCannotAnswer, log_message
     from gateway.engine.gates.definition_guard import (
         DefinitionAccepted,
         DefinitionChanged,
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
         format_definition_key,
     )
     from gateway.engine.gates.guard import GuardDependencies
-    from gateway.engine.gates.turn_gates import HandlerGates
+    from gateway.engine.gates.turn_gate_approvals import HandlerGates
     from gateway.engine.handler import HandlerDependencies, Journal, build_handler
-    from gateway.engine.held_call_tasks import HeldCall, HeldCalls, UnknownTask
+    from gateway.engine.held_calls import HeldCall, HeldCalls, UnknownTask
     from gateway.engine.live_revision import InlinePolicy, LiveCatalogue, LiveRevision
     from gateway.engine.observer import CallMeter, Observer, PeerAddress, RequestObservation, get_trace_headers
     from gateway.engine.records.auditor import Auditor, stop_entry
@@ -55,10 +55,16 @@ if TYPE_CHECKING:
         render_text,
     )
     from gateway.engine.service import DEFAULT_RETENTION, Service
-    from gateway.engine.stages.factory import StageState, ToolLimits, build_phase_stages, call_stages, refusal_before
+    from gateway.engine.stages.factory import (
+        StageState,
+        ToolLimits,
+        build_phase_stages,
+        call_stages,
+        chain_stages,
+        refusal_before,
+    )
     from gateway.engine.stages.resilience import CircuitState
-    from gateway.engine.stages.result_redaction import InlineSmallResults, redact_artifact, redact_json
-    from gateway.engine.stages.stage_protocol import chain_stages
+    from gateway.engine.stages.result_stages import InlineSmallResults, redact_artifact, redact_json
     from gateway.engine.stages.turn_stages import LoopGuard
     from gateway.engine.tool_lists import SLICE, ListedTool, ToolListing
     from gateway.engine.turns.turn import Turn

@@ -16,9 +16,9 @@ from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from gateway.http_client.allowed_addresses import PORTS, Network, Origin, ResolveHost, is_loopback, resolve_host
-    from gateway.http_client.connection_pools import HttpConnections, decode_body
-    from gateway.http_client.http1 import Http1Response
+    from gateway.http_client.http1 import Http1Response, decode_body
     from gateway.http_client.http_policy import HttpPolicy, ResponseTooLarge, create_tls_context, send_blocking
+    from gateway.http_client.pool import HttpConnections
     from gateway.http_client.session import HttpSession, find_proxy
 else:
     __getattr__ = lazy_exports(__name__)

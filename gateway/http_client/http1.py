@@ -3,11 +3,13 @@
 aiohttp takes several times as long for a request as the parser used here (httptools, which the server uses as well).
 One request is sent at a time; a body is read only as fast as its consumer takes it. A connection is used again only if
 a response ended where its framing says: one that is followed by other bytes, or whose length can be read in two ways,
-is the last of its connection.
+is the last of its connection. `decode_body` decodes compressed bodies.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import zlib
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 import httptools
@@ -362,3 +364,78 @@ def response_too_late() -> BackendError:
 
 def _connection_closed() -> BackendError:
     return BackendError("unavailable", "the service closed the connection")
+
+
+_PIECE: Final = 1 << 16
+_MAX_RATIO: Final = 200
+_UNCHECKED_BYTES: Final = 16 << 20
+"""Any ratio is accepted up to this many bytes: short content may compress to almost nothing."""
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+
+async def decode_body(response: Http1Response, *, limit: int) -> AsyncGenerator[bytes, None]:
+    """Yield the decoded body. Raise `BackendError` for a decompression bomb, a broken or an unknown encoding."""
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise BackendError("failed", "the service answered in an encoding that was not requested")
+    received = decoded = 0
+    inflater = None if encoding in ("", "identity") else _Inflater(encoding)
+    async with aclosing(_small_chunks(response)) as chunks:
+        async for chunk in chunks:
+            received += len(chunk)
+            for piece in [chunk] if inflater is None else inflater.pieces(chunk):
+                decoded += len(piece)
+                if decoded > limit:
+                    raise response_too_large(limit)
+                if decoded > _UNCHECKED_BYTES and decoded > received * _MAX_RATIO:
+                    raise BackendError("failed", "the answer grows out of proportion when it is decompressed")
+                yield piece
+    if inflater is not None and received and not inflater.is_complete:
+        raise BackendError("unavailable", "the answer ended early")
+
+
+async def _small_chunks(response: Http1Response) -> AsyncGenerator[bytes, None]:
+    """Yield the body in pieces, so that what is received does not count long before it is decoded."""
+    async with aclosing(response.chunks()) as chunks:
+        async for chunk in chunks:
+            for start in range(0, len(chunk), _PIECE):
+                yield chunk[start : start + _PIECE]
+
+
+class _Inflater:
+    """One gzip or deflate stream; gzip may have several members, deflate may lack its header."""
+
+    def __init__(self, encoding: str) -> None:
+        self._is_gzip = encoding != "deflate"
+        self._inflate: Any = zlib.decompressobj(_GZIP if self._is_gzip else zlib.MAX_WBITS)
+        self._has_started = False
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._inflate.eof)
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        is_full = False  # then more output may be buffered, even if no input is left
+        while chunk or is_full:
+            piece, chunk = self._step(chunk)
+            is_full = len(piece) == _PIECE
+            if piece:
+                yield piece
+
+    def _step(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return up to one piece of output, and the remaining input."""
+        if self._inflate.eof:
+            if not self._is_gzip or not data.strip(b"\x00"):
+                return b"", b""  # padding
+            self._inflate = zlib.decompressobj(_GZIP)
+        try:
+            piece = self._inflate.decompress(data, _PIECE)
+        except zlib.error as error:
+            if self._is_gzip or self._has_started:
+                raise BackendError("failed", "the answer does not match its content encoding") from error
+            self._has_started = True
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            return b"", data
+        self._has_started = True
+        return piece, self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail

@@ -5,9 +5,18 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from gateway.http_client.allowed_addresses import PORTS, AddressNotAllowed, Origin
+from gateway.http_client.allowed_addresses import (
+    PORTS,
+    AddressNotAllowed,
+    Network,
+    Origin,
+    ResolveHost,
+    networks_allowed_by_host,
+    resolve_host,
+)
 from gateway.http_client.http1 import ConnectionLost, Http1Connection, Http1Response, response_too_late
 from gateway.http_client.http_policy import IDLE_SECONDS, HttpPolicy, load_system_tls
 from gateway.model import BackendError
@@ -229,3 +238,38 @@ async def _open_socket(address: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+ACCEPT_ENCODING: Final = "gzip, deflate"
+
+SERVICE_POLICY: Final = HttpPolicy(
+    headers={"Accept": "*/*", "Accept-Encoding": ACCEPT_ENCODING, "User-Agent": "agent-gateway"}
+)
+"""The values for services behind tools, besides their addresses. `decode_body` decodes what they send."""
+
+
+class HttpConnections:
+    """The connections of all HTTP backends that are closed together."""
+
+    def __init__(self, policy: HttpPolicy = SERVICE_POLICY, *, lookup: ResolveHost = resolve_host) -> None:
+        self._policy = replace(policy, lookup=lookup)
+        self._pools: dict[tuple[Origin, tuple[Network, ...]], ConnectionPool] = {}
+        self._is_closed = False
+
+    def pool(self, origin: Origin, networks: tuple[Network, ...] = ()) -> ConnectionPool:
+        """Return the connections to an origin.
+
+        `networks` are private networks that its name may resolve to. Pools with different `networks` are not shared.
+        """
+        found = self._pools.get((origin, networks))
+        if found is None:
+            permitted = (*networks, *networks_allowed_by_host(origin.host))
+            found = self._pools[origin, networks] = ConnectionPool(origin, replace(self._policy, networks=permitted))
+            if self._is_closed:
+                found.close()
+        return found
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for pool in self._pools.values():
+            pool.close()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         issuer_metadata,
         protected_resource_metadata,
     )
+    from gateway.identity.credentials import TOKEN_PREFIX, new_api_token
     from gateway.identity.provider_settings import (
         AnonymousProvider,
         ApiToken,
@@ -23,6 +24,5 @@ if TYPE_CHECKING:
         TokenProvider,
         UrlKeySettings,
     )
-    from gateway.identity.tokens import TOKEN_PREFIX, new_api_token
 else:
     __getattr__ = lazy_exports(__name__)

@@ -13,9 +13,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from gateway.errors import Unauthenticated
-from gateway.identity.key_cache import KeyCache, MonotonicClock, Sleep, open_key_source
-from gateway.identity.provider_settings import AnonymousProvider, IdentityProvider, JwtProvider, TokenProvider
-from gateway.identity.tokens import (
+from gateway.identity.credentials import (
     ApiTokens,
     CredentialCache,
     JwtVerifier,
@@ -25,6 +23,8 @@ from gateway.identity.tokens import (
     parse_jwt,
     refuse_credential,
 )
+from gateway.identity.key_sets import KeyCache, MonotonicClock, Sleep, open_key_source
+from gateway.identity.provider_settings import AnonymousProvider, IdentityProvider, JwtProvider, TokenProvider
 from gateway.model import Credential, Principal
 from gateway.policy import RevocationList
 

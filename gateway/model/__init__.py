@@ -18,19 +18,13 @@ if TYPE_CHECKING:
         result_envelope,
     )
     from gateway.model.llm_prompt import (
-        ContentBlock,
         Renderer,
         assemble_prompt,
         describe_artifacts,
-        format_size,
         join_bodies,
-        mcp_block,
         media_of,
         render_inline,
         result_authority,
-        sanitize_file_name,
-        sanitize_mime_type,
-        text_block,
     )
     from gateway.model.media import (
         InMemoryMediaReader,
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
         TrustTier,
         modality_hazard,
     )
-    from gateway.model.primitives.cancellation import CompletedAwaitable, EagerCoroutine, check_cancelled, run_in_thread
     from gateway.model.primitives.canonical_json import (
         UNDEFINED,
         call_id,
@@ -50,7 +43,9 @@ if TYPE_CHECKING:
         format_js_number,
         to_pretty_json,
     )
-    from gateway.model.primitives.clock import (
+    from gateway.model.primitives.concurrency import CompletedAwaitable, EagerCoroutine, check_cancelled, run_in_thread
+    from gateway.model.primitives.containers import DottedDict, deep_copy_containers, freeze
+    from gateway.model.primitives.deadline import (
         Deadline,
         current_deadline,
         duration_microseconds,
@@ -60,7 +55,6 @@ if TYPE_CHECKING:
         set_deadline,
         to_microseconds,
     )
-    from gateway.model.primitives.dotted_dict import DottedDict, deep_copy_containers
     from gateway.model.primitives.identifiers import (
         CONFIG_OBJECT,
         NAME_REGEX,
@@ -94,10 +88,20 @@ if TYPE_CHECKING:
         run_in_json_thread,
         set_value_limit,
     )
+    from gateway.model.provider_formats import (
+        ContentBlock,
+        ProviderName,
+        format_size,
+        mcp_block,
+        sanitize_file_name,
+        sanitize_mime_type,
+        text_block,
+        to_provider_definition,
+    )
     from gateway.model.schema.problems import OF_CALLER
     from gateway.model.schema.schema import MAX_STRUCTURED_SIZE, NO_VALUE, OutputSchema, Schema, parse_output
     from gateway.model.schema.subschemas import Subschemas
-    from gateway.model.schema.transforms import coerce
+    from gateway.model.schema.value_normalisation import coerce
     from gateway.model.tokenizer import BUILTIN_ENCODINGS, ESTIMATORS, TIKTOKEN_ENCODINGS, Tokenizable, warn_into
     from gateway.model.tools.artifact import (
         Artifact,
@@ -117,6 +121,8 @@ if TYPE_CHECKING:
         Backend,
         BackendError,
         BackendErrorKind,
+        CallPipeline,
+        CallStage,
         Invocation,
         OutboundRequest,
         OutboundTracer,
@@ -124,7 +130,7 @@ if TYPE_CHECKING:
     )
     from gateway.model.tools.tool import ArtifactTool, OnCollision, Tool, ToolContext, artifact_constructor_problems
     from gateway.model.tools.tool_call import UNNAMED_TOOL, Results, ToolCall, decode_arguments
-    from gateway.model.tools.tool_registry import ProviderName, ToolRegistry, to_provider_definition
+    from gateway.model.tools.tool_registry import ToolRegistry
     from gateway.model.turns.context import CallContext, DispatchContext, QueryGuard, TurnContext
     from gateway.model.turns.conversation_records import (
         CALLBACKS,
@@ -159,7 +165,7 @@ if TYPE_CHECKING:
         elapsed_milliseconds,
         now,
     )
-    from gateway.model.turns.pipeline import Middleware, Next, is_abort, is_task_cancelled, run_pipeline
+    from gateway.model.turns.middleware_pipeline import Middleware, Next, is_abort, is_task_cancelled, run_pipeline
     from gateway.model.turns.progress_reporter import Reporter
     from gateway.model.turns.turn_gate import TurnGate
 else:

@@ -22,7 +22,7 @@ from gateway.errors import (
     ValidationException,
     problem,
 )
-from gateway.model.primitives.dotted_dict import DottedDict, Immutable
+from gateway.model.primitives.containers import DottedDict, Immutable
 
 MediaKind = Literal["image", "audio", "video", "document"]
 TrustTier = Literal["first-party", "third-party-public", "third-party-private"]

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
         find_common_subject,
     )
     from gateway.policy.authoriser import AccessRequest
+    from gateway.policy.bundle_validity import ConfigExpired, Validity, ValidityState
     from gateway.policy.casbin.enforcer import CasbinAuthoriser
     from gateway.policy.casbin.lint import KnownNames, lint_policies
     from gateway.policy.casbin.policy_files import PolicyCell, PolicySet, RoleLink, read_policies
-    from gateway.policy.config_expiry import ConfigExpired, Validity, ValidityState
     from gateway.policy.limits import (
         NO_AMOUNTS,
         ExceededLimit,
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         TurnState,
         load_turn_state,
     )
-    from gateway.policy.rules.turn_state_writes import TurnStateWrite, merge_state_writes
+    from gateway.policy.rules.turn_state_merge import TurnStateWrite, merge_state_writes
     from gateway.policy.stop_list import (
         CallQuarantined,
         KillSwitch,

@@ -9,16 +9,6 @@ from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from gateway.registries.argument_mapping import ArgumentMapping, ArgumentPath, schema_accepts
-    from gateway.registries.catalogue_selection import (
-        QUERY_PREFIX,
-        Combination,
-        GovernedTool,
-        Selector,
-        ToolIndex,
-        Waiver,
-        find_forbidden_combinations,
-        select_tools,
-    )
     from gateway.registries.collision_resolution import (
         Collision,
         CollisionRules,
@@ -43,6 +33,24 @@ if TYPE_CHECKING:
         derive_hints,
         resolve_trust,
     )
+    from gateway.registries.imported_definition import (
+        KINDS,
+        DefinitionKind,
+        InvalidDefinition,
+        UpstreamDefinition,
+        build_tool_definition,
+        hash_definition,
+        to_plain_data,
+    )
+    from gateway.registries.pipeline_stages import (
+        BUILT_IN_STAGES,
+        PHASES,
+        Phase,
+        Stage,
+        add_plug_in_stages,
+        check_stage_order,
+        plug_in_group,
+    )
     from gateway.registries.policy_cases import EarlierCall, ExpectedReason, PolicyCase
     from gateway.registries.snapshot import (
         CALLABLE_LIFECYCLES,
@@ -64,40 +72,26 @@ if TYPE_CHECKING:
         compute_revision,
         describe_tool,
     )
-    from gateway.registries.stage_order import (
-        BUILT_IN_STAGES,
-        PHASES,
-        Phase,
-        Stage,
-        add_plug_in_stages,
-        check_stage_order,
-        plug_in_group,
-    )
     from gateway.registries.tool_flags import (
         BUILT_IN_FLAGS,
         CHANGES,
         EFFECT_FLAGS,
         WRITES,
+        Combination,
         Flag,
         Hint,
         Proposal,
+        Waiver,
         add_implied_flags,
         claims_not_idempotent,
         contradicts_method,
         find_claimed_flags,
+        find_forbidden_combinations,
         in_effect_order,
         method_flags,
         most_alarming,
         propose_flags,
     )
-    from gateway.registries.upstream_definition import (
-        KINDS,
-        DefinitionKind,
-        InvalidDefinition,
-        UpstreamDefinition,
-        build_tool_definition,
-        hash_definition,
-        to_plain_data,
-    )
+    from gateway.registries.tool_selection import QUERY_PREFIX, GovernedTool, Selector, ToolIndex, select_tools
 else:
     __getattr__ = lazy_exports(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 from gateway.registries.definition_scan import find_hidden_characters, find_phrase
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 
 ChangeSeverity = Literal["high", "medium", "low"]
 CHANGE_SEVERITIES: Final[tuple[ChangeSeverity, ...]] = ("high", "medium", "low")

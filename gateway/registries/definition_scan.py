@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gateway.model import confusable_skeleton, glob_matches
 from gateway.registries.diagnostics import Diagnostic, Position
-from gateway.registries.upstream_definition import UpstreamDefinition, iter_texts
+from gateway.registries.imported_definition import UpstreamDefinition, iter_texts
 
 _BLANK_LETTERS: Final = (
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"

@@ -14,13 +14,13 @@ from typing import Any, Final, Literal
 
 from gateway.model import exact_digest, glob_matches
 from gateway.policy import GateRule
-from gateway.registries.catalogue_selection import Combination, GovernedTool
 from gateway.registries.collision_resolution import Collision, CollisionRules
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
+from gateway.registries.pipeline_stages import Phase
 from gateway.registries.policy_cases import PolicyCase
-from gateway.registries.stage_order import Phase
-from gateway.registries.tool_flags import EFFECT_FLAGS, Flag, Hint
+from gateway.registries.tool_flags import EFFECT_FLAGS, Combination, Flag, Hint
+from gateway.registries.tool_selection import GovernedTool
 
 Lifecycle = Literal["draft", "active", "deprecated", "retired"]
 DocumentRegistry = Mapping[str, "DeclaredDocument"]

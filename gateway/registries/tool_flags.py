@@ -2,13 +2,19 @@
 
 Effects are what a call can do: a document declares them by the flags of a tool, or the method of an HTTP operation
 implies them. Otherwise they are unknown, and the tool has all of `EFFECT_FLAGS`. Claims of an upstream only add flags.
+
+Forbidden combinations of flags are a static analysis of the selected tools: private data, untrusted text and egress in
+one catalogue allow data to leak. A waiver names who accepted a combination, why, and until when.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from json import dumps
 from typing import Any, Final, Literal
+
+from gateway.registries.tool_selection import GovernedTool
 
 Effects = Literal["declared", "implied", "unknown"]
 """Source of the effects: declared by a document, implied by the HTTP method, or unknown."""
@@ -175,3 +181,43 @@ def _guess_flags(words: Sequence[str]) -> frozenset[str]:
     destroys, sends = (not set(words).isdisjoint(each.split()) for each in (_DESTROYS, _SENDS))
     writes = destroys or sends or not set(words).isdisjoint(_WRITES.split())
     return frozenset(flag for flag, is_named in zip(_ORDER, (writes, destroys, sends), strict=True) if is_named)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """Accepts one forbidden combination until the end of a day."""
+
+    flags: frozenset[str]
+    until: date
+    by: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A forbidden combination in a catalogue, with the tools that have each flag."""
+
+    flags: frozenset[str]
+    tools_by_flag: Mapping[str, tuple[str, ...]]
+    waiver: Waiver | None = None
+
+
+def find_forbidden_combinations(
+    tools: Iterable[GovernedTool],
+    forbidden: Iterable[frozenset[str]],
+    waivers: Sequence[Waiver] = (),
+    *,
+    today: date,
+) -> list[Combination]:
+    """Return the forbidden combinations that the tools have together. An expired waiver is ignored."""
+    listed = list(tools)
+    found = []
+    for flags in forbidden:
+        tools_by_flag = {flag: tuple(tool.name for tool in listed if flag in tool.flags) for flag in sorted(flags)}
+        if all(tools_by_flag.values()):
+            found.append(Combination(flags, tools_by_flag, _waiver_for(flags, waivers, today)))
+    return found
+
+
+def _waiver_for(flags: frozenset[str], waivers: Sequence[Waiver], today: date) -> Waiver | None:
+    return next((waiver for waiver in waivers if waiver.flags == flags and today <= waiver.until), None)

@@ -23,14 +23,8 @@ if TYPE_CHECKING:
         problem_response,
     )
     from gateway.server.http.drain import ABORT_SECONDS, ShutdownSignal
-    from gateway.server.http.listener import (
-        BoundSockets,
-        PeerListener,
-        bind_socket,
-        handle_signals,
-        run_event_loop,
-        serve,
-    )
+    from gateway.server.http.json_body import NotStrictJson, strict_json
+    from gateway.server.http.listener import BoundSockets, bind_socket, handle_signals, run_event_loop, serve
     from gateway.server.http.middleware import EdgeMiddleware, EdgeRules, ErrorCountMiddleware
     from gateway.server.http.peer_handshake import (
         ANSWER_SIZE,
@@ -41,8 +35,7 @@ if TYPE_CHECKING:
         ClientProof,
         Kind,
     )
-    from gateway.server.http.peer_listener import CALLER, caller_header
-    from gateway.server.http.request_body import NotStrictJson, strict_json
+    from gateway.server.http.peer_listener import CALLER, PeerListener, caller_header
     from gateway.server.http.router import (
         ISSUER_METADATA_PATH,
         PROTECTED_RESOURCE_PATH,

@@ -352,3 +352,12 @@ class CallStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """The idempotency key of a call. `until` is in microseconds since 1970."""
+
+    key: str
+    digest: str
+    until: int

@@ -4,13 +4,16 @@ Refusals are recorded one by one, with an excerpt of the arguments, up to a numb
 memory, and written once a second.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.model import Principal
 from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody, CallStore, StoredCall, StoredTurn
+
+if TYPE_CHECKING:
+    from gateway.storage.unwritten_outcomes import LateOutcome
 
 WINDOW: Final = 60_000_000
 """Microseconds in which refusals are counted together; windows begin at whole minutes."""
@@ -82,34 +85,6 @@ class RefusalStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class HeldKey:
-    """The idempotency key of a call. `until` is in microseconds since 1970."""
-
-    key: str
-    digest: str
-    until: int
-
-
-@dataclass(slots=True, eq=False)
-class LateOutcome:
-    """Everything that is needed to record an outcome, also in a store that lost the turn, the start and the key.
-
-    `memory` and `knowing` are as in `CallStore.record_call`. `refusal` is set for a call that was started and then
-    refused. `on_drop` is called if the outcome will not be written.
-    """
-
-    call: StoredCall
-    turn: StoredTurn
-    memory: bytes | None = None
-    knowing: bytes | None = None
-    audit: Sequence[AuditBody] = ()
-    is_started: bool = True
-    held: HeldKey | None = None
-    refusal: Refusal | None = None
-    on_drop: Callable[[], None] | None = field(default=None, repr=False)
-
-
 class RecordStore(CallStore, RefusalStore, Protocol):
     """Stores turns and calls, and counts refusals.
 
@@ -117,7 +92,7 @@ class RecordStore(CallStore, RefusalStore, Protocol):
     call id and by idempotency key like stored ones.
     """
 
-    def postpone(self, late: LateOutcome) -> None: ...
+    def postpone(self, late: "LateOutcome") -> None: ...
 
     def postpone_audit(self, audit: Sequence[AuditBody]) -> None:
         """Hold entries of the decision log in memory that could not be written with their record."""

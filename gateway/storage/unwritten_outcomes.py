@@ -4,14 +4,15 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.model import Principal
-from gateway.storage.call_store import AuditBody, IdempotencyClaim, StoredCall
-from gateway.storage.refusal_store import LateOutcome
+from gateway.storage.call_store import AuditBody, HeldKey, IdempotencyClaim, StoredCall, StoredTurn
+from gateway.storage.refusal_store import Refusal
 from gateway.storage.sql.call_rows import arguments_text, owner_key
 
 MOST: Final = 10_000
@@ -28,6 +29,25 @@ Name = tuple[str, str]
 """A turn and a call in it."""
 
 _log: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class LateOutcome:
+    """Everything that is needed to record an outcome, also in a store that lost the turn, the start and the key.
+
+    `memory` and `knowing` are as in `CallStore.record_call`. `refusal` is set for a call that was started and then
+    refused. `on_drop` is called if the outcome will not be written.
+    """
+
+    call: StoredCall
+    turn: StoredTurn
+    memory: bytes | None = None
+    knowing: bytes | None = None
+    audit: Sequence[AuditBody] = ()
+    is_started: bool = True
+    held: HeldKey | None = None
+    refusal: Refusal | None = None
+    on_drop: Callable[[], None] | None = field(default=None, repr=False)
 
 
 class BacklogStore(Protocol):

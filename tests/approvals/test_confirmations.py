@@ -2,7 +2,9 @@
 
 import pytest
 
-from gateway.approvals.presentation import LONGEST_TEXT, format_question, sign_confirmation, sign_question
+from gateway.approvals.presentation import LONGEST_TEXT, format_question
+from gateway.engine.held_calls import sign_confirmation
+from gateway.server.mcp.suspended_calls import sign_question
 from tests.approvals.held_calls import action
 
 

@@ -10,10 +10,10 @@ from gateway.approvals.approval_store import ApprovalSubject
 from gateway.approvals.errors import GateRefused, UnknownApproval
 from gateway.approvals.service import ApprovalService, approvers_by_policy
 from gateway.engine.call import Call, call_context
-from gateway.engine.gates.turn_gates import HandlerGates
+from gateway.engine.gates.turn_gate_approvals import HandlerGates
 from gateway.errors import StoreUnavailable, TurnGateAborted, TurnGateTimeout
 from gateway.model.caller import Principal
-from gateway.model.primitives.cancellation import AbortController
+from gateway.model.primitives.concurrency import AbortController
 from gateway.model.turns.events import EventBuses
 from gateway.model.turns.turn_gate import open_gate
 from tests.approvals.held_calls import ADA, LEA, LEO, MAX, STRANGER, ApprovalFixture, make_approval_fixture

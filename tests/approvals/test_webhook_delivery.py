@@ -23,7 +23,7 @@ from gateway.approvals.webhook_delivery import (
     webhooks_by_event,
 )
 from gateway.errors import ProgramError
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from tests.approvals.held_calls import NOON, ApprovalFixture, action, make_approval_fixture, refund
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.artifacts.javascript_regex import MAX_PATTERN_LENGTH, Pattern
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import PatternNotSupported
 
 # One request per line: a pattern, flags and lines; the answer has one match result per line.

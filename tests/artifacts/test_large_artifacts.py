@@ -16,8 +16,8 @@ MEASURE = """
 import asyncio, json, resource, sys
 
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.artifacts.line_index import limit_answer
-from gateway.artifacts.spool_readers import FileStore
+from gateway.artifacts.indexed_reader import limit_answer
+from gateway.artifacts.spool_stores import FileStore
 from gateway.errors import AnswerTooLarge
 
 def peak():

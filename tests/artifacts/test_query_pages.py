@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.artifacts.query_tools import MAX_QUERY_ANSWER, ToolMethod
 from gateway.artifacts.search import MAX_GREP_LINE, NEXT_SECONDS, PAGE_BYTES, PageRequest, SearchLimits, SearchPage
-from gateway.artifacts.spool_readers import InMemoryReader
-from gateway.artifacts.spooled_artifact import MAX_QUERY_ANSWER, SpooledArtifact, ToolMethod
+from gateway.artifacts.spool_stores import InMemoryReader
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import AnswerTooLarge, InvalidToolArgs, PatternNotSupported, ToolDownstreamError
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryReader
-from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
+from gateway.artifacts.query_tools import ToolMethod
+from gateway.artifacts.spool_stores import InMemoryReader
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import build_query_tools, forge_into, in_memory_callbacks
 from gateway.model.schema.schema import Schema
 from gateway.model.tokenizer import Tokenizable

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.artifacts.indexed_reader import WHOLE_CONTENT, IndexedReader
 from gateway.artifacts.javascript_regex import Pattern
-from gateway.artifacts.line_index import WHOLE_CONTENT, IndexedReader
 from gateway.artifacts.search import (
     CHUNK_WORK,
     MAX_GREP_LINE,
@@ -22,7 +22,7 @@ from gateway.artifacts.search import (
     search_lines,
     search_page,
 )
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import AnswerTooLarge
 
 pytestmark = pytest.mark.anyio

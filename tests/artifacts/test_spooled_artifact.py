@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.artifacts.indexed_reader import limit_answer
 from gateway.artifacts.javascript_regex import Pattern
-from gateway.artifacts.line_index import limit_answer
-from gateway.artifacts.search import PAGE_ARGUMENTS
-from gateway.artifacts.spool_readers import InMemoryReader
-from gateway.artifacts.spooled_artifact import (
+from gateway.artifacts.query_tools import (
     MAX_QUERY_ANSWER,
-    SpooledArtifact,
     ToolMethod,
     build_query_tool,
     collect_artifacts,
     find_artifact,
     to_text,
 )
+from gateway.artifacts.search import PAGE_ARGUMENTS
+from gateway.artifacts.spool_stores import InMemoryReader
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import (
     AnswerTooLarge,
     ArtifactIdCollision,
@@ -512,24 +512,26 @@ async def test_pieces_of_a_list_have_ids_of_their_own() -> None:
     pair = [an_artifact("one"), Report(InMemoryReader("two"))]
     turn = a_turn(("single", [an_artifact("alone")]), ("pair", pair), ("pair#x", an_artifact("other")))
 
-    assert list(collect_artifacts(turn)) == ["single", "pair#0", "pair#1", "pair#x"]
+    assert list(collect_artifacts(turn, SpooledArtifact)) == ["single", "pair#0", "pair#1", "pair#x"]
     assert list(collect_artifacts(turn, Report)) == ["pair#1"]
     assert await answer(turn, "artifact_head", callId="pair#1") == "two"
     assert find_artifact(turn, "pair#0", Report) is None
-    assert [find_artifact(turn, id) for id in ("pair", "pair#2", "pair#01", "#1", "single#0")] == [None] * 5
+    assert [find_artifact(turn, id, SpooledArtifact) for id in ("pair", "pair#2", "pair#01", "#1", "single#0")] == [
+        None
+    ] * 5
 
 
 def test_call_of_just_that_id_comes_before_a_piece() -> None:
     exact = an_artifact("exact")
     turn = a_turn(("pair", [an_artifact(), an_artifact()]), ("pair#1", exact))
 
-    assert find_artifact(turn, "pair#1") is collect_artifacts(turn)["pair#1"] is exact
+    assert find_artifact(turn, "pair#1", SpooledArtifact) is collect_artifacts(turn, SpooledArtifact)["pair#1"] is exact
 
 
 def test_ids_are_those_of_artifacts_in_order() -> None:
     turn = a_turn(("z", an_artifact()), ("a", Report(InMemoryReader(""))), ("t", Tokenizable("x")))
 
-    assert list(collect_artifacts(turn)) == ["z", "a"]
+    assert list(collect_artifacts(turn, SpooledArtifact)) == ["z", "a"]
     assert list(collect_artifacts(turn, Report)) == ["a"]
     assert list_call_ids(SpooledArtifact.forge_tools(turn)) == base_seven("z", "a")
 
@@ -537,8 +539,8 @@ def test_ids_are_those_of_artifacts_in_order() -> None:
 def test_answers_of_query_tools_are_never_offered() -> None:
     turn = Turn([a_call("q", an_artifact(), from_artifact_tool=True), a_call("c", an_artifact())], [])
 
-    assert list(collect_artifacts(turn)) == ["c"]
-    assert find_artifact(turn, "q") is None
+    assert list(collect_artifacts(turn, SpooledArtifact)) == ["c"]
+    assert find_artifact(turn, "q", SpooledArtifact) is None
 
 
 def test_retrieved_records_are_offered_unless_shown_inline() -> None:
@@ -552,17 +554,17 @@ def test_retrieved_records_are_offered_unless_shown_inline() -> None:
         ),
     )
 
-    assert list(collect_artifacts(turn)) == ["c", "r"]
-    assert find_artifact(turn, "r") is artifact
-    assert find_artifact(turn, "shown") is None
+    assert list(collect_artifacts(turn, SpooledArtifact)) == ["c", "r"]
+    assert find_artifact(turn, "r", SpooledArtifact) is artifact
+    assert find_artifact(turn, "shown", SpooledArtifact) is None
     assert find_artifact(turn, "r", Report) is None
 
 
 def test_context_without_retrieved_records_is_enough() -> None:
     turn = SimpleNamespace(turn_tool_calls=[a_call("c", an_artifact())])
 
-    assert list(collect_artifacts(turn)) == ["c"]
-    assert find_artifact(turn, "none") is None
+    assert list(collect_artifacts(turn, SpooledArtifact)) == ["c"]
+    assert find_artifact(turn, "none", SpooledArtifact) is None
 
 
 def test_id_of_two_origins_is_a_collision() -> None:
@@ -575,8 +577,8 @@ def test_id_of_two_origins_is_a_collision() -> None:
 def test_repeated_id_is_offered_once() -> None:
     turn = Turn([a_call("c", an_artifact("first")), a_call("c", an_artifact("second"))], [])
 
-    assert list(collect_artifacts(turn)) == ["c"]
-    assert find_artifact(turn, "c") is turn.turn_tool_calls[0].results
+    assert list(collect_artifacts(turn, SpooledArtifact)) == ["c"]
+    assert find_artifact(turn, "c", SpooledArtifact) is turn.turn_tool_calls[0].results
 
 
 def test_forged_tools_belong_to_one_dispatch_and_are_never_trusted() -> None:

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.artifacts.spool_readers import InMemoryStore, iter_chunks
+from gateway.artifacts.spool_stores import InMemoryStore, iter_chunks
 from gateway.model.caller import Principal
-from gateway.model.primitives.dotted_dict import DottedDict
+from gateway.model.primitives.containers import DottedDict
 from gateway.model.tools.artifact import SpoolReader
 from gateway.model.tools.backend import Invocation
 from gateway.model.tools.tool_registry import ToolRegistry

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from socket import create_server, socket
 
-from gateway.artifacts.spool_readers import InMemoryReader, iter_chunks
+from gateway.artifacts.spool_stores import InMemoryReader, iter_chunks
 from gateway.backends.command.backend import Command, CommandBackend
 from gateway.backends.command.child_process import HostControls
 from gateway.backends.http.backend import HttpBackend, HttpRequest
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.tools.artifact import SpoolReader
 from gateway.model.tools.backend import Backend, BackendError
 from tests.backends.invocations import invocation

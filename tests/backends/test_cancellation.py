@@ -12,7 +12,7 @@ from gateway.backends.command.child_process import HostControls
 from gateway.backends.http.backend import HttpBackend, HttpRequest
 from gateway.backends.python.backend import PythonBackend, PythonFunction
 from gateway.http_client.allowed_addresses import LOOPBACK
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.tools.backend import Backend
 from tests.backends import sample_functions as functions
 from tests.backends.invocations import invocation, other_tasks

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.app.upstream_discovery import fetch_document
 from gateway.backends.result_conversion import BackendUnusable
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.tools.backend import BackendError
 from tests.backends.loopback_service import Answer, plain, start_service
 

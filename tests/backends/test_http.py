@@ -21,8 +21,8 @@ from gateway.backends.http.credentials import BasicAuth, BearerAuth, HeaderAuth
 from gateway.backends.http.url_template import parse_url_template
 from gateway.backends.result_conversion import BackendUnusable, MediaTemplate
 from gateway.examples.helpdesk_service import HelpdeskServer, sample_store
-from gateway.http_client.connection_pools import SERVICE_POLICY, HttpConnections
 from gateway.http_client.http_policy import HttpPolicy
+from gateway.http_client.pool import SERVICE_POLICY, HttpConnections
 from gateway.model.tools.backend import BackendError
 from tests.backends.invocations import Spool, TooMuch, invocation, other_tasks
 from tests.backends.loopback_service import Answer, plain, raw, start_service

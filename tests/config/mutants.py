@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from gateway.registries.upstream_definition import KINDS, InvalidDefinition, UpstreamDefinition
+from gateway.registries.imported_definition import KINDS, InvalidDefinition, UpstreamDefinition
 from tests.support.paths import ROOT
 
 STARTER: Final = ROOT / "gateway/cli/templates/project"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.cli.main import app
 from gateway.config.reports.diagnostic_codes import CODES
-from gateway.registries.upstream_definition import build_tool_definition
+from gateway.registries.imported_definition import build_tool_definition
 from tests.config.linking.projects import (
     INSTALLATION,
     NAMES,

@@ -45,7 +45,7 @@ from gateway.server.http.peer_listener import (  # noqa: E402
 )
 from gateway.server.mcp.endpoint import McpEndpoint  # noqa: E402
 from gateway.server.mcp.sessions import SessionLimits  # noqa: E402
-from gateway.storage.sql.postgres.migration import migrate_postgres  # noqa: E402
+from gateway.storage.sql.postgres.database_setup import migrate_postgres  # noqa: E402
 from tests.conformance import run  # noqa: E402
 from tests.conformance import tools as conformance_tools  # noqa: E402
 from tests.conformance.serve import server  # noqa: E402

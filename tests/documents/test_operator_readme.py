@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.identity.tokens import new_api_token
+from gateway.identity.credentials import new_api_token
 from tests.support.gateways.example_project import start_example_with_operator
 from tests.support.gateways.forkserver import ForkServer
 from tests.support.gateways.reload_project import command

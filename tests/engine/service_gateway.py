@@ -15,7 +15,7 @@ from gateway.engine.gates.guard import GuardDependencies
 from gateway.engine.handler import HandlerDependencies, build_handler
 from gateway.engine.live_revision import LiveCatalogue, LiveRevision
 from gateway.engine.service import Service
-from gateway.engine.stages.result_redaction import redact_artifact
+from gateway.engine.stages.result_stages import redact_artifact
 from gateway.model.caller import Principal
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.backend import Invocation

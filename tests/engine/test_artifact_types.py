@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.artifact_classes import ArtifactTypes
-from gateway.engine.stages.result_redaction import redact_artifact
+from gateway.engine.stages.result_stages import redact_artifact
 from gateway.registries.snapshot import ArtifactClass
 from tests.engine.service_gateway import BUILT_IN, HERE
 

@@ -24,7 +24,7 @@ from gateway.approvals.errors import (
 )
 from gateway.approvals.service import ApprovalService
 from gateway.engine.call import Call, HoldPolicy, call_context
-from gateway.engine.caller_messages import CallerCannotAnswer
+from gateway.engine.caller_interaction import CallerCannotAnswer
 from gateway.engine.gates.definition_guard import DefinitionChanged, DefinitionGuard
 from gateway.engine.gates.guard import GuardDependencies
 from gateway.engine.handler import HandlerDependencies, build_handler
@@ -33,9 +33,9 @@ from gateway.engine.turns.turn import Turn
 from gateway.engine.turns.turn_store import SharedTurnState
 from gateway.errors import NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
 from gateway.model.caller import Principal
-from gateway.model.primitives.dotted_dict import DottedDict
+from gateway.model.primitives.containers import DottedDict
 from gateway.model.turns.events import now
-from gateway.policy.config_expiry import ConfigExpired, Validity
+from gateway.policy.bundle_validity import ConfigExpired, Validity
 from gateway.policy.limits import Limiter, LimitExceeded, LimitKey
 from gateway.policy.rules.conditions import compile_condition
 from gateway.policy.rules.gate_checks import (
@@ -52,10 +52,10 @@ from gateway.policy.rules.gate_checks import (
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.rules.turn_state import CallBounds, InvalidTurnState, load_turn_state
 from gateway.policy.stop_list import CallQuarantined, Stop, StopTarget
-from gateway.registries.catalogue_selection import Selector
 from gateway.registries.snapshot import DeclaredTool
+from gateway.registries.tool_selection import Selector
+from gateway.storage.cache_invalidation import FileChangeSignal
 from gateway.storage.call_store import CallReservation
-from gateway.storage.change_signal import FileChangeSignal
 from gateway.storage.rate_table import RateTable
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.quotas import SqlQuotas

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
-from gateway.artifacts.line_index import IndexedReader
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.indexed_reader import IndexedReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.call import Call, call_context, get_current_call
 from gateway.engine.handler import CONSEQUENTIAL_FLAGS, Handler, HandlerDependencies, build_handler
 from gateway.errors import NotPermitted, UnknownTool
 from gateway.model.caller import Principal
-from gateway.model.primitives.dotted_dict import DottedDict
+from gateway.model.primitives.containers import DottedDict
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.backend import BackendError, Invocation
 from gateway.policy.rules.gate_checks import GateCheck, Judgement
 from gateway.policy.rules.gate_rules import GateRule
-from gateway.registries.catalogue_selection import Selector
 from gateway.registries.snapshot import ArtifactClass, Deprecation
+from gateway.registries.tool_selection import Selector
 from gateway.storage.call_store import CallFilter, StoredCall
 from tests.engine.service_gateway import ANA, EVE, HERE, Gateway, Plan, Run, running, trust
 

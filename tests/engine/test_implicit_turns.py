@@ -9,7 +9,7 @@ from gateway.engine.turns.implicit_turns import ImplicitTurns
 from gateway.engine.turns.turn_store import SharedTurnState
 from gateway.errors import StoreUnavailable
 from gateway.model.caller import Principal
-from gateway.model.primitives import clock as moments
+from gateway.model.primitives import deadline as moments
 from gateway.policy.rules.turn_state import Taint
 from tests.engine.service_gateway import ANA, Plan, running
 

@@ -20,8 +20,8 @@ from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.policy.rules.gate_checks import ApprovalCheck, BudgetCheck, GateCheck, LoopCheck
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.stop_list import CallQuarantined, Stop, StopTarget
-from gateway.registries.catalogue_selection import Selector
 from gateway.registries.snapshot import CONTENT, ArtifactClass
+from gateway.registries.tool_selection import Selector
 from gateway.storage.call_store import StoredCall
 from tests.engine.service_gateway import ANA, BOB, HERE, Gateway, Plan, running, trust
 from tests.engine.turns.call_records import make_record

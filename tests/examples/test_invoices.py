@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import ArtifactError, InvalidToolArgs, ToolDownstreamError
 from gateway.examples.artifacts import InvoiceArtifact

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from gateway.app import project_source
-from gateway.app.bundle_archive import InvalidBundle
+from gateway.app.bundle import InvalidBundle
 from gateway.app.cluster import proxy
 from gateway.app.cluster.worker_router import WorkerRouter
 from gateway.backends import OAuthCredentials, TokenGrant

@@ -7,8 +7,8 @@ import pytest
 
 from gateway.errors import InvalidIdentityProvider, Unauthenticated
 from gateway.identity.authenticator import Authenticator
+from gateway.identity.credentials import new_api_token, parse_bearer_header
 from gateway.identity.provider_settings import ApiToken, TokenProvider
-from gateway.identity.tokens import new_api_token, parse_bearer_header
 from gateway.model.caller import Principal
 from tests.identity.token_samples import FakeClock, bearer
 

@@ -4,8 +4,8 @@ import pytest
 
 from gateway.errors import Unauthenticated
 from gateway.identity.authenticator import Authenticator
+from gateway.identity.credentials import MAX_CREDENTIAL, parse_bearer_header
 from gateway.identity.provider_settings import AnonymousProvider
-from gateway.identity.tokens import MAX_CREDENTIAL, parse_bearer_header
 from tests.identity.token_samples import FakeClock
 
 pytestmark = pytest.mark.anyio

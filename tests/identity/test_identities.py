@@ -7,8 +7,8 @@ import pytest
 
 from gateway.errors import CredentialUnknown, StoreUnavailable, Unauthenticated
 from gateway.identity.authenticator import Authenticator
+from gateway.identity.credentials import CredentialCache, VerifiedCredential, new_api_token
 from gateway.identity.provider_settings import AnonymousProvider, ApiToken, TokenProvider
-from gateway.identity.tokens import CredentialCache, VerifiedCredential, new_api_token
 from gateway.model.caller import Principal
 from tests.identity.token_samples import (
     OTHER_RSA,

@@ -11,8 +11,7 @@ from aiohttp import web
 
 from gateway.errors import Unauthenticated
 from gateway.identity.authenticator import Authenticator
-from gateway.identity.key_cache import MAX_DOCUMENT, MAX_STALE_AGE
-from gateway.identity.key_sets import KeysUnavailable
+from gateway.identity.key_sets import MAX_DOCUMENT, MAX_STALE_AGE, KeysUnavailable
 from gateway.identity.provider_settings import FileKeySettings, UrlKeySettings
 from tests.identity.token_samples import (
     ISSUER,

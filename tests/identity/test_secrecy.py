@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import gateway.identity
 from gateway.errors import Unauthenticated
 from gateway.identity.authenticator import Authenticator, build_challenge
+from gateway.identity.credentials import ApiTokens, CredentialCache, VerifiedCredential, parse_jwt
 from gateway.identity.provider_settings import AnonymousProvider, ApiToken, TokenProvider, UrlKeySettings
-from gateway.identity.tokens import ApiTokens, CredentialCache, VerifiedCredential, parse_jwt
 from gateway.model.caller import Principal
 from tests.identity.test_signed_tokens import BAD
 from tests.identity.token_samples import (
@@ -139,7 +139,7 @@ def principals_made() -> dict[str, int]:
 
 
 def test_principal_is_made_from_verified_claims_a_listed_token_or_declared_as_anonymous() -> None:
-    assert principals_made() == {"authenticator.py": 1, "tokens.py": 2}
+    assert principals_made() == {"authenticator.py": 1, "credentials.py": 2}
     assert all(
         "import Principal as" not in path.read_text(encoding="utf-8")
         and "replace(" not in path.read_text(encoding="utf-8")
@@ -148,10 +148,10 @@ def test_principal_is_made_from_verified_claims_a_listed_token_or_declared_as_an
 
 
 def test_claims_are_believed_in_one_place_and_only_behind_the_signature() -> None:
-    source = (PACKAGE / "tokens.py").read_text(encoding="utf-8")
+    source = (PACKAGE / "credentials.py").read_text(encoding="utf-8")
     users = [path.name for path in PACKAGE.glob("*.py") if "principal_from_claims" in path.read_text(encoding="utf-8")]
 
-    assert users == ["tokens.py"]
+    assert users == ["credentials.py"]
     assert source.count("principal_from_claims(") == 2, "its definition and one use"
     assert source.index("key.verify(") < source.index("return principal_from_claims(")
 

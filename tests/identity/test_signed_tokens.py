@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Unauthenticated
-from gateway.identity.tokens import MAX_CREDENTIAL, principal_from_claims
+from gateway.identity.credentials import MAX_CREDENTIAL, principal_from_claims
 from gateway.model.caller import Principal
 from tests.identity.token_samples import (
     AUDIENCE,

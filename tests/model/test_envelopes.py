@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.model.envelopes.trust_envelope import (
     LARGE,
     TrustEnvelope,

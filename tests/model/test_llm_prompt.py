@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.model.envelopes.trust_envelope import compute_nonce

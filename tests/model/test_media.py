@@ -16,12 +16,11 @@ from uuid import UUID
 import anyio
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryReader, InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryReader, InMemoryStore
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import dispatch
 from gateway.engine.turn_pipeline.tool_execution import ProposedCall, settle_call
 from gateway.errors import InvalidInitialMediaValue, NotAMediaReader, ValidationException
-from gateway.model.llm_prompt import openai_blocks
 from gateway.model.media import (
     TIERS,
     FileMediaReader,
@@ -34,6 +33,7 @@ from gateway.model.media import (
     modality_hazard,
     require_media_reader,
 )
+from gateway.model.provider_formats import openai_blocks
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.artifact import is_spool_reader
 from gateway.model.tools.tool import Tool

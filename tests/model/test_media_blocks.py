@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import UnsupportedMediaModality
-from gateway.model.llm_prompt import format_size, mcp_block, openai_blocks, sanitize_file_name, sanitize_mime_type
 from gateway.model.media import FileMediaReader, InMemoryMediaReader, Media, MediaKind, OpenedMediaReader, TrustTier
+from gateway.model.provider_formats import format_size, mcp_block, openai_blocks, sanitize_file_name, sanitize_mime_type
 
 pytestmark = pytest.mark.anyio
 

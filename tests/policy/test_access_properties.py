@@ -17,10 +17,10 @@ from gateway.policy.rules.conditions import ConditionScope
 from gateway.policy.rules.gate_checks import Decision, GateCheck, Judgement, PermissionLookup
 from gateway.policy.rules.gate_rules import SEVERITY, GateRule
 from gateway.policy.rules.turn_state import TurnState
-from gateway.registries.catalogue_selection import Selector
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import Catalogue, DeclaredTool, Snapshot
+from gateway.registries.tool_selection import Selector
 
 NOW = datetime(2026, 11, 16, 10, tzinfo=UTC)
 HERE = Position("a.yaml", 1)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.app.project import ProjectFolders, load_project
-from gateway.config.linking.linker import freeze
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
+from gateway.model.primitives.containers import freeze
 from gateway.policy.access import Access, AccessAnswer, AccessQuestion
 from gateway.policy.rules.conditions import compile_condition
 from gateway.policy.rules.gate_checks import ArgumentsCheck, FlowCheck, LoopCheck, RateCheck

@@ -8,8 +8,8 @@ import pytest
 from gateway.policy.approver_directory import ApproverDirectory, check_approvers
 from gateway.policy.rules.gate_checks import ApprovalCheck, PermissionCheck
 from gateway.policy.rules.gate_rules import GateRule
-from gateway.registries.catalogue_selection import Selector
 from gateway.registries.diagnostics import Position
+from gateway.registries.tool_selection import Selector
 
 HERE = Position("gates.yaml", 3)
 ANA_LEADS = ApproverDirectory({"user:ana": frozenset({"role:lead"})}, named=frozenset({"user:ana"}))

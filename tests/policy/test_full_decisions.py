@@ -15,11 +15,11 @@ from gateway.policy.rules import gate_checks as checks
 from gateway.policy.rules.conditions import Condition, compile_condition
 from gateway.policy.rules.gate_rules import SEVERITY, GateRule
 from gateway.policy.rules.turn_state import Taint, TurnState
-from gateway.registries.catalogue_selection import Selector
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
 from gateway.registries.snapshot import ArtifactClass, Catalogue, DeclaredTool, Snapshot
 from gateway.registries.tool_flags import Flag
+from gateway.registries.tool_selection import Selector
 from tests.policy.casbin.reference import ReferenceAuthoriser
 from tests.policy.rules.gate_reference import Reference, ReferenceRule, ReferenceTurnState
 

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 from gateway.app.project import LoadedProject, ProjectFolders, load_project
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from tests.support.paths import ROOT
 
 SMALL = ROOT / "tests" / "projects" / "small"

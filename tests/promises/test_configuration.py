@@ -10,10 +10,10 @@ import pytest
 from gateway import Registry, Schema, SpooledArtifact, Tool, definition
 from gateway.app.project import LoadedProject
 from gateway.model.caller import Principal
-from gateway.model.tools.tool_registry import ProviderName
+from gateway.model.provider_formats import ProviderName
 from gateway.policy.access import AccessQuestion
+from gateway.registries.imported_definition import build_tool_definition
 from gateway.registries.snapshot import DeclaredTool, compute_revision
-from gateway.registries.upstream_definition import build_tool_definition
 from tests.promises.sample_project import codes, load_with, tool
 from tests.promises.scripted_model import BASE_SEVEN
 

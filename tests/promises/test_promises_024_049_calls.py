@@ -22,7 +22,7 @@ from gateway import (
 )
 from gateway.errors import InvalidInitialToolCallValue, InvalidToolArgs, ValidationException
 from gateway.model.turns.events import now
-from gateway.model.turns.pipeline import Next
+from gateway.model.turns.middleware_pipeline import Next
 from tests.promises.scripted_model import BASE_SEVEN, Seen, call, media, play, remembering, returning, tool
 
 pytestmark = pytest.mark.anyio

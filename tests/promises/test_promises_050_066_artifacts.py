@@ -27,7 +27,7 @@ from gateway import (
 )
 from gateway.errors import InvalidInitialToolValue
 from gateway.model.turns.events import TurnGateOpen
-from gateway.model.turns.pipeline import Next
+from gateway.model.turns.middleware_pipeline import Next
 from tests.promises.scripted_model import BASE_SEVEN, JSON_TOOLS, MARKDOWN_TOOLS, call, play, returning, tool
 
 pytestmark = pytest.mark.anyio

@@ -32,10 +32,10 @@ from gateway import (
     in_memory_callbacks,
 )
 from gateway.errors import InvalidTurnRunnerConfig, ToolAlreadyRegistered, ToolDownstreamError
+from gateway.model.provider_formats import ProviderName
 from gateway.model.tools.tool import OnCollision
-from gateway.model.tools.tool_registry import ProviderName
 from gateway.model.turns.events import TurnGateOpen
-from gateway.model.turns.pipeline import Next
+from gateway.model.turns.middleware_pipeline import Next
 from tests.promises.scripted_model import BASE_SEVEN, Seen, call, media, play, remembering, returning, tool
 
 pytestmark = pytest.mark.anyio

@@ -32,8 +32,8 @@ from gateway import (
     in_memory_callbacks,
 )
 from gateway.errors import InvalidInitialToolValue, ToolDownstreamError
-from gateway.model.tools.tool_registry import ProviderName
-from gateway.model.turns.pipeline import Next
+from gateway.model.provider_formats import ProviderName
+from gateway.model.turns.middleware_pipeline import Next
 from tests.promises.scripted_model import (
     BASE_SEVEN,
     JSON_TOOLS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.config.linking.upstream_backends import find_wider_parts
+from gateway.config.linking.upstream_schema_checks import find_wider_parts
 from gateway.model.schema.schema import Schema
 from gateway.registries.argument_mapping import ArgumentMapping
 

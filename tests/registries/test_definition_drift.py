@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.registries.definition_drift import compare_definitions, highest_severity
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 
 FIND: dict[str, Any] = {
     "name": "find",

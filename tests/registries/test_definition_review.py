@@ -12,7 +12,7 @@ from gateway.registries.definition_scan import (
     other_upstream_tools,
     review_definition,
 )
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from tests.support.paths import ROOT
 
 CORPUS = ROOT.parent / "shared" / "data" / "envelope_corpus.jsonl"

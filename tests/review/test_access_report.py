@@ -9,7 +9,7 @@ from gateway.policy.access import Access
 from gateway.policy.rules.conditions import ConditionScope
 from gateway.policy.rules.gate_checks import GateCheck, Judgement, PermissionLookup, RateCheck
 from gateway.policy.rules.gate_rules import GateRule
-from gateway.registries.catalogue_selection import Selector
+from gateway.registries.tool_selection import Selector
 from gateway.review.access_report import Likelihood, list_tool_access_for
 from tests.engine.service_gateway import ANA, HERE, Grants, Plan
 

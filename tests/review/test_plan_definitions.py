@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from gateway.review.plan.builder import NameCollision
 from gateway.review.plan.renderer import plan_data, plan_text
 from tests.review.project_edits import copy_project, plan_edit

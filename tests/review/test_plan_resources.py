@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
 from gateway.model.primitives.identifiers import glob_matches, globs_overlap
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from gateway.review.plan.access_changes import AccessChange
 from gateway.review.plan.builder import NameCollision
 from gateway.review.plan.renderer import plan_data, plan_text

@@ -6,8 +6,8 @@ from typing import Any
 
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.primitives.clock import to_microseconds
-from gateway.storage.blobs.blob_keys import hash_turn_id
+from gateway.model.primitives.deadline import to_microseconds
+from gateway.storage.blobs.blob_store import hash_turn_id
 from gateway.storage.call_store import StoredCall, StoredResult, StoredTurn
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -16,18 +16,18 @@ from uuid import uuid4
 
 import typer
 
-from gateway.app.bundle_archive import Bundle, BundleManifest, InvalidBundle
+from gateway.app.bundle import Bundle, BundleManifest, InvalidBundle
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.app.jobs.record_sweeper import RecordSweeper
 from gateway.app.project_source import BundleSequence, write_atomic
-from gateway.artifacts.spool_readers import FileStore
+from gateway.artifacts.spool_stores import FileStore
 from gateway.audit.anchors import AnchorFile
 from gateway.audit.content_hash import ContentKey
 from gateway.audit.entries import AuditEntry, AuditOrigin
 from gateway.cli.operations.audit import write_all
 from gateway.engine.records.auditor import Auditor
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.policy.limits import LimitKey, RateLimit
 from gateway.storage.blobs.disk_store import BlobFolder, DiskSpool
 from gateway.storage.call_store import AuditBody, StoredCall
@@ -36,9 +36,9 @@ from gateway.storage.rate_table import RateTable
 from gateway.storage.refusal_store import Refusal, RefusalCount
 from gateway.storage.sql.approvals import SqlApprovalStore
 from gateway.storage.sql.audit_log import AuditLog
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import open_postgres_store
-from gateway.storage.sql.postgres.migration import migrate_postgres
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.storage.sample_records import settled, turn
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
 
-from gateway.storage.change_signal import FileChangeSignal
+from gateway.storage.cache_invalidation import FileChangeSignal
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.stop_list import SqlStopList
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import StoreUnavailable
 from gateway.storage.blobs.disk_store import DiskSpool
-from gateway.storage.sql.sqlite.connection import DiskSpaceMonitor, check_disk_space
+from gateway.storage.sql.sqlite.disk_space import DiskSpaceMonitor, check_disk_space
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.sqlite.single_call_conversion import SINGLE_CALL_INSERT, to_single_call_values
 from gateway.storage.sql.sqlite.single_call_table import insert_single_calls, to_single_call_row

@@ -22,7 +22,7 @@ from gateway.audit.verification import verify
 from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import CallFilter, StoredResult
 from gateway.storage.sql.approvals import SqlApprovalStore
-from gateway.storage.sql.sqlite.migration import list_schema_versions, migrate_sqlite, read_schema_version
+from gateway.storage.sql.sqlite.database_setup import list_schema_versions, migrate_sqlite, read_schema_version
 from tests.storage import simultaneous as steps
 from tests.storage.sample_records import NOON, call, settled, turn
 from tests.storage.simultaneous import Pair, opened

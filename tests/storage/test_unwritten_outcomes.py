@@ -17,15 +17,15 @@ import pytest
 
 from gateway.audit.entries import AuditOrigin
 from gateway.errors import StoreUnavailable
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.policy.rules.turn_state import TurnState
-from gateway.storage.call_store import StoredCall, StoredResult
-from gateway.storage.refusal_store import HeldKey, LateOutcome, Refusal
+from gateway.storage.call_store import HeldKey, StoredCall, StoredResult
+from gateway.storage.refusal_store import Refusal
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import PostgresEngine, open_postgres_store
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
-from gateway.storage.unwritten_outcomes import OutcomeBacklog
+from gateway.storage.unwritten_outcomes import LateOutcome, OutcomeBacklog
 from tests.storage.sample_records import ADA, BOB, NOON, Clock, call, settled, small, turn
 
 pytestmark = pytest.mark.anyio

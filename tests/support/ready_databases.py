@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from gateway.storage.sql.sqlite.migration import open_database_file
+from gateway.storage.sql.sqlite.database_setup import open_database_file
 
 USUAL_PATH: Final = "${GATEWAY_DATA_DIR:-data}/gateway.db"
 """Where projects of tests say that their database is."""

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.engine.call import Call
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.storage.call_store import StoredCall, StoredResult
 from gateway.telemetry import names
 from gateway.telemetry.settings import Kept, SamplingSettings, TelemetrySettings

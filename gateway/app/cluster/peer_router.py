@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from yarl import URL
 
 from gateway.app.cluster.event_merge import EventSource, is_event_request, merge_events
-from gateway.app.cluster.peer_channel import ChannelConnector
+from gateway.app.cluster.peer_connector import PeerConnector
 from gateway.app.cluster.proxy import PEER_GONE, PeerUnreachable, create_forwarding_session, forward_request
 from gateway.app.cluster.worker_router import OF_GATEWAY, find_state_owner, may_carry_state, serve_here, session_of
 from gateway.errors import StoreUnavailable
@@ -109,7 +109,7 @@ class PeerRouter:
 
     def _carrier(self) -> HttpSession:
         if self._carried is None:
-            connector = ChannelConnector(self._key, "forward", lambda host: self._known.get(host.removeprefix(_HOST)))
+            connector = PeerConnector(self._key, "forward", lambda host: self._known.get(host.removeprefix(_HOST)))
             self._carried = create_forwarding_session(connector)
         return self._carried
 

@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from gateway.app.cluster.peer_channel import ChannelSilent
+from gateway.app.cluster.peer_connector import ChannelSilent
 from gateway.http_client import HttpPolicy, HttpSession
 from gateway.server import CALLER, Receive, Scope, Send, caller_header, problem_response
 

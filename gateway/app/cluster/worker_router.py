@@ -23,7 +23,7 @@ import aiohttp
 from yarl import URL
 
 from gateway.app.cluster.event_merge import EventSource, is_event_request, merge_events
-from gateway.app.cluster.peer_channel import ChannelConnector
+from gateway.app.cluster.peer_connector import PeerConnector
 from gateway.app.cluster.proxy import PEER_GONE, PeerUnreachable, create_forwarding_session, forward_request
 from gateway.app.cluster.reload_consensus import WORKERS_PATH as AMONG_WORKERS
 from gateway.app.cluster.reload_consensus import ReloadConsensus, WorkerGroup
@@ -248,7 +248,7 @@ class WorkerRouter:
     def _carrier(self, kind: Kind) -> HttpSession:
         if kind not in self._carried:
             places = {f"{_HOST}{index}": self._path(index) for index in self._others}
-            self._carried[kind] = create_forwarding_session(ChannelConnector(self.key, kind, places.get))
+            self._carried[kind] = create_forwarding_session(PeerConnector(self.key, kind, places.get))
         return self._carried[kind]
 
     def _path(self, index: int) -> Path:

@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any, Final
 
-from gateway.app.audit_options import AnchorPolicy
+from gateway.app.audit_settings import AnchorPolicy
 from gateway.audit import (
     AnchorFile,
     AnchorSink,

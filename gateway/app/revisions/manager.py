@@ -17,17 +17,17 @@ from time import monotonic
 from typing import Any, Final
 
 from gateway.app.backend_factory import BackendFactory
-from gateway.app.call_controls import ProcessControls
+from gateway.app.governance import Governance
 from gateway.app.metrics_collector import MetricsCollector
 from gateway.app.project import LoadedProject
-from gateway.app.revisions.accepted_definitions import (
+from gateway.app.revisions.builder import UnavailableTool, build_live_revision
+from gateway.app.revisions.definition_refresh import (
     AcceptedChangePoller,
     Reassemble,
     accept_definitions,
     diff_definitions,
 )
-from gateway.app.revisions.builder import UnavailableTool, build_live_revision
-from gateway.app.revisions.lock_monitor import LIST_CHANGED, LIST_NOTIFICATIONS, LockMonitor, start_lock_monitor
+from gateway.app.revisions.drift_monitor import LIST_CHANGED, LIST_NOTIFICATIONS, DriftMonitor, start_drift_monitor
 from gateway.app.secrets import Secrets
 from gateway.app.upstream_discovery import find_remote_documents
 from gateway.backends import UpstreamConnection, Upstreams
@@ -87,7 +87,7 @@ class Revision:
     draft: RevisionInputs
     warning: str | None = None
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
-    watching: LockMonitor | None = None
+    watching: DriftMonitor | None = None
     renewing: AcceptedChangePoller | None = None
     hearing: list[Callable[[], None]] = field(default_factory=list)
 
@@ -115,7 +115,7 @@ def requires_policy_tests(assembled: LoadedProject) -> bool:
 class RevisionManager:
     """The current revision, and earlier ones on which calls still run."""
 
-    def __init__(self, controlled: ProcessControls, *, journal: Journal, packages: Collection[str]) -> None:
+    def __init__(self, controlled: Governance, *, journal: Journal, packages: Collection[str]) -> None:
         self._controlled = controlled
         self._journal = journal
         self._packages = packages
@@ -239,12 +239,12 @@ class RevisionManager:
             draft.warning,
         )
 
-    def _start_monitor(self, revision: Revision) -> LockMonitor:
+    def _start_monitor(self, revision: Revision) -> DriftMonitor:
         assert self._service is not None, "used after the start only"  # noqa: S101 - set by `start`
         documents = find_remote_documents(
             revision.assembled.loaded, folder=revision.folder, connections=revision.backends.connections
         )
-        return start_lock_monitor(
+        return start_drift_monitor(
             revision.assembled,
             self._service,
             revision.backends.upstreams,

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from gateway.artifacts.spooled_artifact import MAX_QUERY_ANSWER, SpooledArtifact, ToolMethod, to_text
+from gateway.artifacts.query_tools import MAX_QUERY_ANSWER, ToolMethod, to_text
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import AnswerTooLarge, ArtifactError, JsonPathInvalid, PeerMissing
 from gateway.model import UNDEFINED, SpoolReader
 

@@ -26,7 +26,7 @@ from gateway.artifacts.formats.document_artifact import (
     depth_error,
     tool_method_factory,
 )
-from gateway.artifacts.spooled_artifact import ToolMethod
+from gateway.artifacts.query_tools import ToolMethod
 from gateway.errors import ArtifactError, JsonParseError, PeerMissing
 from gateway.model import SpoolReader, TooManyValues, check_values
 

@@ -1,18 +1,10 @@
-"""Parser and structure scan of Markdown.
+"""Parser of Markdown: CommonMark with GitHub's tables, strikethrough, task lists and bare addresses.
 
-The parser supports CommonMark with GitHub's tables, strikethrough, task lists and bare addresses. Documents
-come from untrusted authors, so every parse has a budget of work, which gives the same result on every
+Documents come from untrusted authors, so every parse has a budget of work, which gives the same result on every
 machine. Nothing is rendered, and links are reported as written, whatever they point to.
-
-The structure scan finds front matter, headings and code fences line by line. It stores positions only, a few
-bytes per heading or fence, so it can scan a document of any size. Its rules are simpler than CommonMark's on
-purpose: headings start with `#` at column 0, and a fence may have any indentation.
 """
 
 import re
-from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -172,120 +164,3 @@ def _push_link(state: StateInline, url: str) -> None:
     state.push("link_open", "a", 1).attrs = {"href": url}
     state.push("text_special", "", 0).content = url
     state.push("link_close", "a", -1)
-
-
-FRONT_MATTER_FENCE: Final = "---"
-
-_HEADING: Final = re.compile(r"(#{1,6})\s")
-_FENCE: Final = re.compile(r"\s*+(`{3,}|~{3,})(\S*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A heading. `end_line` is the last line before the next heading of the same or a smaller depth."""
-
-    depth: int
-    line: int
-    end_line: int
-
-
-@dataclass(frozen=True, slots=True)
-class CodeBlock:
-    """A code block, including both fence lines; one that is never closed ends with the document."""
-
-    line: int
-    end_line: int
-
-
-@dataclass(frozen=True, slots=True)
-class MarkdownStructure:
-    """The positions found in one document. `front_matter_end` is its closing line, or `None`."""
-
-    front_matter_end: int | None
-    heading_lines: "array[int]"
-    heading_ends: "array[int]"
-    depths: bytes
-    block_lines: "array[int]"
-
-    def headings(self, depth: int | None = None) -> Iterator[Heading]:
-        for found in zip(self.depths, self.heading_lines, self.heading_ends, strict=True):
-            if depth is None or found[0] == depth:
-                yield Heading(*found)
-
-    def code_blocks(self) -> Iterator[CodeBlock]:
-        pairs = iter(self.block_lines)
-        for start, end in zip(pairs, pairs, strict=True):
-            yield CodeBlock(start, end)
-
-
-class StructureScan:
-    """Scans the lines of a document, fed in order in batches of any size, and stores positions."""
-
-    def __init__(self) -> None:
-        self._line = 0
-        self._in_front_matter = False
-        self._front_matter_end: int | None = None
-        self._fence = ""
-        self._heading_lines = array("Q")
-        self._depths = bytearray()
-        self._block_lines = array("Q")
-
-    def feed(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self._take(strip_carriage_return(line))
-            self._line += 1
-
-    def finish(self) -> MarkdownStructure:
-        last = self._line - 1
-        return MarkdownStructure(
-            front_matter_end=self._front_matter_end,
-            heading_lines=self._heading_lines,
-            heading_ends=_ends(self._heading_lines, self._depths, last),
-            depths=bytes(self._depths),
-            block_lines=self._block_lines + array("Q", [last] if self._fence else []),
-        )
-
-    def _take(self, line: str) -> None:
-        if line == FRONT_MATTER_FENCE and (self._line == 0 or self._in_front_matter):
-            self._in_front_matter = self._line == 0
-            self._front_matter_end = None if self._in_front_matter else self._line
-        elif self._in_front_matter:
-            return
-        elif fence := _FENCE.match(line):
-            self._take_fence(fence.group(1))
-        elif not self._fence and (heading := _HEADING.match(line)):
-            self._heading_lines.append(self._line)
-            self._depths.append(len(heading.group(1)))
-
-    def _take_fence(self, marker: str) -> None:
-        if self._fence and not marker.startswith(self._fence):  # another character, or too short to close
-            return
-        self._fence = "" if self._fence else marker
-        self._block_lines.append(self._line)
-
-
-def strip_carriage_return(line: str) -> str:
-    """Return a line of a CRLF document without its carriage return."""
-    return line.removesuffix("\r")
-
-
-def heading_text(line: str) -> str:
-    """Return the text of a heading line, including closing `#`s."""
-    return strip_carriage_return(line).lstrip("#").strip()
-
-
-def fence_language(line: str) -> str | None:
-    """Return the word directly after an opening fence."""
-    fence = _FENCE.match(strip_carriage_return(line))
-    return (fence.group(2) or None) if fence else None
-
-
-def _ends(lines: "array[int]", depths: bytearray, last: int) -> "array[int]":
-    """Return for each heading the line before the next one that is not deeper, else `last`."""
-    ends = array("Q", bytes(lines.itemsize * len(lines)))
-    next_start = [last + 1] * 7  # per depth: start of the next heading of at most that depth
-    for index in range(len(lines) - 1, -1, -1):
-        line, depth = lines[index], depths[index]
-        ends[index] = next_start[depth] - 1
-        next_start[depth:] = [line] * (7 - depth)
-    return ends

@@ -10,7 +10,7 @@ from gateway.artifacts.formats.document_artifact import (
     tool_method_factory,
     truncate,
 )
-from gateway.artifacts.spooled_artifact import ToolMethod
+from gateway.artifacts.query_tools import ToolMethod
 from gateway.errors import ArtifactError, ToonDecodeFailed, ToonPeerMissing
 from gateway.model import SpoolReader
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from lxml import etree
 
 from gateway.artifacts.formats.document_artifact import check_depth, depth_error, truncate
-from gateway.artifacts.line_index import encode_utf8
+from gateway.artifacts.indexed_reader import encode_utf8
 from gateway.errors import XmlParseFailed
 
 TEXT_KEY: Final = "#text"

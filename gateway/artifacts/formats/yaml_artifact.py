@@ -8,7 +8,7 @@ from gateway.artifacts.formats.document_artifact import (
     DocumentArtifact,
     tool_method_factory,
 )
-from gateway.artifacts.spooled_artifact import ToolMethod
+from gateway.artifacts.query_tools import ToolMethod
 from gateway.errors import ArtifactError, YamlParseError, YamlPeerMissing
 from gateway.model import SpoolReader
 

@@ -19,7 +19,7 @@ from yaml.nodes import ScalarNode
 from yaml.resolver import Resolver
 
 from gateway.artifacts.formats.document_artifact import MAX_DEPTH, check_depth, depth_error, truncate
-from gateway.artifacts.line_index import encode_utf8
+from gateway.artifacts.indexed_reader import encode_utf8
 from gateway.errors import YamlParseError
 from gateway.model import format_js_number
 

@@ -18,7 +18,7 @@ import orjson
 
 from gateway.artifacts import encode_utf8
 from gateway.backends.mcp.connection import UpstreamConnection
-from gateway.backends.mcp.responses import RemoteError
+from gateway.backends.mcp.rpc_responses import RemoteError
 from gateway.backends.mcp.server_requests import (
     CallerRelay,
     fetch_legacy_result,

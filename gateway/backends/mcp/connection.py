@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
-from gateway.backends.mcp.responses import RemoteError, ServerInfo, client_info
+from gateway.backends.mcp.rpc_responses import RemoteError, ServerInfo, client_info
 from gateway.backends.result_conversion import excerpt
 from gateway.mcp import (
     LOG_LEVELS,

@@ -1,18 +1,25 @@
 """HTTP client of one upstream server: fixed host, credentials, bounded responses.
 
 It does not inspect messages, except for the error in a refused request.
+
+A legacy server learns once per session who the client is and what it can do. So callers with different capabilities or
+with credentials of their own use different sessions: state that a server holds for one caller never reaches another.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import orjson
 
 from gateway.backends.http.backend import STATUS_ERRORS, check_headers
 from gateway.backends.http.url_template import parse_url_template, redirect_target
+from gateway.backends.mcp.connection import ServerRequestHandler
 from gateway.backends.mcp.credentials import NO_CREDENTIALS, UpstreamCredentials
-from gateway.backends.mcp.responses import to_remote_error
+from gateway.backends.mcp.rpc_responses import ServerInfo, to_remote_error
 from gateway.http_client import Http1Response, HttpConnections, Network, decode_body
 from gateway.mcp import MAX_MESSAGE, NODE_CHECK_BYTES, SseEvent, SseReader, decode_message, message_too_large
 from gateway.model import BackendError, Principal
@@ -170,3 +177,88 @@ class UpstreamHttpClient:
             return to_remote_error(message["error"])
         word = STATUS_ERRORS.get(status, "unavailable" if status >= 500 else "failed")
         return BackendError(word, f"the upstream server answered with the HTTP status {status}")
+
+
+MAX_SESSIONS: Final = 256
+
+
+class SessionKey(NamedTuple):
+    """The owner of the credentials, and the caller's capabilities as JSON."""
+
+    owner: str
+    capabilities: bytes
+
+    @classmethod
+    def of(cls, owner: str, capabilities: Mapping[str, Any]) -> "SessionKey":
+        return cls(owner, orjson.dumps(dict(capabilities), option=orjson.OPT_SORT_KEYS))
+
+    @property
+    def declared(self) -> Any:
+        return orjson.loads(self.capabilities)
+
+
+ANONYMOUS_KEY: Final = SessionKey("", b"{}")
+"""The key for requests that the gateway sends on its own behalf."""
+
+
+@dataclass(slots=True, eq=False)
+class UpstreamSession:
+    """One handshake. `id` is `None` if the server has no sessions."""
+
+    id: str | None
+    introduction: ServerInfo
+    level: str | None = None
+    callers: list[ServerRequestHandler] = field(default_factory=list)
+    """Callers with a running request."""
+    listener: "asyncio.Task[None] | None" = None
+    has_no_stream: bool = False
+    """Whether the server offers no stream outside of responses."""
+
+    @property
+    def only_caller(self) -> ServerRequestHandler | None:
+        """The caller of a message outside of a call; `None` if several are active, as the message does not name one."""
+        return self.callers[0] if len(self.callers) == 1 else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        version = {"mcp-protocol-version": self.introduction.version}
+        return version if self.id is None else {**version, "mcp-session-id": self.id}
+
+
+Handshake = Callable[[SessionKey, ServerRequestHandler | None], Awaitable[UpstreamSession]]
+
+
+class UpstreamSessions:
+    def __init__(self, open_session: Handshake, *, end_session: Callable[[UpstreamSession], Awaitable[None]]) -> None:
+        """`open_session` performs the handshake, `end_session` ends an unused session at the server."""
+        self._open_session = open_session
+        self._end_session = end_session
+        self._open: OrderedDict[SessionKey, UpstreamSession] = OrderedDict()
+        self._opening: dict[SessionKey, asyncio.Lock] = {}
+
+    async def get(self, key: SessionKey, exchange: ServerRequestHandler | None) -> UpstreamSession:
+        if (found := self._open.get(key)) is not None:
+            self._open.move_to_end(key)
+            return found
+        lock = self._opening.setdefault(key, asyncio.Lock())
+        async with lock:
+            if (found := self._open.get(key)) is not None:
+                return found
+            try:
+                session = self._open[key] = await self._open_session(key, exchange)
+            finally:
+                self._opening.pop(key, None)
+        if len(self._open) > MAX_SESSIONS:
+            _, oldest = self._open.popitem(last=False)
+            await self._end_session(oldest)
+        return session
+
+    def forget(self, session: UpstreamSession) -> None:
+        for key in [key for key, each in self._open.items() if each is session]:
+            del self._open[key]
+
+    def take_all(self) -> list[UpstreamSession]:
+        """Remove and return all sessions."""
+        sessions = list(self._open.values())
+        self._open.clear()
+        return sessions

@@ -18,17 +18,18 @@ from gateway.backends.mcp.connection import (
     UpstreamConnection,
 )
 from gateway.backends.mcp.credentials import NO_CREDENTIALS, UpstreamCredentials
-from gateway.backends.mcp.http_client import UnknownSession, UpstreamEndpoint, UpstreamHttpClient, UpstreamUnauthorized
-from gateway.backends.mcp.http_sessions import (
+from gateway.backends.mcp.http_client import (
     ANONYMOUS_KEY,
-    NotificationReader,
-    NotificationStream,
-    ResponseReader,
     SessionKey,
+    UnknownSession,
+    UpstreamEndpoint,
+    UpstreamHttpClient,
     UpstreamSession,
     UpstreamSessions,
+    UpstreamUnauthorized,
 )
-from gateway.backends.mcp.responses import RemoteError, ServerInfo, client_info, parse_discovery, parse_initialize
+from gateway.backends.mcp.http_streams import NotificationReader, NotificationStream, ResponseReader
+from gateway.backends.mcp.rpc_responses import RemoteError, ServerInfo, client_info, parse_discovery, parse_initialize
 from gateway.http_client import HttpConnections
 from gateway.mcp import (
     HEADER_MISMATCH,

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from gateway.backends.mcp.connection import PROBE_SECONDS, ConcurrencyLimit, ServerRequestHandler, UpstreamConnection
-from gateway.backends.mcp.responses import RemoteError, to_remote_error
+from gateway.backends.mcp.rpc_responses import RemoteError, to_remote_error
 from gateway.errors import GatewayError
 from gateway.mcp import (
     INTERNAL_ERROR,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.backends.command.child_process import HostControls
 from gateway.backends.mcp.connection import InjectTraceContext, ServerRequestHandler, UpstreamConnection
-from gateway.backends.mcp.responses import (
+from gateway.backends.mcp.rpc_responses import (
     RemoteError,
     ServerInfo,
     client_info,

@@ -15,7 +15,7 @@ import typer
 from gateway.app import (
     App,
     AppInputs,
-    ClusterMembers,
+    ClusterSetup,
     ConfigInvalid,
     LastGoodBundle,
     PeerSettings,
@@ -333,7 +333,7 @@ async def _serve(
         if gateway.settings.watch:
             reloading.watch(gateway.settings.watch.total_seconds())
 
-    members = ClusterMembers(gateway.settings, among, _peer_settings(gateway, key))
+    members = ClusterSetup(gateway.settings, among, _peer_settings(gateway, key))
     both = build_asgi_apps(
         gateway,
         base_url=base_url,

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     BaseArtifact,
     DocumentModel,
     JsonValue,
@@ -19,7 +19,7 @@ from gateway.config.kinds.base import (
     check_exactly_one,
     exactly_one_schema,
 )
-from gateway.config.kinds.gateway import CaptureSpec
+from gateway.config.kinds.installation import CaptureSpec
 from gateway.config.kinds.scalars import Duration, EntryPoint, JsonPathText, Name, Prose, Size
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     DocumentModel,
     ListOf,
     NonEmptyListOf,

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import ConfigDict, Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     DocumentModel,
     JsonValue,
     ListOf,

@@ -1,6 +1,6 @@
 """Pipeline: the stages around a turn, a dispatch and a call, and one options model per built-in stage.
 
-`gateway.registries.stage_order` defines the stages and their valid order.
+`gateway.registries.pipeline_stages` defines the stages and their valid order.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     CREDENTIAL_HEADERS,
     DocumentModel,
     JsonValue,

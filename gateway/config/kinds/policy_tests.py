@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     DocumentModel,
     JsonValue,
     ListOf,

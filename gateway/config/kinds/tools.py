@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     AuthSpec,
     DocumentModel,
     Env,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.config.kinds.base import DocumentModel, ListOf, Metadata, OptionalField, SpecModel
+from gateway.config.kinds.common_specs import DocumentModel, ListOf, Metadata, OptionalField, SpecModel
 from gateway.config.kinds.scalars import Duration, Name, Prose
 
 BackendType = Literal["http", "python", "command", "mcp"]

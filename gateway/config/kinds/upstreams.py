@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from gateway.config.kinds.base import (
+from gateway.config.kinds.common_specs import (
     BasicAuthSpec,
     BearerAuthSpec,
     CookieAuthSpec,
@@ -27,7 +27,7 @@ from gateway.config.kinds.base import (
     TrustSpec,
     check_plain_credentials,
 )
-from gateway.config.kinds.gateway import is_confidential_url
+from gateway.config.kinds.installation import is_confidential_url
 from gateway.config.kinds.scalars import (
     AbsolutePath,
     Day,

@@ -23,12 +23,17 @@ from gateway.config.field_introspection import (
     UnionField,
     list_fields,
 )
-from gateway.config.kinds import base
+from gateway.config.kinds import common_specs
 from gateway.config.kinds.artifact_classes import ArtifactClassDocument
-from gateway.config.kinds.base import API_VERSION, DocumentModel, FieldPath, OwnedMetadata, RuleViolation
 from gateway.config.kinds.catalogues import CatalogueDocument, CollisionPolicyDocument
+from gateway.config.kinds.common_specs import API_VERSION, DocumentModel, FieldPath, OwnedMetadata, RuleViolation
 from gateway.config.kinds.gate_rules import GateRuleDocument
-from gateway.config.kinds.gateway import GatewayDocument, IdentityProviderDocument, StorageDocument, TelemetryDocument
+from gateway.config.kinds.installation import (
+    GatewayDocument,
+    IdentityProviderDocument,
+    StorageDocument,
+    TelemetryDocument,
+)
 from gateway.config.kinds.pipelines import PipelineDocument
 from gateway.config.kinds.policy_tests import PolicyTestDocument
 from gateway.config.kinds.scalars import type_name
@@ -148,7 +153,7 @@ def _translate(error: ErrorDetails, data: Any, root: FieldType) -> Iterator[Shap
             parent = _locate(error["loc"][:-1], data, root)
             key = _find_key(parent.value, error["loc"][-1])
             yield ShapeProblem("wrong-type", (*parent.path, key), "a field name must be text", "put it in quotes", True)
-        case base.BROKEN_RULES:
+        case common_specs.BROKEN_RULES:
             yield from (_violation_problem(_locate(error["loc"], data, root), rule) for rule in context["broken"])
         case _:
             spot = _locate(error["loc"], data, root)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final, Generic, TypeVar
 
-from gateway.config.kinds.base import DocumentModel
+from gateway.config.kinds.common_specs import DocumentModel
 from gateway.config.yaml.document import DocumentPath
 from gateway.config.yaml.document import YamlDocument as Source
 from gateway.registries import Diagnostic, Position, Severity

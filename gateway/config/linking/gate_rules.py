@@ -1,22 +1,16 @@
-"""Link gate rules (conditions and checks), policy cases, and the callers that identity providers name."""
+"""Link gate rules (conditions and checks), and the cases of policy tests."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gateway.config.kinds import gate_rules as specs
-from gateway.config.kinds.base import SpecModel
-from gateway.config.kinds.base import ToolSelectorSpec as SelectorSpec
+from gateway.config.kinds.common_specs import SpecModel
+from gateway.config.kinds.common_specs import ToolSelectorSpec as SelectorSpec
 from gateway.config.kinds.gate_rules import GateRuleDocument
-from gateway.config.kinds.gateway import (
-    AnonymousProviderSpec,
-    IdentityProviderDocument,
-    JwtProviderSpec,
-    TokenProviderSpec,
-)
 from gateway.config.kinds.policy_tests import ExpectedReasonSpec, PolicyCaseSpec, PolicyTestDocument
 from gateway.config.linking.artifact_classes import Schemas, find_queries
 from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
-from gateway.config.linking.rule_checks import ConditionCheck, conditions_of, find_idle_matches, token_inside
+from gateway.config.linking.policy_checks import ConditionCheck, conditions_of, find_idle_matches, token_inside
 from gateway.config.linking.tools import could_match
 from gateway.config.yaml.document import DocumentPath
 from gateway.model import Principal
@@ -59,33 +53,6 @@ def check_case_tools(
                 if name not in known and not name.startswith(tuple(prefixes)):
                     message, path = f"there is no Tool {name!r}", ("spec", "cases", index, *place)
                     yield entry.problem("unknown-reference", message, path, help=suggest_name(name, known))
-
-
-def find_known_callers(entries: DocumentIndex) -> tuple[frozenset[str], frozenset[str]]:
-    """Return all roles that identity providers can grant, and all subjects that they name."""
-    roles: set[str] = set()
-    subjects: set[str] = set()
-    for entry in entries.of(IdentityProviderDocument).values():
-        match entry.document.spec:
-            case JwtProviderSpec(roles=claim):
-                roles |= set(claim.map.values()) if claim else set()
-            case TokenProviderSpec(tokens=tokens):
-                subjects |= {token.subject for token in tokens}
-                roles |= {role for token in tokens for role in token.roles}
-            case AnonymousProviderSpec(subject=subject, roles=given):
-                subjects.add(subject)
-                roles |= set(given)
-    return frozenset(roles), frozenset(subjects)
-
-
-def check_token_expiry(entries: DocumentIndex) -> Iterator[Diagnostic]:
-    for entry in entries.of(IdentityProviderDocument).values():
-        spec = entry.document.spec
-        for index, token in enumerate(spec.tokens) if isinstance(spec, TokenProviderSpec) else ():
-            if token.expires < entries.today:
-                message = f"the token's last day was {token.expires}"
-                place = ("spec", "tokens", index, "expires")
-                yield entry.problem("token-expired", message, place, help="remove or renew it", severity="warning")
 
 
 def _build_case(entry: DocumentEntry[PolicyTestDocument], index: int, case: PolicyCaseSpec) -> PolicyCase:

@@ -3,42 +3,36 @@
 Linking continues after problems, so that one run reports all of them. A snapshot is returned only if there is no error.
 Checks that depend on the date use the given day, never the clock.
 
-`freeze` makes the snapshot immutable, because all requests share it. Mappings and lists remain `dict` and `list`
-subclasses for readers (JSON writers, schemas, CEL); every mutating method raises `TypeError`. Use `dict(mapping)` for a
-mutable copy of one level.
+The snapshot is frozen, because all requests share it.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import date
-from operator import is_
-from pathlib import PurePosixPath
-from posixpath import normpath
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gateway.config.kinds.base import SpecModel
-from gateway.config.kinds.gateway import GatewayDocument, S3BlobsSpec, SqliteStorageSpec, StorageDocument
+from gateway.config.kinds.common_specs import SpecModel
+from gateway.config.kinds.installation import GatewayDocument
 from gateway.config.kinds.pipelines import PipelineDocument, parse_stage_options
-from gateway.config.kinds.upstreams import PLAIN_HTTP
 from gateway.config.linking.advertised_names import import_prefix, link_collision_policies
 from gateway.config.linking.artifact_classes import link_artifacts, link_queries, list_query_names
 from gateway.config.linking.catalogues import CatalogueInputs, link_catalogues, link_pipelines
 from gateway.config.linking.document_index import DocumentIndex, index_documents
-from gateway.config.linking.gate_rules import (
-    check_case_tools,
+from gateway.config.linking.gate_rules import check_case_tools, link_cases, link_gate_rules
+from gateway.config.linking.installation_checks import check_anchors, check_store_encryption, find_exposing_programs
+from gateway.config.linking.policy_checks import (
     check_token_expiry,
     find_known_callers,
-    link_cases,
-    link_gate_rules,
+    find_resettable_rules,
+    find_unreached_rules,
 )
-from gateway.config.linking.rule_checks import find_resettable_rules, find_unreached_rules
 from gateway.config.linking.tools import build_placeholder_tools, link_tools
 from gateway.config.linking.trust import link_trust_vocabulary
-from gateway.config.linking.upstream_backends import find_exposing_programs
-from gateway.config.linking.upstream_definitions import check_tool_references, link_definitions, review_definitions
+from gateway.config.linking.upstream_imports import check_tool_references, link_definitions, review_definitions
 from gateway.config.loader import ConfigDocuments
+from gateway.model import freeze
 from gateway.registries import (
     CONTENT,
     PHASES,
@@ -50,130 +44,6 @@ from gateway.registries import (
     UpstreamDefinition,
     sort_diagnostics,
 )
-
-
-def check_anchors(entries: DocumentIndex) -> Iterator[Diagnostic]:
-    """Warn if the anchors are in the folder of the decision log. Links and mounts are not resolved."""
-    gateway = entries.get_single(GatewayDocument)
-    anchors = gateway.document.spec.audit.anchors if gateway and gateway.document.spec.audit else None
-    if gateway is None or anchors is None:
-        return
-    storage = entries.of(StorageDocument).get(gateway.document.spec.storage)
-    if storage is None or not isinstance(storage.document.spec, SqliteStorageSpec):
-        return
-    if _is_below(anchors.path, f"{storage.document.spec.path}/.."):
-        yield gateway.problem(
-            "anchors-beside-log",
-            "the anchors are stored in the folder of the log that they confirm",
-            ("spec", "audit", "anchors", "path"),
-            help="name a file on another mount, preferably one that is append-only",
-            severity="warning",
-            related=[("the log", storage.position_at("spec", "path"))],
-        )
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return PurePosixPath(normpath(path)).is_relative_to(normpath(folder))
-
-
-T = TypeVar("T")
-
-_UNCHANGEABLE: Final = frozenset({str, int, float, bool, type(None), frozenset, type, Position})
-
-
-def _refuse(self: object, *_: object, **__: object) -> NoReturn:
-    raise TypeError("this object belongs to a snapshot and cannot be changed; change a copy")
-
-
-class FrozenDict(dict[Any, Any]):
-    """An immutable mapping."""
-
-    __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-    def __copy__(self) -> "FrozenDict":
-        return self
-
-    def __deepcopy__(self, memo: object) -> "FrozenDict":
-        return self
-
-
-class FrozenList(list[Any]):
-    """An immutable list."""
-
-    __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
-
-    def __copy__(self) -> "FrozenList":
-        return self
-
-    def __deepcopy__(self, memo: object) -> "FrozenList":
-        return self
-
-
-def freeze(value: T) -> T:
-    """Return the value with every mapping and list in it frozen, also inside tuples and frozen dataclasses."""
-    done: T = _Freezer().freeze_value(value)
-    return done
-
-
-class _Freezer:
-    """One pass. Shared values stay shared, so that a tier is frozen once and not once per tool."""
-
-    def __init__(self) -> None:
-        self._done: dict[int, tuple[object, Any]] = {}
-        """Frozen values by identity. Each entry holds the original, so that its identity is not reused."""
-        self._fields: dict[type, tuple[str, ...]] = {}
-        """Field names by class; empty for classes that are no dataclass."""
-
-    def freeze_value(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in _UNCHANGEABLE:  # most of a snapshot
-            return value
-        if id(value) not in self._done:
-            self._done[id(value)] = (value, self._copy(value, kind))
-        return self._done[id(value)][1]
-
-    def _copy(self, value: Any, kind: type) -> Any:
-        if issubclass(kind, dict):
-            freeze = self.freeze_value
-            return FrozenDict(
-                {key: each if type(each) in _UNCHANGEABLE else freeze(each) for key, each in value.items()}
-            )
-        if issubclass(kind, list):
-            return FrozenList(map(self.freeze_value, value))
-        if kind is tuple:
-            copies = tuple(map(self.freeze_value, value))
-            return value if all(map(is_, value, copies)) else copies
-        changed = {}
-        for name in self._names(kind):
-            before = getattr(value, name)
-            after = self.freeze_value(before)
-            if after is not before:
-                changed[name] = after
-        return replace(value, **changed) if changed else value
-
-    def _names(self, kind: type) -> tuple[str, ...]:
-        if kind not in self._fields:
-            names = (field.name for field in fields(kind) if field.init) if is_dataclass(kind) else ()
-            self._fields[kind] = tuple(names)
-        return self._fields[kind]
-
-
-def check_store_encryption(entries: DocumentIndex) -> Iterator[Diagnostic]:
-    for storage in entries.of(StorageDocument).values():
-        blobs = storage.document.spec.blobs
-        if isinstance(blobs, S3BlobsSpec) and blobs.endpoint and PLAIN_HTTP.match(blobs.endpoint):
-            yield storage.problem(
-                "store-in-clear",
-                "results are sent to the object store unencrypted",
-                ("spec", "blobs", "endpoint"),
-                help="write https://, unless the connection is encrypted by other means",
-                severity="warning",
-            )
-
 
 _NOT_LINKED: Final = frozenset({"Overlay", "PolicyTest"})
 
@@ -270,7 +140,7 @@ def _snapshot(
         offers=offers,
         queries=queries,
     )
-    return freeze(snapshot), problems
+    return freeze(snapshot, unchangeable=frozenset({Position})), problems
 
 
 def _registries(found: DocumentIndex) -> Mapping[str, DocumentRegistry]:

@@ -25,14 +25,14 @@ from gateway.config.linking.tool_effects import (
     find_idle_patterns,
 )
 from gateway.config.linking.trust import TrustVocabulary, link_trust
-from gateway.config.linking.upstream_backends import (
+from gateway.config.linking.upstream_imports import imports_tool
+from gateway.config.linking.upstream_schema_checks import (
     check_argument_mapping,
     check_output_schemas,
     check_upstream_reference,
     map_schema,
     select_output_schema,
 )
-from gateway.config.linking.upstream_definitions import imports_tool
 from gateway.model import NAME_REGEX, Schema
 from gateway.registries import (
     DeclaredTool,

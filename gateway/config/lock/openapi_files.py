@@ -21,9 +21,9 @@ from gateway.backends import (
     to_definition,
 )
 from gateway.config.kinds.upstreams import ImportSelectionSpec, OpenApiTransport, UpstreamDocument
-from gateway.config.linking.upstream_definitions import imports_tool
+from gateway.config.linking.upstream_imports import imports_tool
 from gateway.config.loader import CheckedDocument, ConfigDocuments
-from gateway.config.lock.pins import is_url, list_upstreams, tools_by_upstream
+from gateway.config.lock.pin_resolution import is_url, list_upstreams, tools_by_upstream
 from gateway.model import glob_matches
 from gateway.registries import Diagnostic, InvalidDefinition, UpstreamDefinition, suggest_name
 

@@ -23,7 +23,7 @@ from gateway.config.yaml.document import (
     split_lines,
     truncate_line,
 )
-from gateway.config.yaml.tree import NestingTooDeep, TreeBuilder
+from gateway.config.yaml.tree_builder import NestingTooDeep, TreeBuilder
 from gateway.registries import Diagnostic, Position, sort_diagnostics
 
 _MAX_RESTARTS: Final = 20

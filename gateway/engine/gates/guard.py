@@ -31,7 +31,7 @@ from gateway.approvals import (
     outcome_error,
 )
 from gateway.engine.call import DEFAULT_HOLD_POLICY, Call
-from gateway.engine.caller_messages import ask_confirmation
+from gateway.engine.caller_interaction import ask_confirmation
 from gateway.engine.gates.call_limits import CallLimits, LimitClaim
 from gateway.engine.gates.definition_guard import DefinitionChanged, DefinitionGuard, get_definition_key
 from gateway.errors import GatewayError, NotPermitted, RuleDenied, RuleHeld, StoreUnavailable

@@ -2,12 +2,18 @@
 
 Options arrive checked and with their defaults. Gate rules and idempotency keys are applied before the chain is entered:
 the `gates` stage adds nothing here, and `idempotency` at most names the header in which a backend receives the key.
+
+Plug-ins are found by name in entry point groups: `gateway.stages` for stages around calls, `gateway.stages.turnInput`
+and the like for the other phases. A factory receives the options as written, for `call` also the tool, and returns a
+stage. Names of built-in stages are never looked up. Problems of a plug-in are reported when a pipeline is built, not
+when a call arrives.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from importlib.metadata import EntryPoint, entry_points
 from random import SystemRandom
 from time import monotonic
 from typing import Any, Final
@@ -15,8 +21,7 @@ from weakref import WeakValueDictionary
 
 from gateway.engine.stages.resilience import Bulkhead, CircuitBreaker, CircuitState, Clock, Retry, Timeout
 from gateway.engine.stages.result_cache import NEVER_CACHED, CacheStage, IdempotencyHeaderStage, ResultCache
-from gateway.engine.stages.result_redaction import FindArtifactClass, InlineSmallResults, RedactionStage, SizeLimit
-from gateway.engine.stages.stage_protocol import CallStage, InvalidStage, load_call_stage, load_phase_stage
+from gateway.engine.stages.result_stages import FindArtifactClass, InlineSmallResults, RedactionStage, SizeLimit
 from gateway.engine.stages.turn_stages import (
     FindDecision,
     LoopGuard,
@@ -25,8 +30,9 @@ from gateway.engine.stages.turn_stages import (
     TurnSummaryStage,
     get_proposed_checksums,
 )
-from gateway.model import IDEMPOTENCY_HEADER, Middleware, ToolRegistry
-from gateway.registries import BUILT_IN_STAGES, CHANGES, DeclaredTool, Phase, Pipeline
+from gateway.errors import ProgramError, message_of
+from gateway.model import IDEMPOTENCY_HEADER, Backend, CallPipeline, CallStage, Invocation, Middleware, ToolRegistry
+from gateway.registries import BUILT_IN_STAGES, CHANGES, DeclaredTool, Phase, Pipeline, plug_in_group
 
 Options = Mapping[str, Any]
 
@@ -228,3 +234,75 @@ class _StageBuilder:
                 catalogue=self.catalogue,
             )
         ]
+
+
+def chain_stages(stages: Sequence[CallStage], backend: Backend) -> CallPipeline:
+    """Return all stages and the backend as one pipeline; the first stage is the outermost."""
+    run: CallPipeline = backend.run
+    for stage in reversed(stages):
+        run = _around(stage, run)
+    return run
+
+
+def _around(stage: CallStage, run: CallPipeline) -> CallPipeline:
+    begin = stage.__call__  # looked up once, not in every call
+
+    def run_stage(call: Invocation) -> Awaitable[Any]:
+        return begin(call, run)
+
+    return run_stage
+
+
+StageFactory = Callable[[Mapping[str, Any], DeclaredTool], CallStage]
+PhaseFactory = Callable[[Mapping[str, Any]], Middleware]
+
+
+class InvalidStage(ProgramError):
+    code = "E_STAGE_UNUSABLE"
+    default_message = "a stage cannot be used"
+
+
+def load_call_stage(name: str, options: Mapping[str, Any], *, tool: DeclaredTool) -> CallStage:
+    """Return the stage of an installed package for the calls of a tool. Raise `InvalidStage`."""
+    stage: CallStage = _make_stage(name, "call", (options, tool), purpose=tool.name)
+    return stage
+
+
+def load_phase_stage(name: str, options: Mapping[str, Any], *, phase: Phase) -> Middleware:
+    """Return the stage of an installed package for another phase. Raise `InvalidStage`."""
+    stage: Middleware = _make_stage(name, phase, (options,), purpose=phase)
+    return stage
+
+
+def _make_stage(name: str, phase: Phase, given: tuple[Any, ...], *, purpose: str) -> Any:
+    entry = _entry(name, plug_in_group(phase))
+    whose = f"stage {name!r} of {_package(entry)}"
+    try:
+        factory = entry.load()
+    except Exception as error:  # importing runs the package's code
+        raise InvalidStage(f"{whose} cannot be loaded: {_reason(error)}", help="repair or remove it") from error
+    try:
+        stage = factory(*given)
+    except Exception as error:  # the factory is the package's code, too
+        raise InvalidStage(f"{whose} cannot be created for {purpose}: {_reason(error)}") from error
+    if not callable(stage):
+        raise InvalidStage(f"{whose} returns {type(stage).__name__}, not a stage", help="return a callable")
+    return stage
+
+
+def _entry(name: str, group: str) -> EntryPoint:
+    found = tuple(entry_points(group=group, name=name))
+    if not found:
+        raise InvalidStage(f"there is no stage {name!r}", help="install the package that provides it")
+    if len(found) > 1:
+        packages = " and ".join(sorted(map(_package, found)))
+        raise InvalidStage(f"stage {name!r} is provided by {packages}", help="remove all but one of them")
+    return found[0]
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.value
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {''.join(message_of(error).splitlines()[:1])}"

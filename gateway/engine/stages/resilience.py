@@ -13,10 +13,10 @@ from time import time_ns
 from types import CoroutineType
 from typing import Any, Final, Literal
 
-from gateway.engine.stages.stage_protocol import CallPipeline
 from gateway.model import (
     BackendError,
     BackendErrorKind,
+    CallPipeline,
     CompletedAwaitable,
     Deadline,
     EagerCoroutine,

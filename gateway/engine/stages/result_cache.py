@@ -12,8 +12,7 @@ from typing import Any, Final, Literal
 
 from gateway.artifacts import encode_utf8
 from gateway.engine.stages.resilience import Clock
-from gateway.engine.stages.stage_protocol import CallPipeline
-from gateway.model import Invocation, Principal, exact_digest
+from gateway.model import CallPipeline, Invocation, Principal, exact_digest
 from gateway.registries import CHANGES
 
 CachePart = Literal["subject", "tenant", "catalogue", "arguments"]

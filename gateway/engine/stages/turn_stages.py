@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Final, Protocol
 
-from gateway.engine.stages.result_redaction import measure_results
+from gateway.engine.stages.result_stages import measure_results
 from gateway.errors import LoopStopped
 from gateway.model import CallContext, CallTotals, Next, ToolCall, ToolRegistry, TurnEvent, now
 from gateway.policy import Decision

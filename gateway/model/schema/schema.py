@@ -19,7 +19,7 @@ import orjson
 
 from gateway.errors import ValidationException, problem
 from gateway.model.primitives.canonical_json import MAX_DEPTH, refuse_cycles
-from gateway.model.primitives.dotted_dict import deep_copy_containers
+from gateway.model.primitives.containers import deep_copy_containers
 from gateway.model.primitives.json_fingerprint import TooManyValues, read_json, reads_exactly
 from gateway.model.schema.problems import (
     SchemaProblem,
@@ -31,8 +31,8 @@ from gateway.model.schema.problems import (
     plain_problem,
     strip_subschemas,
 )
-from gateway.model.schema.subschemas import SchemaDocument, Subschemas, copy_bounded
-from gateway.model.schema.transforms import DefaultFiller, close_schema, coerce
+from gateway.model.schema.subschemas import SchemaDocument, Subschemas, close_schema, copy_bounded
+from gateway.model.schema.value_normalisation import DefaultFiller, coerce
 
 SchemaCheck = Callable[[Any], Awaitable[object] | object]
 """A rule that JSON Schema cannot express. It raises `ValidationException`; other exceptions are not caught."""

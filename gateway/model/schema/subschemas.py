@@ -2,10 +2,16 @@
 
 A document may come from an untrusted author, so its cost is bounded here: its size, its depth, and
 how many subschemas it can apply to the same value. This module does not validate values.
+
+`close_schema` makes a schema refuse unknown keys at every depth, unless it allows them. An object that lists its
+properties gets `additionalProperties: false`. If several subschemas describe one object together (`allOf`, a reference
+with siblings, `if` and `then`), they stay open, and the subschema that combines them gets
+`unevaluatedProperties: false`. Alternatives are closed one by one. Conditions (`if`, `not`, `contains`) are not closed:
+that would change their result.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -307,3 +313,112 @@ def _items(node: SchemaDocument, keyword: str) -> list[tuple[str, SchemaDocument
 def _dicts(value: Any) -> list[SchemaDocument]:
     members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [member for member in members if isinstance(member, dict)]
+
+
+_OPENERS: Final = ("additionalProperties", "unevaluatedProperties")
+_MAX_COMBINATIONS: Final = 10_000
+"""Combinations of subschemas that apply to one value; only a hostile document has more."""
+
+
+def close_schema(subschemas: Subschemas) -> None:
+    """Close the document in place."""
+    closer = _SchemaCloser(subschemas)
+    closer.find_open()
+    closer.close_others()
+
+
+class _SchemaCloser:
+    def __init__(self, subschemas: Subschemas) -> None:
+        self._subschemas = subschemas
+        self._open: set[int] = set()
+        self._seen_combinations: set[frozenset[frozenset[int]]] = set()
+
+    def find_open(self) -> None:
+        for node in self._subschemas:
+            for condition in self._subschemas.conditions(node):
+                self._leave_open(condition)
+            branches = [self._closure(group) for group in self._subschemas.branches(node)]
+            if branches:
+                self._leave_combined_open(node, branches)
+
+    def close_others(self) -> None:
+        keywords = [(node, self._closing_keyword(node)) for node in self._subschemas if id(node) not in self._open]
+        for node, keyword in keywords:
+            if keyword:
+                node[keyword] = False
+        self._close_root()
+
+    def _leave_open(self, node: SchemaDocument) -> None:
+        pending = [node]
+        while pending:
+            for key in self._subschemas.closure(pending.pop()):
+                if key not in self._open:
+                    self._open.add(key)
+                    pending += [child for _, child in self._subschemas.parts(self._subschemas.node(key))]
+
+    def _leave_combined_open(self, node: SchemaDocument, branches: Sequence[frozenset[int]]) -> None:
+        """Leave open the subschemas that describe one value together: none of them lists every key."""
+        meeting = [frozenset({id(node)}), *branches]
+        pending = [meeting]
+        while pending:
+            groups = pending.pop()
+            if frozenset(groups) in self._seen_combinations:
+                continue
+            self._seen_combinations.add(frozenset(groups))
+            if len(self._seen_combinations) > _MAX_COMBINATIONS:
+                raise ValueError("the subschemas of the schema overlap in too many ways")
+            if sum(map(self._lists_any_keys, groups)) > 1:
+                self._open.update(*(branches if groups is meeting else groups))
+            pending += self._parts_described_twice(groups)
+
+    def _parts_described_twice(self, groups: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]:
+        by_label: dict[SchemaPath, list[frozenset[int]]] = {}
+        for group in groups:
+            for label, children in self._parts(group).items():
+                by_label.setdefault(label, []).append(self._closure(children))
+        return [described for described in by_label.values() if len(described) > 1]
+
+    def _closing_keyword(self, node: SchemaDocument) -> str | None:
+        if any(opener in node for opener in _OPENERS):
+            return None
+        groups = self._subschemas.branches(node)
+        listing = [group for group in groups if self._lists_any_keys(self._closure(group))]
+        if _lists_keys(node):
+            return "unevaluatedProperties" if self._allows_more_keys(node, groups) else "additionalProperties"
+        left_open = any(id(branch) in self._open for group in listing for branch in group)
+        return "unevaluatedProperties" if len(listing) > 1 or left_open else None
+
+    def _allows_more_keys(self, node: SchemaDocument, groups: list[list[SchemaDocument]]) -> bool:
+        """Whether branches allow keys that the node does not list itself."""
+        for key in frozenset[int]().union(*map(self._closure, groups)):
+            branch = self._subschemas.node(key)
+            if any(opener in branch for opener in _OPENERS) or "patternProperties" in branch:
+                return True
+            if not branch.get("properties", {}).keys() <= node.get("properties", {}).keys():
+                return True
+        return False
+
+    def _close_root(self) -> None:
+        """Close the root even if it lists no properties: such a tool takes no arguments."""
+        root = self._subschemas.root
+        if root.get("type") != "object" or any(opener in root for opener in _OPENERS):
+            return
+        root.setdefault("properties", {})
+        root["unevaluatedProperties" if self._subschemas.branches(root) else "additionalProperties"] = False
+
+    def _closure(self, nodes: Iterable[SchemaDocument]) -> frozenset[int]:
+        return frozenset(key for node in nodes for key in self._subschemas.closure(node))
+
+    def _lists_any_keys(self, group: frozenset[int]) -> bool:
+        return any(_lists_keys(self._subschemas.node(key)) for key in group)
+
+    def _parts(self, group: frozenset[int]) -> dict[SchemaPath, list[SchemaDocument]]:
+        parts: dict[SchemaPath, list[SchemaDocument]] = {}
+        for key in group:
+            for label, child in self._subschemas.parts(self._subschemas.node(key)):
+                parts.setdefault(label, []).append(child)
+        return parts
+
+
+def _lists_keys(node: SchemaDocument) -> bool:
+    return "properties" in node or "patternProperties" in node

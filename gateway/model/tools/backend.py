@@ -13,7 +13,7 @@ from gateway.model.schema.schema import NO_VALUE
 
 if TYPE_CHECKING:  # policy checks load no turns and no spools
     from gateway.model.caller import CallerChannel
-    from gateway.model.primitives.dotted_dict import DottedDict
+    from gateway.model.primitives.containers import DottedDict
     from gateway.model.tools.artifact import SpoolReader
     from gateway.model.turns.context import DispatchContext
 
@@ -159,3 +159,14 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+CallPipeline = Callable[[Invocation], Awaitable[Any]]
+
+
+class CallStage(Protocol):
+    """Wraps the stages after it: it may refuse, wait, repeat or answer itself."""
+
+    async def __call__(self, call: Invocation, run: CallPipeline) -> Any:
+        """Return the call's result. `run` runs everything the stage wraps, and may be called any number of times."""
+        ...

@@ -20,7 +20,7 @@ from gateway.errors import (
     problem,
 )
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.primitives.dotted_dict import DottedDict, Immutable, deep_copy_containers
+from gateway.model.primitives.containers import DottedDict, Immutable, deep_copy_containers
 from gateway.model.schema.schema import ModelClass, Schema
 from gateway.model.tools.artifact import is_artifact_class
 from gateway.model.turns.events import (

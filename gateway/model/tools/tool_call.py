@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final, TypeGuard
 from gateway.errors import InvalidInitialToolCallValue, ValidationException, problem
 from gateway.model.media import Media
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.primitives.clock import EPOCH, from_microseconds, to_microseconds
-from gateway.model.primitives.dotted_dict import Immutable, deep_copy_containers
+from gateway.model.primitives.containers import Immutable, deep_copy_containers
+from gateway.model.primitives.deadline import EPOCH, from_microseconds, to_microseconds
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.artifact import Artifact, is_artifact
 

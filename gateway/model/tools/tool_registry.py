@@ -1,13 +1,11 @@
-"""ToolRegistry: tools by name, hidden tools, and merging of registries; and tool definitions for providers.
+"""ToolRegistry: tools by name, hidden tools, and merging of registries.
 
 A registry does not retry, authorise, cache or order anything. A hidden tool is registered and
 callable by name, but models are not shown it.
-
-The definitions for four providers all derive from `Tool.describe()`, so they always match what is enforced.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, Protocol, TypeGuard, get_args
+from typing import Protocol, TypeGuard, get_args
 
 from gateway.errors import ToolAlreadyRegistered
 from gateway.model.tools.tool import OnCollision, Tool
@@ -141,74 +139,3 @@ def _replaces(incoming: Tool, on_collision: OnCollision) -> bool:
             help="set on_collision of the incoming tool or of the merge to 'replace' or 'keep'",
         )
     return policy == "replace"
-
-
-ProviderName = Literal["openai", "anthropic", "gemini", "mcp"]
-
-
-def definition(tool: Tool, provider: ProviderName) -> dict[str, Any]:
-    """Return the definition of a tool for one provider. Raises `ValueError` for an unknown provider."""
-    return to_provider_definition(tool.describe(), provider)
-
-
-def to_provider_definition(described: dict[str, Any], provider: ProviderName) -> dict[str, Any]:
-    """Return the definition for a provider from a description: `name`, `description` and `input_schema`.
-
-    `title` and `annotations` are sent to MCP clients; other providers have no fields for them.
-    """
-    if provider not in _SHAPES:
-        raise ValueError(f"the provider {provider!r} is not one of {', '.join(_SHAPES)}")
-    return _SHAPES[provider](described)
-
-
-def definitions(tools: ToolRegistry | Iterable[Tool], provider: ProviderName) -> list[dict[str, Any]]:
-    """Return one definition per tool; of a registry, only the visible tools."""
-    listed = tools.visible() if isinstance(tools, ToolRegistry) else tools
-    return [definition(tool, provider) for tool in listed]
-
-
-def _parameters(described: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": {}, **described["input_schema"]}
-
-
-def _openai(described: dict[str, Any]) -> dict[str, Any]:
-    function = {
-        "name": described["name"],
-        "description": described["description"],
-        "parameters": _parameters(described),
-    }
-    return {"type": "function", "function": function}
-
-
-def _anthropic(described: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": described["name"],
-        "description": described["description"],
-        "input_schema": _parameters(described),
-    }
-
-
-def _gemini(described: dict[str, Any]) -> dict[str, Any]:
-    # `parameters` accepts a subset of OpenAPI only; this field accepts JSON Schema.
-    return {
-        "name": described["name"],
-        "description": described["description"],
-        "parametersJsonSchema": _parameters(described),
-    }
-
-
-def _mcp(described: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        "name": described["name"],
-        "description": described["description"],
-        "inputSchema": _parameters(described),
-    }
-    return found | {key: described[key] for key in ("title", "annotations") if key in described}
-
-
-_SHAPES: Final[dict[ProviderName, Callable[[dict[str, Any]], dict[str, Any]]]] = {
-    "openai": _openai,
-    "anthropic": _anthropic,
-    "gemini": _gemini,
-    "mcp": _mcp,
-}

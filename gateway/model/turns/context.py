@@ -19,8 +19,8 @@ from gateway.errors import (
     ValidationException,
     problem,
 )
-from gateway.model.primitives.cancellation import AbortController, AbortSignal
-from gateway.model.primitives.dotted_dict import DottedDict
+from gateway.model.primitives.concurrency import AbortController, AbortSignal
+from gateway.model.primitives.containers import DottedDict
 from gateway.model.primitives.identifiers import new_id, new_secret
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.tool import Tool

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.primitives.dotted_dict import deep_copy_containers
+from gateway.model.primitives.containers import deep_copy_containers
 from gateway.model.turns.events import (
     GenerationStats,
     LogEvent,

@@ -21,9 +21,9 @@ from gateway.errors import (
     ValidationException,
     problem,
 )
-from gateway.model.primitives.cancellation import AbortSignal
-from gateway.model.primitives.clock import current_deadline
-from gateway.model.primitives.dotted_dict import Immutable, deep_copy_containers
+from gateway.model.primitives.concurrency import AbortSignal
+from gateway.model.primitives.containers import Immutable, deep_copy_containers
+from gateway.model.primitives.deadline import current_deadline
 from gateway.model.turns.events import GateResult, TurnEvent, TurnGateClosed, TurnGateOpen, now
 
 MAX_TIMEOUT_MS: Final = 10 * 365 * 24 * 60 * 60 * 1000

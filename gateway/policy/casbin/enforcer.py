@@ -17,7 +17,8 @@ from casbin.util import SimpleEval
 from gateway.errors import ProgramError
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.policy.casbin.lint import KnownNames, lint_policies
-from gateway.policy.casbin.matcher import (
+from gateway.policy.casbin.policy_files import MODEL_TEXT, PermissionRow, PolicySet
+from gateway.policy.casbin.policy_index import (
     ACTIONS,
     RowIndex,
     build_role_graph,
@@ -32,7 +33,6 @@ from gateway.policy.casbin.matcher import (
     matches_catalogue,
     matches_object,
 )
-from gateway.policy.casbin.policy_files import MODEL_TEXT, PermissionRow, PolicySet
 
 _MOST_HELD: Final = 1024
 """Number of callers whose roles are cached: each request needs them several times."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.model import CONFIG_OBJECT, OBJECT_KINDS, SUBJECT_KINDS, glob_matches
-from gateway.policy.casbin.matcher import (
+from gateway.policy.casbin.policy_files import PermissionRow, PolicyCell, PolicySet, RoleLink
+from gateway.policy.casbin.policy_index import (
     ACTIONS,
     EFFECTS,
     RowIndex,
@@ -25,7 +26,6 @@ from gateway.policy.casbin.matcher import (
     is_within_tier,
     role_depths,
 )
-from gateway.policy.casbin.policy_files import PermissionRow, PolicyCell, PolicySet, RoleLink
 from gateway.registries import Diagnostic, sort_diagnostics, suggest_name
 
 MAX_DEPTH: Final = 8

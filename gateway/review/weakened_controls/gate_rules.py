@@ -1,9 +1,11 @@
-"""Finds weaker gate rules: mode, condition, approvals, limits, hours."""
+"""Finds weaker gate rules: mode, condition, approvals, limits, hours, and calls that escape a rule."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import time
 from typing import Final
 
+from gateway.policy import GateRule
+from gateway.registries import Snapshot
 from gateway.review.plan.document_changes import milliseconds
 from gateway.review.weakened_controls.spec_comparison import (
     Spec,
@@ -14,6 +16,7 @@ from gateway.review.weakened_controls.spec_comparison import (
     is_later_in_order,
     is_longer,
     is_more,
+    join_names,
     value_at_path,
 )
 
@@ -152,3 +155,37 @@ _CHECKS: Final[Mapping[str, Callable[[Spec, Spec], Iterator[Weakness]]]] = {
     "loop": _loop,
     "budget": _budget,
 }
+
+
+def calls_without_gate(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, Weakness]]:
+    """Yield enforced rules, by name, with calls that are still possible but that the rule no longer applies to."""
+    for name, rule in after.gates.items():
+        old = before.gates.get(name)
+        if old is None or "enforce" not in (old.mode, rule.mode) or old.mode == "disabled":
+            continue
+        gone = sorted(_governed_calls(before, old, rule, after) - _governed_calls(after, rule, old, before))
+        still = [f"{tool} in {catalogue}" for catalogue, tool in gone if tool in _tools(after, catalogue)]
+        if still:
+            yield name, Weakness("gate-escaped", "match", join_names(still))
+
+
+def _governed_calls(snapshot: Snapshot, rule: GateRule, other: GateRule, against: Snapshot) -> set[tuple[str, str]]:
+    """Return the calls that a rule applies to. If the rule did not change, unchanged tools are left out."""
+    is_same = rule.match == other.match and rule.catalogues == other.catalogues
+    found = set()
+    for tool in snapshot.tools.values():
+        twin = against.tools.get(tool.name)
+        if is_same and twin is not None and twin.to_governed == tool.to_governed:
+            continue
+        if rule.match.matches(tool.to_governed):
+            found.add(tool.name)
+    return {
+        (catalogue.name, name)
+        for catalogue in snapshot.catalogues.values()
+        if not rule.catalogues or catalogue.name in rule.catalogues
+        for name in found & set(catalogue.tools.values())
+    }
+
+
+def _tools(snapshot: Snapshot, catalogue: str) -> set[str]:
+    return set(snapshot.catalogues[catalogue].tools.values()) if catalogue in snapshot.catalogues else set()

@@ -1,9 +1,8 @@
-"""Finds weaker tools, tiers, flags, catalogues, pipelines and collision policies, and calls that escape a gate rule."""
+"""Finds weaker tools, tiers, flags, catalogues, pipelines and collision policies."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gateway.policy import GateRule
 from gateway.registries import CALLABLE_LIFECYCLES, ArtifactClass, DeclaredTool, Pipeline, Snapshot, in_effect_order
 from gateway.review.weakened_controls.spec_comparison import (
     Spec,
@@ -13,7 +12,6 @@ from gateway.review.weakened_controls.spec_comparison import (
     is_different,
     is_later_in_order,
     is_longer,
-    join_names,
     value_at_path,
     wider_networks,
 )
@@ -111,18 +109,6 @@ def weaker_catalogue_pipelines(before: Snapshot, after: Snapshot) -> Iterator[tu
             yield name, Weakness(found.code, "pipeline", found.note)
 
 
-def calls_without_gate(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, Weakness]]:
-    """Yield enforced rules, by name, with calls that are still possible but that the rule no longer applies to."""
-    for name, rule in after.gates.items():
-        old = before.gates.get(name)
-        if old is None or "enforce" not in (old.mode, rule.mode) or old.mode == "disabled":
-            continue
-        gone = sorted(_governed_calls(before, old, rule, after) - _governed_calls(after, rule, old, before))
-        still = [f"{tool} in {catalogue}" for catalogue, tool in gone if tool in _tools(after, catalogue)]
-        if still:
-            yield name, Weakness("gate-escaped", "match", join_names(still))
-
-
 def weaker_results(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, Weakness]]:
     """Yield tools, by name, whose results have another class that masks less or lets them flow further."""
     for name, tool in after.tools.items():
@@ -140,28 +126,6 @@ def _guards_less(before: ArtifactClass, after: ArtifactClass | None, ranks: Mapp
     ceilings = [float("inf") if each is None else ranks.get(each, 0) for each in (before.max_tier, after.max_tier)]
     masked, blocked = set(before.redact) - set(after.redact), before.blocked_by - after.blocked_by
     return bool(masked or blocked) or ceilings[1] > ceilings[0]
-
-
-def _governed_calls(snapshot: Snapshot, rule: GateRule, other: GateRule, against: Snapshot) -> set[tuple[str, str]]:
-    """Return the calls that a rule applies to. If the rule did not change, unchanged tools are left out."""
-    is_same = rule.match == other.match and rule.catalogues == other.catalogues
-    found = set()
-    for tool in snapshot.tools.values():
-        twin = against.tools.get(tool.name)
-        if is_same and twin is not None and twin.to_governed == tool.to_governed:
-            continue
-        if rule.match.matches(tool.to_governed):
-            found.add(tool.name)
-    return {
-        (catalogue.name, name)
-        for catalogue in snapshot.catalogues.values()
-        if not rule.catalogues or catalogue.name in rule.catalogues
-        for name in found & set(catalogue.tools.values())
-    }
-
-
-def _tools(snapshot: Snapshot, catalogue: str) -> set[str]:
-    return set(snapshot.catalogues[catalogue].tools.values()) if catalogue in snapshot.catalogues else set()
 
 
 _ORIGINS: Final = ("third-party-public", "third-party-private", "first-party")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from gateway.registries import Snapshot
 from gateway.review.plan.document_changes import DocumentPair
 from gateway.review.plan.risk import RiskFinding
-from gateway.review.weakened_controls.gate_rules import gate_removal, weaker_gate
+from gateway.review.weakened_controls.gate_rules import calls_without_gate, gate_removal, weaker_gate
 from gateway.review.weakened_controls.installation import (
     new_provider,
     new_upstream,
@@ -18,7 +18,6 @@ from gateway.review.weakened_controls.installation import (
 )
 from gateway.review.weakened_controls.spec_comparison import Spec, Weakness, wider_networks
 from gateway.review.weakened_controls.tools_and_catalogues import (
-    calls_without_gate,
     new_catalogue,
     new_tool,
     weaker_catalogue,

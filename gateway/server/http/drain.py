@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from gateway.server.http.admission import AdmissionControl
 from gateway.server.http.asgi import SCOPE_TASK, AsgiApp, Receive, Scope, Send, problem_response
 from gateway.server.http.http1_protocol import SCOPE_CONNECTION
-from gateway.server.http.stream_authorization import ServedResponse
+from gateway.server.http.served_response import ServedResponse
 
 ABORT_SECONDS: Final = 5.0
 """Seconds that requests and calls that were cut off may take to record their outcome."""

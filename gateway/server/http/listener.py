@@ -9,9 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -20,11 +19,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import uvicorn
 
 from gateway.server.http.admission import AdmissionControl, LoopMonitor
-from gateway.server.http.asgi import AsgiApp
 from gateway.server.http.drain import ABORT_SECONDS, CancellableCalls, DrainMiddleware, ShutdownSignal, drain
 from gateway.server.http.http1_protocol import BoundedHttpProtocol
-from gateway.server.http.peer_handshake import ChannelKey, Kind
-from gateway.server.http.peer_listener import PeerApps, PeerHttpProtocol, with_caller_address
+from gateway.server.http.peer_listener import PeerApps, PeerHttpProtocol, PeerListener, with_caller_address
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_SECONDS: Final = 0.001
@@ -72,21 +69,6 @@ class BoundSockets(NamedTuple):
     data: socket.socket
     admin: socket.socket
     peers: socket.socket | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PeerListener:
-    """A listener for other processes of the deployment, which know the key and address this one by `name`.
-
-    Requests that they forward have their own `admission`. If they shared one with direct requests, two processes that
-    forward to each other could deadlock.
-    """
-
-    bound: socket.socket
-    key: ChannelKey
-    name: str
-    apps: Mapping[Kind, AsgiApp]
-    admission: AdmissionControl
 
 
 class ListenerApps(Protocol):

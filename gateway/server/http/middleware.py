@@ -27,7 +27,7 @@ from gateway.server.http.asgi import (
     error_response,
     problem_response,
 )
-from gateway.server.http.stream_authorization import IsStopped, ServedResponse, StreamWatch
+from gateway.server.http.served_response import IsStopped, ServedResponse, StreamWatch
 
 Authenticate = Callable[[bytes | None], Awaitable[Principal]]
 FindCachedPrincipal = Callable[[bytes | None], Principal | None]

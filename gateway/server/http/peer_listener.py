@@ -5,11 +5,14 @@ Until then no byte reaches the HTTP parser. A connection without a valid proof i
 
 import asyncio
 import logging
+import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from ipaddress import ip_address
 from time import monotonic
 from typing import Any, Final
 
+from gateway.server.http.admission import AdmissionControl
 from gateway.server.http.asgi import AsgiApp, Receive, Scope, Send
 from gateway.server.http.http1_protocol import MAX_FIELDS, BoundedHttpProtocol
 from gateway.server.http.peer_handshake import PROOF_SECONDS, ChannelKey, ChannelRefused, Kind, ServerProof
@@ -129,3 +132,18 @@ def _parse_address(value: bytes) -> tuple[str, int] | None:
     except ValueError:
         return None
     return (host, int(port)) if port.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerListener:
+    """A listener for other processes of the deployment, which know the key and address this one by `name`.
+
+    Requests that they forward have their own `admission`. If they shared one with direct requests, two processes that
+    forward to each other could deadlock.
+    """
+
+    bound: socket.socket
+    key: ChannelKey
+    name: str
+    apps: Mapping[Kind, AsgiApp]
+    admission: AdmissionControl

@@ -25,7 +25,7 @@ from gateway.server.http.middleware import (
     FindCachedPrincipal,
     no_cached_principal,
 )
-from gateway.server.http.stream_authorization import IsStopped
+from gateway.server.http.served_response import IsStopped
 
 Ready = Callable[[], Mapping[str, Any]]
 """Returns the body of `/readyz`: `ready` is whether the process takes calls, the rest explains why not."""

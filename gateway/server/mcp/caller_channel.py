@@ -15,7 +15,7 @@ from gateway.engine import Call, CallerCannotAnswer, Turn, get_current_call
 from gateway.mcp import INVALID_PARAMS, LOG_LEVELS, ProtocolError, RequestId, encode_notification
 from gateway.model import LogLevel, Question, compute_nonce, content_envelope, escape_tags, new_token
 from gateway.server.mcp.call_results import dump_json
-from gateway.server.mcp.streams import McpResponse
+from gateway.server.mcp.responses import McpResponse
 
 TRUST_PREFIX: Final = "[untrusted] "
 _MAX_MESSAGE: Final = 2048

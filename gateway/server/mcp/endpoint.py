@@ -22,7 +22,7 @@ from gateway.mcp import (
 )
 from gateway.model import LARGE, Principal
 from gateway.server.http.asgi import SCOPE_FIELDS, SCOPE_PRINCIPAL, SCOPE_TASK, Receive, Scope, Send, problem_response
-from gateway.server.http.request_body import (
+from gateway.server.http.json_body import (
     BodyTooLarge,
     BodyTooSlow,
     ClientGone,
@@ -32,12 +32,12 @@ from gateway.server.http.request_body import (
     start_body_read,
     strict_json,
 )
-from gateway.server.mcp.protocol_base import McpServer
-from gateway.server.mcp.request_headers import NO_JSON, McpHeaders
+from gateway.server.mcp.mcp_request import NO_JSON, McpHeaders
+from gateway.server.mcp.mcp_server import McpServer
+from gateway.server.mcp.responses import send_empty, send_json_error, send_refusal
 from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.sessions import ClientSessions, SessionLimits
 from gateway.server.mcp.stateless_protocol import StatelessProtocol
-from gateway.server.mcp.streams import send_empty, send_json_error, send_refusal
 from gateway.server.mcp.subscriptions import Subscriptions
 from gateway.server.mcp.suspended_calls import SuspendedCalls, TaskMethods
 

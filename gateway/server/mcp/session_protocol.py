@@ -30,16 +30,9 @@ from gateway.mcp import (
 from gateway.model import Principal
 from gateway.server.http.asgi import Receive
 from gateway.server.mcp.call_results import dump_json, list_result_resources, read_result_resource
-from gateway.server.mcp.protocol_base import McpServer, get_progress_token, observe_request, to_protocol_error
-from gateway.server.mcp.request_headers import McpHeaders
-from gateway.server.mcp.sessions import (
-    ClientSession,
-    ClientSessions,
-    RunningRequest,
-    SessionCallerChannel,
-    TooManySessions,
-)
-from gateway.server.mcp.streams import (
+from gateway.server.mcp.mcp_request import McpHeaders
+from gateway.server.mcp.mcp_server import McpServer, get_progress_token, observe_request, to_protocol_error
+from gateway.server.mcp.responses import (
     DisconnectMonitor,
     McpResponse,
     Send,
@@ -49,6 +42,13 @@ from gateway.server.mcp.streams import (
     send_empty,
     send_json_error,
     start_stream,
+)
+from gateway.server.mcp.sessions import (
+    ClientSession,
+    ClientSessions,
+    RunningRequest,
+    SessionCallerChannel,
+    TooManySessions,
 )
 
 _MAX_CLIENT_INFO: Final = 16 << 10

@@ -18,7 +18,7 @@ from gateway.errors import GatewayError, UnknownCatalogue, UnknownTurn
 from gateway.mcp import ProtocolError, RequestId, encode_notification, encode_request
 from gateway.model import Principal, Question
 from gateway.server.mcp.caller_channel import McpCallerChannel, validate_answer
-from gateway.server.mcp.streams import EventStream, McpResponse
+from gateway.server.mcp.responses import EventStream, McpResponse
 
 FIRST_PRIMED_VERSION: Final = "2025-11-25"
 MAX_STREAMS: Final = 64

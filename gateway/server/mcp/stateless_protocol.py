@@ -30,7 +30,8 @@ from gateway.mcp import (
 from gateway.model import Principal
 from gateway.server.http.asgi import Receive
 from gateway.server.mcp.call_results import dump_json, list_result_resources, read_result_resource
-from gateway.server.mcp.protocol_base import (
+from gateway.server.mcp.mcp_request import McpHeaders, StatelessRequest, validate_request
+from gateway.server.mcp.mcp_server import (
     McpServer,
     get_meta_text,
     get_progress_token,
@@ -38,9 +39,7 @@ from gateway.server.mcp.protocol_base import (
     parse_call,
     to_protocol_error,
 )
-from gateway.server.mcp.request_headers import McpHeaders
-from gateway.server.mcp.stateless_request import StatelessRequest, validate_request
-from gateway.server.mcp.streams import DisconnectMonitor, EventStream, McpResponse, Send
+from gateway.server.mcp.responses import DisconnectMonitor, EventStream, McpResponse, Send
 from gateway.server.mcp.subscriptions import Subscriptions
 from gateway.server.mcp.suspended_calls import (
     TASK_METHODS,

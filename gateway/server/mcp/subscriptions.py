@@ -19,9 +19,9 @@ from gateway.mcp import (
 )
 from gateway.model import BackendError, Principal
 from gateway.server.http.asgi import Receive
+from gateway.server.mcp.mcp_request import StatelessRequest
 from gateway.server.mcp.prompts_and_resources import PromptAndResourceMethods
-from gateway.server.mcp.stateless_request import StatelessRequest
-from gateway.server.mcp.streams import DisconnectMonitor, EventStream, Send, end_stream, send_json_error, start_stream
+from gateway.server.mcp.responses import DisconnectMonitor, EventStream, Send, end_stream, send_json_error, start_stream
 from gateway.server.mcp.suspended_calls import require_tasks
 
 MAX_LISTENERS: Final = 10_000

@@ -25,15 +25,14 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.approvals import sign_question
 from gateway.engine import CONFIRM, CallOutcome, HeldCall, HeldCalls, HoldPolicy, Service, UnknownTask
 from gateway.errors import UnknownTurn
 from gateway.mcp import INVALID_PARAMS, MISSING_CAPABILITY, ProtocolError
 from gateway.model import Principal, Question, now
 from gateway.server.mcp.call_results import dump_json
 from gateway.server.mcp.caller_channel import McpCallerChannel, validate_answer
-from gateway.server.mcp.protocol_base import McpServer, to_protocol_error
-from gateway.server.mcp.stateless_request import StatelessRequest
+from gateway.server.mcp.mcp_request import StatelessRequest
+from gateway.server.mcp.mcp_server import McpServer, to_protocol_error
 
 SUSPEND_SECONDS: Final = 600.0
 """Seconds that a call waits for an answer."""
@@ -218,6 +217,7 @@ def build_input_required(questions: Mapping[str, Question], state: str) -> bytes
 
 _MARK: Final = "confirm."
 _MAX_STATE: Final = 4_096
+_ASKED: Final = b"asked"
 _ELICITED: Final = Question.form("", {})
 
 
@@ -381,3 +381,8 @@ def _unknown() -> ProtocolError:
 
 def _moment(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def sign_question(secret: bytes, content: bytes) -> bytes:
+    """Sign the state that a client carries from a question to its answer."""
+    return hmac.new(secret, _ASKED + b"\0" + content, sha256).digest()

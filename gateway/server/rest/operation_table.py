@@ -6,9 +6,9 @@ from typing import Final
 from gateway.approvals import APPROVAL_STATES
 from gateway.engine import MAX_KEY
 from gateway.server.rest import approvals, calls_and_turns, catalogues, records_and_artifacts
-from gateway.server.rest.openapi import call_example, documentation_operations
+from gateway.server.rest.api_documentation import call_example, documentation_operations
+from gateway.server.rest.calls_and_turns import MEANINGS, RETRYABLE, STATUSES, Outcome
 from gateway.server.rest.operation import OperationParameter, RestOperation, SuccessResponse
-from gateway.server.rest.responses import MEANINGS, RETRYABLE, STATUSES, Outcome
 from gateway.server.rest.schemas import TURN_ENDINGS
 
 _FORMAT: Final = OperationParameter(

@@ -11,22 +11,40 @@ from itertools import groupby
 from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from starlette.routing import Route
 
 from gateway.approvals import ApprovalService
 from gateway.engine import RequestObservation, Service, TurnSync, get_trace_headers
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ValidationException
 from gateway.model import Schema
 from gateway.server.http.asgi import SCOPE_PRINCIPAL, Receive, Response, Scope, Send, error_response
+from gateway.server.http.json_body import (
+    BodyTooLarge,
+    BodyTooSlow,
+    ClientGone,
+    NotStrictJson,
+    TooManyBodyValues,
+    parse_strict_json,
+    read_body,
+)
 from gateway.server.http.middleware import SCOPE_STARTED
-from gateway.server.http.request_body import ClientGone
-from gateway.server.http.stream_authorization import ServedResponse
+from gateway.server.http.served_response import ServedResponse
+from gateway.server.rest.api_documentation import REQUESTS
 from gateway.server.rest.events import EventLogs
-from gateway.server.rest.openapi import REQUESTS
-from gateway.server.rest.operation import RestDependencies, RestOperation, RestRequest, read_json, read_query
+from gateway.server.rest.operation import RawHeaders, RestDependencies, RestOperation, RestRequest
 from gateway.server.rest.operation_table import OPERATIONS
-from gateway.server.rest.responses import MethodNotAllowed, UnknownPath
+from gateway.server.rest.responses import (
+    InvalidRequest,
+    MethodNotAllowed,
+    RequestTooLarge,
+    RequestTooSlow,
+    TooManyJsonValues,
+    UnknownPath,
+    UnsupportedContentType,
+    invalid_part,
+)
 
 MAX_BODY: Final = 4 << 20
 """Default maximum bytes of a request."""
@@ -162,3 +180,80 @@ def build_routes(
     ordered = sorted(by_path, key=lambda path: (not path.endswith(("/call", "/calls")), path))
     served = [Route(path, RestEndpoint(rest, by_path[path], max_body=max_body)) for path in ordered]
     return [*served, Route("/v1/{rest:path}", _UnknownPathEndpoint()), Route("/v1", _UnknownPathEndpoint())]
+
+
+_MAX_PARAMETERS: Final = 32
+
+
+async def read_json(receive: Receive, headers: RawHeaders, *, limit: int, schema: Schema) -> Any:
+    """Return the body exactly as it was sent. Raises a `GatewayError` for the caller if it is invalid."""
+    named = dict(headers)
+    kind = named.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json" or named.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise UnsupportedContentType()
+    if len(named) != len(headers) and _disagree(headers):
+        raise UnsupportedContentType()
+    declared = named.get(b"content-length", b"0")
+    if declared.isdigit() and int(declared[:20]) > limit:
+        raise _too_large(limit)
+    try:
+        body = await parse_strict_json(await read_body(receive, limit=limit))
+    except BodyTooLarge:
+        raise _too_large(limit) from None
+    except BodyTooSlow:
+        raise RequestTooSlow() from None
+    except TooManyBodyValues as error:
+        raise TooManyJsonValues(f"the body cannot be read: {error}") from None
+    except NotStrictJson as error:
+        raise InvalidRequest(f"the body cannot be read: {error}") from None
+    if not schema.accepts_parsed(body):
+        _refuse(schema, body)
+    return body
+
+
+def _disagree(headers: RawHeaders) -> bool:
+    """Whether Content-Type or Content-Encoding is given twice: two parsers may use different ones."""
+    given = [name for name, _ in headers if name in (b"content-type", b"content-encoding")]
+    return len(set(given)) != len(given)
+
+
+def read_query(query: bytes, schema: Schema) -> dict[str, Any]:
+    """Return parameters with their types and defaults. Raises `InvalidRequest` for unknown and repeated ones."""
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(query),
+            errors="strict",
+            max_num_fields=_MAX_PARAMETERS,
+        )
+    except ValueError:
+        raise InvalidRequest("the query is not a list of parameters") from None
+    given = dict(pairs)
+    if len(given) != len(pairs):
+        raise InvalidRequest("a query parameter is given twice")
+    try:
+        parameters: dict[str, Any] = schema.coerce(given)
+    except ValidationException as error:
+        raise invalid_part("the query", error) from None
+    return parameters
+
+
+def _refuse(schema: Schema, body: Any) -> None:
+    try:
+        schema.check(body)
+    except ValidationException as error:
+        raise invalid_part("the body", error, help=_members(schema, body)) from None
+
+
+def _members(schema: Schema, body: Any) -> str | None:
+    """Return a help text with the members that the body may have, if it has others."""
+    known = schema.describe().get("properties", {})
+    if not known or not isinstance(body, dict) or body.keys() <= known.keys():
+        return None
+    inside = "; put arguments of the tool into 'arguments'" if "arguments" in known else ""
+    return f"the body may have {', '.join(known)}{inside}"
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(f"the body is larger than {limit} bytes")

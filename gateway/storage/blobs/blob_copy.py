@@ -12,8 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from gateway.errors import StorageError
-from gateway.storage.blobs.blob_keys import BlobKey, parse_key
-from gateway.storage.blobs.result_spool import BlobReader, BlobStore
+from gateway.storage.blobs.blob_store import BlobKey, BlobReader, BlobStore, parse_key
 
 _CHUNK: Final = 1 << 20
 _EVERYTHING: Final = datetime(9999, 1, 1, tzinfo=UTC)

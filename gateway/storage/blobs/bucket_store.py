@@ -24,8 +24,8 @@ from typing import Any, Final, Self
 from gateway.artifacts import LineIndex
 from gateway.errors import ArtifactDamaged, GatewayError
 from gateway.model import check_cancelled
-from gateway.storage.blobs.blob_keys import BlobKey, parse_key
-from gateway.storage.blobs.result_spool import BlobReader, InlineBlobStore, ResultSpool
+from gateway.storage.blobs.blob_store import BlobKey, BlobReader, InlineBlobStore, parse_key
+from gateway.storage.blobs.result_spool import ResultSpool
 from gateway.storage.blobs.s3_client import BucketAddress, ObjectPage, ObjectStoreClient
 
 BLOCK: Final = 256 << 10

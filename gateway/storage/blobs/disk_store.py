@@ -22,8 +22,8 @@ from uuid import uuid4
 
 from gateway.artifacts import LineIndex
 from gateway.errors import ArtifactGone, StoreUnavailable
-from gateway.storage.blobs.blob_keys import BlobKey, parse_key
-from gateway.storage.blobs.result_spool import BlobReader, InlineBlobStore, ResultSpool
+from gateway.storage.blobs.blob_store import BlobKey, BlobReader, InlineBlobStore, parse_key
+from gateway.storage.blobs.result_spool import ResultSpool
 from gateway.storage.process_liveness import ProcessLock
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -5,16 +5,28 @@ neither is durable without the other, and a call without an outcome leaves nothi
 and durable before its reader is returned. A `BlobStore` stores the large ones.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Final
 from weakref import ref
 
-from gateway.artifacts import IndexedReader, InMemoryReader, LineIndex, iter_chunks
+from gateway.artifacts import iter_chunks
 from gateway.errors import OutputTooLarge, SpoolQuotaExceeded
 from gateway.model import ContentStream, SpoolContent
-from gateway.storage.blobs.blob_keys import BlobKey, hash_id, hash_turn_id, next_generation, parse_key
+from gateway.storage.blobs.blob_store import (
+    BlobKey,
+    BlobReader,
+    BlobStore,
+    BlobWriter,
+    InlineBlobReader,
+    InlineBlobStore,
+    Reader,
+    hash_id,
+    hash_turn_id,
+    next_generation,
+    parse_key,
+)
 
 INLINE_LIMIT: Final = 64 * 1024
 """The largest result that is stored with its record."""
@@ -24,86 +36,6 @@ _MANY: Final = 256
 
 Known = Callable[[Sequence[str]], Awaitable[set[str]]]
 """Returns which of these keys a record names."""
-
-
-class InlineBlobStore(Protocol):
-    """Stores small pieces with their records."""
-
-    async def find_blob(self, key: str) -> bytes | None: ...
-
-    async def find_last_blob(self, prefix: str) -> tuple[str, bytes] | None: ...
-
-    async def delete_blobs(self, prefix: str) -> bool: ...
-
-
-class InlineBlobReader(InMemoryReader):
-    """A result in memory. The record of its call is written with `content` and the key."""
-
-    def __init__(self, key: str, content: bytes) -> None:
-        self._content = self.content = content
-        self.key = key
-
-    def describe(self) -> dict[str, Any]:
-        return {"tag": "spool", "locator": self.key}
-
-
-class BlobReader(IndexedReader):
-    """A stored result that is read range by range; nothing stays open between two reads."""
-
-    content: None = None
-
-    def __init__(self, key: BlobKey, index: LineIndex) -> None:
-        super().__init__(index)
-        self.key = str(key)
-
-    def describe(self) -> dict[str, Any]:
-        return {"tag": "spool", "locator": self.key}
-
-
-Reader = InlineBlobReader | BlobReader
-
-
-class BlobWriter(Protocol):
-    """A large piece that is being written. It is either published or discarded, and cannot be read before that."""
-
-    async def append(self, chunk: bytes) -> None: ...
-
-    async def publish(self) -> BlobReader: ...
-
-    async def discard(self) -> None:
-        """Delete everything, also a piece that was just published."""
-        ...
-
-
-class BlobStore(Protocol):
-    """Stores large pieces. Methods raise `StoreUnavailable` if it cannot be read or written."""
-
-    @property
-    def trouble(self) -> str | None:
-        """Why nothing can be read or written at present, if that is known."""
-        ...
-
-    async def start_write(self, key: BlobKey) -> BlobWriter: ...
-
-    async def open(self, key: BlobKey) -> BlobReader | None: ...
-
-    async def delete(self, key: BlobKey) -> int | None:
-        """Return how many bytes were deleted; `None` if the piece is not there."""
-        ...
-
-    async def names(self, tenant: str, turn: str, slot: str) -> list[str]:
-        """Return the generations of one id, in order."""
-        ...
-
-    async def count_bytes(self, tenant: str) -> int:
-        """Return how many bytes the pieces of a tenant have."""
-        ...
-
-    def list_older(self, before: datetime) -> AsyncIterator[list[str]]:
-        """Iterate over the keys of pieces that were written before a time, in batches."""
-        ...
-
-    async def close(self) -> None: ...
 
 
 class ResultSpool:

@@ -1,26 +1,9 @@
-"""Conversion of approvals, votes and webhook deliveries to rows and back, and the statements about them."""
+"""Conversion of approvals, votes and webhook deliveries to rows and back."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from functools import lru_cache
 from json import dumps, loads
-from typing import Any, Final, Literal, cast
-
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    literal_column,
-    not_,
-    or_,
-    select,
-    update,
-)
+from typing import Any, Final, cast
 
 from gateway.approvals import (
     ApprovalEvent,
@@ -35,8 +18,6 @@ from gateway.approvals import (
 from gateway.artifacts import encode_utf8
 from gateway.model import Principal, canonical
 from gateway.storage.sql.call_rows import from_microseconds, owner_key, to_microseconds
-from gateway.storage.sql.compiled_statement import CompiledStatement
-from gateway.storage.sql.tables import approval_entries, approval_notices, approvals
 
 Row = Mapping[str, Any]
 
@@ -192,163 +173,3 @@ def _when(at: datetime | None) -> int | None:
 
 def _moment(at: int | None) -> datetime | None:
     return None if at is None else from_microseconds(at)
-
-
-_CHANGING: Final = ("state", "decided_at", "reuse_until", "used_at", "used_by", "changed")
-
-
-def _values(table: Any) -> dict[str, Any]:
-    return {column.name: bindparam(column.name, type_=column.type) for column in table.c if column.name != "number"}
-
-
-def _is(*states: ApprovalState) -> ColumnElement[bool]:
-    # Literals, not parameters: only then does SQLite use the partial indexes of some states.
-    return approvals.c.state.in_([literal_column(f"'{state}'") for state in states])
-
-
-_OPEN: Final = _is("pending", "granted")
-_AT: Final[BindParameter[int]] = bindparam("at")
-
-LATEST_CHANGE: Final = CompiledStatement(
-    select(func.coalesce(func.max(approvals.c.changed), literal_column("0")).label("number"))
-)
-INSERT: Final = CompiledStatement(insert(approvals).values(_values(approvals)))
-UPDATE: Final = CompiledStatement(
-    update(approvals)
-    .values({name: bindparam(name, type_=approvals.c[name].type) for name in _CHANGING})
-    .where(approvals.c.id == bindparam("approval"))
-)
-FIND: Final = CompiledStatement(select(approvals).where(approvals.c.id == bindparam("id")))
-OF_ACTION: Final = CompiledStatement(
-    select(approvals)
-    .where(
-        approvals.c.digest == bindparam("digest"),
-        or_(
-            _OPEN,
-            and_(_is("used"), approvals.c.reuse_until > _AT),
-            and_(_is("refused"), approvals.c.expires_at > _AT),
-        ),
-    )
-    .order_by(approvals.c.number.desc())
-)
-SIMILAR: Final = CompiledStatement(
-    select(approvals)
-    .where(
-        approvals.c.owner == bindparam("owner"),
-        _OPEN,
-        approvals.c.identity == bindparam("tool"),
-        approvals.c.digest != bindparam("digest"),
-        or_(approvals.c.turn_id == bindparam("turn_id"), approvals.c.arguments == bindparam("arguments")),
-    )
-    .order_by(approvals.c.number.desc())
-    .limit(literal_column("1"))
-)
-PENDING_OF: Final = CompiledStatement(
-    select(func.count().label("pending"))
-    .select_from(approvals)
-    .where(approvals.c.owner == bindparam("owner"), _is("pending", "withdrawn"), approvals.c.expires_at > _AT)
-)
-PENDING: Final = CompiledStatement(
-    select(approvals.c.rule, func.count().label("pending"))
-    .where(_OPEN, _is("pending"), approvals.c.expires_at > _AT)  # `_OPEN` adds no condition, but has an index
-    .group_by(approvals.c.rule)
-)
-EXPIRED_PENDING: Final = CompiledStatement(
-    select(approvals)
-    .where(approvals.c.expires_at <= _AT, _OPEN)
-    .order_by(approvals.c.expires_at)
-    .limit(bindparam("limit"))
-)
-CHANGES: Final = CompiledStatement(
-    select(approvals.c.id, approvals.c.changed)
-    .where(approvals.c.changed > bindparam("since"))
-    .order_by(approvals.c.changed)
-    .limit(bindparam("limit"))
-)
-
-INSERT_ENTRY: Final = CompiledStatement(insert(approval_entries).values(_values(approval_entries)))
-ENTRIES: Final = CompiledStatement(
-    select(approval_entries)
-    .where(approval_entries.c.approval_id.in_(select(func.json_each(bindparam("ids")).table_valued("value").c.value)))
-    .order_by(approval_entries.c.approval_id, approval_entries.c.position)
-)
-
-INSERT_NOTICE: Final = CompiledStatement(insert(approval_notices).values(_values(approval_notices)))
-WAITING_NOTICES: Final = CompiledStatement(
-    select(func.count().label("waiting"))
-    .select_from(approval_notices)
-    .where(approval_notices.c.webhook == bindparam("webhook"))
-)
-DUE_NOTICES: Final = CompiledStatement(
-    select(approval_notices)
-    .where(approval_notices.c.webhook == bindparam("webhook"), approval_notices.c.due_at <= _AT)
-    .order_by(approval_notices.c.due_at, approval_notices.c.number)
-    .limit(bindparam("limit"))
-)
-LEASE_NOTICE: Final = CompiledStatement(
-    update(approval_notices)
-    .values(due_at=bindparam("until"), attempts=approval_notices.c.attempts + literal_column("1"))
-    .where(approval_notices.c.id == bindparam("notice"))
-)
-DELAY_NOTICE: Final = CompiledStatement(
-    update(approval_notices).values(due_at=bindparam("until")).where(approval_notices.c.id == bindparam("notice"))
-)
-DROP_NOTICE: Final = CompiledStatement(delete(approval_notices).where(approval_notices.c.id == bindparam("notice")))
-
-# The newest change stays: processes that follow changes would take smaller numbers for old ones.
-# Refused and withdrawn approvals stay in force until `expires_at`, however short the retention is.
-PRUNABLE: Final = CompiledStatement(
-    select(approvals.c.id)
-    .where(
-        approvals.c.expires_at < _AT,
-        not_(_OPEN),
-        func.coalesce(approvals.c.reuse_until, literal_column("0")) < _AT,
-        func.coalesce(approvals.c.decided_at, approvals.c.expires_at) < bindparam("before"),
-        approvals.c.changed < select(func.max(approvals.alias("newest").c.changed)).scalar_subquery(),
-        not_(exists().where(approval_notices.c.approval_id == approvals.c.id)),
-    )
-    .order_by(approvals.c.expires_at)
-    .limit(bindparam("limit"))
-)
-PRUNE_NOTICES: Final = CompiledStatement(delete(approval_notices).where(approval_notices.c.at < bindparam("before")))
-PRUNE_ENTRIES: Final = CompiledStatement(
-    delete(approval_entries).where(approval_entries.c.approval_id == bindparam("id"))
-)
-PRUNE: Final = CompiledStatement(delete(approvals).where(approvals.c.id == bindparam("id")))
-
-
-@lru_cache(maxsize=128)
-def approval_list_statement(
-    state: ApprovalState | None,
-    role: Literal["approver", "requester"] | None,
-    *,
-    by_tool: bool,
-    from_the_top: bool,
-) -> CompiledStatement:
-    """Return the statement of a page, newest first, of approvals that the viewer may decide or has requested."""
-    wanted = [approvals.c.tenant.is_not_distinct_from(bindparam("tenant")), _visible(role)]
-    wanted += [] if state is None else [_in_state(state)]
-    wanted += [approvals.c.tool == bindparam("tool")] if by_tool else []
-    wanted += [] if from_the_top else [approvals.c.number < bindparam("before")]
-    return CompiledStatement(
-        select(approvals).where(*wanted).order_by(approvals.c.number.desc()).limit(bindparam("limit"))
-    )
-
-
-def _visible(role: Literal["approver", "requester"] | None) -> ColumnElement[bool]:
-    asked = approvals.c.owner == bindparam("owner")
-    held = select(func.json_each(bindparam("names")).table_valued("value", name="held").c.value)
-    named = func.json_each(approvals.c.approvers).table_valued("value", name="named")
-    may_decide = exists().select_from(named).where(named.c.value.in_(held)).correlate(approvals)
-    if role == "requester":
-        return asked
-    return or_(asked, may_decide) if role is None else and_(not_(asked), may_decide)
-
-
-def _in_state(state: ApprovalState) -> ColumnElement[bool]:
-    """An overdue approval is expired, whether or not a process has recorded that yet."""
-    if state == "expired":
-        return or_(_is("expired"), and_(_OPEN, approvals.c.expires_at <= _AT))
-    if state in ("pending", "granted"):
-        return and_(_is(state), approvals.c.expires_at > _AT)
-    return _is(state)

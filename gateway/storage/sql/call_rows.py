@@ -10,7 +10,7 @@ from gateway.model import Principal, canonical
 from gateway.model import from_microseconds as from_microseconds
 from gateway.model import to_microseconds as to_microseconds
 from gateway.policy import Decision
-from gateway.storage.blobs.blob_keys import is_inline
+from gateway.storage.blobs.blob_store import is_inline
 from gateway.storage.call_store import (
     ArgumentExcerpt,
     CallStatus,

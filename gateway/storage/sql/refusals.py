@@ -22,8 +22,9 @@ from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody
 from gateway.storage.refusal_store import KEPT_FOR, WINDOW, Refusal, RefusalCount
 from gateway.storage.sql import call_statements as statements
+from gateway.storage.sql import call_transactions as transactions
 from gateway.storage.sql.call_rows import blob_rows, call_to_row, owner_key, owner_text, to_microseconds, turn_to_row
-from gateway.storage.sql.call_statements import write_turn_states
+from gateway.storage.sql.call_transactions import write_turn_states
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.lock_keys import Footprint, claim_key, refusal_key, state_footprint, turn_key
@@ -128,7 +129,7 @@ def write_refusals(connection: Any, all: Sequence[RefusalRows], *, at: int) -> l
     """
     _count(connection, all, since=at - at % WINDOW)
     kept = [each for each in all if each.is_kept]
-    statements.write_outcomes(
+    transactions.write_outcomes(
         connection,
         [each.call for each in kept if each.call is not None],
         turns=[each.turn for each in kept if each.turn is not None],

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from gateway.errors import StoreUnavailable
 from gateway.policy import QuarantineNotFound, RevocationNotFound, Stop, StopChange, StopHook, StopTarget
-from gateway.storage.change_signal import STOP_RETENTION, CachedValue, ChangeSignal
+from gateway.storage.cache_invalidation import STOP_RETENTION, CachedValue, ChangeSignal
 from gateway.storage.sql.call_rows import from_microseconds, to_microseconds
 from gateway.storage.sql.column_values import is_storable
 from gateway.storage.sql.compiled_statement import CompiledStatement

@@ -24,8 +24,9 @@ from gateway.storage.call_store import (
     StoredTurn,
     TurnEndReason,
 )
-from gateway.storage.refusal_store import LateOutcome, Refusal
+from gateway.storage.refusal_store import Refusal
 from gateway.storage.sql import call_statements as statements
+from gateway.storage.sql import call_transactions as transactions
 from gateway.storage.sql import refusals, seen_flags
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.call_rows import (
@@ -39,13 +40,13 @@ from gateway.storage.sql.call_rows import (
     turn_from_row,
     turn_to_row,
 )
-from gateway.storage.sql.call_statements import CallStart
+from gateway.storage.sql.call_transactions import CallStart
 from gateway.storage.sql.column_values import is_storable
 from gateway.storage.sql.engine_base import CallOutcomeRows, Note, ReadPool, Row, SqlEngine
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.lock_keys import Footprint, claim_key, turn_footprint, turn_key
 from gateway.storage.sql.refusals import RefusalCounter, RefusalRows
-from gateway.storage.unwritten_outcomes import Name, OutcomeBacklog
+from gateway.storage.unwritten_outcomes import LateOutcome, Name, OutcomeBacklog
 
 _PRUNED_AT_ONCE: Final = 200
 
@@ -81,7 +82,7 @@ class SqlStore(Generic[E]):
     async def extend_turn(self, turn: StoredTurn) -> ExtendedTurn:
         row, at = turn_to_row(turn), to_microseconds(self._clock())
         return await self.writer.run(
-            lambda connection: statements.keep_turn_alive(connection, row, at),
+            lambda connection: transactions.keep_turn_alive(connection, row, at),
             within=self.engine.start_timeout,
             footprint=turn_footprint(turn.id),
         )
@@ -217,7 +218,7 @@ class SqlStore(Generic[E]):
         knowing: bytes | None = None,
     ) -> CallReservation:
         seen = None if memory is None else TurnStateWrite(turn_id, memory, knowing)
-        reservation = statements.TurnStateReservation(turn_id, fingerprint, bounds, seen)
+        reservation = transactions.TurnStateReservation(turn_id, fingerprint, bounds, seen)
         await self.writer.run_merged(
             self._reserve_calls,
             reservation,
@@ -290,7 +291,9 @@ class SqlStore(Generic[E]):
         claim |= {"turn_id": call.turn_id, "call_id": call.id}
         at = to_microseconds(self._clock())
         work = self.writer.run(
-            lambda connection: statements.claim(connection, claim, at, lambda: self._write_starts(connection, [start])),
+            lambda connection: transactions.claim(
+                connection, claim, at, lambda: self._write_starts(connection, [start])
+            ),
             within=self.engine.start_timeout,
             undo=start.undo,
             footprint=Footprint((claim_key(claim["owner"], key), turn_key(call.turn_id))),
@@ -321,7 +324,7 @@ class SqlStore(Generic[E]):
         def delete(connection: Any) -> None:
             for row in rows:
                 self.engine.expand_blobs(connection, row["key"], row["key"])
-            statements.delete_blob_rows(connection, rows)
+            transactions.delete_blob_rows(connection, rows)
 
         await self.writer.run(delete)
 
@@ -340,7 +343,7 @@ class SqlStore(Generic[E]):
         pruned += await self.writer.run(partial(seen_flags.prune, at=wanted["at"]))
         pruned += await self.engine.prune_single_calls(**wanted)
         # Few turns per transaction: calls that are recorded meanwhile go in between.
-        while batch := await self.writer.run(lambda connection: statements.prune_turns(connection, wanted)):
+        while batch := await self.writer.run(lambda connection: transactions.prune_turns(connection, wanted)):
             pruned += batch
         return pruned
 
@@ -383,7 +386,7 @@ class SqlStore(Generic[E]):
             return
         self.engine.expand_turn(connection, late.call.turn_id)
         with self.engine.translate_conflict("the call's turn is another principal's"):
-            statements.write_late(connection, late, process=self.engine.process_id, at=to_microseconds(self._clock()))
+            transactions.write_late(connection, late, process=self.engine.process_id, at=to_microseconds(self._clock()))
         self.engine.append_audit(connection, late.audit)
 
     def write_audit(self, connection: Any, audit: Sequence[AuditBody]) -> None:
@@ -391,7 +394,7 @@ class SqlStore(Generic[E]):
 
     def abandon_left_calls(self, connection: Any, is_running: Callable[[Name], bool]) -> int:
         at = to_microseconds(self._clock())
-        left = statements.abandon_left_calls(connection, self.engine.process_id, at, is_running)
+        left = transactions.abandon_left_calls(connection, self.engine.process_id, at, is_running)
         self._audit_abandoned(connection, left)
         return len(left)
 
@@ -407,10 +410,10 @@ class SqlStore(Generic[E]):
         states = [state for state, _ in notes if state is not None]
         for state in states:
             self.engine.expand_turn(connection, state.turn_id)
-        statements.write_turn_states(connection, states)
+        transactions.write_turn_states(connection, states)
         self.engine.append_audit(connection, [body for _, audit in notes for body in audit])
 
-    def _reserve_calls(self, connection: Any, reservations: list[statements.TurnStateReservation]) -> None:
+    def _reserve_calls(self, connection: Any, reservations: list[transactions.TurnStateReservation]) -> None:
         for each in reservations:
             self.engine.expand_turn(connection, each.turn_id)
             each.make(connection)
@@ -422,7 +425,7 @@ class SqlStore(Generic[E]):
             self.engine.expand_turn(connection, start.row["turn_id"])
         conflict = "the call was started before, or its turn is unknown or another principal's"
         with self.engine.translate_conflict(conflict):
-            statements.ensure_turns(connection, [start.turn for start in starts if start.turn is not None])
+            transactions.ensure_turns(connection, [start.turn for start in starts if start.turn is not None])
             statements.START_CALL.run_all(connection, [start.row for start in starts])
         self.engine.append_audit(connection, [body for start in starts for body in start.audit])
         for start in starts:
@@ -434,8 +437,8 @@ class SqlStore(Generic[E]):
         with self.engine.translate_conflict("the call's turn is unknown, or another principal's"):
             turns = [each.turn for each in outcomes if each.turn is not None]
             pieces = [piece for each in outcomes for piece in each.pieces]
-            statements.write_outcomes(connection, [each.row for each in outcomes], turns=turns, pieces=pieces)
-        statements.write_turn_states(connection, (state for each in outcomes for state in each.states))
+            transactions.write_outcomes(connection, [each.row for each in outcomes], turns=turns, pieces=pieces)
+        transactions.write_turn_states(connection, (state for each in outcomes for state in each.states))
         self.engine.append_audit(connection, [body for each in outcomes for body in each.audit])
 
     def _write_refusals(self, connection: Any, all: list[RefusalRows]) -> None:

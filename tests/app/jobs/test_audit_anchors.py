@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.audit_options import AnchorPolicy
+from gateway.app.audit_settings import AnchorPolicy
 from gateway.app.jobs.audit_anchors import AnchorWriter
 from gateway.audit.anchors import AnchorWriteFailed, SignedAnchor, parse_anchor, read_anchors
 from gateway.audit.chain import Chain, ChainHead, ChainRow

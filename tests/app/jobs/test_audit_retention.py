@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from gateway.app.audit_options import AnchorPolicy
+from gateway.app.audit_settings import AnchorPolicy
 from gateway.app.jobs.audit_anchors import AnchorWriter
 from gateway.app.jobs.audit_retention import AuditRetention
 from gateway.audit.anchors import read_anchors

@@ -15,7 +15,7 @@ from gateway.app.jobs.webhook_job import WebhookJob, build_webhooks
 from gateway.app.secrets import SecretMissing, Secrets
 from gateway.approvals.approval_store import ApprovalRecord, WebhookDelivery
 from gateway.approvals.webhook_delivery import InvalidWebhook, webhooks_by_event
-from gateway.config.kinds.gateway import WebhookSpec as Declared
+from gateway.config.kinds.installation import WebhookSpec as Declared
 from gateway.errors import StoreUnavailable
 from tests.approvals.held_calls import make_approval_fixture
 

@@ -11,7 +11,7 @@ from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
 from gateway.artifacts.formats.toon_artifact import SpooledToonArtifact
 from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
 from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import AnswerTooLarge, InvalidToolArgs, ToolDownstreamError, XmlParseFailed, YamlParseError
 from gateway.model.tools.tool import Tool

@@ -23,7 +23,7 @@ import asyncio, json, resource, sys
 
 import json5, toon_format  # the parsers themselves do not count
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import GatewayError
 from gateway.artifacts.formats import javascript_jsonpath
 from gateway.artifacts.formats import xml_parser as xml_text

@@ -16,8 +16,9 @@ from gateway.artifacts.formats.json_artifact import (
     parse_json5,
     parse_json_lines,
 )
-from gateway.artifacts.spool_readers import FileStore, InMemoryReader
-from gateway.artifacts.spooled_artifact import MAX_QUERY_ANSWER, SpooledArtifact
+from gateway.artifacts.query_tools import MAX_QUERY_ANSWER
+from gateway.artifacts.spool_stores import FileStore, InMemoryReader
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import AnswerTooLarge, InvalidToolArgs, JsonParseError, JsonPathInvalid, ToolDownstreamError
 from gateway.model.primitives.canonical_json import UNDEFINED
 from tests.artifacts.formats.document_turns import ask, run, turn_with

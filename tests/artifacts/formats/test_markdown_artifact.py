@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.artifacts.formats.markdown_artifact import MAX_FRONT_MATTER, MAX_TREE_NODES, SpooledMarkdownArtifact
-from gateway.artifacts.line_index import limit_answer
-from gateway.artifacts.spool_readers import FileStore, InMemoryReader
+from gateway.artifacts.indexed_reader import limit_answer
+from gateway.artifacts.spool_stores import FileStore, InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import AnswerTooLarge, ArtifactError, InvalidToolArgs, ToolDownstreamError, YamlParseError
 from gateway.model.primitives.canonical_json import UNDEFINED, to_pretty_json

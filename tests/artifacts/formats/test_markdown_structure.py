@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.artifacts.formats.markdown_parser import (
+from gateway.artifacts.formats.markdown_artifact import (
     CodeBlock,
     Heading,
     MarkdownStructure,

@@ -19,7 +19,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import GatewayError
 from gateway.artifacts.formats.converter_tools import converter_tools
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.artifacts.formats.toon_artifact import SpooledToonArtifact
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import ToonDecodeFailed
 from gateway.model.primitives.canonical_json import UNDEFINED
 from tests.artifacts.formats.document_turns import ask

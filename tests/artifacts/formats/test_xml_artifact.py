@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact, write_xml
+from gateway.artifacts.formats.converter_tools import write_xml
+from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
 from gateway.artifacts.formats.xml_parser import parse_xml
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import XmlParseFailed
 from gateway.model.primitives.canonical_json import UNDEFINED
 from tests.artifacts.formats.document_turns import ask

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.artifacts.formats.document_artifact import MAX_DEPTH
 from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
 from gateway.artifacts.formats.yaml_parser import MAX_ALIASED, parse_yaml, write_yaml
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import YamlParseError
 from gateway.model.primitives.canonical_json import UNDEFINED
 from tests.artifacts.formats.document_turns import ask

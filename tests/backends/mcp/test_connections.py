@@ -12,10 +12,10 @@ from gateway.backends.command.child_process import HostControls
 from gateway.backends.mcp.connection import UpstreamConnection
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
-from gateway.backends.mcp.responses import RemoteError
+from gateway.backends.mcp.rpc_responses import RemoteError
 from gateway.backends.mcp.server_process import ServerProgram
 from gateway.backends.mcp.stdio_transport import StdioConnection
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.caller import Principal
 from tests.backends.mcp.servers.asgi_host import App, Era, legacy_only, reference, serve_app
 from tests.backends.mcp.servers.reference_server import server
@@ -166,7 +166,7 @@ async def test_session_that_is_gone_is_begun_again() -> None:
 
 
 async def test_wiki_answers_over_stdio() -> None:
-    async with start_program("-m", "gateway.examples.wiki", LANG="C.UTF-8") as connection:
+    async with start_program("-m", "gateway.examples.wiki_server", LANG="C.UTF-8") as connection:
         tools = await connection.list("tools")
         found = await call_tool(connection, "search_pages", query="vpn")
 

@@ -12,7 +12,7 @@ from mcp import Client
 
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.tools.backend import BackendError
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream

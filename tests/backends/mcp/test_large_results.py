@@ -13,7 +13,7 @@ from mcp import Client
 
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.mcp.messages import MAX_MESSAGE, MessageTooLarge
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream

@@ -20,7 +20,7 @@ from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
 from gateway.backends.mcp.server_process import ServerProgram
 from gateway.backends.mcp.stdio_transport import StdioConnection
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.tools.backend import BackendError
 from tests.backends.mcp.servers.asgi_host import legacy_only, serve_app
 from tests.support.paths import ROOT

@@ -263,7 +263,7 @@ async def test_programs_of_either_era_ask_callers_of_either_era(tmp_path: Path, 
 
 
 async def test_wiki_is_searched_and_read_through_the_gateway(tmp_path: Path) -> None:
-    transport = {"type": "stdio", "argv": [sys.executable, "-m", "gateway.examples.wiki"], "sandbox": SANDBOX}
+    transport = {"type": "stdio", "argv": [sys.executable, "-m", "gateway.examples.wiki_server"], "sandbox": SANDBOX}
     documents: list[dict[str, Any]] = [
         upstream("wiki", transport),
         tool("wiki_search", "query", upstream="wiki", remote="search_pages"),

@@ -16,7 +16,7 @@ from mcp.server.mcpserver import Context
 
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from tests.backends.mcp.servers.asgi_host import Era, legacy_only, reference, serve_app
 from tests.backends.mcp.servers.front_gateway import gateway, project, tool, upstream
 

@@ -12,7 +12,7 @@ from gateway.backends.http.credentials import BasicAuth, BearerAuth, CookieAuth,
 from gateway.backends.openapi.backend import OpenApiBackend, OpenApiOperation
 from gateway.backends.openapi.request_template import BodyPart, RequestBody, RequestParameter, RequestTemplate
 from gateway.backends.result_conversion import BackendUnusable, MediaTemplate
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.caller import Principal
 from gateway.model.tools.backend import BackendError
 from tests.backends.invocations import Spool, invocation

@@ -24,9 +24,9 @@ from gateway.backends.openapi.tool_definitions import (
     import_operations,
     to_definition,
 )
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.schema.schema import Schema
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from tests.backends.invocations import invocation
 from tests.backends.openapi.real_documents import NotAvailable, real_document
 from tests.backends.openapi.sample_arguments import arguments_for

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli.main import app
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import now_microseconds
+from gateway.model.primitives.deadline import now_microseconds
 from gateway.storage.call_store import StoredCall, StoredResult, StoredTurn
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from tests.support.paths import ROOT

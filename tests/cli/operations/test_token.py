@@ -7,8 +7,8 @@ from hashlib import sha256
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.identity.credentials import ApiTokens
 from gateway.identity.provider_settings import ApiToken
-from gateway.identity.tokens import ApiTokens
 
 
 def test_token_is_printed_with_its_digest_and_how_to_use_it() -> None:

@@ -18,7 +18,7 @@ apiVersion: gateway/v1
 kind: Upstream
 metadata: {{name: wiki, owner: team-docs}}
 spec:
-  transport: {{type: stdio, argv: ["{python}", -m, gateway.examples.wiki], sandbox: {{readable: {readable}}}}}
+  transport: {{type: stdio, argv: ["{python}", -m, gateway.examples.wiki_server], sandbox: {{readable: {readable}}}}}
   import: {{include: [search_pages], trust: {{tier: internal, flags: []}}}}
 ---
 apiVersion: gateway/v1

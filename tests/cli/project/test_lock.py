@@ -96,7 +96,7 @@ def older(project: Path) -> None:
     """A lock from before the server changed, written by hand with a matching digest."""
     found, _ = read_lock(project / "configs")
     from gateway.config.lock.lock_file import render_lock
-    from gateway.registries.upstream_definition import UpstreamDefinition
+    from gateway.registries.imported_definition import UpstreamDefinition
 
     definitions = [
         UpstreamDefinition.read("wiki", {**each.given, "description": "Finds pages."})
@@ -143,7 +143,7 @@ def test_tampered_lock_is_an_error_until_it_is_written_anew(project: Path) -> No
     ("edit", "arguments", "expected"),
     [
         (("", ""), ("lock", "-u", "wik"), "there is no upstream 'wik'; did you mean 'wiki'?"),
-        (("gateway.examples.wiki]", "gateway.examples.none]"), ("lock",), "upstream wiki: "),
+        (("gateway.examples.wiki_server]", "gateway.examples.none]"), ("lock",), "upstream wiki: "),
         (("search_pages, read_page]", "search_pages, 5]"), ("lock",), "wrong-type"),
     ],
     ids=["unknown", "dead", "wrong"],
@@ -184,7 +184,7 @@ metadata: {name: notes, owner: team-devex}
 spec:
   transport:
     type: stdio
-    argv: ["${GATEWAY_PYTHON:-/usr/bin/python3}", -m, gateway.examples.wiki]
+    argv: ["${GATEWAY_PYTHON:-/usr/bin/python3}", -m, gateway.examples.wiki_server]
     sandbox:
       readable: ["${GATEWAY_PYTHON_PREFIX:-/usr}", "${GATEWAY_PYTHON_BASE:-/usr}", "${GATEWAY_PACKAGES:-/usr}"]
   import: {include: ["*"], trust: {tier: internal}}

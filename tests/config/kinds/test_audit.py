@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.kinds.gateway import GatewayDocument
+from gateway.config.kinds.installation import GatewayDocument
 from gateway.config.kinds.validation import validate_document
 from tests.config.kinds.example_documents import changed, without
 

@@ -15,8 +15,8 @@ from gateway.config.field_introspection import (
     UnionField,
     list_fields,
 )
-from gateway.config.kinds.base import SpecModel
 from gateway.config.kinds.catalogues import PublishSpec
+from gateway.config.kinds.common_specs import SpecModel
 from gateway.config.kinds.validation import KINDS, validate_document
 from tests.config.kinds.example_documents import DOCUMENTS, label, read, resolved
 from tests.support.paths import ROOT

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from tests.config.linking.projects import catalogue, document, linked, tool, upstream
 from tests.config.mutants import SCHEMA_KEYWORDS
 

@@ -8,12 +8,12 @@ from pydantic_core import PydanticCustomError
 
 from gateway.config.kinds import scalars
 from gateway.config.kinds.catalogues import PrefixPolicy, PublishPath
-from gateway.config.kinds.gateway import SubjectPrefix
+from gateway.config.kinds.installation import SubjectPrefix
 from gateway.config.kinds.scalars import TextScalar
 from gateway.config.kinds.tools import Argument, FileName, HttpStatusScalar, MimeType
 from gateway.config.kinds.validation import CODES
 from gateway.model.primitives.identifiers import OBJECT_KINDS, SUBJECT_KINDS
-from gateway.policy.casbin.matcher import is_object, is_subject
+from gateway.policy.casbin.policy_index import is_object, is_subject
 
 
 def text(annotation: Any) -> TextScalar:

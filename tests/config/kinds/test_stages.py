@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from gateway.config.field_introspection import ListField, ScalarField, list_fields
 from gateway.config.kinds.pipelines import STAGE_OPTIONS, parse_stage_options
-from gateway.registries.stage_order import BUILT_IN_STAGES
+from gateway.registries.pipeline_stages import BUILT_IN_STAGES
 
 MINUTE = timedelta(minutes=1)
 

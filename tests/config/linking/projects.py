@@ -10,8 +10,8 @@ from typing import Any, Final
 from gateway.config.linking.linker import LinkResult, link_documents
 from gateway.config.loader import ConfigDocuments, load_documents
 from gateway.registries.diagnostics import Diagnostic
+from gateway.registries.imported_definition import UpstreamDefinition
 from gateway.registries.snapshot import DeclaredTool, Snapshot
-from gateway.registries.upstream_definition import UpstreamDefinition
 
 TODAY: Final = date(2026, 11, 16)
 Data = Mapping[str, Any]

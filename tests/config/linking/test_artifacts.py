@@ -9,7 +9,7 @@ import pytest
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
 from gateway.artifacts.formats.source_code.source_artifact import SpooledEcmascriptArtifact, SpooledPythonArtifact
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.config.kinds.base import BUILT_IN_ARTIFACT_CLASSES, UNMASKED_ARTIFACTS, BaseArtifact
+from gateway.config.kinds.common_specs import BUILT_IN_ARTIFACT_CLASSES, UNMASKED_ARTIFACTS, BaseArtifact
 from tests.config.linking.projects import catalogue, document, linked, list_codes, problem, snapshot_of, tool
 from tests.support.gateways.published_names import ANSWERS
 

@@ -21,8 +21,8 @@ from gateway.policy.rules.gate_checks import (
 )
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.rules.turn_state import TurnState
+from gateway.registries.imported_definition import UpstreamDefinition, build_tool_definition
 from gateway.registries.policy_cases import ExpectedReason
-from gateway.registries.upstream_definition import UpstreamDefinition, build_tool_definition
 from tests.config.linking.projects import catalogue, document, linked, list_codes, problem, snapshot_of, tool, upstream
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

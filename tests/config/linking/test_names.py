@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from gateway.config.linking.linker import LinkResult
-from gateway.registries.upstream_definition import build_tool_definition
+from gateway.registries.imported_definition import build_tool_definition
 from tests.config.linking.projects import catalogue, linked, list_codes, policy, problem, snapshot_of, tool, upstream
 
 WORDS: Final = ("throw", "replace", "keep")

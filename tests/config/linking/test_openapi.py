@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from gateway.registries.imported_definition import UpstreamDefinition, build_tool_definition
 from gateway.registries.snapshot import compute_revision
-from gateway.registries.upstream_definition import UpstreamDefinition, build_tool_definition
 from tests.config.linking.projects import (
     catalogue,
     document,

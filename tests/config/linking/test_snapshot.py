@@ -9,14 +9,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.config.linking.linker import FrozenDict, FrozenList, freeze
 from gateway.model.primitives.canonical_json import canonical
-from gateway.model.primitives.dotted_dict import deep_copy_containers
+from gateway.model.primitives.containers import FrozenDict, FrozenList, deep_copy_containers, freeze
 from gateway.model.schema.schema import Schema
 from gateway.policy.rules.conditions import Condition, ConditionScope, compile_condition
 from gateway.policy.rules.turn_state import TurnState
+from gateway.registries.imported_definition import build_tool_definition
 from gateway.registries.snapshot import Snapshot
-from gateway.registries.upstream_definition import build_tool_definition
 from tests.config.linking.projects import catalogue, document, linked, pipeline, snapshot_of, tool, upstream
 
 UNCHANGEABLE = (str, int, float, bool, type(None), date, time, timedelta, type, frozenset, ZoneInfo)

@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 
 from gateway.backends.openapi.tool_definitions import REQUEST_META
+from gateway.registries.imported_definition import UpstreamDefinition
 from gateway.registries.snapshot import DeclaredTool, compute_revision, describe_tool
 from gateway.registries.tool_flags import CHANGES, EFFECT_FLAGS, find_claimed_flags, method_flags
-from gateway.registries.upstream_definition import UpstreamDefinition
 from tests.config.linking.projects import (
     TRUST,
     catalogue,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.registries.diagnostics import Position
-from gateway.registries.upstream_definition import UpstreamDefinition, build_tool_definition
+from gateway.registries.imported_definition import UpstreamDefinition, build_tool_definition
 from tests.config.linking.projects import (
     TODAY,
     TRUST,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.kinds.base import UNMASKED_ARTIFACTS
+from gateway.config.kinds.common_specs import UNMASKED_ARTIFACTS
 from gateway.registries.diagnostics import Diagnostic
 from gateway.registries.policy_cases import EarlierCall, ExpectedReason, PolicyCase
 from tests.config.linking.projects import catalogue, document, linked, list_codes, pipeline, problem, snapshot_of, tool

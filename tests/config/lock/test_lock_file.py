@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.config.lock.lock_file import HEADING, LOCK_FILE, MAX_BYTES, Lock, LockedUpstream, read_lock, render_lock
 from gateway.config.yaml.parser import parse_text
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 
 SOURCE = ("stdio", "/usr/bin/wiki", "--all")
 UPSTREAM = LockedUpstream("wiki", {"default": SOURCE}, {"name": "wiki", "version": "1.2.3"})

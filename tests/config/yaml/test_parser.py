@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.config.yaml.document import MAX_BYTES, YamlDocument, split_lines
 from gateway.config.yaml.parser import parse_bytes, parse_text
-from gateway.config.yaml.tree import MAX_ALIASES, MAX_DEPTH
+from gateway.config.yaml.tree_builder import MAX_ALIASES, MAX_DEPTH
 from gateway.registries.diagnostics import Diagnostic, Position
 
 BOTH = pytest.mark.parametrize("loader", [yaml.CSafeLoader, yaml.SafeLoader], ids=["c", "pure"])

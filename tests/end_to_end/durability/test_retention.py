@@ -11,7 +11,7 @@ import pytest
 
 from gateway.app.jobs.record_sweeper import FILES_PER_PASS, RecordSweeper, SweepSchedule
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import duration_microseconds, now_microseconds
+from gateway.model.primitives.deadline import duration_microseconds, now_microseconds
 from gateway.model.turns.events import now
 from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import StoredCall, StoredResult, StoredTurn

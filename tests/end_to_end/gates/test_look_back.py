@@ -17,7 +17,7 @@ import pytest
 from gateway.engine.turns.implicit_turns import implicit_id
 from gateway.model.caller import Credential, Principal
 from gateway.policy import TurnStateWrite
-from gateway.storage.sql.postgres.migration import migrate_postgres
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from gateway.storage.sql.sqlite.writer_client import WriterClient
 from gateway.storage.sql.store import SqlStore
 from tests.support.gateways.forkserver import ForkServer

@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 
 from gateway.server.http.asgi import json_response, problem_response
 from gateway.server.http.http1_protocol import BoundedHttpProtocol
-from gateway.server.http.request_body import BodyTooSlow, read_body
+from gateway.server.http.json_body import BodyTooSlow, read_body
 
 pytestmark = pytest.mark.anyio
 

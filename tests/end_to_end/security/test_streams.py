@@ -182,7 +182,7 @@ async def test_no_event_follows_a_revocation(tmp_path: Path) -> None:
 async def test_answer_that_became_a_stream_ends_without_its_result(
     wire: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.server.mcp.streams.IDLE_SECONDS", 0.05)  # until a slow answer becomes a stream
+    monkeypatch.setattr("gateway.server.mcp.responses.IDLE_SECONDS", 0.05)  # until a slow answer becomes a stream
     async with start_call_counter() as backend:
         backend.goes_on = asyncio.Event()
         project = write(tmp_path / "p", approval_client(backend.port))

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.app.bundle_archive import BundleManifest, hash_files, pack_bundle, sign_manifest
+from gateway.app.bundle import BundleManifest, hash_files, pack_bundle, sign_manifest
 from gateway.app.project_files import read_project_files
 from gateway.audit.signing_keys import SigningKey
 from tests.support.gateways.forkserver import ForkServer, GatewayFork

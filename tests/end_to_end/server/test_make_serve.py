@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from gateway.identity.tokens import new_api_token
+from gateway.identity.credentials import new_api_token
 from tests.support.gateways.process import STARTS_WITHIN
 from tests.support.paths import ROOT
 from tests.support.terminal import activate_environment, block, run_typed_line

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.identity.tokens import new_api_token
+from gateway.identity.credentials import new_api_token
 from tests.support.gateways.forkserver import ForkServer, GatewayFork
 from tests.support.gateways.reload_project import (
     reload,

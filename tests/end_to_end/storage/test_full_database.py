@@ -15,7 +15,7 @@ import anyio
 import psycopg
 import pytest
 
-from gateway.storage.sql.postgres.migration import migrate_postgres
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from tests.end_to_end.storage.test_database_faults import CODES, until_ready
 from tests.support.gateways.gate_projects import ANA, pay
 from tests.support.gateways.projects import CallCounter, Caller, Reply

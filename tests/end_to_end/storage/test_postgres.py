@@ -14,7 +14,7 @@ from gateway.errors import ForeignStore
 from gateway.model.turns.events import now
 from gateway.policy.stop_list import Stop, StopTarget
 from gateway.storage.sql.postgres.connection import PostgresConnection
-from gateway.storage.sql.postgres.migration import migrate_postgres
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from tests.support.gateways.gate_projects import ANA, HELD, LIZ, PEOPLE, code_of, grant, pay, pending_id, rule
 from tests.support.gateways.projects import Caller, http_tool, start_call_counter, start_gateway
 from tests.support.gateways.replicas import CONNECTION, replicas, write_replica_project

@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gateway.app.cluster.peer_router import derive_peer_id
 from gateway.audit.verification import verify
 from gateway.storage.sql.postgres.connection import PostgresAuditReader
-from gateway.storage.sql.postgres.migration import migrate_postgres
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from tests.support.gateways.forkserver import ForkServer, GatewayFork
 from tests.support.gateways.gate_projects import ANA, HELD, LIZ, grant, pay, pending_id, rule
 from tests.support.gateways.projects import MODERN, Caller, GatewayUnderTest, http_tool, send_http, start_call_counter

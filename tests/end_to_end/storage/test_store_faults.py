@@ -23,7 +23,7 @@ import anyio
 import psycopg
 import pytest
 
-from gateway.storage.sql.postgres.migration import migrate_postgres
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.support.gateways.forkserver import ForkServer
 from tests.support.gateways.gate_projects import (

@@ -24,11 +24,11 @@ from gateway.engine.records.auditor import Auditor, stop_entry
 from gateway.errors import GatewayError, StoreUnavailable, UnknownCall, UnknownCatalogue, UnknownTool
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import canonical
-from gateway.model.primitives.clock import now_microseconds, to_microseconds
+from gateway.model.primitives.deadline import now_microseconds, to_microseconds
 from gateway.policy.rules.gate_checks import GateCheck, Judgement
 from gateway.policy.rules.gate_rules import GateRule
 from gateway.policy.stop_list import Stop, StopChange, StopTarget
-from gateway.registries.catalogue_selection import Selector
+from gateway.registries.tool_selection import Selector
 from gateway.storage.call_store import AuditBody, StoredCall, StoredResult
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.read_only_store import SqliteAuditReader

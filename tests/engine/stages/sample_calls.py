@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any
 
-from gateway.artifacts.spool_readers import InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryStore
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.model.caller import Principal
-from gateway.model.primitives.dotted_dict import DottedDict
+from gateway.model.primitives.containers import DottedDict
 from gateway.model.tools.artifact import SpoolReader
 from gateway.model.tools.backend import Invocation
 from gateway.model.tools.tool_call import ToolCall

@@ -10,23 +10,24 @@ from anyio import fail_after
 
 from gateway.config.kinds.pipelines import parse_stage_options
 from gateway.engine.stages.factory import (
+    InvalidStage,
     StageState,
     ToolLimits,
     build_phase_stages,
     call_stages,
+    chain_stages,
     find_loop_guard,
     refusal_before,
 )
 from gateway.engine.stages.resilience import BulkheadFull, CallRejected
-from gateway.engine.stages.result_redaction import InlineSmallResults, RedactionStage
-from gateway.engine.stages.stage_protocol import CallPipeline, InvalidStage, chain_stages
+from gateway.engine.stages.result_stages import InlineSmallResults, RedactionStage
 from gateway.engine.stages.turn_stages import LoopGuard, ToolSelectionStage, TurnSummaryStage
-from gateway.model.tools.backend import BackendError
+from gateway.model.tools.backend import BackendError, CallPipeline
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
+from gateway.registries.pipeline_stages import Phase
 from gateway.registries.snapshot import DeclaredTool, Pipeline, PipelineStage
-from gateway.registries.stage_order import Phase
 from tests.engine.stages.sample_calls import Backend, Clock, HangingBackend, a_call, a_dispatch, settled, started
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.engine.stages.stage_protocol import CallPipeline, CallStage, chain_stages
-from gateway.model.tools.backend import Invocation
+from gateway.engine.stages.factory import chain_stages
+from gateway.model.tools.backend import CallPipeline, CallStage, Invocation
 from tests.engine.stages.sample_calls import Backend, a_call
 
 pytestmark = pytest.mark.anyio

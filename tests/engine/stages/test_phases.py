@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryReader, InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryReader, InMemoryStore
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.engine.stages.result_redaction import InlineSmallResults, SizeLimit, measure_results
-from gateway.engine.stages.stage_protocol import chain_stages
+from gateway.engine.stages.factory import chain_stages
+from gateway.engine.stages.result_stages import InlineSmallResults, SizeLimit, measure_results
 from gateway.engine.stages.turn_stages import (
     PROPOSED_CALLS,
     LoopGuard,
@@ -26,7 +26,7 @@ from gateway.model.tools.tool import Tool
 from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import DispatchContext
 from gateway.model.turns.events import EventBuses
-from gateway.model.turns.pipeline import run_pipeline
+from gateway.model.turns.middleware_pipeline import run_pipeline
 from gateway.registries.diagnostics import Position
 from gateway.registries.snapshot import ArtifactClass
 from tests.engine.stages.sample_calls import Backend, a_call, a_dispatch, a_record, a_turn, run_stage

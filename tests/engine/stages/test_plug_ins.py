@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 
 from gateway.app.project import LoadedProject, ProjectFolders, load_project
-from gateway.engine.stages.factory import StageState, call_stages
-from gateway.engine.stages.stage_protocol import InvalidStage, chain_stages, load_call_stage, load_phase_stage
+from gateway.engine.stages.factory import (
+    InvalidStage,
+    StageState,
+    call_stages,
+    chain_stages,
+    load_call_stage,
+    load_phase_stage,
+)
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
+from gateway.registries.pipeline_stages import BUILT_IN_STAGES, Phase, add_plug_in_stages, check_stage_order
 from gateway.registries.snapshot import DeclaredTool
-from gateway.registries.stage_order import BUILT_IN_STAGES, Phase, add_plug_in_stages, check_stage_order
 from tests.engine.stages.sample_calls import Backend, a_call
 from tests.support.paths import ROOT
 from tests.support.stage_packages import FOOTER, StagePackages

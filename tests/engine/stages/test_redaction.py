@@ -13,9 +13,9 @@ from gateway.artifacts.formats.document_artifact import JsonPath
 from gateway.artifacts.formats.json_artifact import SpooledJsonArtifact
 from gateway.artifacts.formats.xml_artifact import SpooledXmlArtifact
 from gateway.artifacts.formats.yaml_artifact import SpooledYamlArtifact
-from gateway.artifacts.spool_readers import FileReader, InMemoryReader, from_handle, to_handle
+from gateway.artifacts.spool_stores import FileReader, InMemoryReader, from_handle, to_handle
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.engine.stages.result_redaction import MASK, NOT_SHOWN, RedactionStage, redact_artifact
+from gateway.engine.stages.result_stages import MASK, NOT_SHOWN, RedactionStage, redact_artifact
 from gateway.engine.turn_pipeline.dispatch_loop import build_query_tools
 from gateway.errors import NoReaderResolver
 from gateway.model.media import InMemoryMediaReader, Media

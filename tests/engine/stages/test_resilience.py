@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from anyio import fail_after
 
+from gateway.engine.stages.factory import chain_stages
 from gateway.engine.stages.resilience import Bulkhead, CallRejected, CircuitBreaker, Retry, Timeout, to_seconds
-from gateway.engine.stages.stage_protocol import CallPipeline, CallStage, chain_stages
-from gateway.model.primitives.cancellation import CompletedAwaitable
-from gateway.model.primitives.clock import current_deadline
-from gateway.model.tools.backend import BackendError, BackendErrorKind, Invocation
+from gateway.model.primitives.concurrency import CompletedAwaitable
+from gateway.model.primitives.deadline import current_deadline
+from gateway.model.tools.backend import BackendError, BackendErrorKind, CallPipeline, CallStage, Invocation
 from tests.engine.stages.sample_calls import Backend, Clock, HangingBackend, a_call, settled, started
 
 pytestmark = pytest.mark.anyio

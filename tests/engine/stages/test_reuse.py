@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.engine.stages.factory import chain_stages
 from gateway.engine.stages.result_cache import CachePart, CacheStage, ResultCache, fingerprint
-from gateway.engine.stages.stage_protocol import CallPipeline, chain_stages
 from gateway.model.caller import Principal
-from gateway.model.tools.backend import BackendError, Invocation
+from gateway.model.tools.backend import BackendError, CallPipeline, Invocation
 from tests.engine.stages.sample_calls import ALICE, Backend, Clock, HangingBackend, a_call, settled, started
 
 pytestmark = pytest.mark.anyio

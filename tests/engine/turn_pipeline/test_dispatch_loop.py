@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryReader
-from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
+from gateway.artifacts.query_tools import ToolMethod
+from gateway.artifacts.spool_stores import InMemoryReader
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import Executor, dispatch, in_memory_callbacks
 from gateway.errors import (
     AbortError,
@@ -23,7 +24,7 @@ from gateway.errors import (
     PipelineShortCircuited,
     TurnGateAborted,
 )
-from gateway.model.primitives.cancellation import AbortController
+from gateway.model.primitives.concurrency import AbortController
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.tool import Tool
 from gateway.model.tools.tool_call import ToolCall
@@ -31,7 +32,7 @@ from gateway.model.tools.tool_registry import ToolRegistry
 from gateway.model.turns.context import CallContext, DispatchContext, TurnContext
 from gateway.model.turns.conversation_records import Message, Retrievable
 from gateway.model.turns.events import DispatchEnd, ErrorEvent, EventBuses, Listener, TurnEvent, now
-from gateway.model.turns.pipeline import Middleware, Next
+from gateway.model.turns.middleware_pipeline import Middleware, Next
 from gateway.model.turns.progress_reporter import Reporter
 
 pytestmark = pytest.mark.anyio

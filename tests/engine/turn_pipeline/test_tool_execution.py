@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 from anyio import create_task_group, fail_after
 
-from gateway.artifacts.spool_readers import InMemoryReader, InMemoryStore
-from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod, build_query_tool
+from gateway.artifacts.query_tools import ToolMethod, build_query_tool
+from gateway.artifacts.spool_stores import InMemoryReader, InMemoryStore
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.engine.turn_pipeline.tool_execution import ProposedCall, settle_call, settle_calls
 from gateway.errors import NotPermitted

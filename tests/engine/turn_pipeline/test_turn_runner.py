@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.artifacts.spool_readers import InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryStore
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.engine.turn_pipeline.tool_execution import ProposedCall, settle_call
@@ -25,14 +25,14 @@ from gateway.errors import (
     PipelineShortCircuited,
     ValidationException,
 )
-from gateway.model.primitives.cancellation import AbortController
+from gateway.model.primitives.concurrency import AbortController
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.tool import Tool
 from gateway.model.tools.tool_call import ToolCall
 from gateway.model.turns.context import CallContext, DispatchContext
 from gateway.model.turns.conversation_records import CALLBACKS, Message
 from gateway.model.turns.events import ErrorEvent, TurnEnd, TurnEvent, TurnGateOpen
-from gateway.model.turns.pipeline import Next
+from gateway.model.turns.middleware_pipeline import Next
 from gateway.model.turns.progress_reporter import Reporter
 
 pytestmark = pytest.mark.anyio

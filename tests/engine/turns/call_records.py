@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.model.primitives.canonical_json import call_id
 from gateway.model.tools.tool_call import ToolCall

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.model.primitives.cancellation import AbortController, AbortSignal
+from gateway.model.primitives.concurrency import AbortController, AbortSignal
 
 
 def failing(error: Exception) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.line_index import BLOCK, IndexedReader
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.indexed_reader import BLOCK, IndexedReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
-from gateway.model.primitives.cancellation import check_cancelled, run_in_thread
+from gateway.model.primitives.concurrency import check_cancelled, run_in_thread
 
 pytestmark = pytest.mark.anyio
 

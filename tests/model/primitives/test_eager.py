@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model.primitives.cancellation import CompletedAwaitable, EagerCoroutine
+from gateway.model.primitives.concurrency import CompletedAwaitable, EagerCoroutine
 
 pytestmark = pytest.mark.anyio
 

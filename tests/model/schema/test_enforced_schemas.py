@@ -6,9 +6,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from gateway.config.linking.linker import freeze
 from gateway.errors import ValidationException
 from gateway.model import Schema
+from gateway.model.primitives.containers import freeze
 
 ORDER: dict[str, Any] = {
     "type": "object",

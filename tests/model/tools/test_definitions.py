@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod, build_query_tool
+from gateway.artifacts.query_tools import ToolMethod, build_query_tool
+from gateway.artifacts.spooled_artifact import SpooledArtifact
+from gateway.model.provider_formats import ProviderName, definition, definitions
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.tool import Tool
-from gateway.model.tools.tool_registry import ProviderName, ToolRegistry, definition, definitions
+from gateway.model.tools.tool_registry import ToolRegistry
 
 PROVIDERS: list[ProviderName] = ["openai", "anthropic", "gemini", "mcp"]
 EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}

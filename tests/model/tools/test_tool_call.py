@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import InvalidInitialToolCallValue, ValidationException
 from gateway.model.media import InMemoryMediaReader, Media
 from gateway.model.primitives.canonical_json import call_id
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.tool_call import ToolCall, decode_arguments, parse_timestamp
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.engine.turn_pipeline.dispatch_loop import in_memory_callbacks
 from gateway.errors import (
     GatewayError,
@@ -22,7 +22,7 @@ from gateway.errors import (
     ValidationException,
 )
 from gateway.model.media import InMemoryMediaReader
-from gateway.model.primitives.cancellation import AbortController
+from gateway.model.primitives.concurrency import AbortController
 from gateway.model.schema.schema import Schema
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.tool import Tool

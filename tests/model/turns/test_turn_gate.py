@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel
 
-from gateway.artifacts.spool_readers import InMemoryStore
+from gateway.artifacts.spool_stores import InMemoryStore
 from gateway.engine.turn_pipeline.dispatch_loop import dispatch, in_memory_callbacks
 from gateway.engine.turn_pipeline.tool_execution import ProposedCall, settle_call
 from gateway.errors import (
@@ -22,8 +22,8 @@ from gateway.errors import (
     TurnGateTimeout,
     ValidationException,
 )
-from gateway.model.primitives.cancellation import AbortController
-from gateway.model.primitives.clock import Deadline, reset_deadline, set_deadline
+from gateway.model.primitives.concurrency import AbortController
+from gateway.model.primitives.deadline import Deadline, reset_deadline, set_deadline
 from gateway.model.schema.schema import Schema
 from gateway.model.tools.tool import Tool
 from gateway.model.tools.tool_call import ToolCall

@@ -12,8 +12,8 @@ from casbin.util import key_match, regex_match
 
 from gateway.policy.casbin.enforcer import CasbinAuthoriser
 from gateway.policy.casbin.lint import KnownNames, lint_policies
-from gateway.policy.casbin.matcher import build_role_graph, find_ancestors, is_object, matches_catalogue
 from gateway.policy.casbin.policy_files import MODEL_TEXT, read_policies
+from gateway.policy.casbin.policy_index import build_role_graph, find_ancestors, is_object, matches_catalogue
 from tests.policy.casbin.policy_samples import RANKS, policy_set, request
 
 ALLOW = "role:a, *, tool:*, invoke, internal, allow"

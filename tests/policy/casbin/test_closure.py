@@ -1,6 +1,6 @@
 """Membership through links: closure, depth and cycles."""
 
-from gateway.policy.casbin.matcher import (
+from gateway.policy.casbin.policy_index import (
     RoleGraph,
     build_role_graph,
     find_ancestors,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.policy.casbin.matcher import (
+from gateway.policy.casbin.policy_index import (
     has_role,
     is_name,
     is_object,

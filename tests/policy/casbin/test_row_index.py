@@ -2,7 +2,8 @@
 
 from random import Random
 
-from gateway.policy.casbin.matcher import (
+from gateway.policy.casbin.policy_files import PermissionRow
+from gateway.policy.casbin.policy_index import (
     RowIndex,
     build_role_graph,
     find_parents,
@@ -11,7 +12,6 @@ from gateway.policy.casbin.matcher import (
     matches_catalogue,
     matches_object,
 )
-from gateway.policy.casbin.policy_files import PermissionRow
 from tests.policy.casbin.policy_samples import policy_set, random_policies, random_request
 
 

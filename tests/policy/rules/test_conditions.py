@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.policy.rules.conditions import Condition, ConditionScope, Evaluation, compile_condition, is_path_under
 from gateway.policy.rules.expression_analysis import ConditionProblem
 from gateway.policy.rules.turn_state import Taint, TurnState

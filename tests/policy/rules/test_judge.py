@@ -29,8 +29,8 @@ from gateway.policy.rules.gate_checks import (
 )
 from gateway.policy.rules.gate_rules import SEVERITY, GateRule, RuleMode, evaluate_call
 from gateway.policy.rules.turn_state import TurnState
-from gateway.registries.catalogue_selection import GovernedTool, Selector
 from gateway.registries.diagnostics import Position
+from gateway.registries.tool_selection import GovernedTool, Selector
 
 TOOL = GovernedTool("payment_refund", "internal", 0, frozenset({"writes"}), {"system": "payments"})
 MONDAY = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policy.rules.turn_state import DIFFERENT, CallBounds, Taint, TurnState
-from gateway.policy.rules.turn_state_writes import merge_turn_states
+from gateway.policy.rules.turn_state_merge import merge_turn_states
 
 AT = datetime(2027, 1, 1, tzinfo=UTC)
 WORDS = st.sampled_from(["a", "b", "c"])

@@ -23,7 +23,7 @@ from gateway.model.primitives.json_fingerprint import (
     set_value_limit,
 )
 from gateway.model.tools.backend import BackendError
-from gateway.server.http.request_body import MAX_DEPTH, NotStrictJson, strict_json
+from gateway.server.http.json_body import MAX_DEPTH, NotStrictJson, strict_json
 
 CASES = int(os.environ.get("FUZZ_CASES", "20000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from gateway.app.cluster import peer_channel
-from gateway.app.cluster.peer_channel import Address, ChannelConnector, ChannelSilent
+from gateway.app.cluster import peer_connector
+from gateway.app.cluster.peer_connector import Address, ChannelSilent, PeerConnector
 from gateway.app.cluster.proxy import create_forwarding_session, forward_request
 from gateway.app.cluster.worker_router import WorkerRouter
 from gateway.http_client import HttpSession
@@ -43,7 +43,7 @@ class RecordingApp:
 
 @asynccontextmanager
 async def make_session(kind: Kind, places: dict[str, Address], *, key: ChannelKey = KEY) -> AsyncIterator[HttpSession]:
-    session = create_forwarding_session(ChannelConnector(key, kind, places.get))
+    session = create_forwarding_session(PeerConnector(key, kind, places.get))
     try:
         yield session
     finally:
@@ -147,7 +147,7 @@ async def test_number_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 async def test_process_that_does_not_answer_is_not_taken_for_one_that_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peer_channel, "PROOF_SECONDS", 0.1)
+    monkeypatch.setattr(peer_connector, "PROOF_SECONDS", 0.1)
     messages: list[Any] = []
 
     async def send(message: Any) -> None:

@@ -11,7 +11,7 @@ from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.model.caller import Principal
 from gateway.server.http.admission import AdmissionControl
 from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
-from gateway.server.http.stream_authorization import ServedResponse, StreamWatch
+from gateway.server.http.served_response import ServedResponse, StreamWatch
 
 pytestmark = pytest.mark.anyio
 
@@ -150,7 +150,7 @@ async def test_two_looks_at_once_end_a_stream_once() -> None:
 
 
 async def test_verification_that_hangs_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.server.http.stream_authorization.WITHIN", QUICK)
+    monkeypatch.setattr("gateway.server.http.served_response.WITHIN", QUICK)
     world = World(recalled=None)
 
     async def hang(credential: bytes | None) -> Principal:

@@ -116,7 +116,7 @@ async def test_tool_may_do_without_an_answer(wire: Wire) -> None:
 
 
 async def test_unanswered_call_is_stopped(service: Service, wire: Wire) -> None:
-    from gateway.server.mcp.streams import McpResponse
+    from gateway.server.mcp.responses import McpResponse
     from gateway.server.mcp.suspended_calls import StatelessCallerChannel, SuspendedCall
     from tests.server.mcp.asgi_client import META
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.engine.tool_lists import SLICE
 from gateway.policy.authoriser import AccessDecision, AccessRequest
-from gateway.server.mcp.protocol_base import RevisionLists, ToolLists
+from gateway.server.mcp.mcp_server import RevisionLists, ToolLists
 from tests.engine.service_gateway import ANA, Gateway, Grants, Plan, running
 
 pytestmark = pytest.mark.anyio

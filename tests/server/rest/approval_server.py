@@ -18,8 +18,9 @@ from gateway.policy.access import Access
 from gateway.registries.snapshot import Snapshot
 from gateway.server.http.asgi import error_response, problem_response
 from gateway.server.rest.approvals import REQUESTS
-from gateway.server.rest.operation import RestDependencies, RestOperation, RestRequest, read_json, read_query
+from gateway.server.rest.operation import RestDependencies, RestOperation, RestRequest
 from gateway.server.rest.operation_table import APPROVAL_OPERATIONS
+from gateway.server.rest.router import read_json, read_query
 from tests.approvals.held_calls import ADA, LEA, LEO, LIV, MAX, STRANGER, ApprovalFixture
 
 PEOPLE: dict[str, Principal] = {each.subject.removeprefix("user:"): each for each in (ADA, LEA, LEO, LIV, MAX)}

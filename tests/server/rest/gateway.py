@@ -20,7 +20,7 @@ from gateway.engine.call import Call
 from gateway.engine.handler import HandlerDependencies, build_handler
 from gateway.engine.live_revision import LiveCatalogue, LiveRevision
 from gateway.engine.service import Service
-from gateway.engine.stages.result_redaction import redact_artifact
+from gateway.engine.stages.result_stages import redact_artifact
 from gateway.errors import Unauthenticated
 from gateway.model.caller import Principal
 from gateway.model.media import InMemoryMediaReader, Media

@@ -18,9 +18,9 @@ from gateway.engine.result_content import CallOutcome
 from gateway.errors import GatewayError, StoreUnavailable, ToolDownstreamError
 from gateway.model.schema.schema import Schema
 from gateway.server.http.asgi import error_response
-from gateway.server.rest.openapi import build_openapi, call_example
+from gateway.server.rest.api_documentation import build_openapi, call_example
+from gateway.server.rest.calls_and_turns import MEANINGS, RETRYABLE, STATUSES, Outcome, status_of
 from gateway.server.rest.operation_table import OPERATIONS
-from gateway.server.rest.responses import MEANINGS, RETRYABLE, STATUSES, Outcome, status_of
 from tests.server.rest.gateway import Gateway, running
 
 pytestmark = pytest.mark.anyio
@@ -99,7 +99,7 @@ TABLE: dict[str, tuple[CallOutcome, int, int | None]] = {
 
 @pytest.mark.parametrize("case", TABLE)
 def test_status_of_every_outcome(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.server.rest.responses.now_microseconds", lambda: NOW)
+    monkeypatch.setattr("gateway.server.rest.calls_and_turns.now_microseconds", lambda: NOW)
     call, status, retry_after = TABLE[case]
 
     outcome, code, wait = read_status(call)

@@ -8,7 +8,7 @@ import pytest
 from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
 
-from gateway.model.turns.pipeline import Next
+from gateway.model.turns.middleware_pipeline import Next
 from tests.server.rest.gateway import Gateway, running
 
 pytestmark = pytest.mark.anyio

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
+from gateway.storage.blobs.blob_store import InlineBlobStore
 from gateway.storage.blobs.bucket_store import BucketBlobStore, BucketSpool
 from gateway.storage.blobs.disk_store import DiskSpool
-from gateway.storage.blobs.result_spool import InlineBlobStore, ResultSpool
+from gateway.storage.blobs.result_spool import ResultSpool
 from tests.support.servers.object_store import ObjectStore
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.app.secrets import SecretMissing
 from gateway.errors import ArtifactDamaged, ArtifactGone, RecordConflict, StoreUnavailable
-from gateway.storage.blobs.blob_keys import hash_id
+from gateway.storage.blobs.blob_store import hash_id
 from gateway.storage.blobs.bucket_store import BLOCK, PART, UNDER_WAY, BucketBlobStore, BucketSpool
 from gateway.storage.blobs.result_spool import ResultSpool
 from gateway.storage.blobs.s3_client import BucketAddress, InvalidObjectStore

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import ArtifactGone
-from gateway.storage.blobs.blob_keys import hash_id, hash_turn_id, is_inline, parse_key
+from gateway.storage.blobs.blob_store import hash_id, hash_turn_id, is_inline, parse_key
 from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.blobs.result_spool import INLINE_LIMIT
 from gateway.storage.sql.sqlite.engine import open_sqlite_store

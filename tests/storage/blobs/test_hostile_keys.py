@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ArtifactGone, StoreUnavailable
-from gateway.storage.blobs.blob_keys import parse_key
+from gateway.storage.blobs.blob_store import parse_key
 from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.blobs.result_spool import INLINE_LIMIT
 from gateway.storage.process_liveness import ProcessLock

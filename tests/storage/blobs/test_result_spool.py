@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import ArtifactGone, OutputTooLarge, SpoolQuotaExceeded, StoreUnavailable
-from gateway.storage.blobs.result_spool import INLINE_LIMIT, BlobReader, InlineBlobReader, Reader, ResultSpool
+from gateway.storage.blobs.blob_store import BlobReader, InlineBlobReader, Reader
+from gateway.storage.blobs.result_spool import INLINE_LIMIT, ResultSpool
 from gateway.storage.call_store import StoredResult
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from tests.storage.blobs.spools import Bucket, Folder, Spools

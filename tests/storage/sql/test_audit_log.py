@@ -19,8 +19,8 @@ from gateway.storage.call_store import AuditBody, StoredCall
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.read_only_store import SqliteAuditReader
 from gateway.storage.sql.sqlite.connection import SqliteConnection
+from gateway.storage.sql.sqlite.database_setup import migrate_sqlite
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
-from gateway.storage.sql.sqlite.migration import migrate_sqlite
 from gateway.storage.sql.sqlite.writer_client import WriterClient
 from tests.storage.sample_records import ADA, NOON, call, settled, turn
 

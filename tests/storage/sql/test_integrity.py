@@ -15,15 +15,15 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from gateway.app.stores.sqlite import SqliteDatabase
+from gateway.app.stores.databases import SqliteDatabase
 from gateway.cli.main import app
 from gateway.errors import StoreUnavailable
-from gateway.model.primitives.clock import to_microseconds
-from gateway.storage.blobs.blob_keys import BlobKey, parse_key
+from gateway.model.primitives.deadline import to_microseconds
+from gateway.storage.blobs.blob_store import BlobKey, parse_key
 from gateway.storage.blobs.disk_store import DiskSpool
 from gateway.storage.call_store import StoredResult
+from gateway.storage.sql.postgres.database_setup import postgres_findings
 from gateway.storage.sql.postgres.engine import open_postgres_store
-from gateway.storage.sql.postgres.migration import postgres_findings
 from gateway.storage.sql.sqlite import integrity
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.sqlite.integrity import check_quickly, iter_named_results, result_findings, sqlite_findings
@@ -203,7 +203,7 @@ async def test_check_at_start_ends_in_time_and_reports_that(
 
     assert check_quickly(path) is True
     monkeypatch.setattr(
-        "gateway.app.stores.sqlite.check_quickly", lambda path: integrity.check_quickly(path, seconds=0.01)
+        "gateway.app.stores.databases.check_quickly", lambda path: integrity.check_quickly(path, seconds=0.01)
     )
     with closing(sqlite3.connect(path)) as connection:  # enough to take longer than that
         connection.execute(
@@ -224,7 +224,7 @@ async def test_only_the_first_process_checks(path: Path, monkeypatch: pytest.Mon
         checked.append(path)
         return True
 
-    monkeypatch.setattr("gateway.app.stores.sqlite.check_quickly", check)
+    monkeypatch.setattr("gateway.app.stores.databases.check_quickly", check)
     await fill_database(path, calls=1)
     first = await SqliteDatabase.open(path)
     second = await SqliteDatabase.open(path)

@@ -14,15 +14,15 @@ import pytest
 from gateway.audit.entries import AuditOrigin
 from gateway.errors import StoreUnavailable
 from gateway.model.caller import Principal
-from gateway.model.primitives.clock import to_microseconds
+from gateway.model.primitives.deadline import to_microseconds
 from gateway.storage.call_store import ArgumentExcerpt, CallFilter
 from gateway.storage.refusal_store import KEPT_FOR, WINDOW, Refusal
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import open_postgres_store
 from gateway.storage.sql.refusals import count_by_reason
+from gateway.storage.sql.sqlite.database_setup import migrate_sqlite
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
-from gateway.storage.sql.sqlite.migration import migrate_sqlite
 from tests.storage import simultaneous as steps
 from tests.storage.sample_records import ADA, BOB, NOON, Clock, call, settled, turn
 from tests.storage.simultaneous import Pair, summed

@@ -26,7 +26,7 @@ from gateway.policy.stop_list import (
     StopList,
     StopTarget,
 )
-from gateway.storage.change_signal import FileChangeSignal
+from gateway.storage.cache_invalidation import FileChangeSignal
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from gateway.storage.sql.stop_list import SqlStopList
 from tests.storage.sample_records import NOON, Clock

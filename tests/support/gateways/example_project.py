@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Thread
 
 from gateway.examples.helpdesk_service import HelpdeskServer, sample_store
-from gateway.identity.tokens import new_api_token
+from gateway.identity.credentials import new_api_token
 from tests.support.gateways.forkserver import ForkServer, GatewayFork
 from tests.support.paths import ROOT
 

@@ -110,7 +110,7 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def new_database(postgres: PostgresServer) -> Callable[[], str]:
     """Return a function that creates a migrated database and returns its address."""
-    from gateway.storage.sql.postgres.migration import migrate_postgres
+    from gateway.storage.sql.postgres.database_setup import migrate_postgres
 
     with psycopg.connect(postgres.address("postgres"), autocommit=True) as connection:
         connection.execute("CREATE DATABASE set_up")

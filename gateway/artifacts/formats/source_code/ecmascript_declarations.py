@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from gateway.artifacts.formats.source_code.syntax_tree import (
+from gateway.artifacts.formats.source_code.source_facts import (
     MAX_ENTRIES,
     ByteSpan,
     Declaration,

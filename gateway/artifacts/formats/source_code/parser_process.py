@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.artifacts.formats.source_code.ecmascript_declarations import IDENTIFIERS, extract_ecmascript_facts
 from gateway.artifacts.formats.source_code.python_declarations import extract_python_facts
-from gateway.artifacts.formats.source_code.syntax_tree import (
+from gateway.artifacts.formats.source_code.source_facts import (
     GRAMMARS,
     MAX_SECONDS,
     SourceText,

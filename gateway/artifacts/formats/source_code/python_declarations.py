@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from gateway.artifacts.formats.source_code.syntax_tree import (
+from gateway.artifacts.formats.source_code.source_facts import (
     ByteSpan,
     Declaration,
     FactCollector,

@@ -22,9 +22,10 @@ from typing import Any, ClassVar, Final, Literal, get_args
 from weakref import WeakKeyDictionary
 
 from gateway.artifacts.formats.source_code.python_declarations import MODULE
-from gateway.artifacts.formats.source_code.syntax_tree import GRAMMARS, MAX_SECONDS, ByteSpan, Facts
-from gateway.artifacts.line_index import encode_utf8
-from gateway.artifacts.spooled_artifact import SpooledArtifact, ToolMethod
+from gateway.artifacts.formats.source_code.source_facts import GRAMMARS, MAX_SECONDS, ByteSpan, Facts
+from gateway.artifacts.indexed_reader import encode_utf8
+from gateway.artifacts.query_tools import ToolMethod
+from gateway.artifacts.spooled_artifact import SpooledArtifact
 from gateway.errors import AnswerTooLarge, ArtifactError, TypescriptPeerMissing
 from gateway.model import SpoolReader, deep_copy_containers
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import StaticPool
 
 from gateway.errors import ForeignStore
-from gateway.storage.sql.sqlite.migration import SCRIPTS, VERSION_TABLE, list_schema_versions
+from gateway.storage.sql.sqlite.database_setup import SCRIPTS, VERSION_TABLE, list_schema_versions
 
 
 def run_sqlite_steps(connection: sqlite3.Connection, to: str) -> None:

@@ -19,13 +19,14 @@ from gateway.model import now
 from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.sql import call_statements as statements
+from gateway.storage.sql import call_transactions as transactions
 from gateway.storage.sql.call_rows import blob_rows, call_to_row, turn_to_row
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.engine_base import ReadPool, Row, SqlEngine
 from gateway.storage.sql.lock_keys import state_footprint
 from gateway.storage.sql.postgres.connection import FULL, PostgresConnection, PostgresReader
+from gateway.storage.sql.postgres.database_setup import require_schema_version
 from gateway.storage.sql.postgres.heartbeat import Heartbeat, Lease
-from gateway.storage.sql.postgres.migration import require_schema_version
 from gateway.storage.sql.postgres.writer import PostgresWriter
 from gateway.storage.sql.store import SqlStore
 from gateway.storage.sql.tables import calls
@@ -193,7 +194,7 @@ class PostgresEngine(SqlEngine):
         statements.INSERT_TURN.run_all(connection, [each.turn for each in group])
         _INSERT_FIRST_CALL.run_all(connection, [each.call for each in group])
         statements.INSERT_PIECE.run_all(connection, [piece for each in group for piece in each.pieces])
-        statements.write_turn_states(connection, [each.implicit for each in group])
+        transactions.write_turn_states(connection, [each.implicit for each in group])
         self.append_audit(connection, [body for each in group for body in each.audit])
 
 

@@ -297,7 +297,7 @@ class PostgresCachedValue(Generic[T]):
 
 
 class PostgresChangeSignal:
-    """Implements `gateway.storage.change_signal.ChangeSignal`."""
+    """Implements `gateway.storage.cache_invalidation.ChangeSignal`."""
 
     def __init__(self, pulse: Heartbeat, writer: GroupCommit) -> None:
         self._pulse = pulse

@@ -4,17 +4,14 @@ A thread does the checkpoints, so that the writer does not wait for the disk. If
 one within a commit, as always; little is left to do then.
 """
 
-import errno
-import logging
 import os
 import sqlite3
 from pathlib import Path
-from tempfile import TemporaryFile
-from threading import Event, Thread
 from typing import Final
 from urllib.parse import quote
 
 from gateway.errors import StoreUnavailable
+from gateway.storage.sql.sqlite.disk_space import descriptor_problem
 from gateway.storage.sql.sqlite.sigbus_recovery import add_connection, fault_count, remove_connection
 
 ATTEMPT: Final = 0.05
@@ -151,117 +148,3 @@ def _translate(error: Exception) -> Exception:
     if isinstance(error, OSError):
         return file_replaced_error()
     return to_store_error(error) or error
-
-
-CHECKPOINT_CALLS: Final = 1024
-"""Calls between two checkpoints: about a third of the log at which SQLite does one within a commit."""
-
-
-class WalCheckpointer:
-    def __init__(self, database: Path) -> None:
-        self._database = database
-        self._link: SqliteConnection | None = None
-        self._calls = 0
-        self._is_due = Event()
-        self._is_over = False
-        self._thread = Thread(target=self._run, name="writing-back", daemon=True)
-        self._thread.start()
-
-    def on_write(self, calls: int) -> None:
-        self._calls += calls
-        if self._calls >= CHECKPOINT_CALLS:
-            self._calls = 0
-            self._is_due.set()
-
-    def close(self) -> None:
-        self._is_over = True
-        self._is_due.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._is_due.wait()
-            self._is_due.clear()
-            if self._is_over:
-                break
-            self._write_back()
-        self._disconnect()
-
-    def _write_back(self) -> None:
-        """Write back the pages that no reader uses. The others follow at the next checkpoint."""
-        try:
-            if self._link is None or self._link.is_lost():
-                self._disconnect()
-                self._link = SqliteConnection(self._database)
-            self._link.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        except (sqlite3.Error, StoreUnavailable):
-            self._disconnect()
-
-    def _disconnect(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-
-
-_EVERY: Final = 1.0
-_PROBE: Final = bytes(256 << 10)
-"""More than a call takes with its record and its entries."""
-
-_DESCRIPTORS: Final = {
-    errno.EMFILE: "no file descriptors are left: raise the limit of the process (ulimit -n) or serve fewer clients",
-    errno.ENFILE: "no file descriptors are left on this machine: raise fs.file-max, or end other processes",
-}
-_WORDS: Final = {
-    **_DESCRIPTORS,
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk is full: a quota is used up",
-    errno.EFBIG: "files may not grow any more",
-    errno.EROFS: "the disk is read-only",
-}
-_log: Final = logging.getLogger(__name__)
-
-
-class DiskSpaceMonitor:
-    """Checks in its own thread, because a disk that hangs would block the event loop."""
-
-    def __init__(self, folder: Path, *, every: float = _EVERY) -> None:
-        self._folder = folder
-        self._every = every
-        self._closing = Event()
-        self.problem: str | None = None
-        self._thread = Thread(target=self._serve, name="gateway-store-room", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closing.set()
-
-    def _serve(self) -> None:
-        while not self._closing.wait(self._every):
-            self._update(check_disk_space(self._folder))
-
-    def _update(self, problem: str | None) -> None:
-        if problem is not None and self.problem is None:
-            _log.error("nothing can be recorded: %s", problem)
-        elif problem is None and self.problem is not None:
-            _log.warning("calls can be recorded again")
-        self.problem = problem
-
-
-def check_disk_space(folder: Path) -> str | None:
-    """Return why nothing can be written there, `None` if it can."""
-    try:
-        with TemporaryFile(dir=folder, buffering=0) as file:
-            if file.write(_PROBE) < len(_PROBE):
-                return _WORDS[errno.ENOSPC]
-    except OSError as error:
-        return _WORDS.get(error.errno or 0, "its folder cannot be written to")
-    return None
-
-
-def descriptor_problem() -> str | None:
-    """Return why no file or connection can be opened at all, `None` if they can."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError as error:
-        return _DESCRIPTORS.get(error.errno or 0)
-    return None

@@ -19,10 +19,11 @@ from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.process_liveness import ProcessLock
 from gateway.storage.sql import call_statements as statements
+from gateway.storage.sql import call_transactions as transactions
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.engine_base import CallOutcomeRows, Note, ReadPool, Row, SqlEngine
 from gateway.storage.sql.group_commit import GroupCommit
-from gateway.storage.sql.sqlite.migration import connect_checked, open_database_file, retry_while_locked
+from gateway.storage.sql.sqlite.database_setup import connect_checked, open_database_file, retry_while_locked
 from gateway.storage.sql.sqlite.single_call_conversion import (
     EXPANSION,
     SINGLE_CALL_INSERT,
@@ -210,7 +211,7 @@ class SqliteEngine(SqlEngine):
     ) -> None:
         rows = [to_single_call_row(values) for values, _, _ in group]
         insert_expanded(connection, EXPANSION, SINGLE_CALL_INSERT, rows=rows)
-        statements.write_turn_states(connection, (implicit for _, _, implicit in group))
+        transactions.write_turn_states(connection, (implicit for _, _, implicit in group))
         self.append_audit(connection, [body for _, audit, _ in group for body in audit])
 
 

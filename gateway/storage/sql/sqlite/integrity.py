@@ -15,13 +15,12 @@ from urllib.parse import quote
 from sqlalchemy import and_, bindparam, literal_column, select
 
 from gateway.errors import StoreUnavailable
-from gateway.storage.blobs.blob_keys import parse_key
-from gateway.storage.blobs.result_spool import BlobStore
+from gateway.storage.blobs.blob_store import BlobStore, parse_key
 from gateway.storage.call_store import StoredResult
 from gateway.storage.sql.call_rows import results_from_json
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.sqlite.connection import SqliteConnection, to_store_error
-from gateway.storage.sql.sqlite.migration import (
+from gateway.storage.sql.sqlite.database_setup import (
     APPLICATION_ID,
     list_schema_versions,
     read_schema_version,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Table, bindparam
 from sqlalchemy.dialects.sqlite import dialect, insert
 
-from gateway.storage.blobs.blob_keys import is_inline, turn_id_prefix
+from gateway.storage.blobs.blob_store import is_inline, turn_id_prefix
 from gateway.storage.call_store import StoredCall, StoredTurn
 from gateway.storage.sql.call_rows import arguments_text, checksum_text, encode_json, results_to_json
 from gateway.storage.sql.column_values import InsertStatement, require_storable_id

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from gateway.storage.blobs.blob_keys import turn_id_prefix
+from gateway.storage.blobs.blob_store import turn_id_prefix
 from gateway.storage.sql.column_values import (
     InsertStatement,
     Row,

@@ -18,14 +18,16 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from threading import Event, Thread
 from time import time_ns
 from typing import Any, Final, NamedTuple
 
 from gateway.audit import AuditOrigin, ContentKey
+from gateway.errors import StoreUnavailable
 from gateway.policy import TurnStateWrite, merge_state_writes
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.column_values import InsertStatement
-from gateway.storage.sql.sqlite.connection import SqliteConnection, WalCheckpointer
+from gateway.storage.sql.sqlite.connection import SqliteConnection
 from gateway.storage.sql.sqlite.sigbus_recovery import survive_bus_errors
 from gateway.storage.sql.sqlite.single_call_table import (
     ID_RUN_SIZE,
@@ -36,6 +38,56 @@ from gateway.storage.sql.sqlite.single_call_table import (
     insert_single_calls,
     to_single_call_row,
 )
+
+CHECKPOINT_CALLS: Final = 1024
+"""Calls between two checkpoints: about a third of the log at which SQLite does one within a commit."""
+
+
+class WalCheckpointer:
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._link: SqliteConnection | None = None
+        self._calls = 0
+        self._is_due = Event()
+        self._is_over = False
+        self._thread = Thread(target=self._run, name="writing-back", daemon=True)
+        self._thread.start()
+
+    def on_write(self, calls: int) -> None:
+        self._calls += calls
+        if self._calls >= CHECKPOINT_CALLS:
+            self._calls = 0
+            self._is_due.set()
+
+    def close(self) -> None:
+        self._is_over = True
+        self._is_due.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._is_due.wait()
+            self._is_due.clear()
+            if self._is_over:
+                break
+            self._write_back()
+        self._disconnect()
+
+    def _write_back(self) -> None:
+        """Write back the pages that no reader uses. The others follow at the next checkpoint."""
+        try:
+            if self._link is None or self._link.is_lost():
+                self._disconnect()
+                self._link = SqliteConnection(self._database)
+            self._link.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except (sqlite3.Error, StoreUnavailable):
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
 
 _HEAD: Final = 4
 

@@ -11,7 +11,7 @@ from gateway.artifacts.formats.source_code.source_artifact import (
     SourceArtifact,
     SpooledEcmascriptArtifact,
 )
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import InvalidToolArgs
 from tests.artifacts.formats.document_turns import ask, turn_with
 

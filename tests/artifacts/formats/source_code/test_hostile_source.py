@@ -22,8 +22,8 @@ from gateway.artifacts.formats.source_code.source_artifact import (
     SpooledEcmascriptArtifact,
     SpooledPythonArtifact,
 )
-from gateway.artifacts.formats.source_code.syntax_tree import MAX_ENTRIES
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.formats.source_code.source_facts import MAX_ENTRIES
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import AnswerTooLarge, ArtifactError, NotASpoolReader, ToolDownstreamError, TypescriptPeerMissing
 from tests.artifacts.formats.document_turns import ask
 
@@ -301,7 +301,7 @@ class Block:
 
 sys.meta_path.insert(0, Block())
 
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import TypescriptPeerMissing
 from gateway.artifacts.formats.source_code.source_artifact import SpooledEcmascriptArtifact
 from gateway.artifacts.formats.source_code.source_artifact import SpooledPythonArtifact

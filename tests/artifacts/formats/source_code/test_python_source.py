@@ -16,7 +16,7 @@ import pytest
 
 from gateway.artifacts.formats.source_code.parser_process import answer
 from gateway.artifacts.formats.source_code.source_artifact import PYTHON_SYMBOL_KINDS, SpooledPythonArtifact
-from gateway.artifacts.spool_readers import InMemoryReader
+from gateway.artifacts.spool_stores import InMemoryReader
 from gateway.errors import InvalidToolArgs
 from tests.artifacts.formats.document_turns import ask, turn_with
 

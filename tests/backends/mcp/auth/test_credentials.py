@@ -24,7 +24,7 @@ from gateway.backends.mcp.credentials import (
 )
 from gateway.backends.mcp.http_client import UpstreamEndpoint
 from gateway.backends.mcp.http_transport import StreamableHttpConnection
-from gateway.http_client.connection_pools import HttpConnections
+from gateway.http_client.pool import HttpConnections
 from gateway.model.caller import Principal
 from gateway.model.tools.backend import BackendError
 from tests.backends.mcp.servers.asgi_host import serve_app

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.app.project import ProjectFolders, load_project
 from gateway.app.upstream_discovery import UpstreamDefinitions, discover, open_connections
-from gateway.config.lock.pins import list_upstreams
+from gateway.config.lock.pin_resolution import list_upstreams
 from gateway.model.tools.backend import BackendError
 from gateway.model.turns.events import now
 from tests.backends.mcp.servers.asgi_host import serve_app

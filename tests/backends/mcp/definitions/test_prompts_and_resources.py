@@ -20,7 +20,7 @@ from mcp import Client, MCPError
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
 from gateway.model.turns.events import now
 from gateway.policy.stop_list import Stop, StopTarget
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from tests.backends.mcp.servers.asgi_host import App, Era, legacy_only, serve_app
 from tests.backends.mcp.servers.front_gateway import Gateway, gateway, project, upstream
 from tests.backends.mcp.servers.resource_server import make_resource_server

@@ -17,7 +17,7 @@ from gateway.app.project_source import FolderSource, LastGoodBundle
 from gateway.app.revisions.reload import Reloader, prepare_from_source
 from gateway.app.settings import Settings
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from gateway.server.http.drain import ShutdownSignal
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.front_gateway import project, upstream

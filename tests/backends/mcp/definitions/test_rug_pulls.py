@@ -18,7 +18,7 @@ from gateway.app.status_report import build_status
 from gateway.cli.operations.status import format_status
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
 from gateway.engine.gates.definition_guard import DefinitionStatusChanged
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.front_gateway import Gateway, gateway, project, tool, upstream
 from tests.backends.mcp.servers.mutable_server import FIND, MutableServer

@@ -11,7 +11,7 @@ from mcp import Client, MCPError
 from mcp_types import ResourceTemplateReference
 
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
-from gateway.registries.upstream_definition import UpstreamDefinition
+from gateway.registries.imported_definition import UpstreamDefinition
 from tests.backends.mcp.servers.asgi_host import serve_app
 from tests.backends.mcp.servers.front_gateway import Gateway, gateway, project, upstream
 from tests.backends.mcp.servers.mutable_server import FIND, MutableServer

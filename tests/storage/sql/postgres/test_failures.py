@@ -19,14 +19,14 @@ from gateway.model.caller import Principal
 from gateway.policy.limits import Limit, LimitKey, QuotaLimit, RateLimit
 from gateway.policy.rules.turn_state import CallBounds, TurnState
 from gateway.storage.call_store import StoredCall
-from gateway.storage.sql.call_statements import CallStart
+from gateway.storage.sql.call_transactions import CallStart
 from gateway.storage.sql.lock_keys import NOTHING_SHARED
 from gateway.storage.sql.postgres.connection import PostgresAuditReader, PostgresConnection, to_postgres_store_error
+from gateway.storage.sql.postgres.database_setup import import_sqlite, migrate_postgres
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import PostgresStore, open_postgres_store
 from gateway.storage.sql.postgres.heartbeat import PostgresChangeSignal
 from gateway.storage.sql.postgres.limits import PostgresLimitStore
-from gateway.storage.sql.postgres.migration import import_sqlite, migrate_postgres
 from gateway.storage.sql.postgres.writer import _if_committed
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.storage.sample_records import ADA, NOON, Clock, call, settled, turn

@@ -25,17 +25,17 @@ from gateway.policy.limits import Limit, LimitKey, QuotaLimit, RateLimit
 from gateway.policy.rules.turn_state import CallBounds
 from gateway.policy.stop_list import QuarantineNotFound, Stop, StopTarget
 from gateway.storage.call_store import CallFilter
-from gateway.storage.refusal_store import LateOutcome
 from gateway.storage.sql.approvals import SqlApprovalStore
-from gateway.storage.sql.call_statements import CallStart
+from gateway.storage.sql.call_transactions import CallStart
 from gateway.storage.sql.postgres.connection import PostgresConnection
+from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import PostgresStore, open_postgres_store
 from gateway.storage.sql.postgres.heartbeat import LEASE_SECONDS, Heartbeat, Lease, PostgresChangeSignal, notify_channel
 from gateway.storage.sql.postgres.limits import PostgresLimitStore
-from gateway.storage.sql.postgres.migration import migrate_postgres
-from gateway.storage.sql.sqlite.migration import SCRIPTS
+from gateway.storage.sql.sqlite.database_setup import SCRIPTS
 from gateway.storage.sql.stop_list import SqlStopList
+from gateway.storage.unwritten_outcomes import LateOutcome
 from tests.storage.sample_records import ADA, NOON, Clock, call, settled, spooled, turn
 from tests.support.paths import ROOT
 from tests.support.servers.postgres_server import PostgresServer, start_postgres

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage.sql.sqlite.connection import CHECKPOINT_CALLS, SqliteConnection, WalCheckpointer
+from gateway.storage.sql.sqlite.connection import SqliteConnection
+from gateway.storage.sql.sqlite.writer_process import CHECKPOINT_CALLS, WalCheckpointer
 
 PAGE = 4096
 

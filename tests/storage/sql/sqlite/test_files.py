@@ -23,8 +23,8 @@ from gateway.storage.call_store import CallFilter, StoredResult
 from gateway.storage.sql import migrations
 from gateway.storage.sql.sqlite import engine
 from gateway.storage.sql.sqlite.connection import SqliteConnection
+from gateway.storage.sql.sqlite.database_setup import APPLICATION_ID, VERSION_TABLE, migrate_sqlite
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
-from gateway.storage.sql.sqlite.migration import APPLICATION_ID, VERSION_TABLE, migrate_sqlite
 from gateway.storage.sql.sqlite.single_call_conversion import to_single_call_values
 from gateway.storage.sql.sqlite.single_call_table import to_single_call_row
 from gateway.storage.sql.tables import METADATA

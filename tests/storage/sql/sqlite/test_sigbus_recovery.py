@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.storage.sample_records import ADA, settled, turn
 from gateway.errors import StoreUnavailable
-from gateway.app.stores.sqlite import SqliteDatabase
+from gateway.app.stores.databases import SqliteDatabase
 from gateway.storage.sql.sqlite.sigbus_recovery import fault_count
 
 path = Path(sys.argv[1])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.stores.sqlite import SqliteDatabase
+from gateway.app.stores.databases import SqliteDatabase
 from gateway.errors import StoreUnavailable
-from gateway.storage.sql.sqlite.migration import (
+from gateway.storage.sql.sqlite.database_setup import (
     SCRIPTS,
     list_schema_versions,
     migrate_sqlite,
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 OPENING = """
 import asyncio, sys
 from pathlib import Path
-from gateway.app.stores.sqlite import SqliteDatabase
+from gateway.app.stores.databases import SqliteDatabase
 
 async def opened():
     engine = await SqliteDatabase.open(Path(sys.argv[1]))

@@ -1,0 +1,448 @@
+"""Gateway, IdentityProvider, Storage and Telemetry: the parts of an installation.
+
+Ports, log levels and folders are settings of the process, because many processes share the same documents.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from ipaddress import ip_address
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, Field
+
+from gateway.config.kinds.common_specs import (
+    AuthSpec,
+    DocumentModel,
+    ListOf,
+    NonEmptyListOf,
+    OnlyTrue,
+    OptionalField,
+    OwnedMetadata,
+    RuleViolation,
+    SecretSpec,
+    SpecModel,
+    check_exactly_one,
+    exactly_one_schema,
+)
+from gateway.config.kinds.scalars import (
+    Day,
+    Duration,
+    FilePath,
+    Name,
+    ObjectPrefix,
+    PrivateNetwork,
+    Role,
+    SingleLineText,
+    Subject,
+    TextScalar,
+    UrlText,
+)
+
+_MIN_ANCHOR_INTERVAL: Final = timedelta(seconds=1)
+_MAX_ANCHOR_INTERVAL: Final = timedelta(days=1)
+
+
+class AuditAnchorsSpec(SpecModel):
+    """Signed checkpoints of the decision log, stored where a person who can change the log cannot change them."""
+
+    path: FilePath = Field(description="File to append to, relative to the working directory; its folder must exist.")
+    signing_key: SecretSpec = Field(
+        description="Ed25519 private key in PEM; create one with gateway audit keygen FILE."
+    )
+    every: Duration = Field(timedelta(seconds=60), description="Maximum time until an entry is anchored.")
+    entries: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        1000, description="Maximum number of entries between two anchors."
+    )
+
+    def check_rules(self) -> Iterable[RuleViolation]:
+        if not _MIN_ANCHOR_INTERVAL <= self.every <= _MAX_ANCHOR_INTERVAL:
+            yield RuleViolation(
+                ("every",), "the interval of anchors must be between 1s and 1d", "60s is usual", "bad-duration"
+            )
+
+
+class AuditSpec(SpecModel):
+    """The decision log. A call whose entry cannot be written does not run."""
+
+    key: OptionalField[SecretSpec] = Field(
+        None,
+        description="Key of the hashes of arguments and results, 32 random bytes; create one with gateway audit keygen "
+        "--for contents FILE. Without it, each process generates its own, and their hashes cannot be compared.",
+    )
+    anchors: OptionalField[AuditAnchorsSpec] = Field(
+        None, description="Where anchors are stored; without them, a truncated or rewritten log is not detected."
+    )
+    required: OnlyTrue = Field(True, description="A call runs only if its entry was written; always true.")
+
+
+def is_confidential_url(url: str) -> bool:
+    """Whether data sent to the URL cannot be read or changed on the network: https, or this host."""
+    return url.startswith("https:") or _is_this_host(urlsplit(url).hostname or "")
+
+
+def _is_this_host(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+
+
+WebhookEventName = Literal["requested", "decided", "expired"]
+
+
+class WebhookSpec(SpecModel):
+    """A webhook about approvals. Messages contain names and a link, never arguments, and decide nothing."""
+
+    name: Name = Field(description="Name in logs and in the status.")
+    url: UrlText = Field(description="URL to which messages are posted; https, unless it is on this host.")
+    secret: SecretSpec = Field(description="Key that signs messages, as in the Standard Webhooks specification.")
+    events: NonEmptyListOf[WebhookEventName] = Field(
+        ("requested", "decided", "expired"), description="Events that are sent."
+    )
+    networks: ListOf[PrivateNetwork] = Field(
+        (), description="Private networks that the host may resolve to; without them, only public addresses are used."
+    )
+
+    def check_rules(self) -> Iterable[RuleViolation]:
+        if not is_confidential_url(self.url):
+            yield RuleViolation(("url",), "messages to other hosts require https", "write https://", "bad-url")
+
+
+def check_unique_names(webhooks: Sequence[WebhookSpec]) -> Iterable[RuleViolation]:
+    """Report duplicate names of webhooks. `path` starts at the parent of the list."""
+    known: set[str] = set()
+    for index, webhook in enumerate(webhooks):
+        if webhook.name in known:
+            message = "two webhooks have the same name"
+            yield RuleViolation(("webhooks", index, "name"), message, "give each its own name")
+        known.add(webhook.name)
+
+
+_MAX_SKEW: Final = timedelta(seconds=60)
+"""Maximum time for which an expired token is still accepted."""
+
+SubjectPrefix = Annotated[
+    str,
+    TextScalar("a prefix", 'write one of "user:", "agent:", "service:"', r"(?:user|agent|service):", code="bad-name"),
+]
+
+TraceUse = Literal["parent", "link"]
+_TRACE = "How the trace of a caller is used: as parent of the call's trace, or only as a link."
+
+
+class GatewayDefaults(SpecModel):
+    """Defaults for documents that leave a setting out."""
+
+    pipeline: Name = Field(description="Pipeline of catalogues without one.")
+    collision_policy: Name = Field(description="CollisionPolicy of catalogues without one.")
+    tier: Name = Field(description="TrustTier of tools without one.")
+    catalogue: OptionalField[Name] = Field(None, description="Catalogue of callers that do not select one.")
+
+
+class ReloadSpec(SpecModel):
+    """Checks before a reload."""
+
+    run_policy_tests: bool = Field(False, description="Whether a reload is refused when a policy test fails.")
+
+
+class GatewaySpec(SpecModel):
+    """The parts of this installation; there is exactly one Gateway."""
+
+    defaults: GatewayDefaults = Field(description="Defaults for documents that leave a setting out.")
+    identity: NonEmptyListOf[Name] = Field(description="IdentityProviders, in the order in which they are tried.")
+    storage: Name = Field(description="The Storage in use.")
+    telemetry: OptionalField[Name] = Field(
+        None, description="The Telemetry in use; without one, only OTEL_* variables apply."
+    )
+    reload: OptionalField[ReloadSpec] = Field(None, description="Checks before a reload.")
+    audit: OptionalField[AuditSpec] = Field(None, description="The decision log.")
+    webhooks: ListOf[WebhookSpec] = Field((), description="Webhooks about approvals.")
+
+    def check_rules(self) -> Iterable[RuleViolation]:
+        yield from check_unique_names(self.webhooks)
+
+
+class KeySetSpec(SpecModel):
+    """Source of an issuer's public keys."""
+
+    model_config = ConfigDict(json_schema_extra=exactly_one_schema("fromFile", "fromUrl"))
+
+    from_file: OptionalField[FilePath] = Field(None, description="JWKS file, relative to the configuration folder.")
+    from_url: OptionalField[UrlText] = Field(
+        None, description="JWKS URL of the issuer; https, unless it is on this host."
+    )
+
+    def check_rules(self) -> Iterable[RuleViolation]:
+        yield from check_exactly_one({"fromFile": self.from_file, "fromUrl": self.from_url}, "a key set")
+        if self.from_url is not None and not is_confidential_url(self.from_url):
+            yield RuleViolation(("fromUrl",), "keys must be fetched over https", "write https://", "bad-url")
+
+
+class SubjectClaimSpec(SpecModel):
+    """The claim that names the caller."""
+
+    claim: SingleLineText = Field("sub", description="Name of the claim.")
+    prefix: SubjectPrefix = Field("user:", description="Prefix of the claim's value.")
+
+
+class RoleClaimSpec(SpecModel):
+    """The claim that contains groups, and the role of each group."""
+
+    claim: SingleLineText = Field(description="Name of the claim.")
+    map: dict[SingleLineText, Role] = Field(description="Roles by group; other groups grant nothing.")
+
+
+class TenantClaimSpec(SpecModel):
+    """The claim that names the caller's tenant."""
+
+    claim: SingleLineText = Field(description="Name of the claim.")
+
+
+class JwtProviderSpec(SpecModel):
+    """Callers send a token that a trusted issuer signed."""
+
+    type: Literal["jwt"] = Field(description="Signed tokens.")
+    issuer: UrlText = Field(description="Required issuer of a token.")
+    audience: NonEmptyListOf[SingleLineText] = Field(description="Accepted audiences; a token must name one.")
+    algorithms: NonEmptyListOf[
+        Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+    ] = Field(description="Accepted signature algorithms.")
+    keys: KeySetSpec = Field(description="Public keys of the issuer.")
+    subject: OptionalField[SubjectClaimSpec] = Field(None, description="The claim that names the caller.")
+    roles: OptionalField[RoleClaimSpec] = Field(None, description="How roles are read from a token.")
+    tenant: OptionalField[TenantClaimSpec] = Field(None, description="The claim that names the tenant.")
+    clock_skew: Duration = Field(timedelta(seconds=30), description="Tolerated clock difference, at most a minute.")
+    trace: TraceUse = Field("link", description=_TRACE)
+
+    def check_rules(self) -> Iterable[RuleViolation]:
+        if self.clock_skew > _MAX_SKEW:
+            yield RuleViolation(
+                ("clockSkew",), "clockSkew is more than a minute", "write at most 60s, and synchronise the clocks"
+            )
+
+
+class StaticTokenSpec(SpecModel):
+    """One caller with a long-lived token. The gateway knows only the digest of the token."""
+
+    subject: Subject = Field(description="Subject of the token.")
+    roles: ListOf[Role] = Field((), description="Roles of the caller.")
+    tenant: OptionalField[Name] = Field(None, description="Tenant of the caller.")
+    sha256: SecretSpec = Field(description="SHA-256 of the token, in hexadecimal digits.")
+    expires: Day = Field(description="Last day on which the token is accepted.")
+
+
+class TokenProviderSpec(SpecModel):
+    """Callers send a token from a list."""
+
+    type: Literal["token"] = Field(description="A list of tokens.")
+    tokens: NonEmptyListOf[StaticTokenSpec] = Field(description="The tokens.")
+    trace: TraceUse = Field("link", description=_TRACE)
+
+
+class AnonymousProviderSpec(SpecModel):
+    """All callers are one principal; allowed only if the gateway listens on loopback."""
+
+    type: Literal["none"] = Field(description="One principal for all callers, on loopback only.")
+    subject: Subject = Field(description="The principal.")
+    roles: ListOf[Role] = Field((), description="Its roles.")
+    trace: TraceUse = Field("parent", description=_TRACE)
+
+
+class RetentionSpec(SpecModel):
+    """How long records are retained."""
+
+    approvals: OptionalField[Duration] = Field(None, description="Approvals, counted from the decision.")
+    audit: OptionalField[Duration] = Field(None, description="The decision log; for ever if left out.")
+    quotas: OptionalField[Duration] = Field(None, description="Counters of quotas.")
+    calls: OptionalField[Duration] = Field(None, description="Completed calls.")
+
+
+class FileBlobsSpec(SpecModel):
+    """Artifact bytes in a folder."""
+
+    type: Literal["files"] = Field(description="Files in a folder.")
+    path: FilePath = Field(description="The folder, relative to the working directory.")
+
+
+class S3BlobsSpec(SpecModel):
+    """Artifact bytes in an S3-compatible store."""
+
+    type: Literal["s3"] = Field(description="An S3-compatible store.")
+    bucket: Name = Field(description="Name of the bucket.")
+    endpoint: OptionalField[UrlText] = Field(
+        None, description="URL of the store, if it is not the public AWS endpoint."
+    )
+    region: OptionalField[Name] = Field(None, description="Region of the bucket.")
+    prefix: OptionalField[ObjectPrefix] = Field(None, description="Prefix of all object names.")
+    access_key: OptionalField[SecretSpec] = Field(
+        None, description="Access key; without keys, those of the environment are used."
+    )
+    secret_key: OptionalField[SecretSpec] = Field(None, description="Secret key.")
+
+    def check_rules(self) -> Iterable[RuleViolation]:
+        if (self.access_key is None) != (self.secret_key is None):
+            there, missing = ("accessKey", "secretKey") if self.secret_key is None else ("secretKey", "accessKey")
+            help = f"write both keys, or remove {there!r} to use the keys of the environment"
+            yield RuleViolation((there,), f"{there!r} requires {missing!r}", help, at_key=True)
+
+
+Blobs = Annotated[FileBlobsSpec | S3BlobsSpec, Field(discriminator="type")]
+
+
+class SqliteStorageSpec(SpecModel):
+    """One SQLite file, for a single process."""
+
+    type: Literal["sqlite"] = Field(description="An SQLite file.")
+    path: FilePath = Field(description="The file, relative to the working directory; created if missing.")
+    retain: OptionalField[RetentionSpec] = Field(None, description="How long records are retained.")
+    blobs: OptionalField[Blobs] = Field(
+        None, description="Where artifact bytes are stored; by default, in files next to the database."
+    )
+
+
+class PostgresStorageSpec(SpecModel):
+    """A PostgreSQL database, for several processes."""
+
+    type: Literal["postgres"] = Field(description="A PostgreSQL database.")
+    connection: SecretSpec = Field(description="Connection string.")
+    retain: OptionalField[RetentionSpec] = Field(None, description="How long records are retained.")
+    blobs: Blobs = Field(description="Where artifact bytes are stored.")
+
+
+class OtlpHttpExporter(SpecModel):
+    """OTLP over HTTP."""
+
+    type: Literal["otlp-http"] = Field(description="OTLP over HTTP.")
+    endpoint: OptionalField[UrlText] = Field(
+        None, description="URL of the collector, without the path of the signal; by default, from OTEL_* variables."
+    )
+    auth: OptionalField[AuthSpec] = Field(None, description="Credentials for the collector.")
+
+
+class OtlpGrpcExporter(SpecModel):
+    """OTLP over gRPC."""
+
+    type: Literal["otlp-grpc"] = Field(description="OTLP over gRPC; needs the optional packages.")
+    endpoint: OptionalField[UrlText] = Field(
+        None, description="URL of the collector; by default, from OTEL_* variables."
+    )
+    auth: OptionalField[AuthSpec] = Field(None, description="Credentials for the collector.")
+
+
+class ConsoleExporter(SpecModel):
+    """Lines on standard error."""
+
+    type: Literal["console"] = Field(description="Lines on standard error.")
+
+
+class FileExporter(SpecModel):
+    """JSON lines in a file."""
+
+    type: Literal["file"] = Field(description="JSON lines in a file.")
+    path: FilePath = Field(description="File to append to, relative to the working directory.")
+
+
+class NoneExporter(SpecModel):
+    """Nothing is exported."""
+
+    type: Literal["none"] = Field(description="Nothing is exported.")
+
+
+ExporterSpec = Annotated[
+    OtlpHttpExporter | OtlpGrpcExporter | ConsoleExporter | FileExporter | NoneExporter, Field(discriminator="type")
+]
+
+
+class SamplingSpec(SpecModel):
+    """Which traces are recorded."""
+
+    ratio: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Share of traces that is recorded.")
+    always: ListOf[Literal["error", "denied", "held"]] = Field(
+        ("error", "denied", "held"), description="Outcomes that are always recorded, regardless of the ratio."
+    )
+
+
+class TracesSpec(SpecModel):
+    """Spans."""
+
+    exporter: OptionalField[ExporterSpec] = Field(
+        None, description="Destination of spans; by default, from OTEL_* variables."
+    )
+    sample: OptionalField[SamplingSpec] = Field(None, description="Which traces are recorded.")
+    detail: Literal["minimal", "normal", "full"] = Field(
+        "normal", description="Whether stages and waits of a call are left out, events of its span, or spans."
+    )
+
+
+class MetricsSpec(SpecModel):
+    """Metrics."""
+
+    exporter: ExporterSpec = Field(description="Destination of metrics.")
+    every: Duration = Field(timedelta(seconds=60), description="Export interval.")
+
+
+class LogsSpec(SpecModel):
+    """Log records, including start records."""
+
+    exporter: OptionalField[ExporterSpec] = Field(
+        None, description="Destination of log records; by default, that of spans."
+    )
+
+
+class CaptureSpec(SpecModel):
+    """Content of calls that telemetry may contain."""
+
+    arguments: Literal["none", "keys", "values"] = Field("keys", description="Recorded parts of arguments.")
+    results: Literal["none", "values"] = Field("none", description="Recorded parts of results.")
+
+
+class TelemetrySpec(SpecModel):
+    """Traces, metrics and logs, and their destinations."""
+
+    service: SingleLineText = Field("agent-gateway", description="Service name on every signal.")
+    start_records: bool = Field(
+        True, description="Whether the start of a call is logged immediately, not only its end."
+    )
+    resource: dict[Name, SingleLineText] = Field({}, description="Resource attributes on every signal.")
+    traces: OptionalField[TracesSpec] = Field(None, description="Spans.")
+    metrics: OptionalField[MetricsSpec] = Field(None, description="Metrics.")
+    logs: OptionalField[LogsSpec] = Field(None, description="Log records.")
+    capture: OptionalField[CaptureSpec] = Field(None, description="Content of calls that may be recorded.")
+    baggage: ListOf[SingleLineText] = Field((), description="W3C baggage keys that are accepted and propagated.")
+
+
+class GatewayDocument(DocumentModel):
+    """The parts of this installation; there is exactly one Gateway."""
+
+    kind: Literal["Gateway"] = Field(description="Kind of the document.")
+    metadata: OwnedMetadata = Field(description="Name and owner of the document.")
+    spec: GatewaySpec = Field(description="The parts of the installation.")
+
+
+class IdentityProviderDocument(DocumentModel):
+    """How callers authenticate."""
+
+    kind: Literal["IdentityProvider"] = Field(description="Kind of the document.")
+    metadata: OwnedMetadata = Field(description="Name and owner of the document.")
+    spec: JwtProviderSpec | TokenProviderSpec | AnonymousProviderSpec = Field(
+        discriminator="type", description="How callers authenticate."
+    )
+
+
+class StorageDocument(DocumentModel):
+    """Where records, approvals and artifact bytes are stored."""
+
+    kind: Literal["Storage"] = Field(description="Kind of the document.")
+    metadata: OwnedMetadata = Field(description="Name and owner of the document.")
+    spec: SqliteStorageSpec | PostgresStorageSpec = Field(
+        discriminator="type", description="The store and its settings."
+    )
+
+
+class TelemetryDocument(DocumentModel):
+    """Traces, metrics and logs, and their destinations."""
+
+    kind: Literal["Telemetry"] = Field(description="Kind of the document.")
+    metadata: OwnedMetadata = Field(description="Name and owner of the document.")
+    spec: TelemetrySpec = Field(description="Traces, metrics and logs, and their destinations.")
