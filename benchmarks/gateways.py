@@ -43,7 +43,7 @@ def gateway(
         write_project(Path(folder), tools, ratio, storage, pipeline or PLAIN_PIPELINE, identity or ANYBODY)
         for name, text in {**(files or {}), **({"more.yaml": more} if more else {})}.items():
             Path(folder, "configs", name).write_text(text, encoding="utf-8")
-        environ = {"GATEWAY_PYTHON_PACKAGES": "bench_tools", "PYTHONPATH": folder}
+        environ = {"GATEWAY_PYTHON_PACKAGES": "bench_tools", "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
         if collector:
             environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector}"
         with start_gateway(Path(folder), environ, command) as served:

@@ -56,19 +56,14 @@ class TailSampling(SynchronousMultiSpanProcessor):
                 return
             group.is_kept = True
             for each in group.waiting:
-                self._pass_on(each)
+                super().on_end(each)
             group.waiting.clear()
-        self._pass_on(span)
+        for processor in self._span_processors:
+            processor.on_end(span)
 
     def _find_live(self, span: ReadableSpan) -> FinishedSpan | None:
         context = span.get_span_context()
         return None if context is None else self.live.pop(context.span_id, None)
-
-    def _pass_on(self, span: ReadableSpan) -> None:
-        if type(span) is FinishedSpan:
-            span.settle()
-        for each in self._span_processors:
-            each.on_end(span)
 
 
 class SpanPipeline:
