@@ -125,7 +125,7 @@ class CallSpan(SpanPosition):
     def activate(self) -> Callable[[], None]:
         if self._current is None:
             self._current = CurrentSpan(self)
-        return activate(self._current)
+        return activate(self._current, self.baggage)
 
     def record_execution(self, since: int, until: int) -> None:
         self._times = since, until

@@ -66,7 +66,7 @@ class TelemetryObserver:
         self.trace_fields = self.propagation.fields
         self._encoder = Attributes(settings.longest_value)
         self.hashes = hashes
-        self.common = CommonAttributes(settings.longest_value, hashes)
+        self.common = CommonAttributes(settings.longest_value, hashes, names_callers=settings.capture.callers == "name")
         self._shares = shares
         self._parts: dict[tuple[str, str, str], ToolAttributes] = {}
         self._bound = round(settings.sampling.ratio * 2**64)
