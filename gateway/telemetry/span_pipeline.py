@@ -29,6 +29,7 @@ from gateway.telemetry.settings import SamplingSettings
 from gateway.telemetry.trace_context import to_otel
 
 _EMPTY: Final = Context()
+_SAMPLES_ALL: Final = frozenset({ALWAYS_ON.get_description(), DEFAULT_ON.get_description()})
 
 
 class TailSampling(SynchronousMultiSpanProcessor):
@@ -86,7 +87,7 @@ class SpanPipeline:
             self.resource, self.limits, sampler = provider.resource, provider._span_limits, provider.sampler
             self._ids = None if type(provider.id_generator) is RandomIdGenerator else provider.id_generator
             processors = tuple(_each_processor(provider._active_span_processor))
-        self.samples_at_end = sampler is ALWAYS_ON or sampler is DEFAULT_ON
+        self.samples_at_end = sampler is not None and sampler.get_description() in _SAMPLES_ALL
         """Whether the gateway decides at the end of a call which spans are exported, and not a sampler at its start."""
         self.is_live = not self.samples_at_end or any(_sees_starts(each) for each in processors)
         """Whether spans are spans of the SDK from their start."""
