@@ -263,7 +263,9 @@ def _build_sampling(spec: TelemetrySpec, environ: Mapping[str, str]) -> Sampling
 
 
 def _capture(spec: CaptureSpec | None, environ: Mapping[str, str]) -> CaptureSettings:
-    return environment.read_capture(environ) if spec is None else CaptureSettings(spec.arguments, spec.results)
+    if spec is None:
+        return environment.read_capture(environ)
+    return CaptureSettings(spec.arguments, spec.results, spec.callers)
 
 
 @dataclass(frozen=True, slots=True)

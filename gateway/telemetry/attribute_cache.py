@@ -26,8 +26,9 @@ class ContentHashes(Protocol):
 class CommonAttributes:
     """Attributes that do not depend on the tool."""
 
-    def __init__(self, limit: int, hashes: ContentHashes) -> None:
+    def __init__(self, limit: int, hashes: ContentHashes, *, names_callers: bool = False) -> None:
         self._hashes = hashes
+        self._names_callers = names_callers
         self.longest_id = min(_LONGEST_ID, limit)
         """Maximum characters of a request id, which the caller chooses."""
         self.decisions = BoundedCache(_of_decision)
@@ -52,7 +53,8 @@ class CommonAttributes:
     def _of_principal(self, named: tuple[str, str | None]) -> SharedAttributes:
         subject, tenant = named
         of_tenant = {} if tenant is None else {names.TENANT: self._hashes.name(tenant)}
-        return SharedAttributes({names.PRINCIPAL: self._hashes.name(subject), **of_tenant})
+        of_name = {names.PRINCIPAL_NAME: subject} if self._names_callers else {}
+        return SharedAttributes({names.PRINCIPAL: self._hashes.name(subject), **of_tenant, **of_name})
 
 
 def _of_decision(decided: tuple[str, str]) -> SharedAttributes:

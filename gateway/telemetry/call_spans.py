@@ -21,6 +21,7 @@ from gateway.telemetry.finished_span import (
     SpanAddress,
     SpanContent,
     SpanEvent,
+    Step,
     Value,
 )
 from gateway.telemetry.spans import (
@@ -44,7 +45,7 @@ _DISPATCH: Final = (names.DISPATCH, names.ITERATION)
 class CallSpan(SpanPosition):
     __slots__ = (
         *("_call", "_content", "_current", "_failure", "_is_read", "_outer", "_parts", "_request", "_since"),
-        *("_events", "_telemetry", "_times", "has_dispatch", "shows_content", "span_id", "trace_id"),
+        *("_steps", "_telemetry", "_times", "has_dispatch", "shows_content", "span_id", "trace_id"),
     )
 
     def __init__(
@@ -84,8 +85,9 @@ class CallSpan(SpanPosition):
         if self.has_dispatch and turn is not None:
             has_turn = is_full and turn.is_single_call and turn.is_unused
             self._open_outer((names.TURN, names.DISPATCH, names.ITERATION) if has_turn else _DISPATCH)
-        self._events: list[SpanEvent] = []
-        start_span(telemetry, self, parts.executing, INTERNAL, since=self._since, attributes=parts.execution)
+        self._steps: list[Step] = []
+        if telemetry.is_live:
+            start_span(telemetry, self, parts.executing, INTERNAL, since=self._since, attributes=parts.execution)
         self._parts = parts
         self._request = request
         self._content: dict[str, Value] | None = None
@@ -123,25 +125,23 @@ class CallSpan(SpanPosition):
     def activate(self) -> Callable[[], None]:
         if self._current is None:
             self._current = CurrentSpan(self)
-        return activate(self._current)
+        return activate(self._current, self.baggage)
 
     def record_execution(self, since: int, until: int) -> None:
         self._times = since, until
 
+    def record_step(self, name: str, *, since: int) -> None:
+        detail, until = self._telemetry.detail, time_ns()
+        if detail == "full":
+            self._add_step_span(name, since)
+        elif detail == "normal":
+            # After the execution of the tool, the request is what goes on.
+            is_outside = self._times is not None and self._request is not None
+            (self._request.steps if is_outside and self._request else self._steps).append((name, since, until))
+
     @log_errors
-    def record_step(self, name: str, *, since: int, told: Mapping[str, str | bool] | None = None) -> None:
-        telemetry, until = self._telemetry, time_ns()
-        if telemetry.detail == "minimal":
-            return
-        is_outside = self._times is not None  # the tool was executed
-        if telemetry.detail == "full":
-            self._end_child(name, INTERNAL, dict(told or {}), since, is_beside=is_outside)
-            return
-        event = SpanEvent(name, since, {**(told or {}), names.STEP_SECONDS: (until - since) / 1e9})
-        if is_outside and self._request is not None:
-            self._request.events.append(event)
-        else:
-            self._events.append(event)
+    def _add_step_span(self, name: str, since: int) -> None:
+        self._end_child(name, INTERNAL, {}, since, is_beside=self._times is not None)
 
     @log_errors
     def record_failure(self, error: BaseException) -> None:
@@ -284,18 +284,16 @@ class CallSpan(SpanPosition):
             self.group.waiting.clear()
             return
 
-        def build() -> SpanContent:
-            own: dict[str, Value] = {}
-            if flag is not None:
-                own[flag] = True
-            if error is not None:
-                own[names.ERROR_TYPE] = error
-            return self._build_content(decided, own)
-
-        times = self._times or (self._since, time_ns())
-        failed = error is not None
-        name = self._parts.executing
-        pipeline.end(FinishedSpan(pipeline, self, name, INTERNAL, times, build, is_error=failed, why=why), self.live)
+        own: dict[str, Value] = {}
+        if flag is not None:
+            own[flag] = True
+        if error is not None:
+            own[names.ERROR_TYPE] = error
+        content = self._build_content(decided, own)
+        is_error, name, times = error is not None, self._parts.executing, self._times or (self._since, time_ns())
+        pipeline.end(
+            FinishedSpan(pipeline, self, name, INTERNAL, times, content, is_error=is_error, why=why), self.live
+        )
 
     def _close_outer(self) -> None:
         """End the span of the turn, and leave those out that did not begin: the outcome was that of an earlier call."""
@@ -335,18 +333,19 @@ class CallSpan(SpanPosition):
             self._add_results(own, call.stored.results)
         if self._content:
             own |= self._content
-        events = self._events
+        events: list[SpanEvent] = []
         if self._current is not None:
             self._current.close()
-            own = {**to_values(self._current.attributes), **own}
-            theirs = [SpanEvent(each.name, each.at, to_values(each.attributes)) for each in self._current.events]
-            events = sorted([*events, *theirs], key=_at) if theirs else events
+            if self._current.attributes:
+                own = {**to_values(self._current.attributes), **own}
+            for each in self._current.events:
+                events.append(SpanEvent(each.name, each.at, to_values(each.attributes)))
         rules = call.rules or call.checked
         standing = common.standings[call.principal.subject, call.principal.tenant, call.definition, rules]
         parts = [self._parts.execution, own, standing, self._parts.argument_keys[tuple(call.args)]]
         if decided is not None:
             parts.append(decided)
-        return SpanContent(parts, events, links)
+        return SpanContent(parts, events, links, self._steps)
 
     def _link_approvals(self, approvals: Sequence[ApprovalRecord]) -> tuple[SpanAddress, ...]:
         traces = [trace for each in approvals for trace in (each.request.trace, *(one.trace for one in each.entries))]
@@ -372,10 +371,6 @@ class CallSpan(SpanPosition):
 def _is_alone(turn: Turn) -> bool:
     """Whether a call has its turn to itself, and no stages run around it."""
     return turn.is_unused and not turn.is_stored and turn.catalogue.has_no_stages
-
-
-def _at(event: SpanEvent) -> int:
-    return event.at
 
 
 def _find_reasons(decision: str, error: str | None, flag: str | None) -> KeepReasons:

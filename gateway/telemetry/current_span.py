@@ -9,6 +9,7 @@ from time import time_ns
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry import baggage as otel_baggage
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Span, SpanContext, set_span_in_context
 from opentelemetry.trace.status import Status, StatusCode
@@ -92,9 +93,12 @@ class CurrentSpan(Span):
         self._is_over = True
 
 
-def activate(span: Span) -> Callable[[], None]:
-    """Make a span the current one of this context. The returned function undoes that."""
-    token = otel_context.attach(set_span_in_context(span))
+def activate(span: Span, baggage: Mapping[str, str] | None = None) -> Callable[[], None]:
+    """Make a span the current one of this context, with baggage. The returned function undoes that."""
+    context = set_span_in_context(span)
+    for key, value in (baggage or {}).items():
+        context = otel_baggage.set_baggage(key, value, context)
+    token = otel_context.attach(context)
     return lambda: otel_context.detach(token)
 
 

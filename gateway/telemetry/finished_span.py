@@ -1,11 +1,9 @@
-"""A span that ended, in the form that processors and exporters of the SDK read. What it tells is built when it is read.
+"""A span that ended, in the form that processors and exporters of the SDK read. It is put together when it is read.
 
-Spans that sampling drops are never built. A span that is kept is settled at once: it then refers to nothing of its
-call, however long it waits to be exported.
+It refers to nothing of its call, however long it waits to be exported.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal, Protocol
 
@@ -16,6 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
+from gateway.telemetry.names import STEP_SECONDS
 from gateway.telemetry.trace_context import to_otel
 
 Value = str | bool | int | float | Sequence[str]
@@ -56,13 +55,34 @@ SpanAddress = tuple[bytes, bytes]
 """Ids of a trace and a span."""
 
 
-@dataclass(slots=True)
+Step = tuple[str, int, int]
+"""A stage or a wait: its name, and when it began and ended in nanoseconds."""
+
+
 class SpanContent:
     """What a span tells. The parts of its attributes have no key in common."""
 
-    parts: Sequence[Mapping[str, Any]]
-    events: Sequence[SpanEvent] = ()
-    links: Sequence[SpanAddress] = ()
+    __slots__ = ("_events", "_steps", "links", "parts")
+
+    def __init__(
+        self,
+        parts: Sequence[Mapping[str, Any]],
+        events: Sequence[SpanEvent] = (),
+        links: Sequence[SpanAddress] = (),
+        steps: Sequence[Step] = (),
+    ) -> None:
+        self.parts = parts
+        self.links = links
+        self._events = events
+        self._steps = steps
+
+    @property
+    def events(self) -> Sequence[SpanEvent]:
+        """The events with those of the steps, in their order."""
+        if not self._steps:
+            return self._events
+        steps = [SpanEvent(name, at, {STEP_SECONDS: (until - at) / 1e9}) for name, at, until in self._steps]
+        return sorted([*self._events, *steps], key=lambda event: event.at)
 
 
 class SpanGroup:
@@ -110,7 +130,7 @@ class FinishedSpan(ReadableSpan):
         name: str,
         kind: SpanKind,
         times: tuple[int, int],
-        build: Callable[[], SpanContent],
+        content: SpanContent,
         *,
         is_error: bool = False,
         why: KeepReasons = (),
@@ -131,17 +151,7 @@ class FinishedSpan(ReadableSpan):
         self._kind = kind
         self._start_time = self.since
         self._end_time = self.until
-        self._build: Callable[[], SpanContent] | None = build
-
-    @cached_property
-    def content(self) -> SpanContent:
-        assert self._build is not None, "a span is built once"  # noqa: S101 - set when it ended
-        content, self._build = self._build(), None
-        return content
-
-    def settle(self) -> None:
-        """Build the content now, and release what it is built from."""
-        _ = self.content
+        self.content = content
 
     # What the base class reads:
 

@@ -74,6 +74,7 @@ POLICY_REVISION: Final = "gateway.policy.revision"
 POLICY_ROW: Final = "gateway.policy.row"
 POLICY_RULE: Final = "gateway.policy.rule"
 PRINCIPAL: Final = "gateway.principal.hash"
+PRINCIPAL_NAME: Final = "gateway.principal.name"
 READ: Final = "gateway.read"
 RESULT_BYTES: Final = "gateway.result.bytes"
 RESULT_DIGEST: Final = "gateway.result.digest"
@@ -147,6 +148,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     POLICY_RULE: "rules that decided",
     PRINCIPAL: "keyed hash of the principal that called",
     READ: "true if a stored result, a resource or a prompt was read, without a call",
+    PRINCIPAL_NAME: "the principal that called; only where capture is opted in",
     RESULT_BYTES: "size of the result",
     RESULT_DIGEST: "keyed hash of the result, the one in the decision log",
     RESULT_SPOOLED: "true if the result is stored separately from its record",

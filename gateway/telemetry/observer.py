@@ -66,12 +66,13 @@ class TelemetryObserver:
         self.trace_fields = self.propagation.fields
         self._encoder = Attributes(settings.longest_value)
         self.hashes = hashes
-        self.common = CommonAttributes(settings.longest_value, hashes)
+        self.common = CommonAttributes(settings.longest_value, hashes, names_callers=settings.capture.callers == "name")
         self._shares = shares
         self._parts: dict[tuple[str, str, str], ToolAttributes] = {}
         self._bound = round(settings.sampling.ratio * 2**64)
         self._keeps_all = self._bound == 2**64
         self.detail = settings.detail
+        self.is_live = pipeline is not None and pipeline.is_live
         self._follows = settings.sampling.follows_caller
         self._tells_starts = settings.start_records and logs is not None
         uses_own_ids = pipeline is not None and pipeline.makes_ids
@@ -100,7 +101,9 @@ class TelemetryObserver:
             if fields or not self.propagation.is_silent(said):  # most callers send no trace context
                 outside = self.propagation.extract(fields) if fields else _NO_CONTEXT
                 span.join(self.propagation.extract(said), outside)
-            span.begin()
+            CURRENT_REQUEST.set(span)
+            if self.is_live:
+                span.begin()
         except Exception as error:
             log_telemetry_error(error, "TelemetryObserver.start_request")
             return None
@@ -202,9 +205,7 @@ class TelemetryObserver:
         """End a span whose content is known."""
         pipeline = self.pipeline
         if pipeline is not None:
-            pipeline.end(
-                FinishedSpan(pipeline, at, name, kind, times, lambda: content, is_error=is_error, why=why), at.live
-            )
+            pipeline.end(FinishedSpan(pipeline, at, name, kind, times, content, is_error=is_error, why=why), at.live)
 
     def _is_in_ratio(self, trace_id: bytes) -> bool:
         """Whether the ratio samples the trace, by the last half of its id."""

@@ -93,6 +93,8 @@ class BatchSettings:
 class CaptureSettings:
     arguments: ArgumentCapture = "keys"
     results: ResultCapture = "none"
+    callers: Literal["hash", "name"] = "hash"
+    """Whether spans have the names of callers. Artifact classes do not restrict that."""
 
     def tighten(self, other: "CaptureSettings") -> "CaptureSettings":
         """Return the stricter value of both, for arguments and for results."""

@@ -29,6 +29,7 @@ from gateway.telemetry.settings import SamplingSettings
 from gateway.telemetry.trace_context import to_otel
 
 _EMPTY: Final = Context()
+_SAMPLES_ALL: Final = frozenset({ALWAYS_ON.get_description(), DEFAULT_ON.get_description()})
 
 
 class TailSampling(SynchronousMultiSpanProcessor):
@@ -56,19 +57,14 @@ class TailSampling(SynchronousMultiSpanProcessor):
                 return
             group.is_kept = True
             for each in group.waiting:
-                self._pass_on(each)
+                super().on_end(each)
             group.waiting.clear()
-        self._pass_on(span)
+        for processor in self._span_processors:
+            processor.on_end(span)
 
     def _find_live(self, span: ReadableSpan) -> FinishedSpan | None:
         context = span.get_span_context()
         return None if context is None else self.live.pop(context.span_id, None)
-
-    def _pass_on(self, span: ReadableSpan) -> None:
-        if type(span) is FinishedSpan:
-            span.settle()
-        for each in self._span_processors:
-            each.on_end(span)
 
 
 class SpanPipeline:
@@ -91,7 +87,7 @@ class SpanPipeline:
             self.resource, self.limits, sampler = provider.resource, provider._span_limits, provider.sampler
             self._ids = None if type(provider.id_generator) is RandomIdGenerator else provider.id_generator
             processors = tuple(_each_processor(provider._active_span_processor))
-        self.samples_at_end = sampler is ALWAYS_ON or sampler is DEFAULT_ON
+        self.samples_at_end = sampler is not None and sampler.get_description() in _SAMPLES_ALL
         """Whether the gateway decides at the end of a call which spans are exported, and not a sampler at its start."""
         self.is_live = not self.samples_at_end or any(_sees_starts(each) for each in processors)
         """Whether spans are spans of the SDK from their start."""

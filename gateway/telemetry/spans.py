@@ -26,8 +26,8 @@ from gateway.telemetry.finished_span import (
     KeepReasons,
     SpanAddress,
     SpanContent,
-    SpanEvent,
     SpanGroup,
+    Step,
     Value,
 )
 from gateway.telemetry.trace_context import RemoteContext, format_traceparent, parse_traceparent, to_otel
@@ -142,7 +142,7 @@ class RequestSpan(SpanPosition):
 
     __slots__ = (
         *("_id", "_kind", "_peer", "_session", "_telemetry"),
-        *("decision", "error", "events", "is_over", "links", "parts", "principal", "read", "since"),
+        *("decision", "error", "is_over", "links", "parts", "principal", "read", "since", "steps"),
     )
 
     def __init__(
@@ -162,7 +162,7 @@ class RequestSpan(SpanPosition):
         self.is_remote = self.is_over = False
         self.live = None
         self.links: tuple[SpanAddress, ...] = ()
-        self.events: list[SpanEvent] = []
+        self.steps: list[Step] = []
         self.read: CallSpan | None = None
         """A read that is no call, until it ends."""
         self.decision: Mapping[str, Any] | None = None
@@ -215,8 +215,7 @@ class RequestSpan(SpanPosition):
         return self._kind[2] == CALL_IN_TURN
 
     def begin(self) -> None:
-        """Start the span once it is known which trace it belongs to."""
-        CURRENT_REQUEST.set(self)
+        """Make it a span of the SDK, once it is known which trace it belongs to."""
         common = self._telemetry.common
         start_span(
             *(self._telemetry, self, self._name(), SERVER),
@@ -251,14 +250,11 @@ class RequestSpan(SpanPosition):
             self.group.waiting.clear()
             return
         is_call = self.parts is not None and self._kind[2] is None
+        is_call = self.parts is not None and self._kind[2] is None
         name = self.parts.receiving if self.parts is not None and is_call else self._name()
-
-        def build() -> SpanContent:
-            return SpanContent(self._list_attributes(code, status, is_cancelled), self.events, self.links)
-
-        failed = self.error is not None
-        times = self.since, time_ns()
-        pipeline.end(FinishedSpan(pipeline, self, name, SERVER, times, build, is_error=failed, why=why), self.live)
+        content = SpanContent(self._list_attributes(code, status, is_cancelled), (), self.links, self.steps)
+        is_error, times = self.error is not None, (self.since, time_ns())
+        pipeline.end(FinishedSpan(pipeline, self, name, SERVER, times, content, is_error=is_error, why=why), self.live)
 
     @log_errors
     def observe_decision(self) -> "DecisionSpan":

@@ -245,6 +245,7 @@ def test_wider_identity_is_named(tmp_path: Path, base: str, old: str, new: str, 
         pytest.param(BY_PATTERN, "[egress, writes]", "[egress]", "flag-removed", id="pattern-flags"),
         pytest.param(BY_PATTERN, 'tools: {"page_*": {flags: [egress, writes]}}, ', "", "flag-removed", id="no-pattern"),
         pytest.param(TELEMETRY, "arguments: keys", "arguments: values", "capture-widened", id="capture"),
+        pytest.param(TELEMETRY, "keys}", "keys, callers: name}", "capture-widened", id="callers"),
         pytest.param(TELEMETRY, "type: console}}", "type: none}}", "telemetry-reduced", id="no-traces"),
         pytest.param(
             TELEMETRY, "type: console}", "type: console}, sample: {always: [error]}", "refusals-sampled", id="sampling"

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, trace
 from opentelemetry.trace import StatusCode
 
 from gateway.errors import GatewayError, ToolDownstreamError
@@ -38,6 +38,17 @@ def test_it_is_the_span_of_the_call(is_sampled: bool) -> None:
     assert (found.trace_id, found.span_id) == (int("01" * 16, 16), int("02" * 8, 16))
     assert (found.trace_flags.sampled, found.trace_state.get("vendor"), found.is_remote) == (is_sampled, "1", False)
     assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_baggage_is_that_of_the_call() -> None:
+    deactivate = activate(current_span(), {"tenant.tier": "gold"})
+    try:
+        found = dict(baggage.get_all())
+    finally:
+        deactivate()
+
+    assert found == {"tenant.tier": "gold"}
+    assert not baggage.get_all()
 
 
 def test_attributes_and_events_are_bounded() -> None:

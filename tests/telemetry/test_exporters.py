@@ -40,7 +40,7 @@ PIPELINE = open_pipeline(TelemetrySettings({}))
 
 def a_span(name: str = "s") -> FinishedSpan:
     at = SpanPosition((b"\1" * 16, b"\2" * 8), KEPT)
-    return FinishedSpan(PIPELINE, at, name, INTERNAL, (1, 2), lambda: SpanContent([{}]))
+    return FinishedSpan(PIPELINE, at, name, INTERNAL, (1, 2), SpanContent([{}]))
 
 
 def a_request(name: str = "s") -> bytes:

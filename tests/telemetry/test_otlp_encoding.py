@@ -78,7 +78,7 @@ def test_a_span_is_read_as_it_was_written(
     source = Source(limit)
 
     def make() -> FinishedSpan:
-        return FinishedSpan(source, context, name, SERVER, (start, end), lambda: content, is_error=is_error)
+        return FinishedSpan(source, context, name, SERVER, (start, end), content, is_error=is_error)
 
     # The second time, keys are known, and short texts and shared attributes take another path.
     payload = SpanEncoder(source).encode([make(), make()])
@@ -144,7 +144,7 @@ def test_the_sdk_encodes_a_span_of_the_gateway_alike() -> None:
     content = SpanContent(
         [SharedAttributes(values), {"own": "1"}], [SpanEvent("e", 5, {"k": "v"})], [(b"\4" * 16, b"\5" * 8)]
     )
-    span = FinishedSpan(source, context, "name", SERVER, (3, 9), lambda: content, is_error=True)
+    span = FinishedSpan(source, context, "name", SERVER, (3, 9), content, is_error=True)
 
     ours = TracesData.FromString(SpanEncoder(source).encode([span]))
     theirs = TracesData.FromString(encode_spans([span]).SerializeToString())
@@ -160,7 +160,7 @@ def test_more_attributes_than_the_limit_are_dropped() -> None:
     source = Source(100)
     source.limits = SpanLimits(max_span_attributes=3)
     content = SpanContent([SharedAttributes({"a": "1", "b": "2"}), {"c": "3", "d": "4"}])
-    span = FinishedSpan(source, SpanPosition((b"\1" * 16, b"\2" * 8), KEPT), "n", SERVER, (1, 2), lambda: content)
+    span = FinishedSpan(source, SpanPosition((b"\1" * 16, b"\2" * 8), KEPT), "n", SERVER, (1, 2), content)
 
     [encoded] = TracesData.FromString(SpanEncoder(source).encode([span])).resource_spans[0].scope_spans[0].spans
     assert len(encoded.attributes) == 3

@@ -395,6 +395,7 @@ class CaptureSpec(SpecModel):
 
     arguments: Literal["none", "keys", "values"] = Field("keys", description="Recorded parts of arguments.")
     results: Literal["none", "values"] = Field("none", description="Recorded parts of results.")
+    callers: Literal["hash", "name"] = Field("hash", description="Whether spans have the names of callers, too.")
 
 
 class TelemetrySpec(SpecModel):

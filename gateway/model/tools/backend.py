@@ -50,7 +50,7 @@ class OutboundTracer(Protocol):
         """Make the call the current span of this context. The returned function undoes that."""
         ...
 
-    def record_step(self, name: str, *, since: int, told: Mapping[str, str | bool] | None = None) -> None:
+    def record_step(self, name: str, *, since: int) -> None:
         """Record a stage or a wait of the call that ends now. `since` is in nanoseconds since 1970."""
         ...
 

@@ -208,6 +208,7 @@ def _webhooks_by_name(spec: Spec) -> dict[str, Mapping[str, Any]]:
 
 _ARGUMENTS: Final = ("none", "keys", "values")
 _RESULTS: Final = ("none", "values")
+_CALLERS: Final = ("hash", "name")
 _SENSITIVITY: Final = ("restricted", "confidential", "internal", "public")
 _ALWAYS: Final = ("error", "denied", "held")
 
@@ -247,7 +248,8 @@ def _ceiling(spec: Spec, ranks: Mapping[str, int]) -> float:
 
 
 def weaker_telemetry(before: Spec, after: Spec) -> Iterator[Weakness]:
-    for path, order, default in (("arguments", _ARGUMENTS, "keys"), ("results", _RESULTS, "none")):
+    captured = (("arguments", _ARGUMENTS, "keys"), ("results", _RESULTS, "none"), ("callers", _CALLERS, "hash"))
+    for path, order, default in captured:
         levels = value_at_path(before, f"capture.{path}", default), value_at_path(after, f"capture.{path}", default)
         if is_later_in_order(*levels, order=order):
             yield Weakness("capture-widened", f"capture.{path}")

@@ -4,8 +4,8 @@ It is called in the thread of the SDK's batch processor, where it has an event l
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
@@ -23,7 +23,7 @@ from gateway.telemetry.export.wire_format import (
     span_head,
     span_name,
 )
-from gateway.telemetry.finished_span import FinishedSpan, SharedAttributes, SpanSource
+from gateway.telemetry.finished_span import FinishedSpan, SharedAttributes, SpanEvent, SpanSource
 from gateway.telemetry.names import QUEUE_FULL
 from gateway.telemetry.settings import LONGEST_VALUE, BatchSettings
 
@@ -40,6 +40,7 @@ class SpanEncoder:
         longest = limits.max_span_attribute_length
         self._limit = longest if longest is not None else 1 << 30
         self._attributes = Attributes(self._limit)
+        self._most_of_event = limits.max_event_attributes or (1 << 30)
         self._of_events = Attributes(limits.max_attribute_length or self._limit)
         resource = Attributes(1 << 20).all(dict(source.resource.attributes))
         scope = source.scope
@@ -64,16 +65,19 @@ class SpanEncoder:
                 if part.encoded is None:
                     part.encoded = of_span(self._attributes.all(part))
                 told.append(part.encoded)
-        if content.events:
-            told += [
-                span_event(each.name, each.timestamp, self._of_events.all(each.attributes or {}), LONGEST_VALUE)
-                for each in span.events
-            ]
+        for event in content.events[: self._source.limits.max_events]:
+            told.append(self._encode_event(event))
         for each in content.links[: self._source.limits.max_links]:
             told.append(link(*each))
         if span.is_error:
             told.append(FAILED)
         return b"".join(told)
+
+    def _encode_event(self, event: SpanEvent) -> bytes:
+        attributes: Mapping[str, Any] = event.attributes
+        if len(attributes) > self._most_of_event:
+            attributes = dict(list(attributes.items())[-self._most_of_event :])
+        return span_event(event.name, event.at, self._of_events.all(attributes), LONGEST_VALUE)
 
 
 class OtlpSpanExporter(SpanExporter):
@@ -118,6 +122,12 @@ class SpanQueue(BatchSpanProcessor):
         self._given = 0
         self._reported = self._batch_processor._metrics
         self._batch_processor._metrics = self  # its place for counts
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if type(span) is FinishedSpan:  # it is sampled
+            self._batch_processor.emit(span)
+        else:
+            super().on_end(span)
 
     @property
     def taken(self) -> int:

@@ -129,6 +129,19 @@ async def test_a_call_is_a_server_span_an_execution_and_its_hop(tmp_path: Path) 
     }
 
 
+async def test_callers_are_named_only_where_the_document_says_so(tmp_path: Path) -> None:
+    async with gateway(tmp_path, capture={"callers": "name"}) as (running, collector, _):
+        await running.caller(ANA).modern_call("desk", "plain", {"text": "x"})
+        [execution] = await collector.named("execute_tool plain")
+    async with gateway(tmp_path / "hashed", capture={}) as (running, collector, _):
+        await running.caller(ANA).modern_call("desk", "plain", {"text": "x"})
+        [hashed] = await collector.named("execute_tool plain")
+
+    assert execution[names.PRINCIPAL_NAME] == "user:ana"
+    assert hashed[names.PRINCIPAL_NAME] is None
+    assert not any(b"user:ana" in each for each in collector.payloads)
+
+
 async def test_the_record_of_a_call_names_its_span(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (running, collector, _):
         await running.caller(ANA).rest_call("desk", "pay", {"text": "x"})
