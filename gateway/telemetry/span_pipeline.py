@@ -29,7 +29,9 @@ from gateway.telemetry.settings import SamplingSettings
 from gateway.telemetry.trace_context import to_otel
 
 _EMPTY: Final = Context()
-_SAMPLES_ALL: Final = frozenset({ALWAYS_ON.get_description(), DEFAULT_ON.get_description()})
+_SAMPLES_ALL: Final = frozenset(
+    {ALWAYS_ON.get_description(), DEFAULT_ON.get_description()}  # type: ignore[no-untyped-call]  # of the SDK
+)
 
 
 class TailSampling(SynchronousMultiSpanProcessor):
