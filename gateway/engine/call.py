@@ -24,7 +24,7 @@ from gateway.errors import (
 )
 from gateway.model import CallerChannel, Credential, Principal, Question, UpstreamMeta
 from gateway.policy import Decision, TurnState
-from gateway.registries import DeclaredTool
+from gateway.registries import DeclaredTool, Position
 from gateway.storage import HeldKey, StoredCall
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Call:
     because: str | None = None
     rules: tuple[str, ...] = ()
     position: str | None = None
-    row: str | None = None
+    row: Position | None = None
     """The place of the policy row that decided, if one did."""
     checked: tuple[str, ...] = ()
     """Rules that allowed the call."""

@@ -322,7 +322,7 @@ class CallSpan(SpanPosition):
         if call.checksum and self._parts.capture.arguments != "none":
             own[names.CHECKSUM] = call.checksum
         if call.row is not None:
-            own[names.POLICY_ROW] = call.row
+            own[names.POLICY_ROW] = str(call.row)
         if call.is_logged and call.fingerprint:
             own[names.ARGUMENT_DIGEST] = self._telemetry.hashes.arguments(call.fingerprint.encode())
         links: tuple[SpanAddress, ...] = ()

@@ -4,10 +4,10 @@ A provider of OpenTelemetry can be set once in a process, and a gateway may star
 one that passes on to the provider of the gateway that runs.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import trace
-from opentelemetry.trace import NoOpTracer, ProxyTracerProvider, Tracer, TracerProvider
+from opentelemetry.trace import NoOpTracer, NoOpTracerProvider, ProxyTracerProvider, Tracer, TracerProvider
 
 
 class RunningGatewayProvider(TracerProvider):
@@ -44,10 +44,13 @@ class _PassingTracer(Tracer):
         return self._tracer.start_as_current_span(*args, **kwargs)
 
 
+_NOT_SET: Final = (ProxyTracerProvider, NoOpTracerProvider, RunningGatewayProvider)
+
+
 def find_process_provider() -> TracerProvider | None:
     """Return the provider that the process has set, if it was not the gateway."""
     provider = trace.get_tracer_provider()
-    return None if isinstance(provider, ProxyTracerProvider | RunningGatewayProvider) else provider
+    return None if isinstance(provider, _NOT_SET) else provider
 
 
 def offer_to_tools(provider: TracerProvider) -> None:

@@ -29,9 +29,7 @@ from gateway.telemetry.settings import SamplingSettings
 from gateway.telemetry.trace_context import to_otel
 
 _EMPTY: Final = Context()
-_SAMPLES_ALL: Final = frozenset(
-    {ALWAYS_ON.get_description(), DEFAULT_ON.get_description()}  # type: ignore[no-untyped-call]  # of the SDK
-)
+_SAMPLES_ALL: Final = frozenset(each.get_description() for each in (ALWAYS_ON, DEFAULT_ON))
 
 
 class TailSampling(SynchronousMultiSpanProcessor):
@@ -70,11 +68,7 @@ class TailSampling(SynchronousMultiSpanProcessor):
 
 
 class SpanPipeline:
-    """The spans of one gateway. `provider` is that of the process, or the gateway's own.
-
-    `sampling` is the processor that decides at the end of a call; without one, the provider's sampler has decided at
-    the start.
-    """
+    """The spans of one gateway. `provider` is that of the process, or the gateway's own with `TailSampling`."""
 
     def __init__(self, provider: TracerProvider, version: str, sampling: SamplingSettings) -> None:
         self.provider = provider
@@ -89,22 +83,25 @@ class SpanPipeline:
             self.resource, self.limits, sampler = provider.resource, provider._span_limits, provider.sampler
             self._ids = None if type(provider.id_generator) is RandomIdGenerator else provider.id_generator
             processors = tuple(_each_processor(provider._active_span_processor))
-        self.samples_at_end = sampler is not None and sampler.get_description() in _SAMPLES_ALL
-        """Whether the gateway decides at the end of a call which spans are exported, and not a sampler at its start."""
-        self.is_live = not self.samples_at_end or any(_sees_starts(each) for each in processors)
+        samples_all = sampler is not None and sampler.get_description() in _SAMPLES_ALL
+        self.is_live = not samples_all or any(_sees_starts(each) for each in processors)
         """Whether spans are spans of the SDK from their start."""
-        if isinstance(provider, SdkTracerProvider) and isinstance(provider._active_span_processor, TailSampling):
-            self._tail = provider._active_span_processor
-        else:
-            self._tail = TailSampling(sampling)
-            if isinstance(provider, SdkTracerProvider):
-                self._tail.add_span_processor(provider._active_span_processor)
+        active = provider._active_span_processor if isinstance(provider, SdkTracerProvider) else None
+        is_own = isinstance(active, TailSampling)
+        self.samples_at_end = samples_all and (is_own or not self.is_live)
+        """Whether the gateway decides at the end of a call which spans are exported, and not a sampler at its start."""
+        self._tail = active if isinstance(active, TailSampling) else TailSampling(sampling)
+        if active is not None and not is_own:
+            self._tail.add_span_processor(active)
         self.keeps = self._tail.keeps
 
     def add_queues(self, queues: Iterable[SpanProcessor]) -> None:
         """Also pass spans to queues that are not the provider's."""
         for each in queues:
-            self._tail.add_span_processor(each)
+            if not self.is_live:
+                self._tail.add_span_processor(each)
+            elif isinstance(self.provider, SdkTracerProvider):
+                self.provider.add_span_processor(each)
 
     @property
     def makes_ids(self) -> bool:

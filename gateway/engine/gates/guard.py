@@ -180,7 +180,7 @@ class CallGuard:
         if self.remote_name is not None:
             self._refuse_blocked(call, self.remote_name)
         decision = self.access.permits(call.principal, self.catalogue, target)
-        call.row = None if decision.row is None else str(decision.row)
+        call.row = decision.row
         if not decision.allowed:
             call.set_decision("deny", "not-permitted", decision.reason)
             raise NotPermitted()

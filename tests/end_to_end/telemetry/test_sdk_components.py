@@ -150,7 +150,9 @@ async def test_the_provider_of_the_process_and_its_processors_are_used(tmp_path:
     """As with `opentelemetry-instrument`: the process has a provider before the gateway starts."""
     path = tmp_path / "spans.jsonl"
     async with start_call_counter() as backend, aiohttp.ClientSession() as session:
-        project = write(tmp_path / "p", wait_for_spans(approval_client(backend.port)))
+        kept = tmp_path / "kept.jsonl"
+        sent_to = {"exporter": {"type": "file", "path": str(kept)}, "sample": {"ratio": 0.0}}
+        project = write(tmp_path / "p", wait_for_spans(approval_client(backend.port), traces=sent_to))
         env = {
             **environ_of(PEOPLE),
             "PYTHONPATH": f"{package}:{ROOT}",
@@ -163,6 +165,8 @@ async def test_the_provider_of_the_process_and_its_processors_are_used(tmp_path:
             assert await asyncio.to_thread(running.stop) == 0
         sent = backend.requests[0][1]["traceparent"]
 
+    beside = [span for line in read_lines(kept) for scope in _scopes(line) for span in scope["spans"]]
+    assert sorted(each["name"] for each in beside) == ["POST", REST_CALL, "execute_tool plain"]
     lines = {each["name"]: each for each in read_lines(path)}
     assert lines.keys() == {REST_CALL, "execute_tool plain", "POST"}
     assert {each["attributes"]["vendor.stamp"] for each in lines.values()} == {"as it started"}
@@ -170,6 +174,10 @@ async def test_the_provider_of_the_process_and_its_processors_are_used(tmp_path:
     assert lines["execute_tool plain"]["attributes"]["gateway.decision"] == "allow"
     assert lines["execute_tool plain"]["parent_id"] == lines[REST_CALL]["context"]["span_id"]
     assert sent.split("-")[1:3] == [lines["POST"]["context"][each][2:] for each in ("trace_id", "span_id")]
+
+
+def _scopes(line: dict[str, Any]) -> list[dict[str, Any]]:
+    return [scope for resource in line.get("resourceSpans", ()) for scope in resource["scopeSpans"]]
 
 
 @pytest.mark.parametrize(
