@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Dialect
@@ -15,13 +16,13 @@ _DIALECT: Final = sqlite.dialect(paramstyle="qmark")
 class CompiledStatement:
     """A statement, compiled for SQLite, with named parameters. `PostgresConnection` compiles it again."""
 
-    __slots__ = ("_names", "_preset", "columns", "sql", "statement")
+    __slots__ = ("_pick", "_preset", "columns", "sql", "statement")
 
     def __init__(self, statement: ClauseElement, dialect: Dialect = _DIALECT) -> None:
         self.statement = statement
         compiled = statement.compile(dialect=dialect)
         self.sql = str(compiled)
-        self._names: tuple[str, ...] = tuple(getattr(compiled, "positiontup", None) or ())
+        self._pick = _pick_all(tuple(getattr(compiled, "positiontup", None) or ()))
         self._preset: dict[str, Any] = {name: value for name, value in compiled.params.items() if value is not None}
         self.columns: tuple[str, ...] = tuple(getattr(statement, "selected_columns", {}).keys())
 
@@ -56,12 +57,16 @@ class CompiledStatement:
 
     def values(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the parameters in the order of their placeholders."""
-        named = {**self._preset, **parameters} if self._preset else parameters
-        return tuple([named[name] for name in self._names])
+        return self._pick({**self._preset, **parameters} if self._preset else parameters)
 
     def to_dicts(self, found: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
         columns = self.columns
         return [dict(zip(columns, row, strict=True)) for row in found]
+
+
+def _pick_all(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Return a function that picks the values of these names; `itemgetter` returns a tuple for two and more."""
+    return itemgetter(*names) if len(names) > 1 else lambda values: tuple([values[name] for name in names])
 
 
 def _distinct_batches(rows: Sequence[Mapping[str, Any]], by: str | None) -> Iterable[Sequence[Mapping[str, Any]]]:
