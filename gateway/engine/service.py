@@ -131,7 +131,7 @@ class Service:
         `course` is updated as the call runs, so that the caller knows how far a call came that raised.
         """
         require_audience(turn.published, turn.principal, turn.stored.catalogue)
-        declared = await self._find_tool(turn.published, turn.principal, turn.stored.catalogue, name, args)
+        declared = await self._find_tool(turn.published, turn.principal, turn.stored.catalogue, name, args, turn)
         return await self._run_call(turn, declared, name, args, id, key, client, holding, request, course)
 
     async def _run_call(
@@ -226,7 +226,7 @@ class Service:
             attempt = Call(new_id(), name, {}, principal, catalogue, self.published.snapshot.revision)
             await self._writing.record_refusal(attempt, "not-in-audience")
             raise
-        declared = await self._find_tool(published, principal, catalogue, name, args)
+        declared = await self._find_tool(published, principal, catalogue, name, args, turn if handle else None)
         if not handle:
             turn = await self.turns.create_single_call_turn(principal, catalogue, published)
             if turn.catalogue.turn_input:
@@ -335,6 +335,7 @@ class Service:
         catalogue: str,
         name: str,
         args: dict[str, Any] | str | None,
+        turn: Turn | None,
     ) -> DeclaredTool | None:
         """Return the tool of that name, `None` for a query tool. Unknown and hidden tools raise the same error.
 
@@ -345,7 +346,7 @@ class Service:
         declared = published.tool(catalogue, name)
         if declared is not None and may_know(published, principal, catalogue, name, declared):
             return declared
-        attempt = Call(new_id(), name, {}, principal, catalogue, published.snapshot.revision)
+        attempt = Call(new_id(), name, {}, principal, catalogue, published.snapshot.revision, turn=turn)
         if not self._writing.is_only_counted(attempt, "unknown-tool"):
             checksum, _, exact = (await read_arguments(name, args))[1] or _NO_IDENTITY
             await self._writing.log_refusal(replace(attempt, checksum=checksum, exact=exact), "unknown-tool")

@@ -43,8 +43,8 @@ def shards(database: Path) -> dict[str, list[str]]:
     return {each["shard"]: [mark["shard"] for mark in each.get("predecessors", ())] for each in opened}
 
 
-def ends_of_calls(database: Path) -> Counter[tuple[str, str]]:
-    """Return how many end entries each call has, by turn and id."""
+def ends_of_calls(database: Path) -> Counter[tuple[str | None, str]]:
+    """Return how many end entries each call has, by turn and id; a call of an unknown tool may have no turn."""
     ends = ("call-settled", "call-decided", "call-unknown")
     found = [each["call"] for each in entries(database) if each["event"] in ends]
-    return Counter((each["turn"], each["id"]) for each in found)
+    return Counter((each.get("turn"), each["id"]) for each in found)

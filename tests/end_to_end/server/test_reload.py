@@ -116,6 +116,7 @@ async def test_what_is_served_is_named_and_only_then_replaced(tmp_path: Path, fo
     assert wrong == 405
     assert counted == [
         'gateway_config_reloads_total{gateway_outcome="published"} 1',
+        'gateway_config_reloads_total{gateway_outcome="refused"} 0',
         'gateway_config_reloads_total{gateway_outcome="unchanged"} 1',
     ]
 
