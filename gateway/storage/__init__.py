@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         list_shards,
     )
     from gateway.storage.sql.engine_base import ReadPool
+    from gateway.storage.sql.flags_seen_by_caller import StoredSightings
     from gateway.storage.sql.group_commit import GroupCommit
     from gateway.storage.sql.postgres.connection import PostgresAuditReader, open_read_only_session
     from gateway.storage.sql.postgres.database_setup import (
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
         list_calls,
         open_for_reading,
     )
-    from gateway.storage.sql.seen_flags import StoredSightings
     from gateway.storage.sql.sqlite.connection import SqliteConnection
     from gateway.storage.sql.sqlite.database_setup import (
         is_served,

@@ -58,8 +58,8 @@ from gateway.storage.cache_invalidation import FileChangeSignal
 from gateway.storage.call_store import CallReservation
 from gateway.storage.rate_table import RateTable
 from gateway.storage.sql.approvals import SqlApprovalStore
+from gateway.storage.sql.flags_seen_by_caller import StoredSightings
 from gateway.storage.sql.quotas import SqlQuotas
-from gateway.storage.sql.seen_flags import StoredSightings
 from gateway.storage.sql.stop_list import SqlStopList
 from tests.engine.service_gateway import ANA, HERE, Gateway, Plan, running, trust
 

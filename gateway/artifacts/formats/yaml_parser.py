@@ -5,7 +5,7 @@ recursion. Tags other than YAML's own, aliases that multiply, nesting past the l
 scalars are refused. Values that JSON does not have become text: dates in ISO form, `.nan` and `.inf` as
 written, and keys. Scalars are those of YAML 1.1, as PyYAML reads them.
 
-Needs PyYAML; `yamldoc` imports this module on first use.
+Needs PyYAML; `yaml_artifact` imports this module on first use.
 """
 
 import math

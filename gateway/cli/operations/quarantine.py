@@ -20,7 +20,7 @@ from gateway.cli.options import (
     ReasonOption,
 )
 from gateway.cli.output import print_json, print_line, print_note, stdout
-from gateway.cli.stop_list import find_store, operator_name, parse_stop, print_list, use_stop_list
+from gateway.cli.stop_list_access import find_store, operator_name, parse_stop, print_list, use_stop_list
 from gateway.policy import Stop, StopChange, StopTarget
 from gateway.registries import Snapshot
 

@@ -22,7 +22,7 @@ from gateway.cli.options import (
     ReasonOption,
 )
 from gateway.cli.output import fail, print_json, print_line, stderr, stdout
-from gateway.cli.stop_list import find_store, operator_name, parse_stop, print_list, use_stop_list
+from gateway.cli.stop_list_access import find_store, operator_name, parse_stop, print_list, use_stop_list
 from gateway.identity import TOKEN_PREFIX, new_api_token
 from gateway.policy import Stop, StopChange, StopTarget
 

@@ -3,7 +3,7 @@
 The table is derived from Unicode's `confusables.txt` (UTS #39, version 17.0; © Unicode, Inc., Unicode License v3): for
 each letter that our tags use, every character whose prototype is that letter in either case. Latin letters that are
 turned, struck through or small capitals are added by their Unicode names, as are squared and circled letters. Letters
-that compatibility normalisation (NFKC) or removing accents yields are not listed: `look_alikes` computes them.
+that compatibility normalisation (NFKC) or removing accents yields are not listed: `tag_look_alikes` computes them.
 
 Entries are code points in hexadecimal, `first-last` for a range.
 """

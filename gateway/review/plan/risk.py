@@ -1,6 +1,6 @@
 """The risk table: every kind of finding with its weight and a sentence, in one place for security reviewers.
 
-The risk of a plan is the highest weight of its findings. `controls` and `plan` produce the findings.
+The risk of a plan is the highest weight of its findings. `weakened_controls` and `plan` produce the findings.
 """
 
 from collections.abc import Iterable, Mapping

@@ -27,7 +27,7 @@ from gateway.storage.call_store import (
 from gateway.storage.refusal_store import Refusal
 from gateway.storage.sql import call_statements as statements
 from gateway.storage.sql import call_transactions as transactions
-from gateway.storage.sql import refusals, seen_flags
+from gateway.storage.sql import flags_seen_by_caller, refusal_counts
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.call_rows import (
     blob_rows,
@@ -45,7 +45,7 @@ from gateway.storage.sql.column_values import is_storable
 from gateway.storage.sql.engine_base import CallOutcomeRows, Note, ReadPool, Row, SqlEngine
 from gateway.storage.sql.group_commit import GroupCommit
 from gateway.storage.sql.lock_keys import Footprint, claim_key, turn_footprint, turn_key
-from gateway.storage.sql.refusals import RefusalCounter, RefusalRows
+from gateway.storage.sql.refusal_counts import RefusalCounter, RefusalRows
 from gateway.storage.unwritten_outcomes import LateOutcome, Name, OutcomeBacklog
 
 _PRUNED_AT_ONCE: Final = 200
@@ -64,7 +64,7 @@ class SqlStore(Generic[E]):
         self.reader: ReadPool = engine.reader
         self._clock = clock
         self._abandoned: Callable[[StoredCall], AuditBody] | None = None
-        self._summed: refusals.Summed | None = None
+        self._summed: refusal_counts.Summed | None = None
         self._backlog = OutcomeBacklog(self)
         self._refusals = RefusalCounter(engine.writer, clock=clock)
         self.count_refusal = self._refusals.count
@@ -109,7 +109,7 @@ class SqlStore(Generic[E]):
         log: AuditLog,
         *,
         abandoned: Callable[[StoredCall], AuditBody] | None = None,
-        summed: refusals.Summed | None = None,
+        summed: refusal_counts.Summed | None = None,
     ) -> None:
         """Write the decision log from now on. `abandoned` makes entries of lost calls, `summed` of counted refusals."""
         self.engine.audit_log = self.writer.ledger = log
@@ -184,14 +184,14 @@ class SqlStore(Generic[E]):
         return rows.is_kept
 
     async def audit_refusal_counts(self, at: int) -> int:
-        summed, find_pending = self._summed, partial(refusals.find_pending, at=at)
+        summed, find_pending = self._summed, partial(refusal_counts.find_pending, at=at)
         await self._refusals.write()
         if summed is None or not await self.reader.run(partial(find_pending, limit=1)):
             return 0
 
         def record(connection: Any) -> int:
             rows = find_pending(connection)  # again: another process may have recorded some meanwhile
-            self.engine.append_audit(connection, refusals.mark_recorded(connection, rows, summed))
+            self.engine.append_audit(connection, refusal_counts.mark_recorded(connection, rows, summed))
             return len(rows)
 
         recorded = 0
@@ -201,7 +201,7 @@ class SqlStore(Generic[E]):
 
     async def refusals_by_reason(self) -> dict[str, tuple[int, int]]:
         await self._refusals.write()
-        return await self.reader.run(refusals.count_by_reason)
+        return await self.reader.run(refusal_counts.count_by_reason)
 
     async def read_turn_state(self, turn_id: str) -> bytes | None:
         is_sent = is_storable(turn_id)  # one that cannot be must not fail those that are looked up with it
@@ -338,9 +338,9 @@ class SqlStore(Generic[E]):
     async def prune(self, at: datetime) -> int:
         wanted = {"at": to_microseconds(at), "limit": _PRUNED_AT_ONCE}
         pruned = await self.writer.run(lambda connection: statements.PRUNE_CLAIMS.run(connection, wanted).rowcount)
-        prune_refusals = partial(refusals.prune, at=wanted["at"], is_told=self._summed is not None)
+        prune_refusals = partial(refusal_counts.prune, at=wanted["at"], is_told=self._summed is not None)
         pruned += await self.writer.run(prune_refusals)
-        pruned += await self.writer.run(partial(seen_flags.prune, at=wanted["at"]))
+        pruned += await self.writer.run(partial(flags_seen_by_caller.prune, at=wanted["at"]))
         pruned += await self.engine.prune_single_calls(**wanted)
         # Few turns per transaction: calls that are recorded meanwhile go in between.
         while batch := await self.writer.run(lambda connection: transactions.prune_turns(connection, wanted)):
@@ -446,5 +446,5 @@ class SqlStore(Generic[E]):
             if each.call is not None:
                 self.engine.expand_turn(connection, each.call["turn_id"])
         with self.engine.translate_conflict("the call's turn is unknown, or another principal's"):
-            audit = refusals.write_refusals(connection, all, at=to_microseconds(self._clock()))
+            audit = refusal_counts.write_refusals(connection, all, at=to_microseconds(self._clock()))
         self.engine.append_audit(connection, audit)

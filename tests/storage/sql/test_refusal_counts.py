@@ -20,7 +20,7 @@ from gateway.storage.refusal_store import KEPT_FOR, WINDOW, Refusal
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import open_postgres_store
-from gateway.storage.sql.refusals import count_by_reason
+from gateway.storage.sql.refusal_counts import count_by_reason
 from gateway.storage.sql.sqlite.database_setup import migrate_sqlite
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.storage import simultaneous as steps
@@ -336,7 +336,7 @@ async def test_counts_in_memory_are_written_when_the_store_closes(opening: Openi
 
 
 async def test_counts_in_memory_are_written_soon(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.storage.sql.refusals.WRITE_EVERY", 0.001)
+    monkeypatch.setattr("gateway.storage.sql.refusal_counts.WRITE_EVERY", 0.001)
     await store.refuse(refusal("c1", most=0))
     assert store.count_refusal(ADA, "not-permitted")
     async with asyncio.timeout(20):
@@ -347,7 +347,7 @@ async def test_counts_in_memory_are_written_soon(store: Any, monkeypatch: pytest
 
 
 async def test_counts_that_cannot_be_written_stay_in_memory(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.storage.sql.refusals.WRITE_EVERY", 0.001)
+    monkeypatch.setattr("gateway.storage.sql.refusal_counts.WRITE_EVERY", 0.001)
     await store.refuse(refusal("c1", most=0))
     run, failures = store.writer.run, 0
 

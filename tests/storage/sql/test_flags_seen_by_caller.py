@@ -9,11 +9,11 @@ import pytest
 
 from gateway.model.caller import Principal
 from gateway.policy.rules.expression_analysis import LONGEST_LOOKBACK
-from gateway.storage.sql import seen_flags as stored
+from gateway.storage.sql import flags_seen_by_caller as stored
 from gateway.storage.sql.call_rows import to_microseconds
+from gateway.storage.sql.flags_seen_by_caller import StoredSightings
 from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from gateway.storage.sql.postgres.engine import open_postgres_store
-from gateway.storage.sql.seen_flags import StoredSightings
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.storage.sample_records import NOON, Clock
 
