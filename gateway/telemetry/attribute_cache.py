@@ -5,8 +5,8 @@ from typing import Any, Final, Protocol
 
 from gateway.registries import DeclaredTool
 from gateway.telemetry import names
+from gateway.telemetry.export.wire_format import BoundedCache
 from gateway.telemetry.finished_span import SharedAttributes, Value
-from gateway.telemetry.metric_instruments import BoundedCache
 from gateway.telemetry.settings import CaptureSettings
 
 _MOST_KEYS: Final = 32

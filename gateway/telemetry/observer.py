@@ -13,7 +13,7 @@ from gateway.storage import StoredCall
 from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import CommonAttributes, ContentHashes, ToolAttributes
 from gateway.telemetry.call_spans import CallSpan
-from gateway.telemetry.export.signal_exporter import RecordSink
+from gateway.telemetry.export.delivery import RecordSink
 from gateway.telemetry.export.wire_format import INFO, WARN, Attributes, event_body, event_name, log_head, of_log
 from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanContent, SpanGroup, Value
 from gateway.telemetry.settings import CaptureSettings, TelemetrySettings

@@ -9,11 +9,11 @@ from aiohttp import web
 from opentelemetry._logs import LogRecord, SeverityNumber
 
 from gateway.telemetry import names
-from gateway.telemetry.export.otlp_http import OtlpHttp
-from gateway.telemetry.export.otlp_logs import decode_record
+from gateway.telemetry.export.otlp_exporters import decode_record
+from gateway.telemetry.export.otlp_transports import OtlpHttp
 from gateway.telemetry.export.wire_format import INFO, Attributes, event_body, event_name, log_head, of_log
 from gateway.telemetry.finished_span import Value
-from gateway.telemetry.log_pipeline import LogPipeline
+from gateway.telemetry.logs import LogPipeline
 from gateway.telemetry.settings import BatchSettings, OtlpExporterSettings, TelemetrySettings
 from tests.support.servers.otlp_collector import start_collector
 from tests.telemetry.test_exporters import serve_collector

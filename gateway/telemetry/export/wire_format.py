@@ -4,14 +4,35 @@ and caches whatever does not change between calls.
 It knows the field numbers of `opentelemetry.proto`, which never change, and nothing about the meaning of attributes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from opentelemetry.trace import SpanKind
 
-from gateway.telemetry.metric_instruments import BoundedCache
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_MOST: Final = 16_384
+
+
+class BoundedCache(dict[K, V]):
+    """Values made by `make` on first access, by key. A full cache is cleared: frequent keys soon return."""
+
+    __slots__ = ("_make", "_most")
+
+    def __init__(self, make: Callable[[K], V], *, most: int = _MOST) -> None:
+        super().__init__()
+        self._make = make
+        self._most = most
+
+    def __missing__(self, key: K) -> V:
+        if len(self) >= self._most:
+            self.clear()
+        found = self[key] = self._make(key)
+        return found
+
 
 INFO: Final = 9
 WARN: Final = 13
