@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from gateway.telemetry.export.delivery import BlockingDelivery, Transport
+from gateway.telemetry.export.delivery import Delivery, Transport
 from gateway.telemetry.export.wire_format import (
     FAILED,
     Attributes,
@@ -98,7 +98,7 @@ class OtlpSpanExporter(SpanExporter):
 
     def __init__(self, transport: Transport) -> None:
         self.dropped: Counter[str] = Counter()
-        self._delivery = BlockingDelivery("traces", transport, self.dropped)
+        self._delivery = Delivery("traces", transport, self.dropped)
         self._encoder: tuple[SpanSource, SpanEncoder] | None = None
         self.limit = self._delivery.limit
 
@@ -138,7 +138,7 @@ class OtlpMetricExporter(OTLPMetricExporterMixin, MetricExporter):
 
     def __init__(self, transport: Transport) -> None:
         self._common_configuration()
-        self._delivery = BlockingDelivery("metrics", transport, Counter())
+        self._delivery = Delivery("metrics", transport, Counter())
         self.limit = self._delivery.limit
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: object) -> MetricExportResult:
@@ -209,7 +209,7 @@ class OtlpLogExporter(LogRecordExporter):
     """Sends log records. What does not arrive is counted in `dropped`, by reason."""
 
     def __init__(self, transport: Transport, envelope: OtlpEnvelope, dropped: Counter[str]) -> None:
-        self._delivery = BlockingDelivery("logs", transport, dropped)
+        self._delivery = Delivery("logs", transport, dropped)
         self._envelope = envelope
         self.limit = self._delivery.limit
 
