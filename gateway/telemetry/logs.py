@@ -69,31 +69,31 @@ class TextLogFormatter(Formatter):
     """One line of text, for terminals."""
 
     def format(self, record: LogRecord) -> str:
-        told = log_fields(record)
+        fields = log_fields(record)
         at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        words = [at, told["level"].upper(), told["message"]]
-        if problem := told.get("error"):
+        words = [at, fields["level"].upper(), fields["message"]]
+        if problem := fields.get("error"):
             words.append(f"({_words_of(problem)})")
-        if call := told.get("callId"):
-            words.append(f"[call {call} of {told['tool']}]")
+        if call := fields.get("callId"):
+            words.append(f"[call {call} of {fields['tool']}]")
         return " ".join(words)
 
 
 def log_fields(record: LogRecord) -> dict[str, Any]:
     """Return the fields of a record; `traceId` and `spanId` are those of the current span."""
     moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "time": moment.replace("+00:00", "Z"),
         "level": record.levelname.lower(),
         "logger": one_line(record.name),
         "message": message_of(record),
     }
-    told |= _of_call()
+    fields |= _of_call()
     if (context := span_context()) is not None:
-        told |= {"traceId": f"{context.trace_id:032x}", "spanId": f"{context.span_id:016x}"}
+        fields |= {"traceId": f"{context.trace_id:032x}", "spanId": f"{context.span_id:016x}"}
     if record.exc_info and isinstance(error := record.exc_info[1], BaseException):
-        told["error"] = problem_of(error)
-    return told
+        fields["error"] = problem_of(error)
+    return fields
 
 
 def message_of(record: LogRecord) -> str:
@@ -109,10 +109,10 @@ def message_of(record: LogRecord) -> str:
 def problem_of(error: BaseException) -> dict[str, Any]:
     """Return type, place and causes of an error, and its text only if it is safe."""
     causes = list(_causes(error))
-    told: dict[str, Any] = {"type": type(error).__name__, **_details(error), "at": _places(error)}
+    fields: dict[str, Any] = {"type": type(error).__name__, **_details(error), "at": _places(error)}
     if causes:
-        told["causes"] = [{"type": type(each).__name__, **_details(each)} for each in causes]
-    return told
+        fields["causes"] = [{"type": type(each).__name__, **_details(each)} for each in causes]
+    return fields
 
 
 def one_line(text: str) -> str:
@@ -351,13 +351,13 @@ class OtlpLogHandler(logging.Handler):
             return
 
     def _translate(self, record: LogRecord) -> ExportedRecord:
-        told = log_fields(record)
-        attributes: dict[str, AttributeValue] = {names.LOGGER: told["logger"]}
-        if "callId" in told:
-            attributes |= {names.CALL_ID: told["callId"], names.TOOL_NAME: told["tool"]}
-        if "error" in told:
-            attributes[names.ERROR_TYPE] = told["error"].get("code") or told["error"]["type"]
-        body = told["message"]
+        fields = log_fields(record)
+        attributes: dict[str, AttributeValue] = {names.LOGGER: fields["logger"]}
+        if "callId" in fields:
+            attributes |= {names.CALL_ID: fields["callId"], names.TOOL_NAME: fields["tool"]}
+        if "error" in fields:
+            attributes[names.ERROR_TYPE] = fields["error"].get("code") or fields["error"]["type"]
+        body = fields["message"]
         if record.name.partition(".")[0] == OURS or self._captures():
             body = one_line(record.getMessage())
             attributes |= _arguments(record)
@@ -376,17 +376,17 @@ class OtlpLogHandler(logging.Handler):
 
 def _arguments(record: LogRecord) -> dict[str, AttributeValue]:
     """Return the template of the message and its arguments, and what the caller added to the record."""
-    told: dict[str, AttributeValue] = {}
+    arguments: dict[str, AttributeValue] = {}
     if isinstance(record.args, Mapping):
-        told[names.LOG_ARGUMENTS] = [f"{name}={_shown(str(name), value)}" for name, value in record.args.items()]
+        arguments[names.LOG_ARGUMENTS] = [f"{name}={_shown(str(name), value)}" for name, value in record.args.items()]
     elif record.args:
-        told[names.LOG_ARGUMENTS] = [_shown("", value) for value in record.args[:_MOST_ARGUMENTS]]
-    if told:
-        told[names.LOG_TEMPLATE] = one_line(str(record.msg))
+        arguments[names.LOG_ARGUMENTS] = [_shown("", value) for value in record.args[:_MOST_ARGUMENTS]]
+    if arguments:
+        arguments[names.LOG_TEMPLATE] = one_line(str(record.msg))
     for name, value in vars(record).items():
-        if name not in _OF_EVERY_RECORD and not name.startswith(_RESERVED) and len(told) < _MOST_ARGUMENTS:
-            told[name] = value if type(value) in (bool, int, float) else _shown(name, value)
-    return told
+        if name not in _OF_EVERY_RECORD and not name.startswith(_RESERVED) and len(arguments) < _MOST_ARGUMENTS:
+            arguments[name] = value if type(value) in (bool, int, float) else _shown(name, value)
+    return arguments
 
 
 def _shown(name: str, value: object) -> str:

@@ -142,10 +142,10 @@ class GatewayMetrics:
             decision, reason = decided, why or "check-failed"
         else:
             decision, reason = _INVALID
-        told = (decision, reason, catalogue, tier, ",".join(rules) if rules else None)
+        of_decision = (decision, reason, catalogue, tier, ",".join(rules) if rules else None)
         if decision != "allow":
-            return told, None
-        return told, _values_of_call(tool, catalogue, backend, tier, names.TOOL_ERROR if is_error else None)
+            return of_decision, None
+        return of_decision, _values_of_call(tool, catalogue, backend, tier, names.TOOL_ERROR if is_error else None)
 
     # --- requests ---
 

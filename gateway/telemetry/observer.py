@@ -140,7 +140,7 @@ class TelemetryObserver:
     def report_abandoned(self, call: StoredCall) -> None:
         if self.logs is None:
             return
-        told: dict[str, Value] = {
+        attributes: dict[str, Value] = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: call.tool,
             names.CATALOGUE: call.catalogue,
@@ -151,7 +151,7 @@ class TelemetryObserver:
         }
         trace_id = _NO_TRACE if call.trace_id is None else bytes.fromhex(call.trace_id)
         span_id = _NO_SPAN if call.span_id is None else bytes.fromhex(call.span_id)
-        self.logs.put(log_head(trace_id, span_id, time_ns(), WARN) + _UNKNOWN + of_log(self._encoder.all(told)))
+        self.logs.put(log_head(trace_id, span_id, time_ns(), WARN) + _UNKNOWN + of_log(self._encoder.all(attributes)))
 
     # --- start and unknown end of calls, as log records ---
 
@@ -162,16 +162,16 @@ class TelemetryObserver:
         self._log(parts.started, call, log_head(at.trace, at.span, since, INFO))
 
     def log_unknown(self, at: SpanPosition, call: Call, parts: ToolAttributes) -> None:
-        told = _UNKNOWN + of_log(self._encoder.all(parts.execution))
-        self._log(told, call, log_head(at.trace, at.span, time_ns(), WARN))
+        content = _UNKNOWN + of_log(self._encoder.all(parts.execution))
+        self._log(content, call, log_head(at.trace, at.span, time_ns(), WARN))
 
-    def _log(self, told: bytes, call: Call, head: bytes) -> None:
+    def _log(self, content: bytes, call: Call, head: bytes) -> None:
         if self.logs is None:
             return
         own: dict[str, Value] = {names.CALL_ID: call.id, names.TOOL_CALL_ID: call.id}
         if call.turn is not None:
             own[names.TURN_ID] = call.turn.id
-        self.logs.put(b"".join((head, told, of_log(self._encoder.all(own)))))
+        self.logs.put(b"".join((head, content, of_log(self._encoder.all(own)))))
 
     # --- for spans ---
 

@@ -48,7 +48,7 @@ from gateway.telemetry import names
 from gateway.telemetry.export.delivery import FLUSH_SECONDS, Transport
 from gateway.telemetry.export.otlp_exporters import OtlpSpanExporter
 from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanAt, SpanGroup
-from gateway.telemetry.sdk_components import SdkComponents, describe, load_exporter
+from gateway.telemetry.sdk_components import SdkComponents, load_exporter
 from gateway.telemetry.settings import (
     AnyExporter,
     BatchSettings,
@@ -382,6 +382,7 @@ def open_span_export(
     queues = tuple(make(each) for each in settings.traces)
     provider = find_process_provider() if settings.uses_process else None
     own: SdkTracerProvider | None = None
+    longest = settings.longest_value
     if provider is None:
         provider = own = SdkTracerProvider(
             sampler=components.sampler or DEFAULT_ON,
@@ -389,7 +390,7 @@ def open_span_export(
             shutdown_on_exit=False,
             active_span_processor=TailSampling(settings.sampling),
             id_generator=components.id_generator,
-            span_limits=components.span_limits(settings.longest_value),
+            span_limits=SpanLimits(max_attribute_length=longest, max_span_attribute_length=longest),
         )
         for each in queues:
             provider.add_span_processor(each)
@@ -412,6 +413,6 @@ def _describe(
         yield f"ratio {settings.sampling.ratio:g} by trace, always {always}"
     else:
         yield "a sampler decides when a span starts; `always` of the Telemetry document is not in force"
-    yield from describe(components)
+    yield from (f"{variable}={name}" for variable, name in components.names.items())
     if pipeline.is_live:
         yield "spans are made at their start, because a sampler or a processor has to see them then"

@@ -33,9 +33,9 @@ def make_transport(settings: Any) -> OtlpHttp:
 
 
 def encoded(number: int = 0) -> bytes:
-    told: dict[str, Value] = {"number": number, "names": ["a", "b"], "share": 0.5, "is": True, "word": "x"}
+    attributes: dict[str, Value] = {"number": number, "names": ["a", "b"], "share": 0.5, "is": True, "word": "x"}
     head = log_head(b"\x01" * 16, b"\x02" * 8, 4711, INFO)
-    return head + event_name(names.CALL_STARTED) + event_body("hello", 100) + of_log(Attributes(100).all(told))
+    return head + event_name(names.CALL_STARTED) + event_body("hello", 100) + of_log(Attributes(100).all(attributes))
 
 
 async def test_encoded_and_other_records_arrive_together() -> None:

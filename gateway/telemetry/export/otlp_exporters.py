@@ -7,6 +7,7 @@ exporters of other packages.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry._logs import LogRecord, SeverityNumber
@@ -24,7 +25,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from gateway.telemetry.export.delivery import Delivery, Transport
+from gateway.telemetry.export.delivery import FLUSH_SECONDS, Delivery, Transport
 from gateway.telemetry.export.wire_format import (
     FAILED,
     Attributes,
@@ -67,24 +68,24 @@ class SpanEncoder:
 
     def encode_span(self, span: FinishedSpan) -> bytes:
         content = span.content
-        told = [span_head(span), span_name(span.name, LONGEST_VALUE)]
+        fields = [span_head(span), span_name(span.name, LONGEST_VALUE)]
         if sum(map(len, content.parts)) > self._most:
-            told.append(of_span(self._attributes.all(span.attributes or {})))
+            fields.append(of_span(self._attributes.all(span.attributes or {})))
         else:
             for part in content.parts:
                 if type(part) is not SharedAttributes:
-                    told.append(of_span(self._attributes.all(part)))
+                    fields.append(of_span(self._attributes.all(part)))
                     continue
                 if part.encoded is None:
                     part.encoded = of_span(self._attributes.all(part))
-                told.append(part.encoded)
+                fields.append(part.encoded)
         for event in content.events[: self._source.limits.max_events]:
-            told.append(self._encode_event(event))
+            fields.append(self._encode_event(event))
         for each in content.links[: self._source.limits.max_links]:
-            told.append(link(*each))
+            fields.append(link(*each))
         if span.is_error:
-            told.append(FAILED)
-        return b"".join(told)
+            fields.append(FAILED)
+        return b"".join(fields)
 
     def _encode_event(self, event: SpanEvent) -> bytes:
         attributes: Mapping[str, Any] = event.attributes
@@ -93,24 +94,33 @@ class SpanEncoder:
         return span_event(event.name, event.at, self._of_events.all(attributes), LONGEST_VALUE)
 
 
-class OtlpSpanExporter(SpanExporter):
+class _Sender:
+    """What the exporters of all signals have in common."""
+
+    _delivery: Delivery
+
+    def limit(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Try nothing again from now on, and give up whatever was not sent after so many seconds."""
+        self._delivery.limit(seconds)
+
+    def force_flush(self, timeout_millis: float = 30_000) -> bool:
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: object) -> None:
+        self._delivery.close()
+
+
+class OtlpSpanExporter(_Sender, SpanExporter):
     """Sends spans as OTLP. What does not arrive is counted in `dropped`, by reason."""
 
     def __init__(self, transport: Transport) -> None:
         self.dropped: Counter[str] = Counter()
         self._delivery = Delivery("traces", transport, self.dropped)
         self._encoder: tuple[SpanSource, SpanEncoder] | None = None
-        self.limit = self._delivery.limit
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         arrived = self._delivery.send(self._encode(spans), len(spans))
         return SpanExportResult.SUCCESS if arrived else SpanExportResult.FAILURE
-
-    def shutdown(self) -> None:
-        self._delivery.close()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return True
 
     def _encode(self, spans: Sequence[ReadableSpan]) -> bytes:
         ours = [each for each in spans if type(each) is FinishedSpan]
@@ -133,25 +143,18 @@ def to_message(data: MetricsData | None) -> "metrics_pb2.MetricsData":
     return Message() if data is None else Message(resource_metrics=encode_metrics(data).resource_metrics)
 
 
-class OtlpMetricExporter(OTLPMetricExporterMixin, MetricExporter):
+class OtlpMetricExporter(_Sender, OTLPMetricExporterMixin, MetricExporter):
     """Sends metrics. Temporality and default aggregation are those of the variables."""
 
     def __init__(self, transport: Transport) -> None:
         self._common_configuration()
         self._delivery = Delivery("metrics", transport, Counter())
-        self.limit = self._delivery.limit
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: object) -> MetricExportResult:
         message = to_message(metrics_data)
         count = sum(len(scoped.metrics) for each in message.resource_metrics for scoped in each.scope_metrics)
         arrived = self._delivery.send(message.SerializeToString(), count, within=timeout_millis / 1000)
         return MetricExportResult.SUCCESS if arrived else MetricExportResult.FAILURE
-
-    def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        return True
-
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: object) -> None:
-        self._delivery.close()
 
 
 class RecordSource(NamedTuple):
@@ -163,21 +166,17 @@ class RecordSource(NamedTuple):
 
 
 class EncodedRecord(ReadableLogRecord):
-    """A log record of the gateway, as the bytes of its message."""
+    """A log record of the gateway, as the bytes of its message. It is decoded on first use."""
+
+    encoded: bytes
 
     def __init__(self, encoded: bytes, source: RecordSource) -> None:
-        fields = vars(self)
-        fields["encoded"] = encoded
-        fields["resource"], fields["instrumentation_scope"], fields["limits"] = source
+        resource, scope, limits = source
+        vars(self).update(encoded=encoded, resource=resource, instrumentation_scope=scope, limits=limits)
 
-    @property
+    @cached_property
     def log_record(self) -> LogRecord:
-        """The record, decoded on first use."""
-        found = vars(self).get("decoded")
-        if found is None:
-            found = vars(self)["decoded"] = decode_record(vars(self)["encoded"])
-        record: LogRecord = found
-        return record
+        return decode_record(self.encoded)
 
 
 def decode_record(encoded: bytes) -> LogRecord:
@@ -205,25 +204,18 @@ def _value_of(value: "AnyValue") -> Any:
     return None if kind is None else getattr(value, kind)
 
 
-class OtlpLogExporter(LogRecordExporter):
+class OtlpLogExporter(_Sender, LogRecordExporter):
     """Sends log records. What does not arrive is counted in `dropped`, by reason."""
 
     def __init__(self, transport: Transport, envelope: OtlpEnvelope, dropped: Counter[str]) -> None:
         self._delivery = Delivery("logs", transport, dropped)
         self._envelope = envelope
-        self.limit = self._delivery.limit
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        encoded = [vars(each)["encoded"] for each in batch if type(each) is EncodedRecord]
+        encoded = [each.encoded for each in batch if type(each) is EncodedRecord]
         others = [each for each in batch if type(each) is not EncodedRecord]
         payload = self._envelope.around(encoded) if encoded else b""
         if others:  # messages of one type can be joined
             payload += encode_logs(others).SerializeToString()
         arrived = self._delivery.send(payload, len(batch))
         return LogRecordExportResult.SUCCESS if arrived else LogRecordExportResult.FAILURE
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return True
-
-    def shutdown(self) -> None:
-        self._delivery.close()

@@ -84,8 +84,8 @@ def text(value: str, limit: int) -> bytes:
 
 def head(key: str, size: int, tag: bytes) -> bytes:
     """Return the bytes before the text of an attribute, which depend only on the length of the text."""
-    told = b"\x0a" + varint(size)
-    named = delimit(b"\x0a", key.encode()) + b"\x12" + varint(len(told) + size) + told
+    value = b"\x0a" + varint(size)
+    named = delimit(b"\x0a", key.encode()) + b"\x12" + varint(len(value) + size) + value
     return tag + varint(len(named) + size) + named
 
 
@@ -177,12 +177,12 @@ class EndedSpan(Protocol):
 
 def span_head(of: EndedSpan) -> bytes:
     """Return the first fields of a span. Its name, attributes, events, links and status follow."""
-    told, parent, since, until = _KINDS[of.kind], of.above, of.since, of.until
+    kind, parent, since, until = _KINDS[of.kind], of.above, of.since, of.until
     if parent:
         flags = _BELOW_ANOTHER if of.is_below_remote else _BELOW
-        head = _CHILD.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, told, since, b"\x41", until, flags, parent)
+        head = _CHILD.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, kind, since, b"\x41", until, flags, parent)
     else:
-        head = _ROOT.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, told, since, b"\x41", until, _ALONE)
+        head = _ROOT.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, kind, since, b"\x41", until, _ALONE)
     return head + delimit(b"\x1a", of.state.encode()) if of.state else head
 
 
@@ -192,8 +192,7 @@ def span_name(name: str, limit: int) -> bytes:
 
 def log_head(trace_id: bytes, span_id: bytes, at: int, severity: int) -> bytes:
     """Return the first fields of a log record, observed when it happened. Its name, body and attributes follow."""
-    told = _SEVERITIES[severity]
-    return _LOG.pack(b"\x09", at, b"\x59", at, told, trace_id, b"\x52\x08", span_id, b"\x45\x01\0\0\0")
+    return _LOG.pack(b"\x09", at, b"\x59", at, _SEVERITIES[severity], trace_id, b"\x52\x08", span_id, b"\x45\x01\0\0\0")
 
 
 def event_name(name: str) -> bytes:
