@@ -25,7 +25,7 @@ from typing import Any, Final
 from opentelemetry._logs import Logger, SeverityNumber, get_logger_provider
 from opentelemetry._logs import LogRecord as ExportedRecord
 from opentelemetry.context import Context
-from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, ReadableLogRecord, ReadWriteLogRecord
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits, ReadableLogRecord
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -35,7 +35,7 @@ from opentelemetry.util.types import AttributeValue
 from gateway.engine import find_current_call
 from gateway.errors import GatewayError
 from gateway.telemetry import names
-from gateway.telemetry.export.delivery import FLUSH_SECONDS, Transport
+from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts, Transport
 from gateway.telemetry.export.otlp_exporters import EncodedRecord, OtlpLogExporter, RecordSource, decode_record
 from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope
 from gateway.telemetry.sdk_components import load_exporter
@@ -209,13 +209,13 @@ class LogPipeline:
         )
         exporters = [self._create_exporter(each) for each in settings.logs]
         self._limited = [each for each in exporters if isinstance(each, OtlpLogExporter)]
-        self._processors = [_BatchProcessor(each, settings.records, self.dropped) for each in exporters]
+        self._queues = [LogQueue(each, settings.records, self.dropped) for each in exporters]
         found = get_logger_provider()
         self._is_own = not (isinstance(found, LoggerProvider) and has_logger_provider())
         if self._is_own or not isinstance(found, LoggerProvider):
             resource, limits = self._source.resource, self._source.limits
             found = LoggerProvider(resource, shutdown_on_exit=False, log_record_limits=limits)
-        for each in self._processors:
+        for each in self._queues:
             found.add_log_record_processor(each)
         words = [describe_exporter(each) for each in settings.logs]
         words += [] if self._is_own else ["the logger provider of the process"]
@@ -223,7 +223,7 @@ class LogPipeline:
         self._logger: Logger = found.get_logger(names.SCOPE, version, names.SCHEMA_URL)
 
     def __len__(self) -> int:
-        return sum(map(len, self._processors))
+        return sum(map(len, self._queues))
 
     def put(self, encoded: bytes) -> None:
         """Take a record that the gateway has encoded."""
@@ -232,7 +232,7 @@ class LogPipeline:
             self._logger.emit(decode_record(encoded))
             return
         record = EncodedRecord(encoded, self._source)
-        for each in self._processors:
+        for each in self._queues:
             each.add(record)
 
     def emit(self, record: ExportedRecord) -> None:
@@ -247,7 +247,7 @@ class LogPipeline:
 
     def _shut_down(self) -> None:
         until = monotonic() + FLUSH_SECONDS
-        for each in self._processors:
+        for each in self._queues:
             each.end(until)
 
     def _create_exporter(self, settings: AnyExporter) -> LogRecordExporter:
@@ -260,35 +260,22 @@ class LogPipeline:
         return OtlpLogExporter(self._transport(settings), envelope, self.dropped)
 
 
-class _BatchProcessor(BatchLogRecordProcessor):
-    """Counts what is dropped."""
+class LogQueue(QueueCounts, BatchLogRecordProcessor):
+    """The SDK's queue of log records."""
 
     def __init__(self, exporter: LogRecordExporter, batching: BatchSettings, dropped: Counter[str]) -> None:
         counted = exporter if isinstance(exporter, OtlpLogExporter) else _CountedExporter(exporter, dropped)
         super().__init__(counted, batching.delay * 1000, batching.batch, max_queue_size=batching.queue)
-        self._dropped = dropped
-        self._most = batching.queue
-
-    def __len__(self) -> int:
-        return len(self._batch_processor._queue)
-
-    def on_emit(self, log_record: ReadWriteLogRecord) -> None:
-        self._count()
-        super().on_emit(log_record)
+        self.start_counts(dropped)
 
     def add(self, record: EncodedRecord) -> None:
-        self._count()
         self._batch_processor.emit(record)
 
     def end(self, until: float) -> None:
         """Send what waits until then, on the monotonic clock."""
         self._batch_processor.shutdown(timeout_millis=max(1, int((until - monotonic()) * 1000)))
         if len(self):
-            self._dropped["closed"] += len(self)
-
-    def _count(self) -> None:
-        if len(self) >= self._most:  # the SDK drops the oldest one
-            self._dropped[names.QUEUE_FULL] += 1
+            self.dropped["closed"] += len(self)
 
 
 class _CountedExporter(LogRecordExporter):

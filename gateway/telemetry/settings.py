@@ -34,17 +34,13 @@ class InvalidTelemetry(ProgramError):
     default_message = "telemetry cannot be set up"
 
 
-def no_headers() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class OtlpExporterSettings:
     """A collector. `headers` is called for every request, because secrets in them may be rotated."""
 
     protocol: "Protocol"
     endpoint: str
-    headers: Callable[[], Mapping[str, str]] = field(default=no_headers, repr=False)
+    headers: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     timeout: float = 10.0
     compression: Literal["none", "gzip"] = "none"
     certificate: Path | None = None

@@ -45,7 +45,7 @@ from opentelemetry.trace import (
 
 from gateway.model import new_random_64, new_random_128
 from gateway.telemetry import names
-from gateway.telemetry.export.delivery import FLUSH_SECONDS, Transport
+from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts, Transport
 from gateway.telemetry.export.otlp_exporters import OtlpSpanExporter
 from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanAt, SpanGroup
 from gateway.telemetry.sdk_components import SdkComponents, load_exporter
@@ -59,6 +59,8 @@ from gateway.telemetry.settings import (
     describe_exporter,
 )
 from gateway.telemetry.trace_context import to_otel
+
+_log: Final = logging.getLogger(__name__)
 
 
 class RunningGatewayProvider(TracerProvider):
@@ -284,42 +286,18 @@ def _sees_starts(processor: SpanProcessor) -> bool:
     return not all(each.__module__.startswith("opentelemetry.sdk.") for each in (kind.on_start, kind._on_ending))
 
 
-_log: Final = logging.getLogger(__name__)
-
-
-class SpanQueue(BatchSpanProcessor):
-    """The SDK's queue of spans, and how many it took and dropped. Both counts only grow."""
+class SpanQueue(QueueCounts, BatchSpanProcessor):
+    """The SDK's queue of spans."""
 
     def __init__(self, exporter: SpanExporter, batching: BatchSettings) -> None:
         super().__init__(exporter, batching.queue, batching.delay * 1000, batching.batch)
-        self.dropped: Counter[str] = exporter.dropped if isinstance(exporter, OtlpSpanExporter) else Counter()
-        self._given = 0
-        self._reported = self._batch_processor._metrics
-        self._batch_processor._metrics = self  # its place for counts
+        self.start_counts(exporter.dropped if isinstance(exporter, OtlpSpanExporter) else Counter())
 
     def on_end(self, span: ReadableSpan) -> None:
         if type(span) is FinishedSpan:  # it is sampled
             self._batch_processor.emit(span)
         else:
             super().on_end(span)
-
-    @property
-    def taken(self) -> int:
-        return self._given + len(self) + self.dropped[names.QUEUE_FULL]
-
-    def __len__(self) -> int:
-        return len(self._batch_processor._queue)
-
-    def register_queue_size(self, get_queue_size: Callable[[], int]) -> None:
-        self._reported.register_queue_size(get_queue_size)
-
-    def drop_items(self, count: int, error_type: str = names.QUEUE_FULL) -> None:
-        self.dropped[error_type] += count
-        self._reported.drop_items(count, error_type)
-
-    def finish_items(self, count: int) -> None:
-        self._given += count
-        self._reported.finish_items(count)
 
 
 class SpanExport:

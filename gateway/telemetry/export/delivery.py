@@ -24,6 +24,7 @@ from random import uniform
 from time import monotonic
 from typing import Any, Final, Protocol
 
+from gateway.telemetry.names import QUEUE_FULL
 from gateway.telemetry.settings import InvalidTelemetry, Signal
 
 FLUSH_SECONDS: Final = 5.0
@@ -149,6 +150,37 @@ class Delivery:
         if monotonic() - self._logged_at > _LOG_INTERVAL:  # at most one line per minute
             self._logged_at = monotonic()
             _log.warning("%d %s were not sent (%s); calls are not affected", count, _WORDS[self._signal], reason)
+
+
+class QueueCounts:
+    """What the queue of a processor of the SDK took and dropped. Both counts only grow."""
+
+    dropped: Counter[str]
+    _batch_processor: Any
+
+    def start_counts(self, dropped: Counter[str]) -> None:
+        self.dropped = dropped
+        self._given = 0
+        self._reported = self._batch_processor._metrics
+        self._batch_processor._metrics = self  # its place for counts
+
+    @property
+    def taken(self) -> int:
+        return self._given + len(self) + self.dropped[QUEUE_FULL]
+
+    def __len__(self) -> int:
+        return len(self._batch_processor._queue)
+
+    def register_queue_size(self, get_queue_size: Callable[[], int]) -> None:
+        self._reported.register_queue_size(get_queue_size)
+
+    def drop_items(self, count: int, error_type: str = QUEUE_FULL) -> None:
+        self.dropped[error_type] += count
+        self._reported.drop_items(count, error_type)
+
+    def finish_items(self, count: int) -> None:
+        self._given += count
+        self._reported.finish_items(count)
 
 
 _IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
