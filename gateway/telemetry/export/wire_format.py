@@ -7,9 +7,12 @@ It knows the field numbers of `opentelemetry.proto`, which never change, and not
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from struct import Struct
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from opentelemetry.trace import SpanKind
+
+if TYPE_CHECKING:
+    from gateway.telemetry.finished_span import FinishedSpan
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -159,23 +162,7 @@ def span_event(name: str, at: int, attributes: Iterable[bytes], limit: int) -> b
     return delimit(b"\x5a", fields + b"\x1a".join((b"", *attributes)))
 
 
-class EndedSpan(Protocol):
-    """Where in which trace a span is, and when it was; `state` is that of the trace."""
-
-    trace: bytes
-    span: bytes
-    above: bytes
-    is_below_remote: bool
-    state: str
-
-    @property
-    def kind(self) -> SpanKind: ...
-
-    since: int
-    until: int
-
-
-def span_head(of: EndedSpan) -> bytes:
+def span_head(of: "FinishedSpan") -> bytes:
     """Return the first fields of a span. Its name, attributes, events, links and status follow."""
     kind, parent, since, until = _KINDS[of.kind], of.above, of.since, of.until
     if parent:
