@@ -42,14 +42,11 @@ from gateway.telemetry import (
     CaptureSettings,
     EventSpans,
     Exporter,
-    JsonLinesExporter,
     JsonLinesSettings,
     JsonLogFormatter,
     LogPipeline,
     MeterPipeline,
     OtlpExporterSettings,
-    OtlpGrpc,
-    OtlpHttp,
     OtlpLogHandler,
     PluginSettings,
     Propagation,
@@ -60,7 +57,6 @@ from gateway.telemetry import (
     TelemetrySettings,
     TextLogFormatter,
     ToolAttributes,
-    Transport,
     Value,
     check_config_file,
     check_exporter,
@@ -314,9 +310,9 @@ def build_telemetry(
     components = load_components(environ)
     spans: SpanExport | None = None
     if settings.traces or settings.uses_process:
-        spans = open_span_export(settings, components, find_version(), _transport)
+        spans = open_span_export(settings, components, find_version())
     sends_logs = bool(settings.logs) or has_logger_provider()
-    logs = LogPipeline(settings, transport=_transport, version=find_version()) if sends_logs else None
+    logs = LogPipeline(settings, version=find_version()) if sends_logs else None
     telemetry = TelemetryObserver(
         settings,
         pipeline=None if spans is None else spans.pipeline,
@@ -345,13 +341,7 @@ def build_meter_pipeline(settings: TelemetrySettings | None) -> MeterPipeline:
     """Build the metrics of a gateway, which are served even if nothing is exported. Must run in the event loop."""
     if settings is None:
         settings = TelemetrySettings({"service.name": "agent-gateway"})
-    return MeterPipeline(settings, transport=_transport, instance=new_id(), version=find_version())
-
-
-def _transport(exporter: Exporter) -> Transport:
-    if isinstance(exporter, JsonLinesSettings):
-        return JsonLinesExporter(exporter.path)
-    return OtlpGrpc(exporter) if exporter.protocol == "grpc" else OtlpHttp(exporter)
+    return MeterPipeline(settings, instance=new_id(), version=find_version())
 
 
 def _tool_policy(published: Callable[[], LiveRevision], tool: DeclaredTool) -> tuple[CaptureSettings, tuple[str, ...]]:

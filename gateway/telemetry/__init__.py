@@ -10,9 +10,8 @@ from gateway.lazy import lazy_exports
 if TYPE_CHECKING:
     from gateway.telemetry.attribute_cache import ToolAttributes
     from gateway.telemetry.event_spans import EventSpans
-    from gateway.telemetry.export.delivery import JsonLinesExporter, Transport
     from gateway.telemetry.export.otlp_exporters import to_message
-    from gateway.telemetry.export.otlp_transports import OtlpGrpc, OtlpHttp, grpc_library
+    from gateway.telemetry.export.otlp_transports import grpc_library
     from gateway.telemetry.export.prometheus_text import CONTENT_TYPES, Exposition, negotiate_format, parse_metrics
     from gateway.telemetry.finished_span import Value
     from gateway.telemetry.logs import (

@@ -35,14 +35,14 @@ from opentelemetry.util.types import AttributeValue
 from gateway.engine import find_current_call
 from gateway.errors import GatewayError
 from gateway.telemetry import names
-from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts, Transport
+from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts
 from gateway.telemetry.export.otlp_exporters import EncodedRecord, OtlpLogExporter, RecordSource, decode_record
+from gateway.telemetry.export.otlp_transports import open_transport
 from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope
 from gateway.telemetry.sdk_components import load_exporter
 from gateway.telemetry.settings import (
     AnyExporter,
     BatchSettings,
-    Exporter,
     PluginSettings,
     TelemetrySettings,
     describe_exporter,
@@ -194,12 +194,9 @@ def has_logger_provider() -> bool:
 class LogPipeline:
     """The log records of a gateway. `taken` counts all, `dropped` those that did not arrive, by reason."""
 
-    def __init__(
-        self, settings: TelemetrySettings, *, transport: Callable[[Exporter], Transport], version: str
-    ) -> None:
+    def __init__(self, settings: TelemetrySettings, *, version: str) -> None:
         """Raises `InvalidTelemetry` for exporters that cannot be used."""
         self._settings = settings
-        self._transport = transport
         self.taken = 0
         self.dropped: Counter[str] = Counter()
         self._source = RecordSource(
@@ -257,7 +254,7 @@ class LogPipeline:
         resource = Attributes(self._settings.longest_value).all(dict(self._settings.resource))
         version = self._source.instrumentation_scope.version or ""
         envelope = OtlpEnvelope(resource, scope=names.SCOPE, version=version, schema_url=names.SCHEMA_URL)
-        return OtlpLogExporter(self._transport(settings), envelope, self.dropped)
+        return OtlpLogExporter(open_transport(settings), envelope, self.dropped)
 
 
 class LogQueue(QueueCounts, BatchLogRecordProcessor):

@@ -40,14 +40,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from gateway.telemetry import names
-from gateway.telemetry.export.delivery import FLUSH_SECONDS, Transport
+from gateway.telemetry.export.delivery import FLUSH_SECONDS
 from gateway.telemetry.export.otlp_exporters import OtlpMetricExporter
+from gateway.telemetry.export.otlp_transports import open_transport
 from gateway.telemetry.export.wire_format import BoundedCache
 from gateway.telemetry.names import Metric
 from gateway.telemetry.sdk_components import find_views, load_exporter
 from gateway.telemetry.settings import (
     AnyExporter,
-    Exporter,
     InvalidTelemetry,
     PluginSettings,
     TelemetrySettings,
@@ -60,12 +60,9 @@ _log: Final = logging.getLogger(__name__)
 class MeterPipeline:
     """The metrics of a gateway. Nothing is kept for as long as there is no reader."""
 
-    def __init__(
-        self, settings: TelemetrySettings, *, transport: Callable[[Exporter], Transport], instance: str, version: str
-    ) -> None:
+    def __init__(self, settings: TelemetrySettings, *, instance: str, version: str) -> None:
         """Raises `InvalidTelemetry` for exporters and views that cannot be used."""
         self._settings = settings
-        self._transport = transport
         self._exporters: list[OtlpMetricExporter] = []
         self._served: InMemoryMetricReader | None = None
         found, views = get_meter_provider(), find_views()
@@ -129,7 +126,7 @@ class MeterPipeline:
         if isinstance(settings, PluginSettings):
             made = plugins[settings]
         else:
-            made = OtlpMetricExporter(self._transport(settings))
+            made = OtlpMetricExporter(open_transport(settings))
             self._exporters.append(made)
         if isinstance(made, MetricReader):
             return made

@@ -11,7 +11,7 @@ the provider of the gateway that runs.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -45,14 +45,14 @@ from opentelemetry.trace import (
 
 from gateway.model import new_random_64, new_random_128
 from gateway.telemetry import names
-from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts, Transport
+from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts
 from gateway.telemetry.export.otlp_exporters import OtlpSpanExporter
+from gateway.telemetry.export.otlp_transports import open_transport
 from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanAt, SpanGroup
 from gateway.telemetry.sdk_components import SdkComponents, load_exporter
 from gateway.telemetry.settings import (
     AnyExporter,
     BatchSettings,
-    Exporter,
     PluginSettings,
     SamplingSettings,
     TelemetrySettings,
@@ -341,12 +341,7 @@ class SpanExport:
             await asyncio.to_thread(each.shutdown)
 
 
-def open_span_export(
-    settings: TelemetrySettings,
-    components: SdkComponents,
-    version: str,
-    open_transport: Callable[[Exporter], Transport],
-) -> SpanExport:
+def open_span_export(settings: TelemetrySettings, components: SdkComponents, version: str) -> SpanExport:
     """Open what the settings ask for. The document's exporters also get the spans of a process's provider."""
 
     def make(destination: AnyExporter) -> SpanQueue:

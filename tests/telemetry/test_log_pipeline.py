@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -10,7 +9,6 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 
 from gateway.telemetry import names
 from gateway.telemetry.export.otlp_exporters import decode_record
-from gateway.telemetry.export.otlp_transports import OtlpHttp
 from gateway.telemetry.export.wire_format import INFO, Attributes, event_body, event_name, log_head, of_log
 from gateway.telemetry.finished_span import Value
 from gateway.telemetry.logs import LogPipeline
@@ -25,11 +23,7 @@ GONE = "http://127.0.0.1:9/v1/logs"
 
 def make_pipeline(url: str, batching: BatchSettings = BatchSettings(delay=0.01)) -> LogPipeline:  # noqa: B008
     settings = TelemetrySettings({"service.name": "x"}, logs=(OtlpExporterSettings("http", url),), records=batching)
-    return LogPipeline(settings, transport=make_transport, version="0")
-
-
-def make_transport(settings: Any) -> OtlpHttp:
-    return OtlpHttp(settings)
+    return LogPipeline(settings, version="0")
 
 
 def encoded(number: int = 0) -> bytes:

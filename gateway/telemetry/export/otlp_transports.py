@@ -1,4 +1,4 @@
-"""OTLP over HTTP and over gRPC, with the same bytes.
+"""Transports of requests: OTLP over HTTP and over gRPC, with the same bytes.
 
 gRPC is optional: without its library, a gateway that is configured to use it does not start. Size and time
 of a collector's response are bounded.
@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from gateway.http_client import HttpPolicy, HttpSession, ResponseTooLarge, create_tls_context, find_proxy
-from gateway.telemetry.export.delivery import ExportFailed, as_json
-from gateway.telemetry.settings import InvalidTelemetry, OtlpExporterSettings, Signal
+from gateway.telemetry.export.delivery import ExportFailed, JsonLinesExporter, Transport, as_json
+from gateway.telemetry.settings import Exporter, InvalidTelemetry, JsonLinesSettings, OtlpExporterSettings, Signal
 
 
 def read_partial_success(signal: Signal, answer: bytes) -> int:
@@ -160,6 +160,13 @@ class OtlpGrpc:
         return self._grpc.ssl_channel_credentials(
             _read(settings.certificate), _read(settings.client_key), _read(settings.client_certificate)
         )
+
+
+def open_transport(exporter: Exporter) -> Transport:
+    """Raises `InvalidTelemetry` if it cannot work."""
+    if isinstance(exporter, JsonLinesSettings):
+        return JsonLinesExporter(exporter.path)
+    return OtlpGrpc(exporter) if exporter.protocol == "grpc" else OtlpHttp(exporter)
 
 
 def grpc_library() -> Any:
