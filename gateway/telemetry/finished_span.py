@@ -60,7 +60,7 @@ Step = tuple[str, int, int]
 
 
 class SpanContent:
-    """What a span tells. The parts of its attributes have no key in common."""
+    """Attributes, events and links of a span. The parts of its attributes have no key in common."""
 
     __slots__ = ("_events", "_steps", "links", "parts")
 

@@ -1,7 +1,7 @@
 """The counters and histograms of a process, and what the operating system knows about it. Other gauges are elsewhere.
 
 No text from callers becomes an attribute: attributes are names from documents and words of closed lists. What a system
-does not tell about a process is left out.
+does not report about a process is left out.
 """
 
 import asyncio

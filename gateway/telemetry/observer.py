@@ -74,7 +74,7 @@ class TelemetryObserver:
         self.detail = settings.detail
         self.is_live = pipeline is not None and pipeline.is_live
         self._follows = settings.sampling.follows_caller
-        self._tells_starts = settings.start_records and logs is not None
+        self._logs_starts = settings.start_records and logs is not None
         uses_own_ids = pipeline is not None and pipeline.makes_ids
         self._ids: Callable[[], SpanAddress] = pipeline.new_ids if uses_own_ids and pipeline else _new_ids
         self.new_span_id: Callable[[], bytes] = pipeline.new_span_id if uses_own_ids and pipeline else new_random_64
@@ -97,10 +97,10 @@ class TelemetryObserver:
             if route is None and method not in names.MCP_METHODS:
                 method = names.OTHER
             span = RequestSpan(self, (method, version, route), principal, peer, id, session)
-            said = meta if isinstance(meta, dict) else _NOTHING
-            if fields or not self.propagation.is_silent(said):  # most callers send no trace context
+            given = meta if isinstance(meta, dict) else _NOTHING
+            if fields or not self.propagation.is_silent(given):  # most callers send no trace context
                 outside = self.propagation.extract(fields) if fields else _NO_CONTEXT
-                span.join(self.propagation.extract(said), outside)
+                span.join(self.propagation.extract(given), outside)
             CURRENT_REQUEST.set(span)
             if self.is_live:
                 span.begin()
@@ -119,7 +119,7 @@ class TelemetryObserver:
             else:
                 request = None
             span = CallSpan(self, call, parts, request)
-            if self._tells_starts and span.is_sampled:
+            if self._logs_starts and span.is_sampled:
                 span.emit_start()
         except Exception as error:
             log_telemetry_error(error, "TelemetryObserver.start_call")

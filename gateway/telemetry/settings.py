@@ -187,11 +187,11 @@ def otlp_from_environment(
     signal: Signal, environ: Mapping[str, str], *, protocol: Protocol | None = None, endpoint: str | None = None
 ) -> OtlpExporterSettings:
     """Return a collector; the environment, then the standard, supplies what is not given."""
-    spoken = _of_signal(signal, "PROTOCOL", environ)
+    named = _of_signal(signal, "PROTOCOL", environ)
     if protocol is None:
-        if spoken and spoken not in _PROTOCOLS:
+        if named and named not in _PROTOCOLS:
             raise _unreadable(f"{_PREFIX}PROTOCOL", "write http/protobuf, http/json or grpc")
-        protocol = _PROTOCOLS.get(spoken, "http")
+        protocol = _PROTOCOLS.get(named, "http")
     headers = _headers(_of_signal(signal, "HEADERS", environ))
     compression = _of_signal(signal, "COMPRESSION", environ)
     if compression not in ("", "none", "gzip"):
