@@ -27,7 +27,7 @@ from gateway.model.primitives.identifiers import new_id
 from gateway.model.tokenizer import Tokenizable
 from gateway.model.tools.tool_call import ToolCall
 from gateway.telemetry import names
-from gateway.telemetry.export.otlp_spans import SpanEncoder
+from gateway.telemetry.export.otlp_exporters import SpanEncoder
 from gateway.telemetry.observer import TelemetryObserver
 from gateway.telemetry.settings import SamplingSettings, TelemetrySettings
 from gateway.telemetry.span_pipeline import SpanPipeline, TailSampling

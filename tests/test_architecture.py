@@ -57,18 +57,10 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/storage/sql": {"sqlalchemy"},
     "gateway/storage/sql/migrations": {"sqlalchemy", "alembic"},
     "gateway/storage/sql/postgres": {"sqlalchemy", "psycopg", "orjson"},
-    "gateway/telemetry": {"opentelemetry", "orjson"},
-    "gateway/telemetry/export/signal_exporter.py": {"google", "opentelemetry"},
-    "gateway/telemetry/export/otlp_grpc.py": {"grpc"},
-    "gateway/telemetry/export/otlp_http.py": {"aiohttp", "google", "opentelemetry"},
-    "gateway/telemetry/export/otlp_logs.py": {"opentelemetry"},
-    "gateway/telemetry/export/otlp_metrics.py": {"opentelemetry"},
+    "gateway/telemetry": {"opentelemetry"},
+    "gateway/telemetry/export/delivery.py": {"google", "opentelemetry"},
+    "gateway/telemetry/export/otlp_transports.py": {"aiohttp", "google", "grpc", "opentelemetry"},
     "gateway/telemetry/export/prometheus_text.py": {"google", "opentelemetry", "orjson"},
-    "gateway/telemetry/log_pipeline.py": {"opentelemetry"},
-    "gateway/telemetry/logs.py": {"opentelemetry"},
-    "gateway/telemetry/meter_pipeline.py": {"opentelemetry"},
-    "gateway/telemetry/metric_instruments.py": {"opentelemetry"},
-    "gateway/telemetry/metrics.py": {"opentelemetry"},
 }
 
 # Which other packages a package may import. `gateway` itself (the version) is open to the command line only.
@@ -122,7 +114,7 @@ OTHER_CLIENTS: dict[str, str] = {
     "gateway/app/cluster/proxy.py": "passes the connector of a channel on to `HttpSession`",
     "gateway/app/cluster/peer_connector.py": "connects to processes of the gateway and proves its key before HTTP",
     "gateway/storage/blobs/s3_client.py": "obstore has its own client; its time limits are options",
-    "gateway/telemetry/export/otlp_grpc.py": "gRPC is not HTTP/1.1 and has its own channel, without redirects",
+    "gateway/telemetry/export/otlp_transports.py": "gRPC is not HTTP/1.1 and has its own channel, without redirects",
 }
 
 PACKAGES = sorted(each.name for each in PACKAGE.iterdir() if (each / "__init__.py").exists())

@@ -43,10 +43,24 @@ if TYPE_CHECKING:
     from gateway.app.secrets import Secrets
     from gateway.app.settings import Settings, describe_expected, format_default, get_variable_name
     from gateway.app.startup_checks import refuse_shared_port
-    from gateway.app.stores.audited_stop_list import AuditedStopList, open_stop_list
-    from gateway.app.stores.call_queries import CallTrace, find_project_call, list_project_calls, load_trace
-    from gateway.app.stores.databases import PostgresLocation, PostgresUrl, load_postgres, locate_storage
-    from gateway.app.stores.spools import SpoolLocation, check_spool, copy_all_results, open_spool
+    from gateway.app.stores.databases import (
+        PostgresLocation,
+        PostgresUrl,
+        SpoolLocation,
+        check_spool,
+        copy_all_results,
+        load_postgres,
+        locate_storage,
+        open_spool,
+    )
+    from gateway.app.stores.operator_stores import (
+        AuditedStopList,
+        CallTrace,
+        find_project_call,
+        list_project_calls,
+        load_trace,
+        open_stop_list,
+    )
     from gateway.app.telemetry_setup import configure_log_output
     from gateway.app.upstream_discovery import UpstreamDefinitions, discover, open_connections
 else:

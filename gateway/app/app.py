@@ -32,8 +32,14 @@ from gateway.app.startup_checks import (
     find_unreachable_approvals,
     self_approval_warning,
 )
-from gateway.app.stores.databases import PostgresLocation, StorageLocation, locate_storage, open_database
-from gateway.app.stores.spools import check_spool, open_spool
+from gateway.app.stores.databases import (
+    PostgresLocation,
+    StorageLocation,
+    check_spool,
+    locate_storage,
+    open_database,
+    open_spool,
+)
 from gateway.app.telemetry_setup import (
     TelemetryPipeline,
     build_meter_pipeline,

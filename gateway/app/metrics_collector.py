@@ -5,12 +5,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.app.governance import Governance
-from gateway.app.telemetry_setup import TelemetryPipeline
+from gateway.app.telemetry_setup import TelemetryPipeline, find_version
 from gateway.backends import RemoteError, UpstreamConnection, Upstreams
 from gateway.engine import CircuitState, Service, StageState
 from gateway.errors import StoreUnavailable
@@ -225,7 +224,7 @@ class MetricsCollector:
         snapshot = self._service.published.snapshot
         return (
             ("service.name", "agent-gateway"),
-            ("service.version", _version()),
+            ("service.version", find_version()),
             (names.CONFIG_REVISION, snapshot.short_revision),
         )
 
@@ -244,10 +243,3 @@ def _count_processed(queue: SpanExport | LogPipeline | None) -> Iterator[tuple[V
         yield (None,), queue.taken - sum(dropped.values())
         for reason, count in (dict.fromkeys(names.DROP_REASONS, 0) | dropped).items():
             yield (reason,), count
-
-
-def _version() -> str:
-    try:
-        return version("agent-gateway")
-    except PackageNotFoundError:
-        return "0"

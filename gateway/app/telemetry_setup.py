@@ -42,14 +42,11 @@ from gateway.telemetry import (
     CaptureSettings,
     EventSpans,
     Exporter,
-    JsonLinesExporter,
     JsonLinesSettings,
     JsonLogFormatter,
     LogPipeline,
     MeterPipeline,
     OtlpExporterSettings,
-    OtlpGrpc,
-    OtlpHttp,
     OtlpLogHandler,
     PluginSettings,
     Propagation,
@@ -60,7 +57,6 @@ from gateway.telemetry import (
     TelemetrySettings,
     TextLogFormatter,
     ToolAttributes,
-    Transport,
     Value,
     check_config_file,
     check_exporter,
@@ -140,20 +136,16 @@ def telemetry_settings(
     every, timeout = environment.read_metric_times(environ)
     has_file = check_config_file(environ)
     uses_process = has_file or find_process_provider() is not None
-    traces = _exporters("traces", spec.traces.exporter if spec.traces else None, environ, secrets, uses_process)
-    logs = spec.logs.exporter if spec.logs and spec.logs.exporter else spec.traces.exporter if spec.traces else None
+    of_traces = spec.traces.exporter if spec.traces else None
+    of_logs = (spec.logs.exporter if spec.logs else None) or of_traces
+    of_metrics = spec.metrics.exporter if spec.metrics else None
+    find = partial(_find_exporters, environ=environ, secrets=secrets)
     settings = TelemetrySettings(
         _resource(spec, environ),
-        traces=traces,
+        traces=find("traces", of_traces, is_in_use=uses_process),
         uses_process=uses_process,
-        logs=_exporters("logs", logs, environ, secrets, has_file or has_logger_provider()),
-        metrics=_exporters(
-            "metrics",
-            spec.metrics.exporter if spec.metrics else None,
-            environ,
-            secrets,
-            has_file or has_meter_provider(),
-        ),
+        logs=find("logs", of_logs, is_in_use=has_file or has_logger_provider()),
+        metrics=find("metrics", of_metrics, is_in_use=has_file or has_meter_provider()),
         metrics_every=spec.metrics.every.total_seconds() if spec.metrics else every,
         metrics_timeout=timeout,
         log_lines=spec.logs is not None,
@@ -169,17 +161,6 @@ def telemetry_settings(
     if settings.is_off and not has_logger_provider():
         return None
     load_components(environ)  # raises for what cannot be loaded
-    exporters: Mapping[Signal, tuple[AnyExporter, ...]] = {
-        "traces": settings.traces,
-        "logs": settings.logs,
-        "metrics": settings.metrics,
-    }
-    for signal, some in exporters.items():
-        for each in some:
-            if isinstance(each, PluginSettings):
-                check_exporter(signal, each.name)
-            elif isinstance(each, OtlpExporterSettings) and each.protocol == "grpc":
-                grpc_library()
     return settings
 
 
@@ -203,24 +184,27 @@ def _exporter(signal: Signal, spec: ExporterSpec, environ: Mapping[str, str], se
             return JsonLinesSettings()
         case FileExporter(path=path):
             return JsonLinesSettings(Path(path))
-        case OtlpHttpExporter(endpoint=endpoint, auth=auth):
-            return _with_auth(
-                environment.otlp_from_environment(signal, environ, protocol="http", endpoint=endpoint), auth, secrets
-            )
-        case OtlpGrpcExporter(endpoint=endpoint, auth=auth):
-            return _with_auth(
-                environment.otlp_from_environment(signal, environ, protocol="grpc", endpoint=endpoint), auth, secrets
-            )
+        case OtlpHttpExporter() | OtlpGrpcExporter():
+            protocol: environment.Protocol = "http" if isinstance(spec, OtlpHttpExporter) else "grpc"
+            collector = environment.otlp_from_environment(signal, environ, protocol=protocol, endpoint=spec.endpoint)
+            return _with_auth(collector, spec.auth, secrets)
 
 
-def _exporters(
-    signal: Signal, spec: ExporterSpec | None, environ: Mapping[str, str], secrets: Secrets, is_in_use: bool
+def _find_exporters(
+    signal: Signal, spec: ExporterSpec | None, *, is_in_use: bool, environ: Mapping[str, str], secrets: Secrets
 ) -> tuple[AnyExporter, ...]:
-    """Return the exporters. A provider that is in use in the process has read the variables already."""
-    if spec is None:
-        return () if is_in_use else environment.exporters_from_environment(signal, environ)
-    one = _exporter(signal, spec, environ, secrets)
-    return () if one is None else (one,)
+    """Return the exporters, which can be loaded. A provider in use in the process has read the variables already."""
+    if spec is not None:
+        one = _exporter(signal, spec, environ, secrets)
+        found: tuple[AnyExporter, ...] = () if one is None else (one,)
+    else:
+        found = () if is_in_use else environment.exporters_from_environment(signal, environ)
+    for each in found:
+        if isinstance(each, PluginSettings):
+            check_exporter(signal, each.name)
+        elif isinstance(each, OtlpExporterSettings) and each.protocol == "grpc":
+            grpc_library()
+    return found
 
 
 def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> OtlpExporterSettings:
@@ -237,12 +221,11 @@ def _with_auth(collector: OtlpExporterSettings, auth: Any, secrets: Secrets) -> 
 
 
 def _resource(spec: TelemetrySpec, environ: Mapping[str, str]) -> dict[str, Any]:
-    version = _version()
     named = {"service.name": spec.service} if "service" in spec.model_fields_set else {}
     return {
         **detect_resource(environ),
         "service.name": spec.service,
-        "service.version": version,
+        "service.version": find_version(),
         "service.instance.id": new_id(),
         "host.name": platform.node() or "gateway",
         "process.pid": os.getpid(),
@@ -327,9 +310,9 @@ def build_telemetry(
     components = load_components(environ)
     spans: SpanExport | None = None
     if settings.traces or settings.uses_process:
-        spans = open_span_export(settings, components, _version(), _transport)
+        spans = open_span_export(settings, components, find_version())
     sends_logs = bool(settings.logs) or has_logger_provider()
-    logs = LogPipeline(settings, transport=_transport, version=_version()) if sends_logs else None
+    logs = LogPipeline(settings, version=find_version()) if sends_logs else None
     telemetry = TelemetryObserver(
         settings,
         pipeline=None if spans is None else spans.pipeline,
@@ -358,13 +341,7 @@ def build_meter_pipeline(settings: TelemetrySettings | None) -> MeterPipeline:
     """Build the metrics of a gateway, which are served even if nothing is exported. Must run in the event loop."""
     if settings is None:
         settings = TelemetrySettings({"service.name": "agent-gateway"})
-    return MeterPipeline(settings, transport=_transport, instance=new_id(), version=_version())
-
-
-def _transport(exporter: Exporter) -> Transport:
-    if isinstance(exporter, JsonLinesSettings):
-        return JsonLinesExporter(exporter.path)
-    return OtlpGrpc(exporter) if exporter.protocol == "grpc" else OtlpHttp(exporter)
+    return MeterPipeline(settings, instance=new_id(), version=find_version())
 
 
 def _tool_policy(published: Callable[[], LiveRevision], tool: DeclaredTool) -> tuple[CaptureSettings, tuple[str, ...]]:
@@ -387,7 +364,7 @@ async def _contents(longest: int, args: dict[str, Any], results: Any, parts: Too
     return shown
 
 
-def _version() -> str:
+def find_version() -> str:
     try:
         return version_of("agent-gateway")
     except PackageNotFoundError:

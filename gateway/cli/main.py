@@ -118,12 +118,12 @@ class _Commands(LazyGroup):
             "drift", "gateway.cli.project.drift:show_drift", "Show what upstreams changed since they were locked."
         ),
         Subcommand(
-            "render", "gateway.cli.project.render:render_project", "Print the effective configuration as one file."
+            "render", "gateway.cli.project.documents:render_project", "Print the effective configuration as one file."
         ),
         Subcommand("explain", "gateway.cli.project.explain:app", "Document a field, or explain a decision on a call."),
         Subcommand("env", "gateway.cli.project.env:list_environment", "List variables and secrets of a project."),
         Subcommand(
-            "schema", "gateway.cli.project.schema:print_schema", "Print the JSON Schema of all kinds, for editors."
+            "schema", "gateway.cli.project.documents:print_schema", "Print the JSON Schema of all kinds, for editors."
         ),
         Subcommand("call-id", "gateway.cli.project.call_id:print_call_id", "Print the checksum of a call."),
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         has_header_arguments,
         render_header_value,
     )
-    from gateway.mcp.http_chunk_limits import ChunkFraming, FramingTooLarge
+    from gateway.mcp.http_bodies import ChunkFraming, FramingTooLarge, SseEvent, SseReader
     from gateway.mcp.messages import (
         HANDSHAKE_DATES,
         HEADER_MISMATCH,
@@ -73,6 +73,5 @@ if TYPE_CHECKING:
         is_response_to,
         message_too_large,
     )
-    from gateway.mcp.sse import SseEvent, SseReader
 else:
     __getattr__ = lazy_exports(__name__)

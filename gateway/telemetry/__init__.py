@@ -10,20 +10,20 @@ from gateway.lazy import lazy_exports
 if TYPE_CHECKING:
     from gateway.telemetry.attribute_cache import ToolAttributes
     from gateway.telemetry.event_spans import EventSpans
-    from gateway.telemetry.export.otlp_grpc import OtlpGrpc, grpc_library
-    from gateway.telemetry.export.otlp_http import OtlpHttp
-    from gateway.telemetry.export.otlp_metrics import to_message
+    from gateway.telemetry.export.otlp_exporters import to_message
+    from gateway.telemetry.export.otlp_transports import grpc_library
     from gateway.telemetry.export.prometheus_text import CONTENT_TYPES, Exposition, negotiate_format, parse_metrics
-    from gateway.telemetry.export.signal_exporter import JsonLinesExporter, Transport
     from gateway.telemetry.finished_span import Value
-    from gateway.telemetry.log_pipeline import LogPipeline, has_logger_provider
-    from gateway.telemetry.logs import JsonLogFormatter, OtlpLogHandler, TextLogFormatter
-    from gateway.telemetry.meter_pipeline import MeterPipeline, has_meter_provider
-    from gateway.telemetry.metric_instruments import Values
-    from gateway.telemetry.metrics import GatewayMetrics
+    from gateway.telemetry.logs import (
+        JsonLogFormatter,
+        LogPipeline,
+        OtlpLogHandler,
+        TextLogFormatter,
+        has_logger_provider,
+    )
+    from gateway.telemetry.meter_pipeline import MeterPipeline, Values, has_meter_provider
+    from gateway.telemetry.metrics import GatewayMetrics, observe_process
     from gateway.telemetry.observer import TelemetryObserver
-    from gateway.telemetry.process_metrics import observe_process
-    from gateway.telemetry.process_provider import find_process_provider
     from gateway.telemetry.sdk_components import (
         check_config_file,
         check_exporter,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         Signal,
         TelemetrySettings,
     )
-    from gateway.telemetry.span_destinations import SpanExport, open_span_export
+    from gateway.telemetry.span_pipeline import SpanExport, find_process_provider, open_span_export
     from gateway.telemetry.trace_context import Propagation, get_process_propagator
 else:
     __getattr__ = lazy_exports(__name__)

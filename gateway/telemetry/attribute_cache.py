@@ -5,8 +5,8 @@ from typing import Any, Final, Protocol
 
 from gateway.registries import DeclaredTool
 from gateway.telemetry import names
+from gateway.telemetry.export.wire_format import BoundedCache
 from gateway.telemetry.finished_span import SharedAttributes, Value
-from gateway.telemetry.metric_instruments import BoundedCache
 from gateway.telemetry.settings import CaptureSettings
 
 _MOST_KEYS: Final = 32
@@ -43,12 +43,12 @@ class CommonAttributes:
 
     def _of_standing(self, of: tuple[str, str | None, str | None, tuple[str, ...]]) -> SharedAttributes:
         subject, tenant, definition, rules = of
-        told: dict[str, Any] = dict(self.principals[subject, tenant])
+        attributes: dict[str, Any] = dict(self.principals[subject, tenant])
         if definition:
-            told[names.DEFINITION] = definition
+            attributes[names.DEFINITION] = definition
         if rules:
-            told[names.POLICY_RULE] = rules
-        return SharedAttributes(told)
+            attributes[names.POLICY_RULE] = rules
+        return SharedAttributes(attributes)
 
     def _of_principal(self, named: tuple[str, str | None]) -> SharedAttributes:
         subject, tenant = named
@@ -67,13 +67,13 @@ def _of_peer(peer: tuple[str, int]) -> SharedAttributes:
 
 def _of_request(kind: tuple[str, str | None, str | None]) -> SharedAttributes:
     method, version, route = kind
-    told: dict[str, Value] = {names.NETWORK_TRANSPORT: "tcp", names.NETWORK_PROTOCOL: "http"}
+    attributes: dict[str, Value] = {names.NETWORK_TRANSPORT: "tcp", names.NETWORK_PROTOCOL: "http"}
     if route is not None:
-        told |= {names.HTTP_METHOD: method, names.HTTP_ROUTE: route}
+        attributes |= {names.HTTP_METHOD: method, names.HTTP_ROUTE: route}
     else:
-        told |= {names.MCP_METHOD: method}
-        told |= {} if version is None else {names.MCP_VERSION: version}
-    return SharedAttributes(told)
+        attributes |= {names.MCP_METHOD: method}
+        attributes |= {} if version is None else {names.MCP_VERSION: version}
+    return SharedAttributes(attributes)
 
 
 class ToolAttributes:

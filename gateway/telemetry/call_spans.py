@@ -146,67 +146,67 @@ class CallSpan(SpanPosition):
     @log_errors
     def record_failure(self, error: BaseException) -> None:
         self._failure, places = find_failure(error)
-        told = {names.EXCEPTION_TYPE: self._failure, **({names.EXCEPTION_PLACES: places} if places else {})}
+        attributes = {names.EXCEPTION_TYPE: self._failure, **({names.EXCEPTION_PLACES: places} if places else {})}
         if self._current is not None:
-            self._current.add_event(names.EXCEPTION, told)
+            self._current.add_event(names.EXCEPTION, attributes)
 
     # --- child spans ---
 
     @log_errors
     def http(self, method: str, *, scheme: str, host: str, port: int) -> UpstreamRequestSpan:
-        told: dict[str, Value] = {
+        attributes: dict[str, Value] = {
             names.HTTP_METHOD: method,
             names.URL_SCHEME: scheme,
             names.SERVER_ADDRESS: host,
             names.SERVER_PORT: port,
         }
-        return self._start_upstream(method, told)
+        return self._start_upstream(method, attributes)
 
     @log_errors
     def mcp(
         self, method: str, *, tool: str, upstream: str, host: str | None = None, port: int | None = None
     ) -> UpstreamRequestSpan:
-        told: dict[str, Value] = {names.MCP_METHOD: method, names.TOOL: tool, names.UPSTREAM: upstream}
-        told[names.NETWORK_TRANSPORT] = "pipe" if host is None else "tcp"
+        attributes: dict[str, Value] = {names.MCP_METHOD: method, names.TOOL: tool, names.UPSTREAM: upstream}
+        attributes[names.NETWORK_TRANSPORT] = "pipe" if host is None else "tcp"
         if host is not None:
-            told[names.SERVER_ADDRESS] = host
+            attributes[names.SERVER_ADDRESS] = host
         if port is not None:
-            told[names.SERVER_PORT] = port
-        return self._start_upstream(f"{method} {tool}", told)
+            attributes[names.SERVER_PORT] = port
+        return self._start_upstream(f"{method} {tool}", attributes)
 
     @log_errors
     def add_wait(self, rules: str, *, since: int, outcome: str) -> None:
-        told: dict[str, Value] = {names.GATE_NAME: rules, names.GATE_OUTCOME: outcome}
+        attributes: dict[str, Value] = {names.GATE_NAME: rules, names.GATE_OUTCOME: outcome}
         decided = read_links(*(entry.trace for each in self._call.approvals for entry in each.entries))
-        self._end_child(names.gate_span(rules), INTERNAL, told, since, links=decided)
+        self._end_child(names.gate_span(rules), INTERNAL, attributes, since, links=decided)
 
     @log_errors
     def record_dispatch(self, id: str | None, *, since: int, is_acked: bool) -> None:
-        told: dict[str, Value] = {names.CALL_ID: self._call.id}
+        attributes: dict[str, Value] = {names.CALL_ID: self._call.id}
         if id is not None:
-            told[names.DISPATCH_ID] = id
+            attributes[names.DISPATCH_ID] = id
         if self._call.turn is not None:
-            told[names.TURN_ID] = self._call.turn.id
+            attributes[names.TURN_ID] = self._call.turn.id
         times = since, time_ns()
-        self._end_outer(names.ITERATION, times, dict(told))
-        told[names.DISPATCH_STATUS] = "ack" if is_acked else "aborted"
-        told[names.DISPATCH_ITERATIONS] = int(is_acked)
-        self._end_outer(names.DISPATCH, times, told)
+        self._end_outer(names.ITERATION, times, dict(attributes))
+        attributes[names.DISPATCH_STATUS] = "ack" if is_acked else "aborted"
+        attributes[names.DISPATCH_ITERATIONS] = int(is_acked)
+        self._end_outer(names.DISPATCH, times, attributes)
 
-    def _end_outer(self, name: str, times: tuple[int, int], told: dict[str, Value]) -> None:
+    def _end_outer(self, name: str, times: tuple[int, int], attributes: dict[str, Value]) -> None:
         found, at = self._outer.pop()
         assert found == name, "the innermost span ends first"  # noqa: S101 - they are opened together
-        self._telemetry.end_span(at, name, INTERNAL, times, SpanContent([told]))
+        self._telemetry.end_span(at, name, INTERNAL, times, SpanContent([attributes]))
 
-    def _start_upstream(self, name: str, told: dict[str, Value]) -> UpstreamRequestSpan:
-        told[names.CALL_ID] = self._call.id
-        return UpstreamRequestSpan(self._telemetry, self.child(self._telemetry.new_span_id()), name, told)
+    def _start_upstream(self, name: str, attributes: dict[str, Value]) -> UpstreamRequestSpan:
+        attributes[names.CALL_ID] = self._call.id
+        return UpstreamRequestSpan(self._telemetry, self.child(self._telemetry.new_span_id()), name, attributes)
 
     def _end_child(
         self,
         name: str,
         kind: SpanKind,
-        told: dict[str, Value],
+        attributes: dict[str, Value],
         since: int,
         *,
         links: tuple[SpanAddress, ...] = (),
@@ -216,9 +216,9 @@ class CallSpan(SpanPosition):
         telemetry, at = self._telemetry, self.child(self._telemetry.new_span_id())
         if is_beside and self.parent:
             at.parent, at.is_remote = self.parent, self.is_remote
-        told[names.CALL_ID] = self._call.id
-        start_span(telemetry, at, name, kind, since=since, attributes=told, links=links)
-        telemetry.end_span(at, name, kind, (since, time_ns()), SpanContent([told], links=links))
+        attributes[names.CALL_ID] = self._call.id
+        start_span(telemetry, at, name, kind, since=since, attributes=attributes, links=links)
+        telemetry.end_span(at, name, kind, (since, time_ns()), SpanContent([attributes], links=links))
 
     # --- end ---
 

@@ -76,8 +76,8 @@ class CurrentSpan(Span):
         escaped: bool = False,
     ) -> None:
         """Record type and place of an exception. Its text may contain data of the call, and is left out."""
-        told = {names.EXCEPTION_TYPE: name_error(exception), names.EXCEPTION_PLACES: format_places(exception)}
-        self.add_event(names.EXCEPTION, {**told, **(attributes or {})}, timestamp)
+        found = {names.EXCEPTION_TYPE: name_error(exception), names.EXCEPTION_PLACES: format_places(exception)}
+        self.add_event(names.EXCEPTION, {**found, **(attributes or {})}, timestamp)
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Do nothing: the outcome of the call is the status of its span."""

@@ -59,7 +59,7 @@ class EventSpans:
 
     @log_errors
     def _handle_event(self, event: TurnEvent) -> None:
-        told: dict[str, Value]
+        attributes: dict[str, Value]
         match event:
             case TurnStart(turn_id=id, started_at=at):
                 self._begin(f"turn {id}", names.TURN, at, self._of_turn(id))
@@ -74,24 +74,24 @@ class EventSpans:
             case TurnEnd(turn_id=id, started_at=since, ended_at=until):
                 self._end(f"turn {id}", names.TURN, (since, until), {names.TURN_ID: id}, at=self._of_turn(id))
             case DispatchEnd(dispatch_id=id, started_at=since, ended_at=until):
-                told = {names.DISPATCH_ID: id, names.DISPATCH_STATUS: event.status}
-                told[names.DISPATCH_ITERATIONS] = event.iterations
+                attributes = {names.DISPATCH_ID: id, names.DISPATCH_STATUS: event.status}
+                attributes[names.DISPATCH_ITERATIONS] = event.iterations
                 error = None if event.error is None else type(event.error).__name__
-                self._end(f"dispatch {id}", names.DISPATCH, (since, until), told, error=error)
+                self._end(f"dispatch {id}", names.DISPATCH, (since, until), attributes, error=error)
             case IterationEnd(dispatch_id=id, iteration=number, started_at=since, ended_at=until):
-                told = {names.DISPATCH_ID: id}
-                self._end(f"iteration {id} {number}", names.ITERATION, (since, until), told)
+                attributes = {names.DISPATCH_ID: id}
+                self._end(f"iteration {id} {number}", names.ITERATION, (since, until), attributes)
             case ToolExecutionEnd(tool_name=tool, started_at=since, ended_at=until):
-                told = {names.OPERATION: names.EXECUTE_TOOL, names.TOOL_NAME: tool, names.TURN_ID: event.turn_id}
-                told |= {names.DISPATCH_ID: event.dispatch_id, names.TOOL_CALL_ID: event.call_id}
+                attributes = {names.OPERATION: names.EXECUTE_TOOL, names.TOOL_NAME: tool, names.TURN_ID: event.turn_id}
+                attributes |= {names.DISPATCH_ID: event.dispatch_id, names.TOOL_CALL_ID: event.call_id}
                 error = names.TOOL_ERROR if event.is_error else None
                 key = f"tool {event.dispatch_id} {event.call_id}"
-                self._end(key, names.execute_span(tool), (since, until), told, error=error)
+                self._end(key, names.execute_span(tool), (since, until), attributes, error=error)
             case TurnGateClosed(gate_id=id, turn_id=turn, settled_at=until, result=result):
                 key = f"gate {id}"
                 since = self._open[key][1] if key in self._open else until
-                told = {names.GATE_ID: id, names.TURN_ID: turn, names.GATE_OUTCOME: result}
-                self._end(key, names.GATE, (since, until), told)
+                attributes = {names.GATE_ID: id, names.TURN_ID: turn, names.GATE_OUTCOME: result}
+                self._end(key, names.GATE, (since, until), attributes)
 
     def _begin(self, key: str, name: str, since: datetime, at: SpanPosition | None = None) -> None:
         """Begin a span, below the one in which the event happens if it is not given where."""
@@ -118,7 +118,7 @@ class EventSpans:
         key: str,
         name: str,
         moments: tuple[datetime, datetime],
-        told: dict[str, Value],
+        attributes: dict[str, Value],
         *,
         error: str | None = None,
         at: SpanPosition | None = None,
@@ -128,15 +128,15 @@ class EventSpans:
         found = self._open.pop(key, None)
         if found is None:
             at = at or self._root()
-            start_span(telemetry, at, name, INTERNAL, since=times[0], attributes=told)
+            start_span(telemetry, at, name, INTERNAL, since=times[0], attributes=attributes)
         else:
             at, _, above = found
             if _CURRENT.get() is at:
                 _CURRENT.set(above)
         if error is not None:
-            told[names.ERROR_TYPE] = error
+            attributes[names.ERROR_TYPE] = error
         failed = error is not None
-        content = SpanContent([told])
+        content = SpanContent([attributes])
         telemetry.end_span(at, name, INTERNAL, times, content, is_error=failed, why=("error",) if failed else ())
 
 

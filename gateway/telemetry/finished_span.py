@@ -60,7 +60,7 @@ Step = tuple[str, int, int]
 
 
 class SpanContent:
-    """What a span tells. The parts of its attributes have no key in common."""
+    """Attributes, events and links of a span. The parts of its attributes have no key in common."""
 
     __slots__ = ("_events", "_steps", "links", "parts")
 
@@ -175,13 +175,13 @@ class FinishedSpan(ReadableSpan):
     def _events(self) -> tuple[Event, ...]:  # type: ignore[override]
         limits = self.source.limits
         most, longest = limits.max_event_attributes, limits.max_attribute_length
-        told = self.content.events[: limits.max_events]
-        return tuple(Event(e.name, _bound(e.attributes, most, longest), e.at) for e in told)
+        events = self.content.events[: limits.max_events]
+        return tuple(Event(e.name, _bound(e.attributes, most, longest), e.at) for e in events)
 
     @cached_property
     def _links(self) -> tuple[Link, ...]:  # type: ignore[override]
-        told = self.content.links[: self.source.limits.max_links]
-        return tuple(Link(to_otel(*each, is_sampled=True, is_remote=True)) for each in told)
+        links = self.content.links[: self.source.limits.max_links]
+        return tuple(Link(to_otel(*each, is_sampled=True, is_remote=True)) for each in links)
 
     @property
     def _status(self) -> Status:  # type: ignore[override]
@@ -210,5 +210,5 @@ class FinishedSpan(ReadableSpan):
 
 def _bound(attributes: Mapping[str, Any], most: int | None, longest: int | None) -> BoundedAttributes:
     """Bound attributes as the SDK does, which logs a line for each text that it truncates."""
-    told = {key: value[:longest] if type(value) is str else value for key, value in attributes.items()}
-    return BoundedAttributes(most, told, True, longest)
+    shortened = {key: value[:longest] if type(value) is str else value for key, value in attributes.items()}
+    return BoundedAttributes(most, shortened, True, longest)

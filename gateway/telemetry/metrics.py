@@ -1,10 +1,15 @@
-"""The counters and histograms of a process. Gauges are elsewhere.
+"""The counters and histograms of a process, and what the operating system knows about it. Other gauges are elsewhere.
 
-No text from callers becomes an attribute: attributes are names from documents and words of closed lists.
+No text from callers becomes an attribute: attributes are names from documents and words of closed lists. What a system
+does not report about a process is left out.
 """
 
 import asyncio
-from collections.abc import Iterable
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from opentelemetry.metrics import Meter
@@ -13,7 +18,8 @@ from gateway.approvals import ApprovalEventRecord
 from gateway.engine import Call
 from gateway.registries import DeclaredTool
 from gateway.telemetry import names
-from gateway.telemetry.metric_instruments import BoundedCache, Counter, Histogram, Read, Values, observe
+from gateway.telemetry.export.wire_format import BoundedCache
+from gateway.telemetry.meter_pipeline import Counter, Histogram, Read, Values, observe
 from gateway.telemetry.names import Metric
 
 _Kind = tuple[str, str, str | None, str | None, str | None, str, tuple[str, ...], bool]
@@ -136,10 +142,10 @@ class GatewayMetrics:
             decision, reason = decided, why or "check-failed"
         else:
             decision, reason = _INVALID
-        told = (decision, reason, catalogue, tier, ",".join(rules) if rules else None)
+        of_decision = (decision, reason, catalogue, tier, ",".join(rules) if rules else None)
         if decision != "allow":
-            return told, None
-        return told, _values_of_call(tool, catalogue, backend, tier, names.TOOL_ERROR if is_error else None)
+            return of_decision, None
+        return of_decision, _values_of_call(tool, catalogue, backend, tier, names.TOOL_ERROR if is_error else None)
 
     # --- requests ---
 
@@ -222,3 +228,38 @@ class GatewayMetrics:
 
 def _values_of_call(tool: str, catalogue: str, backend: str | None, tier: str | None, error: str | None) -> Values:
     return names.EXECUTE_TOOL, tool, names.tool_type(backend), error, catalogue, tier
+
+
+_PROC = Path("/proc/self")
+_FILES = Path("/dev/fd")
+
+
+def observe_process(meters: GatewayMetrics) -> None:
+    meters.observe(names.PROCESS_CPU, _read_cpu)
+    meters.observe(names.PROCESS_MEMORY, _read_memory)
+    meters.observe(names.PROCESS_FILES, _count_files)
+    meters.observe(names.PROCESS_UPTIME, _read_uptime)
+
+
+def _read_cpu() -> Iterator[tuple[Values, float]]:
+    times = os.times()
+    yield ("user",), times.user
+    yield ("system",), times.system
+
+
+def _read_memory() -> Iterator[tuple[Values, float]]:
+    with suppress(OSError):
+        resident = int((_PROC / "statm").read_text(encoding="ascii").split()[1])
+        yield (), resident * os.sysconf("SC_PAGE_SIZE")
+
+
+def _count_files() -> Iterator[tuple[Values, float]]:
+    with suppress(OSError):
+        yield (), len(os.listdir(_FILES)) - 1  # one is the folder itself
+
+
+def _read_uptime() -> Iterator[tuple[Values, float]]:
+    with suppress(OSError):
+        fields = (_PROC / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        yield (), time.clock_gettime(time.CLOCK_BOOTTIME) - began

@@ -4,7 +4,6 @@ Names come from the OpenTelemetry semantic conventions where they exist. Those m
 version of the conventions, and a test fixes each name. The gateway's own names start with `gateway.`
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -12,7 +11,7 @@ SCOPE: Final = "gateway"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 """The last release of the conventions that has `gen_ai.*` and `mcp.*`."""
 
-# --- attributes of the conventions ---
+# --- attributes of the conventions; docs/telemetry.md has the meaning of each ---
 
 CLIENT_ADDRESS: Final = "client.address"
 CLIENT_PORT: Final = "client.port"
@@ -89,80 +88,6 @@ TURN_ENDING: Final = "gateway.turn.ending"
 TURN_ID: Final = "gateway.turn.id"
 UPSTREAM: Final = "gateway.upstream.name"
 
-ATTRIBUTES: Final[Mapping[str, str]] = {
-    CLIENT_ADDRESS: "address of the client that sent the request",
-    CLIENT_PORT: "port of the client that sent the request",
-    CPU_MODE: "`user` or `system`",
-    ERROR_TYPE: "what failed: a code of the gateway, a class of exceptions, a status code or a word; only on failures",
-    EXCEPTION_PLACES: "files, lines and functions of the traceback, without source and without values",
-    EXCEPTION_TYPE: "class of the exception",
-    HTTP_METHOD: "method of an HTTP request to a service",
-    HTTP_ROUTE: "path template of a REST operation",
-    HTTP_STATUS: "status of the response of a service",
-    MCP_METHOD: "method of the MCP request",
-    MCP_SESSION: "session of a client that has one",
-    MCP_VERSION: "revision of MCP that the client speaks",
-    NETWORK_PROTOCOL: "protocol under the request",
-    NETWORK_PROTOCOL_VERSION: "version of that protocol",
-    NETWORK_TRANSPORT: "transport under that protocol",
-    OPERATION: "always `execute_tool`; on the spans of that name only",
-    REQUEST_ID: "id of the JSON-RPC request",
-    RESPONSE_CODE: "code of a JSON-RPC error in the response",
-    SERVER_ADDRESS: "host of a service that is called",
-    SERVER_PORT: "port of a service that is called",
-    TOOL_ARGUMENTS: "arguments, masked; only where capture is opted in",
-    TOOL_CALL_ID: "id of the call; that of the held call if an approval let it run",
-    TOOL_NAME: "name of the tool as it is published",
-    TOOL_RESULT: "result as its artifact class shows it; only where capture is opted in",
-    TOOL_TYPE: "`function` for tools that run here, `extension` for those elsewhere, `datastore` for query tools",
-    URL_SCHEME: "scheme of a service that is called",
-    APPROVAL_ID: "approvals that a held call waits for, or that let it run",
-    APPROVAL_STATE: "state of an approval after a decision",
-    ARGUMENT_BYTES: "size of the arguments as JSON",
-    ARGUMENT_DIGEST: "keyed hash of the arguments, the one in the decision log",
-    ARGUMENT_KEYS: "names of the arguments",
-    ARTIFACT_CLASS: "artifact class of the tool's results",
-    ARTIFACT_ID: "where the result is stored",
-    CALL_ID: "id of the call in the decision log",
-    CHECKSUM: "id of the call by its contents, as in the model: a hash of tool and arguments",
-    CATALOGUE: "catalogue that the tool was called in",
-    CONFIG_REVISION: "revision of the configuration that was in force",
-    DECISION: "`allow`, `hold` or `deny`",
-    DECISION_REASON: "why, one word of a closed list",
-    DEFINITION: "hash of the definition of the tool",
-    DISPATCH_ID: "dispatch within the turn",
-    DISPATCH_ITERATIONS: "how many iterations the dispatch took",
-    DISPATCH_STATUS: "`ack`, `nack` or `aborted`",
-    GATE_ID: "gate that was opened in a turn",
-    GATE_NAME: "rule that holds the call",
-    GATE_OUTCOME: "outcome of a gate or of an approval",
-    IS_CANCELLED: "true if the caller disconnected before the end",
-    IS_REPLAYED: "true if the outcome of an earlier call with the same key was returned",
-    LIMIT_KIND: "`rate` or `quota`",
-    LOGGER: "part of the gateway, or library, that logged",
-    LOG_ARGUMENTS: "arguments of the log call",
-    LOG_TEMPLATE: "message of the log call before its arguments were filled in",
-    OUTCOME: "outcome of an operation",
-    POLICY_REVISION: "revision of the policies that were in force",
-    POLICY_ROW: "place of the policy row that decided, as FILE:LINE",
-    POLICY_RULE: "rules that decided",
-    PRINCIPAL: "keyed hash of the principal that called",
-    READ: "true if a stored result, a resource or a prompt was read, without a call",
-    PRINCIPAL_NAME: "the principal that called; only where capture is opted in",
-    RESULT_BYTES: "size of the result",
-    RESULT_DIGEST: "keyed hash of the result, the one in the decision log",
-    RESULT_SPOOLED: "true if the result is stored separately from its record",
-    STEP_SECONDS: "seconds that a stage or wait took",
-    TENANT: "keyed hash of the tenant of the principal",
-    TIER: "trust tier of the tool",
-    TOOL: "name of the tool as it is published",
-    TOOL_FLAGS: "flags of the tool",
-    TOOL_KIND: "`python`, `command`, `http` or `mcp`",
-    TURN_ENDING: "how the turn ended",
-    TURN_ID: "turn that the call belongs to",
-    UPSTREAM: "upstream server as its document names it",
-}
-
 # --- spans ---
 
 EXECUTE_TOOL: Final = "execute_tool"
@@ -184,32 +109,14 @@ BACKEND_PYTHON: Final = "backend python"
 BACKEND_COMMAND: Final = "backend command"
 RECORD: Final = "record"
 
-STEPS: Final[Mapping[str, str]] = {
-    AUTHORISE: "the policy decides about a call",
-    RULES: "gate rules decide about a call",
-    QUEUE: "a call waits until its tool has a free slot",
-    RETRY: "a call pauses before its next attempt",
-    BACKEND_PYTHON: "the function of a Python tool",
-    BACKEND_COMMAND: "the process of a command",
-    RECORD: "the record of a call is written",
-}
+STEPS: Final = (AUTHORISE, RULES, QUEUE, RETRY, BACKEND_PYTHON, BACKEND_COMMAND, RECORD)
 """Stages and waits of a call: events of its span with normal detail, spans with full detail."""
 
-SPANS: Final[Mapping[str, str]] = {
-    "tools/call {tool}": "SERVER: a call as it was received over MCP",
-    "{mcp.method.name}": "SERVER: any other request of MCP",
-    "{http.request.method} {http.route}": "SERVER: a request of REST",
-    "execute_tool {tool}": "INTERNAL: the execution of a tool, with the decision about it; also of a read",
-    "{http.request.method}": "CLIENT: one HTTP request of a tool to its service",
-    "{mcp.method.name} {tool}": "CLIENT: one MCP request to an upstream server",
-    "gate {rule}": "INTERNAL: the call waited for approvers",
-    "approval decide {gate}": "INTERNAL: an approver decided about a held call; linked to it",
-    TURN: "INTERNAL: a turn, above the requests for it; of a single call only with full detail",
-    DISPATCH: "INTERNAL: a call as one of its turn, or with stages around it; with full detail always",
-    ITERATION: "INTERNAL: an iteration of a dispatch, around the execution of its tool",
-    GATE: "INTERNAL: a gate that a tool opened, from its opening to its end",
-    **{step: f"INTERNAL: {meaning}; with full detail" for step, meaning in STEPS.items()},
-}
+SPANS: Final = (
+    *("tools/call {tool}", "{mcp.method.name}", "{http.request.method} {http.route}", "execute_tool {tool}"),
+    *("{http.request.method}", "{mcp.method.name} {tool}", "gate {rule}", "approval decide {gate}"),
+    *(TURN, DISPATCH, ITERATION, GATE, *STEPS),
+)
 
 EXCEPTION: Final = "exception"
 """Event on the span of a call whose tool failed."""
@@ -217,14 +124,11 @@ EXCEPTION: Final = "exception"
 # --- events: log records with a name ---
 
 CALL_STARTED: Final = "gateway.call.started"
+"""A call begins. It is sent at once, so that it is visible even if the process is killed."""
 CALL_UNKNOWN: Final = "gateway.call.outcome_unknown"
+"""A call was started and its end was not recorded."""
 
-EVENTS: Final[Mapping[str, str]] = {
-    EXCEPTION: "a tool failed; an event of the call's span, with type and place",
-    **{step: f"{meaning}; an event of the call's span" for step, meaning in STEPS.items()},
-    CALL_STARTED: "a call begins; sent at once, so that it is visible even if the process is killed",
-    CALL_UNKNOWN: "a call was started and its end was not recorded; with the trace of its start",
-}
+EVENTS: Final = (EXCEPTION, *STEPS, CALL_STARTED, CALL_UNKNOWN)
 
 # --- metrics ---
 

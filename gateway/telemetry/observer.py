@@ -13,7 +13,7 @@ from gateway.storage import StoredCall
 from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import CommonAttributes, ContentHashes, ToolAttributes
 from gateway.telemetry.call_spans import CallSpan
-from gateway.telemetry.export.signal_exporter import RecordSink
+from gateway.telemetry.export.delivery import RecordSink
 from gateway.telemetry.export.wire_format import INFO, WARN, Attributes, event_body, event_name, log_head, of_log
 from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanContent, SpanGroup, Value
 from gateway.telemetry.settings import CaptureSettings, TelemetrySettings
@@ -74,7 +74,7 @@ class TelemetryObserver:
         self.detail = settings.detail
         self.is_live = pipeline is not None and pipeline.is_live
         self._follows = settings.sampling.follows_caller
-        self._tells_starts = settings.start_records and logs is not None
+        self._logs_starts = settings.start_records and logs is not None
         uses_own_ids = pipeline is not None and pipeline.makes_ids
         self._ids: Callable[[], SpanAddress] = pipeline.new_ids if uses_own_ids and pipeline else _new_ids
         self.new_span_id: Callable[[], bytes] = pipeline.new_span_id if uses_own_ids and pipeline else new_random_64
@@ -97,10 +97,10 @@ class TelemetryObserver:
             if route is None and method not in names.MCP_METHODS:
                 method = names.OTHER
             span = RequestSpan(self, (method, version, route), principal, peer, id, session)
-            said = meta if isinstance(meta, dict) else _NOTHING
-            if fields or not self.propagation.is_silent(said):  # most callers send no trace context
+            given = meta if isinstance(meta, dict) else _NOTHING
+            if fields or not self.propagation.is_silent(given):  # most callers send no trace context
                 outside = self.propagation.extract(fields) if fields else _NO_CONTEXT
-                span.join(self.propagation.extract(said), outside)
+                span.join(self.propagation.extract(given), outside)
             CURRENT_REQUEST.set(span)
             if self.is_live:
                 span.begin()
@@ -119,7 +119,7 @@ class TelemetryObserver:
             else:
                 request = None
             span = CallSpan(self, call, parts, request)
-            if self._tells_starts and span.is_sampled:
+            if self._logs_starts and span.is_sampled:
                 span.emit_start()
         except Exception as error:
             log_telemetry_error(error, "TelemetryObserver.start_call")
@@ -140,7 +140,7 @@ class TelemetryObserver:
     def report_abandoned(self, call: StoredCall) -> None:
         if self.logs is None:
             return
-        told: dict[str, Value] = {
+        attributes: dict[str, Value] = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: call.tool,
             names.CATALOGUE: call.catalogue,
@@ -151,7 +151,7 @@ class TelemetryObserver:
         }
         trace_id = _NO_TRACE if call.trace_id is None else bytes.fromhex(call.trace_id)
         span_id = _NO_SPAN if call.span_id is None else bytes.fromhex(call.span_id)
-        self.logs.put(log_head(trace_id, span_id, time_ns(), WARN) + _UNKNOWN + of_log(self._encoder.all(told)))
+        self.logs.put(log_head(trace_id, span_id, time_ns(), WARN) + _UNKNOWN + of_log(self._encoder.all(attributes)))
 
     # --- start and unknown end of calls, as log records ---
 
@@ -162,16 +162,16 @@ class TelemetryObserver:
         self._log(parts.started, call, log_head(at.trace, at.span, since, INFO))
 
     def log_unknown(self, at: SpanPosition, call: Call, parts: ToolAttributes) -> None:
-        told = _UNKNOWN + of_log(self._encoder.all(parts.execution))
-        self._log(told, call, log_head(at.trace, at.span, time_ns(), WARN))
+        content = _UNKNOWN + of_log(self._encoder.all(parts.execution))
+        self._log(content, call, log_head(at.trace, at.span, time_ns(), WARN))
 
-    def _log(self, told: bytes, call: Call, head: bytes) -> None:
+    def _log(self, content: bytes, call: Call, head: bytes) -> None:
         if self.logs is None:
             return
         own: dict[str, Value] = {names.CALL_ID: call.id, names.TOOL_CALL_ID: call.id}
         if call.turn is not None:
             own[names.TURN_ID] = call.turn.id
-        self.logs.put(b"".join((head, told, of_log(self._encoder.all(own)))))
+        self.logs.put(b"".join((head, content, of_log(self._encoder.all(own)))))
 
     # --- for spans ---
 

@@ -3,7 +3,7 @@
 A name that cannot be loaded is an error, so that nothing is ignored silently.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -13,7 +13,6 @@ from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import Resource, ResourceDetector
-from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Sampler
 
@@ -22,14 +21,11 @@ from gateway.telemetry.settings import InvalidTelemetry, Signal, is_builtin_samp
 CONFIG_FILE: Final = "OTEL_CONFIG_FILE"
 _DETECTORS: Final = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
 VIEWS: Final = "gateway_metric_views"
-_LIMITS: Final = {
-    "max_attributes": "OTEL_ATTRIBUTE_COUNT_LIMIT",
-    "max_span_attributes": "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
-    "max_events": "OTEL_SPAN_EVENT_COUNT_LIMIT",
-    "max_event_attributes": "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
-    "max_links": "OTEL_SPAN_LINK_COUNT_LIMIT",
-    "max_link_attributes": "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
-}
+_LIMITS: Final = (
+    *("OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_EVENT_COUNT_LIMIT"),
+    *("OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT", "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT"),
+)
+"""Variables that the SDK reads itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +35,8 @@ class SdkComponents:
     sampler: Sampler | None = None
     id_generator: IdGenerator | None = None
     propagator: TextMapPropagator | None = None
-    limits: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     """What is in force, by variable, for the start-up line."""
-
-    def span_limits(self, longest_value: int) -> SpanLimits:
-        return SpanLimits(max_attribute_length=longest_value, max_span_attribute_length=longest_value, **self.limits)
 
 
 def load_components(environ: Mapping[str, str]) -> SdkComponents:
@@ -60,11 +52,13 @@ def load_components(environ: Mapping[str, str]) -> SdkComponents:
     if generator.strip() not in ("", "random"):
         named["OTEL_PYTHON_ID_GENERATOR"] = generator
         ids = _make("OTEL_PYTHON_ID_GENERATOR", "opentelemetry_id_generator", generator.strip(), IdGenerator)
-    limits = {name: _read_limit(variable, environ) for name, variable in _LIMITS.items() if environ.get(variable)}
     if propagators := environ.get("OTEL_PROPAGATORS", "").strip():
         named["OTEL_PROPAGATORS"] = propagators
-    named |= {_LIMITS[name]: str(value) for name, value in limits.items()}
-    return SdkComponents(made, ids, _load_propagator(propagators), limits, named)
+    for variable in filter(environ.get, _LIMITS):
+        if not environ[variable].strip().isdecimal():
+            raise InvalidTelemetry(f"the environment variable {variable} cannot be used", help="write a number")
+        named[variable] = environ[variable]
+    return SdkComponents(made, ids, _load_propagator(propagators), named)
 
 
 def check_exporter(signal: Signal, name: str) -> None:
@@ -180,16 +174,3 @@ def _find(variable: str, group: str, name: str) -> EntryPoint:
         f"the environment variable {variable} names something that is not installed",
         help=f"install its package; there are: {', '.join(sorted({each.name for each in known})) or 'none'}",
     )
-
-
-def _read_limit(variable: str, environ: Mapping[str, str]) -> int:
-    text = environ[variable].strip()
-    if not text.isdecimal():
-        raise InvalidTelemetry(f"the environment variable {variable} cannot be used", help="write a number")
-    return int(text)
-
-
-def describe(components: SdkComponents) -> Iterator[str]:
-    """Yield what is in force, for the start-up line."""
-    for variable, name in components.names.items():
-        yield f"{variable}={name}"

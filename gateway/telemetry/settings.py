@@ -34,17 +34,13 @@ class InvalidTelemetry(ProgramError):
     default_message = "telemetry cannot be set up"
 
 
-def no_headers() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class OtlpExporterSettings:
     """A collector. `headers` is called for every request, because secrets in them may be rotated."""
 
     protocol: "Protocol"
     endpoint: str
-    headers: Callable[[], Mapping[str, str]] = field(default=no_headers, repr=False)
+    headers: Callable[[], Mapping[str, str]] = field(default=dict, repr=False)
     timeout: float = 10.0
     compression: Literal["none", "gzip"] = "none"
     certificate: Path | None = None
@@ -191,11 +187,11 @@ def otlp_from_environment(
     signal: Signal, environ: Mapping[str, str], *, protocol: Protocol | None = None, endpoint: str | None = None
 ) -> OtlpExporterSettings:
     """Return a collector; the environment, then the standard, supplies what is not given."""
-    spoken = _of_signal(signal, "PROTOCOL", environ)
+    named = _of_signal(signal, "PROTOCOL", environ)
     if protocol is None:
-        if spoken and spoken not in _PROTOCOLS:
+        if named and named not in _PROTOCOLS:
             raise _unreadable(f"{_PREFIX}PROTOCOL", "write http/protobuf, http/json or grpc")
-        protocol = _PROTOCOLS.get(spoken, "http")
+        protocol = _PROTOCOLS.get(named, "http")
     headers = _headers(_of_signal(signal, "HEADERS", environ))
     compression = _of_signal(signal, "COMPRESSION", environ)
     if compression not in ("", "none", "gzip"):

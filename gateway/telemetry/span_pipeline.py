@@ -2,11 +2,19 @@
 
 Spans of the SDK cost ten times as much. They are made only where something has to see a span when it starts: a sampler
 that decides then, or a processor with `on_start`.
+
+The tracer provider is that of the process, or the gateway's own with the exporters of its settings. A provider can be
+set once in a process, and a gateway may start and stop in it. So the gateway offers Python tools one that passes on to
+the provider of the gateway that runs.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import (
@@ -17,16 +25,102 @@ from opentelemetry.sdk.trace import (
     SynchronousMultiSpanProcessor,
 )
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, DEFAULT_ON, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, StatusCode, TracerProvider, set_span_in_context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    NoOpTracer,
+    NoOpTracerProvider,
+    ProxyTracerProvider,
+    Span,
+    SpanKind,
+    StatusCode,
+    Tracer,
+    TracerProvider,
+    set_span_in_context,
+)
 
 from gateway.model import new_random_64, new_random_128
 from gateway.telemetry import names
+from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts
+from gateway.telemetry.export.otlp_exporters import OtlpSpanExporter
+from gateway.telemetry.export.otlp_transports import open_transport
 from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanAt, SpanGroup
-from gateway.telemetry.settings import SamplingSettings
+from gateway.telemetry.sdk_components import SdkComponents, load_exporter
+from gateway.telemetry.settings import (
+    AnyExporter,
+    BatchSettings,
+    PluginSettings,
+    SamplingSettings,
+    TelemetrySettings,
+    describe_exporter,
+)
 from gateway.telemetry.trace_context import to_otel
+
+_log: Final = logging.getLogger(__name__)
+
+
+class RunningGatewayProvider(TracerProvider):
+    """Passes on to the provider of the gateway that runs, if there is one."""
+
+    def __init__(self) -> None:
+        self.target: TracerProvider | None = None
+
+    def get_tracer(
+        self,
+        instrumenting_module_name: str,
+        instrumenting_library_version: str | None = None,
+        schema_url: str | None = None,
+        attributes: Any = None,
+    ) -> Tracer:
+        scope = instrumenting_module_name, instrumenting_library_version, schema_url, attributes
+        return _PassingTracer(self, scope)
+
+
+class _PassingTracer(Tracer):
+    def __init__(self, provider: RunningGatewayProvider, scope: tuple[Any, ...]) -> None:
+        self._provider = provider
+        self._scope = scope
+
+    @property
+    def _tracer(self) -> Tracer:
+        target = self._provider.target
+        return NoOpTracer() if target is None else target.get_tracer(*self._scope)
+
+    def start_span(self, *args: Any, **kwargs: Any) -> Any:
+        return self._tracer.start_span(*args, **kwargs)
+
+    def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
+        return self._tracer.start_as_current_span(*args, **kwargs)
+
+
+_NOT_SET: Final = (ProxyTracerProvider, NoOpTracerProvider, RunningGatewayProvider)
+
+
+def find_process_provider() -> TracerProvider | None:
+    """Return the provider that the process has set, if it was not the gateway."""
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, _NOT_SET) else provider
+
+
+def offer_to_tools(provider: TracerProvider) -> None:
+    """Make the provider of a gateway that of the process, until `withdraw`."""
+    found = trace.get_tracer_provider()
+    if isinstance(found, ProxyTracerProvider):
+        trace.set_tracer_provider(RunningGatewayProvider())
+        found = trace.get_tracer_provider()
+    if isinstance(found, RunningGatewayProvider):
+        found.target = provider
+
+
+def withdraw(provider: TracerProvider) -> None:
+    found = trace.get_tracer_provider()
+    if isinstance(found, RunningGatewayProvider) and found.target is provider:
+        found.target = None
+
 
 _EMPTY: Final = Context()
 _SAMPLES_ALL: Final = frozenset(each.get_description() for each in (ALWAYS_ON, DEFAULT_ON))
@@ -190,3 +284,108 @@ def _sees_starts(processor: SpanProcessor) -> bool:
     """Whether a processor does something when a span starts, or before it ends. Those of the SDK do not."""
     kind = type(processor)
     return not all(each.__module__.startswith("opentelemetry.sdk.") for each in (kind.on_start, kind._on_ending))
+
+
+class SpanQueue(QueueCounts, BatchSpanProcessor):
+    """The SDK's queue of spans."""
+
+    def __init__(self, exporter: SpanExporter, batching: BatchSettings) -> None:
+        super().__init__(exporter, batching.queue, batching.delay * 1000, batching.batch)
+        self.start_counts(exporter.dropped if isinstance(exporter, OtlpSpanExporter) else Counter())
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if type(span) is FinishedSpan:  # it is sampled
+            self._batch_processor.emit(span)
+        else:
+            super().on_end(span)
+
+
+class SpanExport:
+    """The export of spans of one gateway, and how many of them its queues took and dropped."""
+
+    def __init__(
+        self, pipeline: SpanPipeline, own: SdkTracerProvider | None, queues: tuple[SpanQueue, ...], words: str
+    ) -> None:
+        self.pipeline = pipeline
+        self._own = own
+        self._queues = queues
+        self._words = words
+
+    @property
+    def taken(self) -> int:
+        return sum(each.taken for each in self._queues)
+
+    @property
+    def dropped(self) -> Counter[str]:
+        return sum((each.dropped for each in self._queues), Counter())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues))
+
+    def start(self) -> None:
+        """Offer the provider to Python tools, and log what is in force."""
+        if self._own is not None:
+            offer_to_tools(self._own)
+        _log.info("spans are sent: %s", self._words)
+
+    async def close(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Send what is left, for at most `seconds`; the rest is dropped and counted. A foreign provider stays open."""
+        for each in self._queues:
+            if isinstance(each.span_exporter, OtlpSpanExporter):
+                each.span_exporter.limit(seconds)
+        if self._own is not None:
+            withdraw(self._own)
+            await asyncio.to_thread(self._own.shutdown)
+            return
+        for each in self._queues:
+            await asyncio.to_thread(each.shutdown)
+
+
+def open_span_export(settings: TelemetrySettings, components: SdkComponents, version: str) -> SpanExport:
+    """Open what the settings ask for. The document's exporters also get the spans of a process's provider."""
+
+    def make(destination: AnyExporter) -> SpanQueue:
+        exporter: SpanExporter
+        if isinstance(destination, PluginSettings):
+            exporter = load_exporter("traces", destination.name, SpanExporter)
+        else:
+            exporter = OtlpSpanExporter(open_transport(destination))
+        return SpanQueue(exporter, settings.spans)
+
+    queues = tuple(make(each) for each in settings.traces)
+    provider = find_process_provider() if settings.uses_process else None
+    own: SdkTracerProvider | None = None
+    longest = settings.longest_value
+    if provider is None:
+        provider = own = SdkTracerProvider(
+            sampler=components.sampler or DEFAULT_ON,
+            resource=Resource(dict(settings.resource)),
+            shutdown_on_exit=False,
+            active_span_processor=TailSampling(settings.sampling),
+            id_generator=components.id_generator,
+            span_limits=SpanLimits(max_attribute_length=longest, max_span_attribute_length=longest),
+        )
+        for each in queues:
+            provider.add_span_processor(each)
+    pipeline = SpanPipeline(provider, version, settings.sampling)
+    if own is None:
+        pipeline.add_queues(queues)
+    words = "; ".join(_describe(settings, components, pipeline, provider_is_own=own is not None))
+    return SpanExport(pipeline, own, queues, words)
+
+
+def _describe(
+    settings: TelemetrySettings, components: SdkComponents, pipeline: SpanPipeline, *, provider_is_own: bool
+) -> Iterator[str]:
+    if not provider_is_own:
+        yield "through the tracer provider of the process"
+    for each in settings.traces:
+        yield describe_exporter(each)
+    if pipeline.samples_at_end:
+        always = ", ".join(sorted(settings.sampling.always)) or "nothing"
+        yield f"ratio {settings.sampling.ratio:g} by trace, always {always}"
+    else:
+        yield "a sampler decides when a span starts; `always` of the Telemetry document is not in force"
+    yield from (f"{variable}={name}" for variable, name in components.names.items())
+    if pipeline.is_live:
+        yield "spans are made at their start, because a sampler or a processor has to see them then"

@@ -250,7 +250,6 @@ class RequestSpan(SpanPosition):
             self.group.waiting.clear()
             return
         is_call = self.parts is not None and self._kind[2] is None
-        is_call = self.parts is not None and self._kind[2] is None
         name = self.parts.receiving if self.parts is not None and is_call else self._name()
         content = SpanContent(self._list_attributes(code, status, is_cancelled), (), self.links, self.steps)
         is_error, times = self.error is not None, (self.since, time_ns())
@@ -313,7 +312,7 @@ class DecisionSpan:
     @log_errors
     def end(self, record: ApprovalRecord) -> None:
         request, telemetry = record.request, self._telemetry
-        told: dict[str, Value] = {
+        attributes: dict[str, Value] = {
             names.GATE_NAME: request.rule,
             names.GATE_OUTCOME: record.entries[-1].decision,
             names.APPROVAL_ID: [record.id],
@@ -325,7 +324,7 @@ class DecisionSpan:
         }
         by = self._request.principal
         content = SpanContent(
-            [told, telemetry.common.principals[by.subject, by.tenant]], links=read_links(request.trace)
+            [attributes, telemetry.common.principals[by.subject, by.tenant]], links=read_links(request.trace)
         )
         name, times = names.decide_span(request.rule), (self._since, time_ns())
         telemetry.end_span(self._at, name, INTERNAL, times, content, why=("decided",))
@@ -336,14 +335,16 @@ class UpstreamRequestSpan:
 
     __slots__ = ("_at", "_attributes", "_is_over", "_name", "_since", "_telemetry", "fields")
 
-    def __init__(self, telemetry: "TelemetryObserver", at: SpanPosition, name: str, told: dict[str, Value]) -> None:
+    def __init__(
+        self, telemetry: "TelemetryObserver", at: SpanPosition, name: str, attributes: dict[str, Value]
+    ) -> None:
         self._telemetry = telemetry
         self._at = at
         self._name = name
-        self._attributes = told
+        self._attributes = attributes
         self._since = time_ns()
         self._is_over = False
-        start_span(telemetry, at, name, CLIENT, since=self._since, attributes=told)
+        start_span(telemetry, at, name, CLIENT, since=self._since, attributes=attributes)
         self.fields = inject_headers(telemetry, at)
 
     def identify(self, id: int, version: str | None) -> None:
@@ -356,17 +357,19 @@ class UpstreamRequestSpan:
         if self._is_over:
             return
         self._is_over = True
-        told = self._attributes
+        attributes = self._attributes
         if code is not None:
-            error = told[names.RESPONSE_CODE] = names.code_word(code)
+            error = attributes[names.RESPONSE_CODE] = names.code_word(code)
         if status is not None:
-            told[names.HTTP_STATUS] = status
+            attributes[names.HTTP_STATUS] = status
             if status >= 400:
                 error = error or str(status)
         if error is not None:
-            told[names.ERROR_TYPE] = error
+            attributes[names.ERROR_TYPE] = error
         times = self._since, time_ns()
-        self._telemetry.end_span(self._at, self._name, CLIENT, times, SpanContent([told]), is_error=error is not None)
+        self._telemetry.end_span(
+            self._at, self._name, CLIENT, times, SpanContent([attributes]), is_error=error is not None
+        )
 
 
 def inject_headers(telemetry: "TelemetryObserver", at: SpanPosition) -> Mapping[str, str]:

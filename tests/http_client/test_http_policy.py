@@ -19,8 +19,8 @@ from gateway.http_client.allowed_addresses import AddressNotAllowed
 from gateway.model import BackendError
 from gateway.server.http.asgi import json_response
 from gateway.server.http.peer_handshake import ChannelKey
-from gateway.telemetry.export.otlp_http import OtlpHttp
-from gateway.telemetry.export.signal_exporter import ExportFailed
+from gateway.telemetry.export.delivery import ExportFailed
+from gateway.telemetry.export.otlp_transports import OtlpHttp
 from gateway.telemetry.settings import OtlpExporterSettings
 from tests.backends.loopback_service import Service, plain, start_service
 from tests.server.http.peer_channel import door_at

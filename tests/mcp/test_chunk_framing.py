@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.mcp.http_chunk_limits import FRAMING_PER_BYTE, MAX_FRAMING, MAX_TRAILERS, ChunkFraming, FramingTooLarge
+from gateway.mcp.http_bodies import FRAMING_PER_BYTE, MAX_FRAMING, MAX_TRAILERS, ChunkFraming, FramingTooLarge
 
 
 def test_plain_chunks_go_on_for_ever_however_small_they_are() -> None:

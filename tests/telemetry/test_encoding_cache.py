@@ -1,6 +1,6 @@
 """Values that are encoded once, in a cache that stays bounded."""
 
-from gateway.telemetry.metric_instruments import BoundedCache
+from gateway.telemetry.export.wire_format import BoundedCache
 
 
 def test_it_is_made_once() -> None:

@@ -25,7 +25,7 @@ from gateway.model.turns.events import (
 )
 from gateway.telemetry import names
 from gateway.telemetry.event_spans import EventSpans
-from gateway.telemetry.export.otlp_grpc import grpc_library
+from gateway.telemetry.export.otlp_transports import grpc_library
 from gateway.telemetry.observer import TelemetryObserver
 from gateway.telemetry.settings import CaptureSettings, InvalidTelemetry, SamplingSettings, TelemetrySettings
 from gateway.telemetry.spans import log_errors

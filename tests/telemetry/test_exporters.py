@@ -14,10 +14,9 @@ from opentelemetry import context as otel_context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from gateway.telemetry.export.otlp_grpc import OtlpGrpc
-from gateway.telemetry.export.otlp_http import OtlpHttp
-from gateway.telemetry.export.otlp_spans import OtlpSpanExporter, SpanEncoder, SpanQueue
-from gateway.telemetry.export.signal_exporter import FLUSH_SECONDS, ExportFailed, JsonLinesExporter, Transport
+from gateway.telemetry.export.delivery import FLUSH_SECONDS, ExportFailed, JsonLinesExporter, Transport
+from gateway.telemetry.export.otlp_exporters import OtlpSpanExporter, SpanEncoder
+from gateway.telemetry.export.otlp_transports import OtlpGrpc, OtlpHttp
 from gateway.telemetry.finished_span import INTERNAL, KEPT, FinishedSpan, SpanContent
 from gateway.telemetry.settings import (
     BatchSettings,
@@ -26,6 +25,7 @@ from gateway.telemetry.settings import (
     Signal,
     TelemetrySettings,
 )
+from gateway.telemetry.span_pipeline import SpanQueue
 from gateway.telemetry.spans import SpanPosition
 from tests.support.finished_spans import open_pipeline
 

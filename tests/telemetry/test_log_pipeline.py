@@ -2,18 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from aiohttp import web
 from opentelemetry._logs import LogRecord, SeverityNumber
 
 from gateway.telemetry import names
-from gateway.telemetry.export.otlp_http import OtlpHttp
-from gateway.telemetry.export.otlp_logs import decode_record
+from gateway.telemetry.export.otlp_exporters import decode_record
 from gateway.telemetry.export.wire_format import INFO, Attributes, event_body, event_name, log_head, of_log
 from gateway.telemetry.finished_span import Value
-from gateway.telemetry.log_pipeline import LogPipeline
+from gateway.telemetry.logs import LogPipeline
 from gateway.telemetry.settings import BatchSettings, OtlpExporterSettings, TelemetrySettings
 from tests.support.servers.otlp_collector import start_collector
 from tests.telemetry.test_exporters import serve_collector
@@ -25,17 +23,13 @@ GONE = "http://127.0.0.1:9/v1/logs"
 
 def make_pipeline(url: str, batching: BatchSettings = BatchSettings(delay=0.01)) -> LogPipeline:  # noqa: B008
     settings = TelemetrySettings({"service.name": "x"}, logs=(OtlpExporterSettings("http", url),), records=batching)
-    return LogPipeline(settings, transport=make_transport, version="0")
-
-
-def make_transport(settings: Any) -> OtlpHttp:
-    return OtlpHttp(settings)
+    return LogPipeline(settings, version="0")
 
 
 def encoded(number: int = 0) -> bytes:
-    told: dict[str, Value] = {"number": number, "names": ["a", "b"], "share": 0.5, "is": True, "word": "x"}
+    attributes: dict[str, Value] = {"number": number, "names": ["a", "b"], "share": 0.5, "is": True, "word": "x"}
     head = log_head(b"\x01" * 16, b"\x02" * 8, 4711, INFO)
-    return head + event_name(names.CALL_STARTED) + event_body("hello", 100) + of_log(Attributes(100).all(told))
+    return head + event_name(names.CALL_STARTED) + event_body("hello", 100) + of_log(Attributes(100).all(attributes))
 
 
 async def test_encoded_and_other_records_arrive_together() -> None:

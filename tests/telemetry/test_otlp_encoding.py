@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from gateway.telemetry.export import wire_format as wire
-from gateway.telemetry.export.otlp_spans import SpanEncoder
+from gateway.telemetry.export.otlp_exporters import SpanEncoder
 from gateway.telemetry.finished_span import KEPT, SERVER, FinishedSpan, SharedAttributes, SpanContent, SpanEvent, Value
 from gateway.telemetry.settings import LONGEST_VALUE
 from gateway.telemetry.spans import SpanPosition

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
 from gateway.telemetry import names
-from gateway.telemetry.export.otlp_metrics import to_message
+from gateway.telemetry.export.otlp_exporters import to_message
 from gateway.telemetry.export.prometheus_text import (
     Exposition,
     Format,
@@ -25,7 +25,7 @@ from gateway.telemetry.export.prometheus_text import (
     parse_metrics,
     prometheus_name,
 )
-from gateway.telemetry.metric_instruments import Counter, Histogram, observe
+from gateway.telemetry.meter_pipeline import Counter, Histogram, observe
 
 SAMPLE = re.compile(r'[a-z_]+(\{([a-zA-Z_][a-zA-Z0-9_]*="(\\.|[^"\\\n])*",?)*\})? [-+0-9.e]+( # .*)?')
 ABOUT = (("service.name", "agent-gateway"),)

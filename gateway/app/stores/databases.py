@@ -1,4 +1,4 @@
-"""The database of a project: where its Storage document places it, and how it is opened.
+"""The database and the spool of a project: where its Storage document places them, and how they are opened.
 
 SQLite is one file, checked and upgraded when it is opened. The driver of PostgreSQL is an optional package, imported
 only if a project uses it. Credentials are read when needed.
@@ -7,15 +7,15 @@ only if a project uses it. Credentials are read when needed.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.app.project import LoadedProject
 from gateway.app.secrets import Secrets
-from gateway.app.stores.spools import SpoolLocation, locate_spool
 from gateway.audit import AuditOrigin, ContentKey
-from gateway.config import PostgresStorageSpec, SecretSpec
+from gateway.config import FileBlobsSpec, PostgresStorageSpec, S3BlobsSpec, SecretSpec
 from gateway.errors import ProgramError
 from gateway.model import now
 from gateway.policy import Limiter, LimitStore
@@ -24,8 +24,12 @@ from gateway.storage import (
     AuditBody,
     AuditHook,
     AuditLog,
+    BucketAddress,
+    BucketSpool,
     ChangeSignal,
+    CopyProgress,
     DiskSpaceMonitor,
+    DiskSpool,
     FileChangeSignal,
     GroupCommit,
     InlineBlobStore,
@@ -33,12 +37,15 @@ from gateway.storage import (
     ReadPool,
     RecordStore,
     RefusalCount,
+    ResultSpool,
     SqliteStore,
     SqlQuotas,
     StoredCall,
     TurnStateStore,
     WriterClient,
     check_quickly,
+    copy_blobs,
+    import_obstore,
     is_served,
     open_sqlite_store,
     require_not_lost,
@@ -47,8 +54,55 @@ from gateway.storage import (
     upgrade_in_child,
 )
 
-if TYPE_CHECKING:  # commands that read records load no HTTP library
+if TYPE_CHECKING:
     from gateway.app.cluster.peer_router import PeerAddresses
+
+SpoolLocation = Path | S3BlobsSpec
+
+
+def locate_spool(blobs: FileBlobsSpec | S3BlobsSpec | None, *, beside: Path) -> SpoolLocation:
+    """Return where results are stored; by default, in files beside the database."""
+    if isinstance(blobs, S3BlobsSpec):
+        return blobs
+    return beside.parent / "spool" if blobs is None else Path(blobs.path)
+
+
+def check_spool(place: SpoolLocation, secrets: Secrets) -> None:
+    """Raise `ObjectStoreUnusable` or `SecretMissing` if the spool cannot work; nothing is connected."""
+    if isinstance(place, S3BlobsSpec):
+        import_obstore()
+        for secret in (place.access_key, place.secret_key):
+            if secret is not None:
+                secrets.read(secret)
+
+
+async def open_spool(place: SpoolLocation, secrets: Secrets, *, small: InlineBlobStore | None) -> ResultSpool:
+    """Open the spool. Raises `ObjectStoreUnusable` if access is denied."""
+    if isinstance(place, S3BlobsSpec):
+        return await BucketSpool.open(locate_bucket(place, secrets), small=small)
+    return await DiskSpool.open(place, small=small)
+
+
+async def copy_all_results(source: SpoolLocation, target: SpoolLocation, secrets: Secrets) -> CopyProgress:
+    """Copy the large results of one spool into another. Raises the errors of either."""
+    async with AsyncExitStack() as closing:
+        spools = []
+        for place in (source, target):
+            check_spool(place, secrets)
+            spools.append(await open_spool(place, secrets, small=None))
+            closing.push_async_callback(spools[-1].close)
+        return await copy_blobs(spools[0].large, spools[1].large)
+
+
+def locate_bucket(blobs: S3BlobsSpec, secrets: Secrets) -> BucketAddress:
+    credentials = None
+    if blobs.access_key is not None and blobs.secret_key is not None:
+        access_key, secret_key = secrets.reader(blobs.access_key), secrets.reader(blobs.secret_key)
+
+        def credentials() -> tuple[str, str]:
+            return access_key(), secret_key()
+
+    return BucketAddress(blobs.bucket, blobs.endpoint, blobs.region, blobs.prefix or "", credentials)
 
 
 class DriverMissing(ProgramError):

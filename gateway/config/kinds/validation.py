@@ -24,8 +24,8 @@ from gateway.config.field_introspection import (
     list_fields,
 )
 from gateway.config.kinds import common_specs
-from gateway.config.kinds.artifact_classes import ArtifactClassDocument
 from gateway.config.kinds.catalogues import CatalogueDocument, CollisionPolicyDocument
+from gateway.config.kinds.classification import ArtifactClassDocument, TrustFlagDocument, TrustTierDocument
 from gateway.config.kinds.common_specs import API_VERSION, DocumentModel, FieldPath, OwnedMetadata, RuleViolation
 from gateway.config.kinds.gate_rules import GateRuleDocument
 from gateway.config.kinds.installation import (
@@ -38,7 +38,6 @@ from gateway.config.kinds.pipelines import PipelineDocument
 from gateway.config.kinds.policy_tests import PolicyTestDocument
 from gateway.config.kinds.scalars import type_name
 from gateway.config.kinds.tools import ToolDocument
-from gateway.config.kinds.trust import TrustFlagDocument, TrustTierDocument
 from gateway.config.kinds.upstreams import UpstreamDocument
 from gateway.config.overlays import OverlayDocument
 from gateway.registries import suggest_name

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gateway.artifacts import InMemoryReader
 from gateway.config.document_checks import BUILT_IN_ARTIFACTS
-from gateway.config.kinds.artifact_classes import ArtifactClassDocument
+from gateway.config.kinds.classification import ArtifactClassDocument
 from gateway.config.kinds.common_specs import BUILT_IN_ARTIFACT_CLASSES, UNMASKED_ARTIFACTS, yaml_name
 from gateway.config.kinds.gate_rules import GateRuleDocument
 from gateway.config.linking.document_index import DocumentEntry, DocumentIndex

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from gateway.config.kinds.classification import TrustFlagDocument, TrustTierDocument
 from gateway.config.kinds.common_specs import TrustSpec
-from gateway.config.kinds.trust import TrustFlagDocument, TrustTierDocument
 from gateway.config.linking.document_index import DocumentEntry, DocumentIndex
 from gateway.config.linking.tool_effects import StatedEffects
 from gateway.config.yaml.document import DocumentPath

@@ -200,8 +200,8 @@ def _escape_label(value: str) -> str:
 
 def _escape(text: str) -> str:
     """Return the text on one line; invalid Unicode is replaced, because it would make the response unreadable."""
-    told = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", " ")
-    return told.encode("utf-8", "replace").decode()
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", " ")
+    return escaped.encode("utf-8", "replace").decode()
 
 
 def _number(value: float) -> str:

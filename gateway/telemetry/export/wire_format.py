@@ -4,14 +4,38 @@ and caches whatever does not change between calls.
 It knows the field numbers of `opentelemetry.proto`, which never change, and nothing about the meaning of attributes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from opentelemetry.trace import SpanKind
 
-from gateway.telemetry.metric_instruments import BoundedCache
+if TYPE_CHECKING:
+    from gateway.telemetry.finished_span import FinishedSpan
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_MOST: Final = 16_384
+
+
+class BoundedCache(dict[K, V]):
+    """Values made by `make` on first access, by key. A full cache is cleared: frequent keys soon return."""
+
+    __slots__ = ("_make", "_most")
+
+    def __init__(self, make: Callable[[K], V], *, most: int = _MOST) -> None:
+        super().__init__()
+        self._make = make
+        self._most = most
+
+    def __missing__(self, key: K) -> V:
+        if len(self) >= self._most:
+            self.clear()
+        found = self[key] = self._make(key)
+        return found
+
 
 INFO: Final = 9
 WARN: Final = 13
@@ -63,8 +87,8 @@ def text(value: str, limit: int) -> bytes:
 
 def head(key: str, size: int, tag: bytes) -> bytes:
     """Return the bytes before the text of an attribute, which depend only on the length of the text."""
-    told = b"\x0a" + varint(size)
-    named = delimit(b"\x0a", key.encode()) + b"\x12" + varint(len(told) + size) + told
+    value = b"\x0a" + varint(size)
+    named = delimit(b"\x0a", key.encode()) + b"\x12" + varint(len(value) + size) + value
     return tag + varint(len(named) + size) + named
 
 
@@ -138,30 +162,14 @@ def span_event(name: str, at: int, attributes: Iterable[bytes], limit: int) -> b
     return delimit(b"\x5a", fields + b"\x1a".join((b"", *attributes)))
 
 
-class EndedSpan(Protocol):
-    """Where in which trace a span is, and when it was; `state` is that of the trace."""
-
-    trace: bytes
-    span: bytes
-    above: bytes
-    is_below_remote: bool
-    state: str
-
-    @property
-    def kind(self) -> SpanKind: ...
-
-    since: int
-    until: int
-
-
-def span_head(of: EndedSpan) -> bytes:
+def span_head(of: "FinishedSpan") -> bytes:
     """Return the first fields of a span. Its name, attributes, events, links and status follow."""
-    told, parent, since, until = _KINDS[of.kind], of.above, of.since, of.until
+    kind, parent, since, until = _KINDS[of.kind], of.above, of.since, of.until
     if parent:
         flags = _BELOW_ANOTHER if of.is_below_remote else _BELOW
-        head = _CHILD.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, told, since, b"\x41", until, flags, parent)
+        head = _CHILD.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, kind, since, b"\x41", until, flags, parent)
     else:
-        head = _ROOT.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, told, since, b"\x41", until, _ALONE)
+        head = _ROOT.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, kind, since, b"\x41", until, _ALONE)
     return head + delimit(b"\x1a", of.state.encode()) if of.state else head
 
 
@@ -171,8 +179,7 @@ def span_name(name: str, limit: int) -> bytes:
 
 def log_head(trace_id: bytes, span_id: bytes, at: int, severity: int) -> bytes:
     """Return the first fields of a log record, observed when it happened. Its name, body and attributes follow."""
-    told = _SEVERITIES[severity]
-    return _LOG.pack(b"\x09", at, b"\x59", at, told, trace_id, b"\x52\x08", span_id, b"\x45\x01\0\0\0")
+    return _LOG.pack(b"\x09", at, b"\x59", at, _SEVERITIES[severity], trace_id, b"\x52\x08", span_id, b"\x45\x01\0\0\0")
 
 
 def event_name(name: str) -> bytes:

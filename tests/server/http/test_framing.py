@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.mcp.http_chunk_limits import MAX_TRAILERS
+from gateway.mcp.http_bodies import MAX_TRAILERS
 from gateway.server.http.http1_protocol import MAX_FIELDS, MAX_PIPELINED, BoundedHttpProtocol
 
 pytestmark = pytest.mark.anyio

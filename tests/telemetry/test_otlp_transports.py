@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.http_client import find_proxy
-from gateway.telemetry.export.otlp_http import OtlpHttp
+from gateway.telemetry.export.otlp_transports import OtlpHttp
 from gateway.telemetry.settings import OtlpExporterSettings
 
 pytestmark = pytest.mark.anyio

@@ -28,7 +28,7 @@ from opentelemetry.sdk.metrics.view import (
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from gateway.telemetry import names
-from gateway.telemetry.metric_instruments import MOST_WAITING, Counter, Histogram, SpanIds, Values, attributes_of
+from gateway.telemetry.meter_pipeline import MOST_WAITING, Counter, Histogram, SpanIds, Values, attributes_of
 
 CALLS = names.EXECUTE_DURATION
 DELTA: dict[type, AggregationTemporality] = {
@@ -137,11 +137,11 @@ def read(
     found = []
     for measured in rounds:
         instruments.measure(measured)
-        found += [told(reader) for reader in readers]
+        found += [read_all(reader) for reader in readers]
     return found
 
 
-def told(reader: InMemoryMetricReader) -> dict[str, Any]:
+def read_all(reader: InMemoryMetricReader) -> dict[str, Any]:
     data = reader.get_metrics_data()
     if data is None:
         return {}
@@ -183,7 +183,7 @@ def test_all_is_seen_when_more_is_measured_than_may_wait() -> None:
     calls.hand_over()
     reloads.hand_over()
 
-    found = told(reader)
+    found = read_all(reader)
     assert found[CALLS.name][-1][0]["count"] == 4 * 3 * MOST_WAITING
     assert found[names.RELOADS.name][-1][0]["value"] == 4 * 3 * MOST_WAITING
 
@@ -201,14 +201,14 @@ def test_amount_of_zero_starts_a_series() -> None:
     counter.add(("refused",), 0)
     counter.hand_over()
 
-    [point] = told(reader)[names.RELOADS.name][-1]
+    [point] = read_all(reader)[names.RELOADS.name][-1]
     assert (point["attributes"], point["value"]) == ({names.OUTCOME: "refused"}, 0)
 
 
 def test_exemplar_has_the_time_of_its_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     calls = Histogram(CALLS, MeterProvider([reader], shutdown_on_exit=False).get_meter("gateway"))
-    monkeypatch.setattr("gateway.telemetry.metric_instruments.time_ns", lambda: 4711)
+    monkeypatch.setattr("gateway.telemetry.meter_pipeline.time_ns", lambda: 4711)
 
     calls.record(of_tool("quote"), 1.0, ("a" * 32, "b" * 16))
     calls.hand_over()

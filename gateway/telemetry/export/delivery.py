@@ -1,6 +1,7 @@
-"""Export of spans and log records: bounded queues, one task per signal that sends them, and a transport to JSON lines.
+"""Delivery of requests: repetitions, counts of what did not arrive, and a transport to JSON lines.
 
-It never delays a call. Items that do not fit, or that a collector does not accept in time, are dropped and counted.
+It never delays a call. Items that a collector does not accept in time are dropped and counted. Exporters of the SDK are
+called in threads, where each has an event loop of its own.
 
 JSON lines go to standard error or into a file: for inspection, not for load. A line is a whole OTLP request in JSON,
 the form that collectors read from files.
@@ -11,17 +12,19 @@ import json
 import logging
 import os
 import sys
+import threading
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from random import uniform
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from opentelemetry import context as otel_context
-
+from gateway.telemetry.names import QUEUE_FULL
 from gateway.telemetry.settings import InvalidTelemetry, Signal
 
 FLUSH_SECONDS: Final = 5.0
@@ -58,43 +61,77 @@ class RecordSink(Protocol):
     def put(self, encoded: bytes) -> None: ...
 
 
-def suppress_instrumentation() -> None:
-    """Make no spans of what the current task does from now on: the export would be traced, and its trace exported."""
-    # The key that the SDK's own exporters use; it has no public name.
-    otel_context.attach(otel_context.set_value(otel_context._SUPPRESS_INSTRUMENTATION_KEY, True))
-
-
 class Delivery:
-    """Sends requests of one signal. It tries again for a while, and counts in `dropped` what did not arrive."""
+    """Sends requests of one signal, from threads and in an event loop of its own.
+
+    It tries again for a while, and counts in `dropped` what did not arrive, by reason. The SDK suppresses the
+    instrumentation of what its threads export, and the loop runs in their context.
+    """
 
     def __init__(self, signal: Signal, transport: Transport, dropped: Counter[str]) -> None:
         self._signal: Signal = signal
         self._transport = transport
         self._dropped = dropped
         self._logged_at = float("-inf")
-        self.closing = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._closing = asyncio.Event()
         """Once it is set, nothing is tried again."""
+        self._until: float | None = None
+        """When the export ends, on the clock of the loop."""
+        self._time_left: asyncio.Timeout | None = None
 
-    async def send(self, payload: bytes, count: int, *, within: float) -> bool:
+    def send(self, payload: bytes, count: int, *, within: float = FLUSH_SECONDS * 4) -> bool:
         """Send a request with so many items. Return whether it arrived."""
-        until = monotonic() + within
+        arrived: bool = self._run(lambda: self._send(payload, count, within))
+        return arrived
+
+    def limit(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Try nothing again from now on, and give up whatever was not sent after so many seconds."""
+        self._loop.call_soon_threadsafe(self._end_at, self._loop.time() + seconds)
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._run(self._transport.close)
+            with self._lock:
+                self._loop.close()
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Run a coroutine to its end in the loop of the exporter, also where another loop runs."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            with self._lock:
+                return self._loop.run_until_complete(work())
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(copy_context().run, self._run, work).result()
+
+    async def _send(self, payload: bytes, count: int, within: float) -> bool:
+        try:
+            async with asyncio.timeout_at(self._until) as self._time_left:
+                return await self._try(payload, count, monotonic() + within)
+        except TimeoutError:
+            self._drop(count, "closed")
+            return False
+        finally:
+            self._time_left = None
+
+    async def _try(self, payload: bytes, count: int, until: float) -> bool:
         for attempt in range(_ATTEMPTS):
             try:
                 refused = await self._transport.send(self._signal, payload)
             except ExportFailed as error:
                 pause = uniform(0.8, 1.2) * 2**attempt  # noqa: S311 - no secret depends on it
                 wait = pause if error.after is None else error.after
-                is_last = attempt == _ATTEMPTS - 1 or self.closing.is_set() or monotonic() + wait > until
+                is_last = attempt == _ATTEMPTS - 1 or self._closing.is_set() or monotonic() + wait > until
                 if not error.again or is_last:
-                    self.drop(count, error.reason)
+                    self._drop(count, error.reason)
                     return False
-                await self._sleep(wait)
-            except asyncio.CancelledError:
-                self.drop(count, "closed")
-                raise
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), wait)
             except Exception:  # a bug must not end the export
                 _log.exception("telemetry could not be sent")
-                self.drop(count, "failed")
+                self._drop(count, "failed")
                 return False
             else:
                 if refused:
@@ -102,20 +139,48 @@ class Delivery:
                 return True
         return False
 
-    async def close(self) -> None:
-        await self._transport.close()
+    def _end_at(self, until: float) -> None:
+        self._until = until
+        self._closing.set()
+        if self._time_left is not None:
+            self._time_left.reschedule(until)
 
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep, or return at once when the export is closed."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.closing.wait()
-
-    def drop(self, count: int, reason: str) -> None:
+    def _drop(self, count: int, reason: str) -> None:
         self._dropped[reason] += count
         if monotonic() - self._logged_at > _LOG_INTERVAL:  # at most one line per minute
             self._logged_at = monotonic()
             _log.warning("%d %s were not sent (%s); calls are not affected", count, _WORDS[self._signal], reason)
+
+
+class QueueCounts:
+    """What the queue of a processor of the SDK took and dropped. Both counts only grow."""
+
+    dropped: Counter[str]
+    _batch_processor: Any
+
+    def start_counts(self, dropped: Counter[str]) -> None:
+        self.dropped = dropped
+        self._given = 0
+        self._reported = self._batch_processor._metrics
+        self._batch_processor._metrics = self  # its place for counts
+
+    @property
+    def taken(self) -> int:
+        return self._given + len(self) + self.dropped[QUEUE_FULL]
+
+    def __len__(self) -> int:
+        return len(self._batch_processor._queue)
+
+    def register_queue_size(self, get_queue_size: Callable[[], int]) -> None:
+        self._reported.register_queue_size(get_queue_size)
+
+    def drop_items(self, count: int, error_type: str = QUEUE_FULL) -> None:
+        self.dropped[error_type] += count
+        self._reported.drop_items(count, error_type)
+
+    def finish_items(self, count: int) -> None:
+        self._given += count
+        self._reported.finish_items(count)
 
 
 _IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
