@@ -55,23 +55,7 @@ if TYPE_CHECKING:
         set_deadline,
         to_microseconds,
     )
-    from gateway.model.primitives.identifiers import (
-        CONFIG_OBJECT,
-        NAME_REGEX,
-        OBJECT_KINDS,
-        PATTERN_REGEX,
-        SUBJECT_KINDS,
-        SUBJECT_NAME_REGEX,
-        confusable_skeleton,
-        fold_name,
-        glob_matches,
-        globs_overlap,
-        new_id,
-        new_random_64,
-        new_random_128,
-        new_secret,
-        new_token,
-    )
+    from gateway.model.primitives.identifiers import new_id, new_random_64, new_random_128, new_secret, new_token
     from gateway.model.primitives.json_fingerprint import (
         LARGE,
         CallIdentity,
@@ -87,6 +71,18 @@ if TYPE_CHECKING:
         reads_exactly,
         run_in_json_thread,
         set_value_limit,
+    )
+    from gateway.model.primitives.name_patterns import (
+        CONFIG_OBJECT,
+        NAME_REGEX,
+        OBJECT_KINDS,
+        PATTERN_REGEX,
+        SUBJECT_KINDS,
+        SUBJECT_NAME_REGEX,
+        confusable_skeleton,
+        fold_name,
+        glob_matches,
+        globs_overlap,
     )
     from gateway.model.provider_formats import (
         ContentBlock,

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from gateway.model.primitives.identifiers import confusable_skeleton, fold_name
+from gateway.model.primitives.name_patterns import confusable_skeleton, fold_name
 from gateway.model.tools.tool import OnCollision
 from gateway.registries.collision_resolution import (
     CollisionRules,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.lock.lock_file import LOCK_FILE, Lock, LockedUpstream, render_lock
-from gateway.model.primitives.identifiers import glob_matches, globs_overlap
+from gateway.model.primitives.name_patterns import glob_matches, globs_overlap
 from gateway.registries.imported_definition import UpstreamDefinition
 from gateway.review.plan.access_changes import AccessChange
 from gateway.review.plan.builder import NameCollision

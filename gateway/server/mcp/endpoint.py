@@ -39,7 +39,8 @@ from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.sessions import ClientSessions, SessionLimits
 from gateway.server.mcp.stateless_protocol import StatelessProtocol
 from gateway.server.mcp.subscriptions import Subscriptions
-from gateway.server.mcp.suspended_calls import SuspendedCalls, TaskMethods
+from gateway.server.mcp.suspended_calls import SuspendedCalls
+from gateway.server.mcp.tasks import TaskMethods
 
 MAX_BODY: Final = 4 << 20
 _DEFAULT_LIMITS: Final = SessionLimits()

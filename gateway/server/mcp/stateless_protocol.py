@@ -42,18 +42,16 @@ from gateway.server.mcp.mcp_server import (
 from gateway.server.mcp.responses import DisconnectMonitor, EventStream, McpResponse, Send
 from gateway.server.mcp.subscriptions import Subscriptions
 from gateway.server.mcp.suspended_calls import (
-    TASK_METHODS,
     Confirmations,
     StatelessCallerChannel,
     SuspendedCall,
     SuspendedCalls,
-    TaskMethods,
     build_input_required,
     build_state_binding,
-    declares_tasks,
     get_owner,
     is_confirmation_state,
 )
+from gateway.server.mcp.tasks import TASK_METHODS, TaskMethods, declares_tasks
 
 _NOT_WAITING: Final = HoldPolicy(waits=False)
 

@@ -22,7 +22,7 @@ from gateway.server.http.asgi import Receive
 from gateway.server.mcp.mcp_request import StatelessRequest
 from gateway.server.mcp.prompts_and_resources import PromptAndResourceMethods
 from gateway.server.mcp.responses import DisconnectMonitor, EventStream, Send, end_stream, send_json_error, start_stream
-from gateway.server.mcp.suspended_calls import require_tasks
+from gateway.server.mcp.tasks import require_tasks
 
 MAX_LISTENERS: Final = 10_000
 MAX_SUBSCRIPTIONS: Final = 256

@@ -12,7 +12,7 @@ from gateway.config.kinds.installation import SubjectPrefix
 from gateway.config.kinds.scalars import TextScalar
 from gateway.config.kinds.tools import Argument, FileName, HttpStatusScalar, MimeType
 from gateway.config.kinds.validation import CODES
-from gateway.model.primitives.identifiers import OBJECT_KINDS, SUBJECT_KINDS
+from gateway.model.primitives.name_patterns import OBJECT_KINDS, SUBJECT_KINDS
 from gateway.policy.casbin.policy_index import is_object, is_subject
 
 

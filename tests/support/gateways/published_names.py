@@ -20,7 +20,7 @@ from gateway.registries.snapshot import DeclaredDefinition
 from gateway.server.http.drain import ShutdownSignal
 from gateway.server.mcp.session_protocol import SessionProtocol
 from gateway.server.mcp.stateless_protocol import StatelessProtocol
-from gateway.server.mcp.suspended_calls import TASK_METHODS
+from gateway.server.mcp.tasks import TASK_METHODS
 from gateway.server.rest.operation import RestOperation
 from gateway.server.rest.operation_table import OPERATIONS
 from tests.backends.mcp.servers.asgi_host import serve_app

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.primitives.identifiers import glob_matches
+from gateway.model.primitives.name_patterns import glob_matches
 
 
 @pytest.mark.parametrize(
