@@ -172,6 +172,7 @@ ITERATION: Final = "iteration"
 TURN: Final = "turn"
 DECIDE: Final = "approval decide"
 GATE: Final = "gate"
+REFRESH: Final = "upstream refresh"
 TOOL_ERROR: Final = "tool_error"
 OTHER: Final = "_other"
 """Replaces names that callers invent: labels must be bounded."""
@@ -197,11 +198,12 @@ STEPS: Final[Mapping[str, str]] = {
 
 SPANS: Final[Mapping[str, str]] = {
     "tools/call {tool}": "SERVER: a call as it was received over MCP",
-    "{mcp.method.name}": "SERVER: any other request of MCP",
+    "{mcp.method.name}": "SERVER: any other request of MCP; CLIENT: one of the gateway itself to an upstream server",
     "{http.request.method} {http.route}": "SERVER: a request of REST",
     "execute_tool {tool}": "INTERNAL: the execution of a tool, with the decision about it; also of a read",
     "{http.request.method}": "CLIENT: one HTTP request of a tool to its service",
     "{mcp.method.name} {tool}": "CLIENT: one MCP request to an upstream server",
+    REFRESH: "INTERNAL: the gateway asks an upstream by itself: discovery, comparison with the lock or probe; a root",
     "gate {rule}": "INTERNAL: the call waited for approvers",
     "approval decide {gate}": "INTERNAL: an approver decided about a held call; linked to it",
     TURN: "INTERNAL: a turn, above the requests for it; of a single call only with full detail",

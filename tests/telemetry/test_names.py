@@ -29,7 +29,16 @@ def test_no_name_changes_unnoticed() -> None:
 def test_every_attribute_has_a_constant_and_a_meaning() -> None:
     not_attributes = {
         *(names.SCOPE, names.SCHEMA_URL, names.EXECUTE_TOOL, names.TOOLS_CALL, names.TOOL_ERROR, names.OTHER),
-        *(names.DISPATCH, names.ITERATION, names.TURN, names.DECIDE, names.GATE, names.QUEUE_FULL, *names.EVENTS),
+        *(
+            names.DISPATCH,
+            names.ITERATION,
+            names.TURN,
+            names.DECIDE,
+            names.GATE,
+            names.REFRESH,
+            names.QUEUE_FULL,
+            *names.EVENTS,
+        ),
     }
     constants = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
 
