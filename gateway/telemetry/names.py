@@ -55,6 +55,7 @@ CHECKSUM: Final = "gateway.call.checksum"
 CATALOGUE: Final = "gateway.catalogue.name"
 CONFIG_REVISION: Final = "gateway.config.revision"
 DECISION: Final = "gateway.decision"
+DECISION_CACHED: Final = "gateway.decision.cached"
 DECISION_REASON: Final = "gateway.decision.reason"
 DEFINITION: Final = "gateway.tool.definition_hash"
 DISPATCH_ID: Final = "gateway.dispatch.id"
@@ -128,6 +129,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     CATALOGUE: "catalogue that the tool was called in",
     CONFIG_REVISION: "revision of the configuration that was in force",
     DECISION: "`allow`, `hold` or `deny`",
+    DECISION_CACHED: "whether the policy had decided the same before; on `authorise`",
     DECISION_REASON: "why, one word of a closed list",
     DEFINITION: "hash of the definition of the tool",
     DISPATCH_ID: "dispatch within the turn",

@@ -152,7 +152,7 @@ class CallGuard:
                 self.authorize(call)
             finally:
                 if call.seen is not None:
-                    call.seen.record_step("authorise", since=since)
+                    call.seen.record_step("authorise", since=since, is_cached=call.is_decision_cached)
             if self.remote_name is not None:
                 await self.wait_for_comparison(call)
             if refuse is not None:
@@ -182,7 +182,7 @@ class CallGuard:
         if self.remote_name is not None:
             self._refuse_blocked(call, self.remote_name)
         decision = self.access.permits(call.principal, self.catalogue, target)
-        call.row = decision.row
+        call.row, call.is_decision_cached = decision.row, decision.is_cached
         if not decision.allowed:
             call.set_decision("deny", "not-permitted", decision.reason)
             raise NotPermitted()

@@ -51,8 +51,11 @@ class OutboundTracer(Protocol):
         """Make the call the current span of this context. The returned function undoes that."""
         ...
 
-    def record_step(self, name: str, *, since: int) -> None:
-        """Record a stage or a wait of the call that ends now. `since` is in nanoseconds since 1970."""
+    def record_step(self, name: str, *, since: int, is_cached: bool | None = None) -> None:
+        """Record a stage or a wait of the call that ends now. `since` is in nanoseconds since 1970.
+
+        `is_cached`: whether its result is that of an earlier call, if that is known.
+        """
         ...
 
     def record_failure(self, error: BaseException) -> None:

@@ -170,6 +170,22 @@ async def test_a_call_whose_client_leaves(tmp_path: Path, detail: str) -> None:
 
 
 @pytest.mark.parametrize("detail", LEVELS)
+async def test_the_policy_stage_says_whether_its_decision_was_cached(tmp_path: Path, detail: str) -> None:
+    async with start_traced_session(tmp_path, detail) as made:
+        ana, liz = made.running.caller(ANA), made.running.caller(LIZ)
+        for caller in (ana, ana, liz, liz):
+            await caller.modern_call("desk", "plain", {"text": "x"})
+        await made.collector.named("tools/call plain", 4)
+
+    found = by_request(made.collector.spans)
+    spans = [each for some in found for each in some if each.name == names.AUTHORISE]
+    events = [one for some in found for each in some for one in each.events if one.name == names.AUTHORISE]
+    cached = [each[names.DECISION_CACHED] for each in spans] + [each[names.DECISION_CACHED] for each in events]
+    assert cached == ([] if detail == "minimal" else [False, True, False, True])
+    assert len(spans) == (4 if detail == "full" else 0)
+
+
+@pytest.mark.parametrize("detail", LEVELS)
 async def test_the_second_call_of_a_client_without_a_session_continues_its_turn(tmp_path: Path, detail: str) -> None:
     async with start_traced_session(tmp_path, detail) as made:
         ana = made.running.caller(ANA)
