@@ -97,8 +97,8 @@ MAX_WARNINGS: Final = 20
 _WARNING_PERIOD: Final = 60.0
 
 _log: Final = logging.getLogger(__name__)
-_OWN_REQUEST: Final[ContextVar[OutboundRequest | None]] = ContextVar("own_request", default=None)
-"""The traced request of the gateway itself that is being sent."""
+_OWN_REQUEST: Final[ContextVar[tuple[str, OutboundRequest] | None]] = ContextVar("own_request", default=None)
+"""Method and trace of the request of the gateway itself that is being sent. Tasks that it starts send others."""
 
 
 class ServerRequestHandler(Protocol):
@@ -260,7 +260,7 @@ class UpstreamConnection(ABC):
         hop = None if tracer is None else tracer.mcp(method, host=host, port=port)
         if hop is None:
             return await self._request(method, params, exchange)
-        token = _OWN_REQUEST.set(hop)
+        token = _OWN_REQUEST.set((method, hop))
         try:
             result = await self._request(
                 method, {**params, "_meta": {**params.get("_meta", {}), **hop.fields}}, exchange
@@ -383,7 +383,9 @@ class UpstreamConnection(ABC):
     def _message(
         self, id: int, method: str, params: Mapping[str, Any], exchange: ServerRequestHandler | None, *, era: Era
     ) -> dict[str, Any]:
-        hop = _OWN_REQUEST.get() if exchange is None else getattr(exchange, "hop", None)  # of a traced call
+        hop: OutboundRequest | None = getattr(exchange, "hop", None)  # of a traced call
+        if exchange is None and (own := _OWN_REQUEST.get()) is not None and own[0] == method:
+            hop = own[1]
         if hop is not None:
             hop.identify(id, None if self.introduction is None else self.introduction.version)
         meta = self._meta(params, id, exchange, era=era)
